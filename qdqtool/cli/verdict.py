@@ -6,18 +6,25 @@ from qdqtool.cli.screen import stderr
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.findings import Finding, NodeVerdict, Severity
 from qdqtool.core.recipe import Recipe
-from qdqtool.core.report import Report
+from qdqtool.core.report import Report, Summary
 from qdqtool.core.wording import counted
 from qdqtool.errors import ThresholdExceeded, UsageError
+from qdqtool.report.judgement import VERDICTS, is_judged
 
 
 def exit_code(report: Report, recipe: Recipe) -> int:
     """0, or 1 where `audit.fail_on`, `compare.max_drop` or a limit of `accuracy` is exceeded."""
-    missed = findings_missed(report.findings, recipe.audit.fail_on)
+    limit = recipe.audit.fail_on
+    missed = _judged(report.summary, limit) if limit in VERDICTS else findings_missed(report.findings, limit)
     missed += unrealised(report.verdicts) if recipe.audit.fail_on_unrealised else []
     limits = [limit for limit in (recipe.compare.max_drop, recipe.accuracy.max_drop) if limit is not None]
     missed += accuracy_missed(report.comparison, min(limits, default=None))
     return tell([*missed, *_noise_missed(report.comparison, recipe.accuracy.min_sqnr)])
+
+
+def _judged(summary: Summary, limit: str) -> list[str]:
+    """What to say when the whole run is judged `limit` or worse."""
+    return [f"the verdict is {summary.verdict}"] if is_judged(summary.verdict, limit) else []
 
 
 def _noise_missed(comparison: Comparison | None, limit: float | None) -> list[str]:
@@ -55,16 +62,22 @@ def accuracy_missed(comparison: Comparison | None, limit: float | None) -> list[
     return [f"{task.metric} fell by {drop:.2f} points, allowed are {limit:g}"] if drop > limit else []
 
 
-def check_severity(limit: str) -> None:
+def check_limit(limit: str, *, judged: bool = False) -> None:
     """Refuse a --fail-on that means nothing, before any work starts.
 
+    Args:
+        limit: what was typed.
+        judged: whether the command gives a verdict, so that its words are limits, too.
+
     Raises:
-        UsageError: `limit` is no severity.
+        UsageError: `limit` is no severity, and no verdict.
     """
-    words = [severity.value for severity in Severity]
+    words = [*(severity.value for severity in reversed(Severity)), *(VERDICTS[1:] if judged else ())]
     if limit not in {*words, "never"}:
         raise UsageError(
-            f"{limit!r} is no severity", fix="choose error, warning, info or never", where="--fail-on"
+            f"{limit!r} is no severity{' and no verdict' if judged else ''}",
+            fix=f"choose {', '.join(words)} or never",
+            where="--fail-on",
         )
 
 
@@ -74,7 +87,7 @@ def findings_missed(findings: tuple[Finding, ...], limit: str) -> list[str]:
     Raises:
         UsageError: `limit` is another word.
     """
-    check_severity(limit)
+    check_limit(limit)
     if limit == "never":
         return []
     count = sum(finding.severity.rank >= Severity(limit).rank for finding in findings)

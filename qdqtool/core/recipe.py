@@ -270,8 +270,8 @@ class BuildOptions(Section):
 class AuditOptions(Section):
     """What counts as a problem."""
 
-    fail_on: Literal["error", "warning", "info", "never"] = "never"
-    """Exit with 1 when a finding is at least this severe."""
+    fail_on: Literal["error", "warning", "info", "bad", "doubtful", "never"] = "never"
+    """Exit with 1 when a finding is at least this severe, or when `run` ends with this verdict or a worse one."""
     fail_on_unrealised: bool = False
     """Exit with 1 when a node does not run in the format that its Q/DQ asks for."""
     ignore: Words = ()

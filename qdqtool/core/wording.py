@@ -5,6 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from itertools import islice
 
+_METRICS = {
+    "top1": "top-1",
+    "top5": "top-5",
+    "sqnr_db": "SQNR",
+    "psnr": "PSNR",
+    "max_abs": "max abs",
+    "mean_abs": "mean abs",
+    "kl": "KL",
+}
+
 
 def listed(names: Collection[object], most: int) -> str:
     """The first names, and how many there are beyond them.
@@ -33,3 +43,8 @@ def counted(number: int, one: str, many: str = "", *, grouped: bool = False) -> 
         grouped: whether thousands are set apart by commas.
     """
     return f"{number:{',' if grouped else ''}} {one if number == 1 else many or one + 's'}"
+
+
+def metric(name: str) -> str:
+    """A metric's name as people write it: "top-1" for "top1"."""
+    return _METRICS.get(name, name)

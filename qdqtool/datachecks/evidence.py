@@ -91,11 +91,20 @@ class Predictions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Variant:
-    """The float model on some samples that were prepared in another plausible way, and on the same ones as they are."""
+    """The float model on some samples that were prepared in another plausible way, and on the same ones as they are.
+
+    Attributes:
+        name: the preparation in words.
+        predictions: what the model finds on samples prepared like that.
+        asis: what it finds on them as they are.
+        settings: what to set in the recipe to prepare them like that, "samples.preprocess.colour=bgr"; () where the
+            samples are arrays that it takes as they are.
+    """
 
     name: str
     predictions: Predictions
     asis: Predictions
+    settings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,7 +135,7 @@ class DataEvidence:
         calibrated: whether ranges were chosen on the calibration samples; a Q/DQ model brings its own.
         spread: convergence of the ranges; None where there was nothing to split.
         predictions: the float model on labelled evaluation samples.
-        variants: the same on some of these samples in other plausible preprocessings.
+        variant: the same samples in the other usual preparation that suits the model best; None where none does.
         comparison: float against quantized model.
         cure: where the loss arises; None where it was not looked for.
         recipe: name of the recipe.
@@ -139,7 +148,7 @@ class DataEvidence:
     calibrated: bool = True
     spread: Spread | None = None
     predictions: Predictions | None = None
-    variants: tuple[Variant, ...] = ()
+    variant: Variant | None = None
     comparison: Comparison | None = None
     cure: Cure | None = None
     recipe: str = ""

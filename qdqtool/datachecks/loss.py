@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.findings import Severity
+from qdqtool.core.wording import metric
 
 POINTS, MANY_POINTS = 1.0, 5.0
 DECIBELS, FEW_DECIBELS = 15.0, 8.0
@@ -21,7 +22,7 @@ def loss(comparison: Comparison) -> tuple[Severity | None, str]:
         task = comparison.task[0]
         drop = task.reference - task.candidate
         is_real = task.high is not None and task.high < 0
-        words = f"{task.metric} falls from {task.reference:.1f} to {task.candidate:.1f} {task.unit}"
+        words = f"{metric(task.metric)} falls from {task.reference:.1f} to {task.candidate:.1f} {task.unit}"
         if drop > MANY_POINTS:
             return (Severity.ERROR if is_real else Severity.WARNING), words
         return (Severity.WARNING if is_real and drop > POINTS else None), words

@@ -14,6 +14,10 @@ from qdqtool.core.wording import counted
 from qdqtool.report import words
 
 _DATA = ("DAT", "CAL")
+_LOST = frozenset({"DAT107"})
+"""What accuracy itself lost, which is no defect of the data."""
+_MEANS_LITTLE = frozenset({"DAT102", "DAT104", "DAT105", "DAT106"})
+"""Defects of the data that take the meaning from any figure of accuracy: "0 % -> 0 %, within noise" is not good."""
 _LEVELS = {Severity.ERROR: "bad", Severity.WARNING: "doubtful", Severity.INFO: "good"}
 
 
@@ -36,7 +40,7 @@ class Area:
 
 def areas(report: Report) -> tuple[Area, ...]:
     """All areas, in their order; one about which nothing is recorded is unknown, never good."""
-    return (_precision(report), _accuracy(report.comparison), _data(report), _engine(report), _log(report))
+    return (_precision(report), _accuracy(report), _data(report), _engine(report), _log(report))
 
 
 def _precision(report: Report) -> Area:
@@ -70,22 +74,32 @@ def _kernels(summary: Summary) -> Area:
     return Area(name="Precision", level=level, text=text, anchor="layers")
 
 
-def _accuracy(comparison: Comparison | None) -> Area:
+def _accuracy(report: Report) -> Area:
+    level, text = _compared(report.comparison)
+    found = [finding for finding in report.findings if finding.code in _LOST | _MEANS_LITTLE]
+    doubt = _worst(found)
+    level = doubt if doubt != "good" else level
+    return Area(name="Accuracy", level=level, text=text, anchor="accuracy")
+
+
+def _compared(comparison: Comparison | None) -> tuple[str, str]:
+    """Level and words of the figures alone."""
     if comparison is None:
-        return Area(name="Accuracy", level="unknown", text="not compared", anchor="accuracy")
+        return "unknown", "not compared"
     if not comparison.meaningful:
-        return Area(name="Accuracy", level="unknown", text="random samples: meaningless", anchor="accuracy")
+        return "unknown", "random samples: meaningless"
     if comparison.task:
         lost = any(entry.high is not None and entry.high < 0 for entry in comparison.task)
-        text = words.shift(comparison.task[0])
-        return Area(name="Accuracy", level="doubtful" if lost else "good", text=text, anchor="accuracy")
+        return "doubtful" if lost else "good", words.shift(comparison.task[0])
     text = words.headline(comparison.outputs[0]) if comparison.outputs else "no output was compared"
     # A distance between outputs has no limit of its own: what it costs, only a task metric tells.
-    return Area(name="Accuracy", level="unknown", text=f"{text}, no labels", anchor="accuracy")
+    return "unknown", f"{text}, no labels"
 
 
 def _data(report: Report) -> Area:
-    found = [finding for finding in report.findings if finding.code.startswith(_DATA)]
+    found = [
+        finding for finding in report.findings if finding.code.startswith(_DATA) and finding.code not in _LOST
+    ]
     if not found and not report.summary.verdict:
         return Area(name="Data", level="unknown", text="not looked at", anchor="fixes")
     return Area(name="Data", level=_worst(found), text=_counted(found), anchor="fixes")

@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 
 from qdqtool.core.difference import EngineDiff
 from qdqtool.core.report import Report
+from qdqtool.core.wording import metric
 from qdqtool.io.escaping import xml, xml_line
 from qdqtool.pages.lookup import explanation
 from qdqtool.report import palette, sensitivity, svg, words
@@ -72,7 +73,7 @@ def _environment() -> Environment:
     environment.filters["clean"] = xml_line
     environment.filters["prose"] = _prose
     environment.filters["clean_lines"] = xml
-    environment.filters["metric_name"] = words.metric
+    environment.filters["metric_name"] = metric
     environment.filters["places"] = places
     environment.filters["brief"] = _brief
     environment.globals.update(

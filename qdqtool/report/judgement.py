@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from qdqtool.core.findings import Finding, NodeVerdict, Severity
 from qdqtool.core.wording import counted
 
-GOOD, DOUBTFUL, BAD = "good", "doubtful", "bad"
+GOOD, DOUBTFUL, BAD = VERDICTS = ("good", "doubtful", "bad")
+"""Best first."""
 _DATA = "DAT"
 
 
@@ -35,3 +36,8 @@ def judge(findings: Iterable[Finding], nodes: Iterable[NodeVerdict]) -> tuple[st
         else []
     )
     return BAD if errors else DOUBTFUL if reasons else GOOD, tuple(reasons)
+
+
+def is_judged(verdict: str, limit: str) -> bool:
+    """Whether `verdict` is `limit` or worse; a run that was not judged is not."""
+    return bool(verdict) and VERDICTS.index(verdict) >= VERDICTS.index(limit)

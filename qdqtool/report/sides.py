@@ -9,6 +9,7 @@ from qdqtool.core.engine import Role
 from qdqtool.core.findings import NodeVerdict
 from qdqtool.core.quant_format import FORMATS
 from qdqtool.core.report import LayerRow, Report, Summary
+from qdqtool.core.wording import metric
 from qdqtool.report import words
 from qdqtool.report.areas import Area, areas
 from qdqtool.report.graph import main_node
@@ -160,7 +161,7 @@ def _accuracy(summary: Summary) -> str:
     found = summary.accuracy
     if found is None:
         return words.UNKNOWN
-    value = f"{words.metric(found.metric)} {words.number(found.int8)} {found.unit}".strip()
+    value = f"{metric(found.metric)} {words.number(found.int8)} {found.unit}".strip()
     return value if found.meaningful else f"{value} (random samples: meaningless)"
 
 

@@ -15,12 +15,12 @@ from rich.text import Text
 
 from qdqtool.core.sweep import FloatPoint, Outcome, Sweep, Trial
 from qdqtool.core.wording import counted, listed
+from qdqtool.core.wording import metric as metric_name
 from qdqtool.engine.estimate import RATIO_ERROR
 from qdqtool.io.escaping import xml_line
 from qdqtool.report import palette, svg
 from qdqtool.report.charts.axis import axis_over
 from qdqtool.report.charts.scatter import Level, Point, scatter
-from qdqtool.report.words import metric as metric_name
 
 _NAMED = 8
 """Trials that are named where one reason holds for many."""

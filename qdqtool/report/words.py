@@ -10,22 +10,11 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.report import Summary
 from qdqtool.core.sensitivity import FloatSet
-from qdqtool.core.wording import counted, listed
+from qdqtool.core.wording import counted, listed, metric
 
 UNKNOWN = "unknown"
 _PREFIXES = ("", "k", "M", "G", "T")
 _UNITS = ("KiB", "MiB", "GiB")
-_METRICS = {
-    "top1": "top-1",
-    "top5": "top-5",
-    "sqnr_db": "SQNR",
-    "psnr": "PSNR",
-    "max_abs": "max abs",
-    "mean_abs": "mean abs",
-    "kl": "KL",
-}
-
-
 _KEPT = 4
 """Float nodes that are named."""
 _REASONS = 4
@@ -110,11 +99,6 @@ def large(value: int | None) -> str:
         return ""
     step = min((len(str(abs(value))) - 1) // 3, len(_PREFIXES) - 1)
     return f"{value / 1000**step:.3g} {_PREFIXES[step]}".rstrip()
-
-
-def metric(name: str) -> str:
-    """A metric's name as people write it."""
-    return _METRICS.get(name, name)
 
 
 def task(entry: TaskAccuracy) -> str:

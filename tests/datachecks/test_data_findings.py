@@ -8,12 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import qdqtool
 from qdqtool.calibration.samples import open_samples, sample_objects
+from qdqtool.calibration.samples.opening import Samples
+from qdqtool.calibration.samples.part import Part
 from qdqtool.core.comparison import Comparison, Measure, OutputComparison, TaskAccuracy
+from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Finding, Severity
-from qdqtool.core.recipe import Recipe
+from qdqtool.core.protocols import Feeds
+from qdqtool.core.recipe import Preprocess, Recipe
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.datachecks import (
     DataEvidence,
@@ -26,7 +31,16 @@ from qdqtool.datachecks import (
 )
 from qdqtool.datachecks.evidence import CONVERGED
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.pipeline.datacheck import SCORED, SPLIT, DataMaterial, gather, sample_set, spread
+from qdqtool.pipeline.datacheck import (
+    SCORED,
+    SPLIT,
+    DataMaterial,
+    better_variant,
+    gather,
+    predictions,
+    sample_set,
+    spread,
+)
 from qdqtool.report.judgement import judge
 from tests.shared import shared
 
@@ -110,6 +124,7 @@ GUESSES = Predictions(found=tuple(range(10)) * 10, truth=(0,) * 100, classes=10)
 SEEN = tuple(np.random.default_rng(0).integers(0, 10, 100).tolist())
 RIGHT = Predictions(found=SEEN, truth=SEEN, classes=10)
 HALF_RIGHT = Predictions(found=SEEN[:50] + (0,) * 50, truth=SEEN, classes=10)
+NEARLY_RIGHT = Predictions(found=tuple((n + 1) % 10 for n in SEEN[:4]) + SEEN[4:], truth=SEEN, classes=10)
 OF_ONE_CLASS = Predictions(found=(3,) * 12 + SEEN[12:], truth=(3,) * 100, classes=10)
 """Samples that are all of one class, and a model that finds it now and then."""
 ALWAYS_THE_SAME = Variant(
@@ -137,11 +152,18 @@ ALWAYS_THE_SAME = Variant(
         (
             {
                 "predictions": HALF_RIGHT,
-                "variants": (Variant(name="BGR", predictions=RIGHT, asis=HALF_RIGHT),),
+                "variant": Variant(name="BGR", predictions=RIGHT, asis=HALF_RIGHT),
             },
             {"DAT104": "error"},
         ),
-        ({"predictions": OF_ONE_CLASS, "variants": (ALWAYS_THE_SAME,)}, {}),
+        (
+            {
+                "predictions": NEARLY_RIGHT,
+                "variant": Variant(name="BGR", predictions=RIGHT, asis=NEARLY_RIGHT),
+            },
+            {"DAT104": "info"},
+        ),
+        ({"predictions": OF_ONE_CLASS, "variant": ALWAYS_THE_SAME}, {}),
         ({"comparison": _comparison(sqnr=12.0)}, {"DAT107": "warning"}),
         ({"comparison": _comparison(sqnr=5.0)}, {"DAT107": "error"}),
         ({"comparison": _task(0.7, -0.1)}, {}),
@@ -265,6 +287,88 @@ def _run(samples: Any, **more: Any) -> Any:
     return qdqtool.run(MODEL, samples, **more)
 
 
+PICTURE = TensorInfo(name="x", dtype=DType.FLOAT32, shape=("N", 3, 4, 4))
+USUAL = {
+    "0..255": Preprocess(),
+    "0..1": Preprocess(scale=1 / 255),
+    "-1..1": Preprocess(mean=(127.5,), std=(127.5,)),
+    "ImageNet": Preprocess(scale=1 / 255, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+}
+
+
+class _TrainedOn:
+    """A classifier that knows pictures only as they were prepared in its training."""
+
+    description, inputs, outputs, at_once = "float model", (PICTURE,), ("y",), 1
+
+    def __init__(self, training: Samples) -> None:
+        self._known = [(sample.feeds["x"], sample.label) for sample in training]
+
+    def run(self, feeds: Feeds) -> dict[str, Any]:
+        scores = np.zeros((1, 16), np.float32)
+        for picture, label in self._known:
+            scores[0, label or 0] = np.allclose(picture, feeds["x"], rtol=1e-3, atol=1e-3)
+        return {"y": scores}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("pictures")
+    random = np.random.default_rng(0)
+    for number in range(12):
+        Image.fromarray(random.integers(0, 256, (4, 4, 3), np.uint8)).save(folder / f"{number}.png")
+    rows = "".join(f"{number}.png\t{number + 1}\n" for number in range(12))
+    (folder / "labels.tsv").write_text(f"file\tclass_id\n{rows}", "utf-8")
+    return str(folder)
+
+
+@pytest.mark.parametrize("trained", USUAL)
+@pytest.mark.parametrize("given", USUAL)
+@pytest.mark.parametrize("colours", [("rgb", "rgb"), ("bgr", "rgb"), ("rgb", "bgr")])
+def test_the_settings_that_are_advised_prepare_pictures_as_in_training(
+    given: str, trained: str, colours: tuple[str, str], pictures: str
+) -> None:
+    start, goal = (
+        USUAL[name].model_copy(update={"colour": colour})
+        for name, colour in zip((given, trained), colours, strict=True)
+    )
+    samples = open_samples(pictures, (PICTURE,), start)
+    model = _TrainedOn(open_samples(pictures, (PICTURE,), goal))
+    recipe = Recipe.model_validate({"name": "mine", "samples": {"preprocess": start}})
+    scored = predictions(model, samples, "")
+    assert scored is not None
+    everything = Part(samples, 0, 1)
+    better = better_variant(model, (everything, everything), sample_set(samples), recipe, scored)
+    if start == goal:
+        assert better is None or better.predictions.hits <= scored.hits
+        return
+    assert better is not None
+    assert better.predictions.hits == len(scored.truth) > scored.hits
+    said = dict(setting.removeprefix("samples.preprocess.").split("=") for setting in better.settings)
+    changed = Preprocess.model_validate(
+        start.model_dump()
+        | {field: json.loads(value) if field != "colour" else value for field, value in said.items()}
+    )
+    for advised, wanted in zip(
+        open_samples(pictures, (PICTURE,), changed), open_samples(pictures, (PICTURE,), goal), strict=True
+    ):
+        np.testing.assert_allclose(advised.feeds["x"], wanted.feeds["x"], rtol=1e-4, atol=1e-4)
+
+
+def test_arrays_that_are_taken_as_they_are_get_no_advice_about_pictures() -> None:
+    arrays = np.random.default_rng(0).uniform(0, 255, (12, 3, 4, 4)).astype(np.float32)
+    labels = np.arange(1, 13)
+    samples = open_samples(sample_objects({"x": arrays, "label": labels}), (PICTURE,))
+    model = _TrainedOn(open_samples(sample_objects({"x": arrays / 255, "label": labels}), (PICTURE,)))
+    scored = predictions(model, samples, "")
+    assert scored is not None
+    everything = Part(samples, 0, 1)
+    recipe = Recipe(name="mine")
+    better = better_variant(model, (everything, everything), sample_set(samples), recipe, scored)
+    assert better is not None
+    assert (better.name, better.settings) == ("values of 0..1", ())
+
+
 @pytest.mark.rtx
 @pytest.mark.parametrize(
     ("samples", "labels", "verdict", "codes"),
@@ -300,6 +404,10 @@ def test_the_first_line_is_the_verdict_and_fail_on_counts_it(
     assert capsys.readouterr().out.startswith("Verdict: doubtful")
     assert run_cli([*line, "--fail-on", "warning"]) == 1
     assert run_cli([*line, "--fail-on", "error"]) == 0
+    assert run_cli([*line, "--fail-on", "doubtful"]) == 1
+    assert "the verdict is doubtful" in capsys.readouterr().err
+    assert run_cli([*line, "--fail-on", "bad"]) == 0
+    assert run_cli([*line, "--fail-on", "good"]) == 2
 
 
 @pytest.mark.shared

@@ -243,6 +243,9 @@ def test_names_and_places_are_sorted_upwards_first(page: Page) -> None:
         assert column(page, number) == sorted(column(page, number), key=lambda text: (len(text), text))
 
 
+REASONS = ("the samples are the same", f"QDQ201 sample {'x' * 80}")
+
+
 def full(browser: Any, folder: Path, length: int = 12) -> Page:
     """A page with findings of every severity and a verdict."""
     report = assemble(chain_material(length))
@@ -250,7 +253,7 @@ def full(browser: Any, folder: Path, length: int = 12) -> Page:
         replace(finding(severity, f"layer{number}", 100), code=code)
         for number, (severity, code) in enumerate(zip(Severity, ("QDQ205", "QDQ201", "QDQ207"), strict=True))
     )
-    summary = replace(report.summary, verdict="doubtful", reasons=("the samples are the same",))
+    summary = replace(report.summary, verdict="doubtful", reasons=REASONS)
     path = folder / "full.html"
     path.write_text(render(replace(report, findings=found, summary=summary)), "utf-8")
     return Page(browser, path)
@@ -259,7 +262,7 @@ def full(browser: Any, folder: Path, length: int = 12) -> Page:
 def test_the_verdict_and_a_word_per_area_stand_on_top(browser: Any, tmp_path: Path) -> None:
     page = full(browser, tmp_path)
     assert page.one(".verdict").text == "doubtful"
-    assert page.one(".reasons").text == "the samples are the same"
+    assert page.one(".reasons").text == "\n".join(REASONS)
     words = {item.text.split()[0]: item.text.split()[1] for item in page.all(".areas li")}
     assert words == {
         "Precision": "doubtful",
@@ -270,6 +273,15 @@ def test_the_verdict_and_a_word_per_area_stand_on_top(browser: Any, tmp_path: Pa
     }
     broken = "return [...document.querySelectorAll('a[href^=\"#\"]')].filter(a => !document.getElementById(a.hash.slice(1))).length"
     assert page.script(broken) == 0
+
+
+def test_the_code_of_a_reason_leads_to_what_it_means(browser: Any, tmp_path: Path) -> None:
+    page = full(browser, tmp_path)
+    page.script("for (const group of document.querySelectorAll('details')) group.open = false")
+    link = page.one(".reasons a")
+    assert link.text == "QDQ201"
+    link.click()
+    assert "QDQ201" in page.one(":target").text
 
 
 def test_findings_can_be_reduced_to_one_severity(browser: Any, tmp_path: Path) -> None:

@@ -114,6 +114,11 @@ class Samples:
         return self._raw.meaningful
 
     @property
+    def is_preprocessed(self) -> bool:
+        """Whether `samples.preprocess` makes the inputs: always of pictures, of arrays where it says so."""
+        return isinstance(self._raw, Images) or self._spec.preprocess.arrays
+
+    @property
     def digest(self) -> str:
         """Changes whenever the samples or their preparation change."""
         parts = {

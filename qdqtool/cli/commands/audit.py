@@ -75,10 +75,10 @@ def audit(
     from qdqtool.auditing.baseline import without_known
     from qdqtool.auditing.run import examine
     from qdqtool.cli.audit_material import Wanted, gather
-    from qdqtool.cli.verdict import check_severity, findings_missed, tell, unrealised
+    from qdqtool.cli.verdict import check_limit, findings_missed, tell, unrealised
     from qdqtool.core.kinds import AUDIT
 
-    check_severity(fail_on)
+    check_limit(fail_on)
     check_form(form)
     wanted = Wanted(
         subject=subject,

@@ -67,13 +67,13 @@ def fix(
     from qdqtool.cli.options import load_recipe
     from qdqtool.cli.progress import Bars
     from qdqtool.cli.screen import stderr
-    from qdqtool.cli.verdict import check_severity, findings_missed, tell
+    from qdqtool.cli.verdict import check_limit, findings_missed, tell
     from qdqtool.core.kinds import FIXES
     from qdqtool.pipeline.autofix.run import FixRequest, is_unfinished, recipe_of
     from qdqtool.pipeline.autofix.run import fix as search
     from qdqtool.pipeline.autofix.search import Bounds
 
-    check_severity(fail_on)
+    check_limit(fail_on)
     typed = [f"build.sm=[{sm}]"] if sm else []
     typed += [f"audit.ignore=[{','.join(ignore)}]"] if ignore else []
     method = recipe_of(subject)

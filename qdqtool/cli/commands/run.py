@@ -92,7 +92,11 @@ def run(
         float | None, typer.Option(help="Keep as few nodes float as leave this SQNR in dB.")
     ] = None,
     fail_on: Annotated[
-        str | None, typer.Option(help="Exit with 1 from this severity on: error, warning, info.")
+        str | None,
+        typer.Option(
+            help="Exit with 1 from this severity or verdict on: error, warning, info, bad, doubtful.",
+            autocompletion=lambda: ["error", "warning", "info", "bad", "doubtful", "never"],
+        ),
     ] = None,
     fail_on_unrealised: Annotated[
         bool,
@@ -109,7 +113,7 @@ def run(
     from qdqtool.cli.options import building, fitting_recipe, is_trusted, load_recipe
     from qdqtool.cli.progress import RichProgress
     from qdqtool.cli.screen import stderr, stdout
-    from qdqtool.cli.verdict import check_severity, exit_code
+    from qdqtool.cli.verdict import check_limit, exit_code
     from qdqtool.pipeline import limit
     from qdqtool.pipeline.request import RunRequest
     from qdqtool.pipeline.third_party import QDQ_LINE, course_of
@@ -117,7 +121,7 @@ def run(
     from qdqtool.report import terminal
 
     if fail_on is not None:
-        check_severity(fail_on)
+        check_limit(fail_on, judged=True)
     shapes = (min_shapes, opt_shapes, max_shapes)
     engine = building(target=target, sm=sm, builder=builder, shapes=shapes)
     typed = [*engine]

@@ -8,30 +8,39 @@ the ranges are chosen on values that it will never see.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import sqrt
+from shlex import quote
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.wording import counted
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, Predictions, Variant
 
-_SIGMAS = 2.6
-"""Of McNemar's test; seven variants are tried, so 2 would be too few."""
+_SIGMAS, _PERHAPS = 2.6, 1.64
+"""Of McNemar's test: seven preparations are tried, so 2 would be too few; below, it is worth a word and no doubt."""
 
 _FEWEST = 0.25
 """Share of hits below which a variant explains nothing: then the labels are wrong, or the model is another one."""
 
 
 def find(evidence: DataEvidence) -> Iterator[Doubt]:
-    """One doubt at most: the best variant."""
-    better = [each for each in evidence.variants if _explains(each.predictions) and _is_better(each)]
-    if not better:
+    """One doubt at most."""
+    best = evidence.variant
+    if best is None or not _explains(best.predictions) or (sigmas := _advantage(best)) <= _PERHAPS:
         return
-    best = max(better, key=lambda each: each.predictions.hits)
+    is_certain = sigmas > _SIGMAS
     yield Doubt(
         subject="preprocessing",
         reason=f"the float model is right on {_share(best.asis)} of {counted(len(best.asis.truth), 'sample')} as they are, and on "
-        f"{_share(best.predictions)} with {best.name}",
-        fix=f"prepare all samples like that in samples.preprocess: {best.name}",
+        f"{_share(best.predictions)} with {best.name}" + ("" if is_certain else ", which may be luck"),
+        fix=f"{'' if is_certain else 'if the model was trained so, '}prepare all samples like that{_settings(best)}",
+        severity=Severity.ERROR if is_certain else Severity.INFO,
     )
+
+
+def _settings(variant: Variant) -> str:
+    """The options that do it, where the recipe prepares the samples at all."""
+    options = " ".join(f"--set {quote(setting)}" for setting in variant.settings)
+    return f": {options}" if options else ""
 
 
 def _explains(variant: Predictions) -> bool:
@@ -39,14 +48,15 @@ def _explains(variant: Predictions) -> bool:
     return variant.hits >= _FEWEST * len(variant.truth) and len(set(variant.found)) > 1
 
 
-def _is_better(variant: Variant) -> bool:
+def _advantage(variant: Variant) -> float:
+    """By how many standard deviations it is better: hits that it wins against hits that it loses."""
     won = lost = 0
     for new, old, truth in zip(
         variant.predictions.found, variant.asis.found, variant.asis.truth, strict=True
     ):
         won += new == truth != old
         lost += old == truth != new
-    return won > lost and (won - lost) ** 2 > _SIGMAS**2 * (won + lost)
+    return (won - lost) / sqrt(won + lost) if won != lost else 0.0
 
 
 def _share(predictions: Predictions) -> str:

@@ -45,7 +45,7 @@ _PAGE = r"""
 {% endfor %}
 </tbody></table></div>
 {% if run.manual(group.code) %}
-<details class="manual" id="page-{{ group.code }}-{{ run.key }}"><summary>What {{ group.code }} means</summary><pre>{{ run.manual(group.code) | clean_lines }}</pre></details>
+<details class="manual"><summary>What {{ group.code }} means</summary><pre id="page-{{ group.code }}-{{ run.key }}">{{ run.manual(group.code) | clean_lines }}</pre></details>
 {% endif %}
 </details>
 {% endfor %}

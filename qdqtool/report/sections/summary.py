@@ -15,7 +15,7 @@ _PAGE = r"""
 {% if report.comparison %}
 {% set caveat = words.accuracy_caveat(report.comparison) %}
 {% for entry in report.comparison.task %}
-{{ m.tile("Accuracy, " ~ words.metric(entry.metric), "%.1f → %.1f %s" | format(entry.reference, entry.candidate, entry.unit), caveat or "measured", words.spread(entry, meaningful=not caveat)) }}
+{{ m.tile("Accuracy, " ~ (entry.metric | metric_name), "%.1f → %.1f %s" | format(entry.reference, entry.candidate, entry.unit), caveat or "measured", words.spread(entry, meaningful=not caveat)) }}
 {% endfor %}
 {% for output in report.comparison.outputs[:3] %}
 {{ m.tile("Output " ~ (output.output | clean), words.headline(output), caveat or "measured", words.rest(output)) }}

@@ -12,7 +12,8 @@ _PAGE = r"""
 <h1>{{ words.verdict(summary) }}</h1>
 <p title="{{ summary.model | clean }}">{{ summary.model | brief | clean }}{% if summary.builder %}, built by {{ summary.builder | clean }}{% endif %}</p>
 {% if summary.verdict and summary.reasons %}
-<ul class="reasons">{% for reason in summary.reasons %}<li>{{ reason | prose }}</li>{% endfor %}</ul>
+{% set codes = run.groups | map(attribute="code") | list %}
+<ul class="reasons">{% for reason in summary.reasons %}{% set code, rest = reason.partition(" ")[::2] %}<li>{% if code in codes and run.manual(code) %}<a href="#page-{{ code }}-{{ run.key }}">{{ code }}</a> {{ rest | prose }}{% else %}{{ reason | prose }}{% endif %}</li>{% endfor %}</ul>
 {% endif %}
 <ul class="areas" aria-label="Areas">
 {% for area in run.areas %}
