@@ -84,12 +84,13 @@ def test_without_samples_a_run_says_what_it_cannot_tell(
     assert "memory, peak" in shown.err
 
 
-def test_the_next_commands_quantize_as_the_run_did(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("samples", [[], ["--samples", "random:8"]])
+def test_the_next_commands_quantize_as_the_run_did_on_samples_that_mean_something(
+    samples: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     typed = ["--recipe", "conv-depthwise-int8", "--set", "place.last_layer=float"]
-    assert cli(["run", str(DIGITS / "digits.onnx"), *typed]) == 0
+    assert cli(["run", str(DIGITS / "digits.onnx"), *typed, *samples]) == 0
     first = capsys.readouterr().out.partition("next:\n")[2].splitlines()[0]
     words = shlex.split(first, comments=True)
     assert words[:3] == ["qdqtool", "run", str(DIGITS / "digits.onnx")]
