@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 _LENGTHS = (64, 256, 32, 512, 16, 1024, 8, 4096, 2, 1, 16000)
 """Lengths tried where a model fails on the usual ones: text encoders end at 64 to 77 tokens, speech models need frames of 256
 to 512 values (Silero VAD 192 to 703), others a second of 16 kHz."""
-_MOST_TRIES = 40
+_MANY = (64, 256, 512)
+"""Lengths of the leading dimension where a model fails on one: frames of a recording that convolutions without padding shorten
+(madmom's chords and beats from 64 frames on)."""
+_MOST_TRIES = 48
 """Runs of one sample; most fail within milliseconds, at the first node whose input does not fit."""
 _MOST_ELEMENTS = 1 << 24
 """Elements of one input that is tried."""
@@ -76,7 +79,8 @@ def runnable_shapes(inputs: tuple[TensorInfo, ...], runner: Callable[[], Runner]
         opened = runner()
     except QdqError:
         return usual
-    tries = (shapes.usual_shapes(inputs, lengths) for lengths in _lengths(free))
+    leading = dict.fromkeys(info.shape[0] for info in inputs if info.shape and isinstance(info.shape[0], str))
+    tries = (shapes.usual_shapes(inputs, lengths) for lengths in _lengths(free, tuple(leading)))
     small = (found for found in tries if all(prod(shape) <= _MOST_ELEMENTS for shape in found.values()))
     return next((found for found in islice(small, _MOST_TRIES) if _runs(opened, found)), usual)
 
@@ -88,10 +92,13 @@ def _free(inputs: tuple[TensorInfo, ...]) -> tuple[str, ...]:
     return tuple(dim for dim in dict.fromkeys(dims) if dim not in leading)
 
 
-def _lengths(free: tuple[str, ...]) -> Iterator[Mapping[str, int]]:
-    """Lengths of free dimensions to try: the usual ones, others for all together, then for one at a time."""
+def _lengths(free: tuple[str, ...], leading: tuple[str, ...]) -> Iterator[Mapping[str, int]]:
+    """Lengths to try: the usual ones, others for all free dimensions together, then for one at a time, then several in front."""
     yield {}
     yield from (dict.fromkeys(free, length) for length in _LENGTHS)
+    for count in _MANY if leading else ():
+        yield dict.fromkeys(leading, count)
+        yield dict.fromkeys((*leading, *free), count)
     if len(free) > 1:
         yield from ({dim: length} for length in _LENGTHS for dim in free)
 

@@ -221,3 +221,27 @@ def test_real_models_compute_the_same_after_preparation(name: str) -> None:
     mine = models.run(prepare(load(path), EVERYTHING).proto, feeds)
     for output, value in models.run(proto, feeds).items():
         np.testing.assert_allclose(mine[output], value, rtol=1e-3, atol=1e-4 * float(np.abs(value).max()))
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+def test_a_squeeze_of_a_shape_with_free_dimensions_names_its_axes(opset: int, tmp_path: Path) -> None:
+    sketch = models.Sketch()
+    x = sketch.node("MatMul", [sketch.input("x", ["frames", 16]), sketch.weight("w", 16, 1)], "m", name="mm")
+    sketch.output(sketch.node("Squeeze", [x], "y", name="squeeze"), ["frames"])
+    proto = sketch.model(opset)
+    model = prepare(opened(proto, tmp_path), EVERYTHING)
+    for frames in (2, 7):
+        feeds = {"x": np.ones((frames, 16), np.float32)}
+        (mine,), (theirs,) = models.run(model.proto, feeds).values(), models.run(proto, feeds).values()
+        assert mine.shape == theirs.shape == (frames,)
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+    assert models.run(model.proto, {"x": np.ones((1, 16), np.float32)})["y"].shape == (1,)
+    assert any("Squeeze node without axes" in note for note in model.notes)
+
+
+def test_a_squeeze_of_a_shape_without_free_dimensions_stays(tmp_path: Path) -> None:
+    sketch = models.Sketch()
+    x = sketch.node("MatMul", [sketch.input("x", [3, 16]), sketch.weight("w", 16, 1)], "m", name="mm")
+    sketch.output(sketch.node("Squeeze", [x], "y", name="squeeze"), [3])
+    model = opened(sketch.model(), tmp_path)
+    assert prepare(model, EVERYTHING).proto == model.proto

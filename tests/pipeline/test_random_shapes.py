@@ -44,6 +44,17 @@ def test_a_signal_is_as_long_as_the_model_needs_it(tmp_path: Path, kernel: int) 
         assert found == {"x": (1, 128)}, "the usual length is kept where it does"
 
 
+def test_a_recording_has_as_many_frames_as_convolutions_without_padding_need(tmp_path: Path) -> None:
+    sketch = models.Sketch()
+    frames = sketch.input("x", ["T", "F"])
+    x = sketch.node("Unsqueeze", [frames, sketch.constant("axes", np.array([0, 1]))], "u")
+    x = sketch.node("Conv", [x, sketch.weight("w", 8, 1, 20, 100)], "c", name="bands")
+    sketch.output(sketch.node("ReduceMean", [x], "y", axes=[2, 3], keepdims=0), [1, 8])
+    path = models.save(sketch.model(), tmp_path)
+    assert shapes_of(load(path)) == {"x": (64, 128)}
+    assert runs(path, {"x": (64, 128)})
+
+
 def test_an_encoder_that_ends_at_77_tokens_gets_fewer(tmp_path: Path) -> None:
     sketch = models.Sketch()
     x = sketch.input("x", ["N", "T", 16])

@@ -13,6 +13,7 @@ from qdqtool.graph.preparation.conv_transpose import write_convolutions
 from qdqtool.graph.preparation.einsum import write_products
 from qdqtool.graph.preparation.flatten import flatten
 from qdqtool.graph.preparation.fold import fold_constants
+from qdqtool.graph.preparation.squeeze import write_squeezed_axes
 
 
 def prepare(model: Model, options: PrepareOptions) -> Model:
@@ -31,6 +32,13 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
     if options.fold_constants:
         model = fold_constants(model)
     edit = Edit(model)
+    named = write_squeezed_axes(edit, model.view)
+    if named:
+        edit.notes.append(
+            f"{counted(named, 'Squeeze node')} without axes got those of length 1: TensorRT fixes the rank of the result"
+        )
+        model = edit.finish()
+        edit = Edit(model)
     written = write_products(edit) if options.einsum else 0
     if written:
         edit.notes.append(
