@@ -143,6 +143,24 @@ def product(
     return make
 
 
+def behind(front: str, axis: int = -1, *, turned: bool = False) -> Make:
+    """NVFP4 with constant block scales behind an operator that sums, or a ReduceMean that is subtracted."""
+
+    def make() -> onnx.ModelProto:
+        g = Graph()
+        x = g.node("Relu", g.input(256, 256))
+        if front == "ReduceMean":
+            x = g.node("Sub", x, g.node("ReduceMean", x, g.constant(np.array([axis]))))
+        else:
+            scale = [g.constant(np.ones(256, _FLOAT))] if front == "LayerNormalization" else []
+            x = g.node(front, x, *scale, axis=axis)
+        if turned:
+            x = g.node("Transpose", x, perm=[1, 0])
+        return g.done(g.node("MatMul", g.constant4(x, 256, 256), w4(SQUARE)(g), name="core"))
+
+    return make
+
+
 def convolution(
     activation: Callable[[Graph, str], str],
     weight: Callable[[Graph], str],
@@ -602,6 +620,16 @@ BLOCK_CASES: dict[str, Case] = {
     "nvfp4, computed scales": (product(computed4(), w4(SQUARE)), "nvfp4", FP4),
     "nvfp4 for sm89": (product(computed4(), w4(SQUARE)), "nvfp4", ADA),
     "nvfp4, constant scales": (product(constant4(64, 256), w4(SQUARE)), "nvfp4", FP4),
+    "nvfp4, constant scales behind LayerNormalization": (behind("LayerNormalization"), "nvfp4", FP4),
+    "nvfp4, constant scales behind Softmax": (behind("Softmax"), "nvfp4", FP4),
+    "nvfp4, constant scales behind a mean": (behind("ReduceMean"), "nvfp4", FP4),
+    "nvfp4, constant scales behind a mean of columns": (behind("ReduceMean", 0), "nvfp4", FP4),
+    "nvfp4, constant scales behind a Softmax of columns": (behind("Softmax", 0), "nvfp4", FP4),
+    "nvfp4, constant scales behind LayerNormalization, turned": (
+        behind("LayerNormalization", turned=True),
+        "nvfp4",
+        FP4,
+    ),
     "nvfp4 gemm": (product(constant4(64, 256), w4(SQUARE, 1), transB=1), "nvfp4", FP4),
     "nvfp4, fewer weights than scales": (product(computed4(), w4((48, 10)), 1, 48), "nvfp4", FP4),
     "nvfp4, weights behind Q and DQ": (product(computed4(), w4(SQUARE, rounds=True)), "nvfp4", FP4),

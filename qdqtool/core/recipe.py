@@ -216,7 +216,8 @@ class InsertOptions(Section):
     blocks: Literal["computed", "constant"] = "computed"
     """NVFP4 activations: a scale per block of 16 computed in every inference, or the same constant scale for all blocks:
     fewer kernels (one instead of three in front of a product) and no other operators than those of ONNX, but the accuracy of
-    four bits per tensor; TensorRT for RTX 1.7.1 fails to build it behind LayerNormalization, Softmax and ReduceMean."""
+    four bits per tensor. Behind LayerNormalization, Softmax and other sums along the blocks they are computed all the same:
+    TensorRT for RTX 1.7.1 fails to build constant ones there."""
     keep_io: bool = True
     """With fp16 and bf16: model inputs and outputs stay FP32."""
     keep_nodes: Words = ()

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from math import prod
 
 from qdqtool.graph.products import has_weights
+from qdqtool.graph.row_sums import LONG_ROW
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.prediction.sums import axes, is_row
 from qdqtool.trt.ops import (
@@ -52,7 +53,6 @@ from qdqtool.trt.ops import (
 )
 
 # The bounds of this file's docstring, by bisection over builds.
-_LONG_ROW = 16384
 _LARGE_TRANSPOSE = 73728
 _LENGTH, _MANY_LENGTHS = 64, 49152
 _SMALL_PART = 16
@@ -110,7 +110,7 @@ def cuts(view: GraphView, level: Levels) -> Cuts:
 def _is_long(view: GraphView, node: Node) -> bool:
     """Whether the sums of a node take kernels of their own; a length along height and width does so much earlier."""
     row = _row(view, node)
-    if row >= _LONG_ROW:
+    if row >= LONG_ROW:
         return True
     wide = _size(view, node.inputs[0]) >= _MANY_LENGTHS
     return node.op == "ReduceL2" and len(axes(view, node)) > 1 and row >= _LENGTH and wide

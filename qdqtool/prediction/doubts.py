@@ -12,7 +12,9 @@ from qdqtool.core.target import Target
 from qdqtool.core.wording import counted
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.constant_blocks import in_sums
 from qdqtool.matching.flow import Flow
+from qdqtool.prediction.block_scales import are_open
 from qdqtool.prediction.sums import is_row, is_scalar_product, is_written_out
 from qdqtool.trt.ops import OWN_KERNELS, PRODUCTS, QDQ, RECURRENT, WRITTEN_AS
 
@@ -37,6 +39,7 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
     if target.is_rtx:
         yield from _unforeseen(model)
         yield from _written_out(flow)
+        yield from _blocks(flow)
 
 
 def _bodies(model: Model) -> Iterator[PredictionDoubt]:
@@ -77,6 +80,25 @@ def _unforeseen(model: Model) -> Iterator[PredictionDoubt]:
             "the kernels around them does the Reshape, Mul and Add that belong to them is not foreseen everywhere"
         )
         yield PredictionDoubt(reason=reason, nodes=_around(model.view, grouped))
+
+
+def _blocks(flow: Flow) -> Iterator[PredictionDoubt]:
+    """NVFP4 activations whose scales are not built, or are brought into order by kernels of which no number is known."""
+    stopped = [_name(pair) for pair, _ in in_sums(flow)]
+    if stopped:
+        reason = (
+            f"{counted(len(stopped), 'quantization')} to FP4 with constant block scales, the first {stopped[0]!r}, would share "
+            "the kernel of a sum along the blocks: the build fails, and what is said here holds once their scales are "
+            "computed; `qdqtool repair` does that"
+        )
+        yield PredictionDoubt(reason=reason, nodes=tuple(stopped))
+    named = [node for node in flow.products() if are_open(flow, node)]
+    if named:
+        reason = (
+            f"{counted(len(named), 'FP4 product')} with free dimensions, the first {named[0].name!r}: how many kernels order "
+            "their block scales, none to two for each, follows from the shapes"
+        )
+        yield PredictionDoubt(reason=reason, nodes=_around(flow.view, named))
 
 
 def _written_out(flow: Flow) -> Iterator[PredictionDoubt]:

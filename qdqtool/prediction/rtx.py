@@ -22,6 +22,7 @@ from qdqtool.graph.view import Node
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.patterns import readers
 from qdqtool.prediction.attention import whole_attentions
+from qdqtool.prediction.block_scales import ordered_scales
 from qdqtool.prediction.cuts import cuts, spreads
 from qdqtool.prediction.demand import Demands
 from qdqtool.prediction.epilogues import Epilogues
@@ -33,6 +34,7 @@ from qdqtool.prediction.shuffles import shuffles
 from qdqtool.prediction.sums import Axes, axes, is_row, is_scalar_product, is_written_out, shrinks
 from qdqtool.trt.ops import (
     CONVOLUTIONS,
+    FP4_DYNAMIC,
     LAYOUT,
     MATRIX_PRODUCTS,
     OWN_KERNELS,
@@ -79,6 +81,7 @@ class RtxPlan:
         self._named_again: dict[str, list[str]] = {}
         self._place_products()
         self._place_rest()
+        self._members.extend([name] for name in ordered_scales(flow, precision))
         self._position = {node.name: node.position for node in flow.view.nodes}
         self.layers = tuple(
             PredictedLayer(name=layer_name(members), nodes=members)
@@ -397,7 +400,7 @@ class RtxPlan:
 
     def _is_run_time(self, node: Node) -> bool:
         """Whether a node leaves work for run time: no constant, no twin of another Q, no DQ that only products read."""
-        if node.op == "QuantizeLinear":
+        if node.op in {QUANTIZE, FP4_DYNAMIC}:
             return self._is_first_twin(node)
         if node.op == "DequantizeLinear":
             pair = self._flow.by_dequantize.get(node.name)
@@ -478,6 +481,16 @@ def _first_twins(flow: Flow) -> dict[str, str]:
             if pair.kind is SlotKind.ACTIVATION:
                 first = firsts.setdefault(pair.scale, pair.quantize or "")
                 found.setdefault(pair.quantize or "", first)
+    computing: dict[tuple[object, ...], str] = {}
+    for node in flow.view.nodes:
+        if node.op == FP4_DYNAMIC:
+            level = flow.view.constant(node.inputs[1])
+            key = (
+                node.inputs[0],
+                node.inputs[1] if level is None else level.tobytes(),
+                node.attribute("axis", -1),
+            )
+            found[node.name] = computing.setdefault(key, node.name)
     return found
 
 

@@ -15,13 +15,12 @@ with 2 to 128 summed values between Relu and Q).
 
 from __future__ import annotations
 
+from qdqtool.graph.row_sums import ADDED_OUT, WRITTEN_OUT
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.silent_float import columns_of, rows_of
 from qdqtool.trt.ops import ADDING, MATRIX_PRODUCTS, QDQ, REDUCTIONS, SPATIAL_SUMS
 
 Axes = tuple[int, ...]
-_WRITTEN_OUT, _ADDED_OUT = 4, 6
-"""Most values along one axis for which slices are written; of operators that only add."""
 _MATRIX = 2
 
 
@@ -52,7 +51,7 @@ def is_written_out(view: GraphView, node: Node) -> bool:
     if not isinstance(summed, int):
         return False
     row = is_row(view, node)
-    return (1 if row or columns == 1 else 0) < summed <= (_ADDED_OUT if row else _WRITTEN_OUT)
+    return (1 if row or columns == 1 else 0) < summed <= (ADDED_OUT if row else WRITTEN_OUT)
 
 
 def is_row(view: GraphView, product: Node) -> bool:
@@ -75,7 +74,7 @@ def _is_written_out(view: GraphView, node: Node) -> bool:
     named = _named(view, node)
     shape = view.info(node.inputs[0]).shape or ()
     size = shape[named[0]] if len(named) == 1 else None
-    return isinstance(size, int) and 1 < size <= (_ADDED_OUT if node.op in ADDING else _WRITTEN_OUT)
+    return isinstance(size, int) and 1 < size <= (ADDED_OUT if node.op in ADDING else WRITTEN_OUT)
 
 
 def _named(view: GraphView, node: Node) -> Axes:

@@ -172,6 +172,14 @@ ADDING = frozenset({"ReduceL2", "ReduceSum"})
 """Reductions that only add up."""
 NORMALIZES = SOFTMAXES | {"InstanceNormalization", "LayerNormalization", "ReduceL2"}
 """Operators that compute on with the sums that they made."""
+ROW_SUMS = SOFTMAXES | {"LayerNormalization", "LpNormalization", "RMSNormalization"}
+"""Operators that compute on with the sums along the axis that they name, or along all from there on."""
+TRAILING_SUMS = frozenset({"LayerNormalization", "RMSNormalization"})
+"""Those of them that sum along all axes from there on."""
+WHOLE_CHANNELS = frozenset({"GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"})
+"""Operators that make one value of every channel."""
+GROUP_SUMS = frozenset({"GroupNormalization", "InstanceNormalization"})
+"""Normalizations of channels or groups of them, in RTX 1.7.1 kernels of their own."""
 SHAPE_OF_INPUT = SOFTMAXES | {
     "BatchNormalization",
     "GroupNormalization",

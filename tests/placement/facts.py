@@ -107,6 +107,7 @@ SEMANTICS = (
     _says("S4", "FP4 needs Blackwell", "117", "fp4_weights", sm="86 120"),
     _says("S4", "FP4 weights beside a float activation are made float first", "184", "fp4_weights", sm="120"),
     _says("S4", "FP4 with scales of one level is float", "185", "fp4_one_level", sm="120"),
+    _says("S4", "FP4 with constant block scales behind a sum of rows is not built", "196", "fp4_constant_blocks", sm="120"),
     _says("S4", "FP4 came with TensorRT 10.8", "117", "fp4_weights", "10.3", "120"),
     _says("S4", "Conv scales go along axis 0", "123", "conv_weight_axis_one"),
     _says("S4", "Gemm scales go along axis 0 with transB", "123", "gemm_weight_axis_one"),

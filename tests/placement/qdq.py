@@ -517,6 +517,30 @@ def fp4_one_level():
 
 
 @graph
+def fp4_constant_blocks():
+    s = Quantized()
+    x = s.node("Softmax", [s.input("x", [64, 256])], "shares", name="softmax", axis=-1)
+    stored = onnx.helper.make_tensor("w_q", TensorProto.FLOAT4E2M1, [256, 128], [1.0] * (256 * 128))
+    blocks = [
+        onnx.helper.make_tensor(name, TensorProto.FLOAT8E4M3FN, shape, [2.0] * (shape[0] * shape[1]))
+        for name, shape in (("x_blocks", [64, 16]), ("w_blocks", [16, 128]))
+    ]
+    s.initializers.extend((stored, *blocks))
+    level = s.constant("level", np.float32(0.01))
+    x_s, w_s = (
+        s.node("DequantizeLinear", [f"{name}_blocks", level], f"{name}_s", name=f"{name}_s/DQ")
+        for name in "xw"
+    )
+    along = {"axis": 1, "block_size": 16}
+    x = s.node("QuantizeLinear", [x, x_s], "x_q", name="x/Q", output_dtype=TensorProto.FLOAT4E2M1, **along)
+    x = s.node("DequantizeLinear", [x, x_s], "x_d", name="x/DQ", **along)
+    weight = s.node("DequantizeLinear", ["w_q", w_s], "w_d", name="w/DQ", axis=0, block_size=16)
+    s.node("MatMul", [x, weight], "y", name="mm")
+    s.output("y", [64, 128])
+    return s.model(23)
+
+
+@graph
 def microscaled():
     s = Quantized()
     x, along = s.input("x", [64, 256]), {"axis": -1, "block_size": 32}

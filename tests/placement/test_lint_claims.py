@@ -141,6 +141,7 @@ CASES: dict[str, tuple[set[str], tuple[Claim, ...]]] = {
     "fp8_times_int8": ({"eight_bit_float", "mixed_formats"}, (refused("fp8_e4m3"),)),
     "microscaled": ({"eight_bit_float", "microscaled"}, (refused("fp8_e4m3"),)),
     "fp4_one_level": ({"four_bit_float", "two_levels"}, (refused("fp4_e2m1"),)),
+    "fp4_constant_blocks": ({"four_bit_float", "constant_blocks"}, (refused("fp4_e2m1"),)),
     "attention_operator": ({"attention"}, (refused("decomposable"),)),
     "half_scale_float_data": ({"mixed_types"}, (refused("must be of same type"),)),
     "half_chain": (CLEAN, (int8("c1", "c2"),)),

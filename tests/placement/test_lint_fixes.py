@@ -90,6 +90,7 @@ CURED: tuple[tuple[str, str, str, str | Maker], ...] = (
     ("split_weights", "queries_stored", "rtx", "queries_behind_q"),
     ("weights_apart", "int4_weights_in_one_block", "rtx", "int4_weights"),
     ("two_levels", "fp4_one_level", "rtx", "matmul_weight"),
+    ("constant_blocks", "fp4_constant_blocks", "rtx", REPAIR),
     ("microscaled", "microscaled", "rtx", "matmul_weight"),
     ("saturation", "fp8_unsaturated", "rtx", REPAIR),
     ("weight_value", "fp8_unsaturated_beyond", "rtx", "fp8_weights"),
@@ -157,9 +158,17 @@ SEEN_ELSEWHERE = frozenset(
 )  # fmt: skip
 """Accuracy, other builders and other readers are better off; TensorRT for RTX builds as many kernels either way."""
 UNBUILDABLE = frozenset(
-    {"plugin", "depthwise_swish", "saturation", "weight_value", "fp8_zero_point", "fp8_old_opset"}
+    {
+        "constant_blocks",
+        "depthwise_swish",
+        "fp8_old_opset",
+        "fp8_zero_point",
+        "plugin",
+        "saturation",
+        "weight_value",
+    }
 )
-"""RTX has no such plugin, and no such gap; FP8 is not for the GPU that is built for."""
+"""RTX has no such plugin, and no such gap; FP8 and FP4 are not for the GPU that is built for."""
 
 
 def fixed(graph: str, cure: str | Maker, folder) -> onnx.ModelProto:

@@ -32,6 +32,7 @@ from qdqtool.graph.qdq.lower import lower
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
 from qdqtool.graph.qdq.scales import a_step_above, storable_as
 from qdqtool.graph.qdq.stored_caches import with_stored_caches
+from qdqtool.graph.row_sums import RowSums
 from qdqtool.graph.typed.convert import convert, with_opset
 from qdqtool.graph.view import GraphView
 from qdqtool.trt.ops import MATRIX_PRODUCTS
@@ -75,6 +76,7 @@ def insert(
         model = with_opset(model, "fp16", quantized=True)
     model = _with_opset_of_formats(model, placement)
     assignment = assignment_of(model, placement, table, options)
+    model = _with_note_of_blocks(model, assignment, options)
     model = _with_rounded_floats(model, assignment, changes)
     model = _with_weights_apart(model, assignment)
     if options.types != "fp32" and any(entry.format != INT8 for entry in assignment.values()):
@@ -139,6 +141,26 @@ def _with_opset_of_formats(model: Model, placement: Placement) -> Model:
     return Model(proto=proto, path=model.path, notes=(*model.notes, f"{note}, the first that holds {name}"))
 
 
+def _with_note_of_blocks(
+    model: Model, assignment: Mapping[Slot, Quantization], options: InsertOptions
+) -> Model:
+    """The model, saying where block scales are computed although the options ask for constant ones."""
+    nodes = model.view.by_name
+    computed = [
+        nodes[slot.node].inputs[slot.index]
+        for slot, entry in assignment.items()
+        if options.blocks == "constant" and entry.block and entry.scale is None
+    ]
+    if not computed:
+        return model
+    tensors = counted(len(set(computed)), "tensor")
+    note = (
+        f"{tensors}, the first {computed[0]!r}, in blocks with computed scales in spite of insert.blocks=constant: "
+        "a sum along the blocks stands in front, and TensorRT for RTX 1.7.1 fails to build constant ones there"
+    )
+    return Model(proto=model.proto, path=model.path, notes=(*model.notes, note))
+
+
 def _with_weights_apart(model: Model, assignment: Mapping[Slot, Quantization]) -> Model:
     """The model in which every product with a quantized weight and a float activation reads a weight of its own.
 
@@ -177,6 +199,7 @@ def assignment_of(
     ranges, rounded = table.by_tensor(), table.weights.rounded if table.weights else {}
     apart = {name for tie in placement.ties for name in tie.apart if name in tie.tensors}
     narrow = _narrow_tensors(placement, options)
+    sums = RowSums(view)
     known: dict[tuple[str, QuantSpec], Quantization] = {}
     found: dict[Slot, Quantization] = {}
     for decision in placement.quantized:
@@ -194,7 +217,9 @@ def assignment_of(
                 known[key] = _rounded_blocks(chosen)
             else:
                 own = options if decision.tensor in narrow else options.model_copy(update={"types": "fp32"})
-                made = _quantization(view, decision, spec, ranges, own, apart=decision.tensor in apart)
+                made = _quantization(
+                    view, decision, spec, ranges, own, apart=decision.tensor in apart, sums=sums
+                )
                 known[key] = _as_rounded(made, chosen)
         found[slot] = known[key]
     return found
@@ -246,6 +271,7 @@ def _quantization(
     options: InsertOptions,
     *,
     apart: bool,
+    sums: RowSums,
 ) -> Quantization:
     tensor, where, format_ = decision.tensor, str(decision.slot), spec.format
     here = view.info(tensor).dtype
@@ -278,7 +304,7 @@ def _quantization(
         level = float(storable_as(np.asarray(limit), stored_as))
     blocks: NDArray[np.float32] | None = None
     shape = view.info(tensor).shape
-    if format_.two_level and options.blocks == "constant":
+    if format_.two_level and options.blocks == "constant" and sums.in_front(tensor) is None:
         if shape is None or not all(isinstance(size, int) for size in shape):
             raise UsageError(
                 f"constant block scales need a fixed shape, and {tensor!r} has {shape}",

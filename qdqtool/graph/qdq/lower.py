@@ -143,7 +143,8 @@ class _Writer:
         if quantization.format == MXFP8:
             return self._microscaled(tensor, stem, quantization, constants, kind)
         if quantization.scale is None:
-            return self._computed(tensor, stem, quantization, constants)
+            level = constants.level
+            return computed_blocks(self._edit, tensor, stem, level, quantization.axis, quantization.block)
         return self._plain(tensor, stem, quantization, constants)
 
     def _plain(self, tensor: str, stem: str, quantization: Quantization, constants: _Constants) -> str:
@@ -165,27 +166,6 @@ class _Writer:
             edit.node(QUANTIZE, [tensor, scale, *told], [values], name=f"{stem}_{QUANTIZE}", **along, **typed)
         result = edit.fresh(f"{stem}_dequantized")
         edit.node(DEQUANTIZE, [values, scale, *told], [result], name=f"{stem}_{DEQUANTIZE}", **along)
-        return result
-
-    def _computed(self, tensor: str, stem: str, quantization: Quantization, constants: _Constants) -> str:
-        """NVFP4 with block scales that are computed at run time."""
-        edit, level = self._edit, constants.level
-        edit.imports[TRT_DOMAIN] = 1
-        values, stored = edit.fresh(f"{stem}_quantized"), edit.fresh(f"{stem}_block_scales")
-        edit.node(
-            FP4_DYNAMIC,
-            [tensor, level],
-            [values, stored],
-            name=f"{stem}_{QUANTIZE}",
-            domain=TRT_DOMAIN,
-            axis=quantization.axis,
-            block_size=quantization.block,
-            scale_type=int(onnx.TensorProto.FLOAT8E4M3FN),
-        )
-        scale, result = edit.fresh(f"{stem}_scales"), edit.fresh(f"{stem}_dequantized")
-        edit.node(DEQUANTIZE, [stored, level], [scale], name=f"{stem}_scales_{DEQUANTIZE}")
-        along = {"axis": quantization.axis, "block_size": quantization.block}
-        edit.node(DEQUANTIZE, [values, scale], [result], name=f"{stem}_{DEQUANTIZE}", **along)
         return result
 
     def _microscaled(
@@ -255,6 +235,37 @@ class _Writer:
             for use in self._model.view.uses(tensor)
         ]
         return all(reader is not None and reader.key == quantization.key for reader in readers)
+
+
+def computed_blocks(
+    edit: Edit, tensor: str, stem: str, level: str, axis: int | None, block: int | None
+) -> str:
+    """Quantize a tensor to NVFP4 with block scales that are computed at run time; the dequantized values.
+
+    Args:
+        edit: the graph; it imports TensorRT's operators then.
+        tensor: the floats.
+        stem: begins the names of the nodes and of what they make.
+        level: the constant that holds the scale of all block scales.
+        axis: along which the blocks go.
+        block: values in each.
+    """
+    edit.imports[TRT_DOMAIN] = 1
+    values, stored = edit.fresh(f"{stem}_quantized"), edit.fresh(f"{stem}_block_scales")
+    edit.node(
+        FP4_DYNAMIC,
+        [tensor, level],
+        [values, stored],
+        name=f"{stem}_{QUANTIZE}",
+        domain=TRT_DOMAIN,
+        axis=axis,
+        block_size=block,
+        scale_type=int(onnx.TensorProto.FLOAT8E4M3FN),
+    )
+    scale, result = edit.fresh(f"{stem}_scales"), edit.fresh(f"{stem}_dequantized")
+    edit.node(DEQUANTIZE, [stored, level], [scale], name=f"{stem}_scales_{DEQUANTIZE}")
+    edit.node(DEQUANTIZE, [values, scale], [result], name=f"{stem}_{DEQUANTIZE}", axis=axis, block_size=block)
+    return result
 
 
 def stored_exactly(value: NDArray[Any], quantization: Quantization, stored: NDArray[Any]) -> bool:

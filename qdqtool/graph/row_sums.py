@@ -1,0 +1,144 @@
+"""Sums of whole rows in the kernel that quantizes a tensor.
+
+    x ─┬─ ReduceMean ─┐
+       └───────────── Sub ─ Q (FP4, constant blocks)      one kernel: not built
+
+What stands between products is one kernel of TensorRT for RTX 1.7.1. One that sums along the last axes and quantizes to FP4
+with constant block scales it fails to build: `CHECK(values.size() && values.size() % 2 == 0)`, or `CHECK(is_constant())`
+behind an RMS normalization with a weight. With computed scales another kernel quantizes, and all of these build.
+
+Evidence: 90 builds for SM120. Not built: LayerNormalization of 32 to 8192 values and 1 to 197 rows in FP16, BF16 and FP32, with
+Relu, Erf, Clip, a gate, a residual Add, a Reshape or a Transpose of nothing behind it, behind a convolution, for one product
+or several; Softmax, LogSoftmax, Hardmax, LpNormalization, RMS written out; ReduceMean, ReduceSum, ReduceMax, ReduceL1 and
+ReduceL2 and GlobalAveragePool whether their values meet the row again or are quantized themselves. Built, because the
+builder ends a kernel in between: sums along other axes than the last, of 16384 values and more, and of 4 values and fewer
+(6, where it only adds); a Transpose, Slice, Gather, Concat, Pad, Expand, pool or CumSum behind the sum; more rows behind
+it than it sums; a product between, or beside it where another kernel needs the sum earlier; InstanceNormalization, ArgMax.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Final
+
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.trt.ops import (
+    ADDING,
+    GROUP_SUMS,
+    LAST_IN_KERNEL,
+    OWN_KERNELS,
+    PRODUCTS,
+    REARRANGING,
+    ROW_SUMS,
+    SHAPE_READERS,
+    TRAILING_SUMS,
+    WHOLE_CHANNELS,
+    keeps_order,
+)
+
+LONG_ROW: Final = 16384
+"""Values from which on their sum takes kernels of its own."""
+WRITTEN_OUT: Final = 4
+"""Most values along one axis for which slices are written instead of a sum."""
+ADDED_OUT: Final = 6
+"""The same for operators that only add."""
+_ENDS: Final = PRODUCTS | OWN_KERNELS | LAST_IN_KERNEL | SHAPE_READERS | GROUP_SUMS
+
+
+class RowSums:
+    """Finds them for the tensors of one graph; the first question is linear in its nodes."""
+
+    def __init__(self, view: GraphView) -> None:
+        self._view = view
+        self._depth: dict[str, int] = {}
+        for node in view.nodes:
+            self._depth[node.name] = self._before(node) + self._ends(node)
+
+    def in_front(self, tensor: str) -> Node | None:
+        """The nearest sum of rows in the kernel that makes a tensor; None where there is none."""
+        view = self._view
+        waiting, seen = [tensor], {tensor}
+        last = view.producer(tensor)
+        here = 0 if last is None else self._depth[last.name]
+        while waiting:
+            node = view.producer(waiting.pop(0))
+            if node is None or node.op in _ENDS:
+                continue
+            if _summed(view, node):
+                if self._rows(node) and self._is_made_at(node, here) and self._is_as_large(node, tensor):
+                    return node
+                continue
+            if node.op in REARRANGING and not _moves_nothing(view, node):
+                continue
+            waiting += [name for name in node.inputs if name not in seen]
+            seen.update(node.inputs)
+        return None
+
+    def _before(self, node: Node) -> int:
+        makers = map(self._view.producer, node.inputs)
+        return max((self._depth.get(maker.name, 0) for maker in makers if maker is not None), default=0)
+
+    def _is_made_at(self, node: Node, here: int) -> bool:
+        """Whether the kernel of that depth holds a node: it is there, or can wait as only that kernel reads its values."""
+        if self._depth[node.name] == here:
+            return True
+        uses = [use.node for output in node.outputs for use in self._view.uses(output)]
+        return node.op in ROW_SUMS and all(self._before(use) == here for use in uses)
+
+    def _ends(self, node: Node) -> bool:
+        """Whether a kernel ends with a node, whatever reads it."""
+        other_sum = bool(_summed(self._view, node)) and not self._rows(node)
+        return node.op in PRODUCTS | OWN_KERNELS or other_sum
+
+    def _rows(self, node: Node) -> int:
+        """How many rows a node sums along the last axes, each in one kernel; 0 where it sums otherwise."""
+        summed, sizes = _summed(self._view, node), self._sizes(node.inputs[0])
+        wide = [axis for axis, size in enumerate(sizes) if size != 1]
+        along = [axis for axis in wide if axis in summed]
+        length = prod(sizes[axis] for axis in along)
+        if not along or along != wide[-len(along) :] or length >= LONG_ROW:
+            return 0
+        single = len(along) == 1 and (node.op == "Softmax" or node.op.startswith("Reduce"))
+        if single and length <= (ADDED_OUT if node.op in ADDING else WRITTEN_OUT):
+            return 0
+        return prod(sizes) // length
+
+    def _is_as_large(self, node: Node, tensor: str) -> bool:
+        """Whether every row of a tensor has a sum, or every value one of its own: where they spread, a kernel ends."""
+        made = self._sizes(tensor)
+        return self._rows(node) >= prod(made[:-1]) or prod(self._sizes(node.outputs[0])) >= prod(made)
+
+    def _sizes(self, tensor: str) -> list[int]:
+        """The shape; free dimensions count once."""
+        return [size if isinstance(size, int) else 1 for size in self._view.info(tensor).shape or ()]
+
+
+def _summed(view: GraphView, node: Node) -> tuple[int, ...]:
+    """The axes that a node sums along; () where it sums nothing, or the rank is not known."""
+    rank = len(view.info(node.inputs[0]).shape or ()) if node.inputs else 0
+    if not rank:
+        return ()
+    if node.op in WHOLE_CHANNELS:
+        return tuple(range(2, rank))
+    if node.op in ROW_SUMS:
+        axis = int(node.attribute("axis", -1)) % rank
+        return tuple(range(axis, rank)) if node.op in TRAILING_SUMS else (axis,)
+    if not node.op.startswith("Reduce"):
+        return ()
+    given = node.attribute("axes", ())
+    if not given and len(node.inputs) > 1:
+        constant = view.constant(node.inputs[1])
+        given = () if constant is None else constant.ravel().tolist()
+    return tuple(int(axis) % rank for axis in given) or tuple(range(rank))
+
+
+def _moves_nothing(view: GraphView, node: Node) -> bool:
+    """Whether values stand in memory behind a node as in front of it."""
+    if keeps_order(view, node):
+        return True
+    shape = view.info(node.inputs[0]).shape
+    order = node.attribute("perm", ())
+    if node.op != "Transpose" or not shape or not order:
+        return False
+    wide = [axis for axis in order if shape[axis] != 1]
+    return wide == sorted(wide)

@@ -1,0 +1,193 @@
+"""Constant block scales of NVFP4 stand where TensorRT for RTX builds them: not in the kernel of a sum of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+
+import qdqtool
+from qdqtool.core.recipe import InsertOptions, PlacementOptions, PrepareOptions
+from qdqtool.core.target import Target
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.qdq import insert as inserting
+from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.view import GraphView
+from qdqtool.placement.decide import decide
+from qdqtool.placement.lint import lint
+from qdqtool.placement.repair import repair
+from qdqtool.prediction.run import predict
+from tests import models
+from tests.models import Sketch
+from tests.placement.building import build, table
+from tests.placement.zoo import FLOAT
+
+BLACKWELL = Target.parse("rtx", ("120",))
+Front = Callable[[Sketch, str], str]
+
+
+def normalized(s: Sketch, x: str, name: str = "norm") -> str:
+    scale, shift = s.weight(f"{name}_g", 256), s.weight(f"{name}_b", 256)
+    return s.node("LayerNormalization", [x, scale, shift], f"{name}_y", name=name, axis=-1)
+
+
+def centred(s: Sketch, x: str, axis: int = -1) -> str:
+    mean = s.node("ReduceMean", [x], "mean_y", name="mean", axes=[axis], keepdims=1)
+    return s.node("Sub", [x, mean], "centred", name="sub")
+
+
+def root_mean_square(s: Sketch, x: str) -> str:
+    mean = s.node(
+        "ReduceMean", [s.node("Mul", [x, x], "squares", name="square")], "mean_y", name="mean", axes=[-1]
+    )
+    return s.node("Div", [x, s.node("Sqrt", [mean], "root_y", name="root")], "scaled", name="div")
+
+
+def beside_a_product(s: Sketch, x: str) -> str:
+    y = normalized(s, x)
+    return s.node(
+        "Add", [s.node("MatMul", [y, s.weight("w0", 256, 256)], "y0", name="float"), y], "sum", name="add"
+    )
+
+
+def turned(s: Sketch, x: str) -> str:
+    return s.node("Transpose", [normalized(s, x)], "turned", name="turn", perm=[1, 0, 2])
+
+
+def spread(s: Sketch, x: str) -> str:
+    return s.node("Add", [x, normalized(s, s.input("z", [1, 1, 256]))], "sum", name="add")
+
+
+SHARED: dict[str, Front] = {
+    "LayerNormalization": normalized,
+    "LayerNormalization and Relu": lambda s, x: s.relu("relu", normalized(s, x)),
+    "LayerNormalization and residual": lambda s, x: s.node("Add", [normalized(s, x), x], "sum", name="add"),
+    "Softmax": lambda s, x: s.node("Softmax", [x], "y", name="softmax", axis=-1),
+    "LogSoftmax": lambda s, x: s.node("LogSoftmax", [x], "y", name="softmax", axis=-1),
+    "mean of rows": centred,
+    "root mean square": root_mean_square,
+}
+APART: dict[str, Front] = {
+    "Relu": lambda s, x: s.relu("relu", x),
+    "mean of columns": lambda s, x: centred(s, x, 1),
+    "Softmax of columns": lambda s, x: s.node("Softmax", [x], "y", name="softmax", axis=1),
+    "LayerNormalization, rows in another order": turned,
+    "LayerNormalization of one row for all": spread,
+    "LayerNormalization and a product that reads it": beside_a_product,
+}
+
+
+def network(front: Front) -> onnx.ModelProto:
+    s = Sketch()
+    y = front(s, s.input("x", [2, 64, 256]))
+    s.output(s.node("MatMul", [y, s.weight("w", 256, 256)], "out", name="core"))
+    return s.model()
+
+
+class NoSums:
+    """What insertion would write if nothing spoke against constant scales."""
+
+    def __init__(self, view: GraphView) -> None:
+        del view
+
+    def in_front(self, tensor: str) -> None:
+        del tensor
+
+
+def written(proto: onnx.ModelProto, folder: Path, **options: object) -> Model:
+    """The model in NVFP4 with constant block scales."""
+    model = prepare(load(models.save(proto, folder)), PrepareOptions())
+    placement = decide(model.view, PlacementOptions(format="nvfp4", sm=("120",), exclude=("float",)))
+    return insert(model, placement, table(model, placement), InsertOptions(blocks="constant", **options))
+
+
+def refused(model: Model) -> list[str]:
+    return [found.node for found in lint(model, BLACKWELL).findings if found.code == "QDQ196"]
+
+
+def fixed(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Every free dimension is 2: constant block scales need fixed shapes."""
+    for dim in (dim for value in proto.graph.input for dim in value.type.tensor_type.shape.dim):
+        if dim.dim_param:
+            dim.dim_value = 2
+    return proto
+
+
+@pytest.mark.parametrize("name", FLOAT)
+def test_insertion_writes_none_that_lint_refuses_and_repair_leaves_none(name, tmp_path, monkeypatch):
+    assert refused(written(fixed(FLOAT[name]()), tmp_path)) == []
+    monkeypatch.setattr(inserting, "RowSums", NoSums)
+    forced = written(fixed(FLOAT[name]()), tmp_path)
+    repaired, _ = repair(forced, BLACKWELL)
+    assert refused(repaired) == []
+
+
+@pytest.mark.parametrize("front", SHARED)
+def test_behind_a_sum_of_rows_scales_are_computed_and_the_model_says_so(front, tmp_path):
+    model = written(network(SHARED[front]), tmp_path)
+    assert any(node.op == "TRT_FP4DynamicQuantize" for node in model.view.nodes)
+    assert "in spite of insert.blocks=constant" in " ".join(model.notes)
+
+
+@pytest.mark.parametrize("front", APART)
+def test_elsewhere_they_stay_constant(front, tmp_path):
+    model = written(network(APART[front]), tmp_path)
+    assert not any(node.op == "TRT_FP4DynamicQuantize" for node in model.view.nodes)
+    assert "insert.blocks" not in " ".join(model.notes)
+
+
+@pytest.mark.rtx
+@pytest.mark.slow
+@pytest.mark.parametrize("front", SHARED | APART)
+def test_lint_and_predict_refuse_what_is_not_built_and_repair_makes_it_build(front, tmp_path, monkeypatch):
+    pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
+    monkeypatch.setattr(inserting, "RowSums", NoSums)
+    forced = written(network((SHARED | APART)[front]), tmp_path, types="fp16")
+    error = build(forced.proto, "sm120").error
+    assert bool(error) == bool(refused(forced)) == (front in SHARED), error
+    foreseen = predict(forced, BLACKWELL)
+    assert any("the build fails" in doubt.reason for doubt in foreseen.doubts) == (front in SHARED)
+    repaired, _ = repair(forced, BLACKWELL)
+    built = build(repaired.proto, "sm120")
+    assert dict(built.precision)["core"] == "fp4", built.error
+
+
+SHAPES = {
+    "one matrix of whole tiles": ((1, 128, 256), 1, 256),
+    "one matrix of 64 rows": ((1, 64, 256), 1, 256),
+    "one matrix of 64 rows for two products": ((1, 64, 256), 2, 256),
+    "one row": ((1, 256), 1, 256),
+    "272 values": ((128, 272), 1, 256),
+    "two matrices": ((2, 64, 256), 1, 256),
+    "two matrices for three products": ((2, 64, 256), 3, 256),
+    "an odd number of columns": ((2, 64, 256), 1, 255),
+}
+
+
+@pytest.mark.rtx
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHAPES)
+def test_kernels_that_order_computed_block_scales_are_foreseen(name, tmp_path):
+    pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
+    shape, products, columns = SHAPES[name]
+    s = Sketch()
+    x = s.relu("first", s.input("x", list(shape)))
+    for number in range(products):
+        y = s.node(
+            "MatMul", [x, s.weight(f"w{number}", shape[-1], columns)], f"y{number}", name=f"core{number}"
+        )
+        s.output(s.relu(f"last{number}", y))
+    made = qdqtool.quantize(
+        models.save(s.model(), tmp_path),
+        "random:2",
+        recipe="llm-nvfp4",
+        settings={"build.sm": 120, "place.sm": []},
+    )
+    built = build(made.model, "sm120")
+    assert len(predict(load(models.save(made.model, tmp_path, "q.onnx")), BLACKWELL).layers) == len(
+        built.kernels
+    )
