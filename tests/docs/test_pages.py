@@ -77,7 +77,9 @@ def quantized_by_onnxruntime() -> None:
 
 README = "../README.md"
 WITH_COMMANDS = [page for page in [README, *PAGES] if blocks(page, "sh")]
-WITH_PYTHON = [page for page in [README, *PAGES] if blocks(page, "python")]
+NEED_TORCH = {"guides/qat.md"}
+"""Their Python is run beside the other tests of training: tests/qat/test_guide.py."""
+WITH_PYTHON = [page for page in [README, *PAGES] if blocks(page, "python") and page not in NEED_TORCH]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
