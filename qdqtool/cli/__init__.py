@@ -13,10 +13,10 @@ __all__ = ["main"]
 def main() -> NoReturn:
     """Run the command line and exit with the documented code."""
     process.open_streams()
-    process.watch_signals()
-    process.hide_arguments()
-    process.write_any_text()
     try:
+        process.watch_signals()
+        process.hide_arguments()
+        process.write_any_text()
         from qdqtool.cli.app import run
 
         code = run(sys.argv[1:])

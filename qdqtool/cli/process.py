@@ -1,7 +1,7 @@
 """The process around a command: what signals mean, what the streams can write, what `ps` may show.
 
 Imports nothing but the standard library's smallest modules, so that a signal that arrives while everything else is
-imported is answered as later ones are.
+imported, `qdqtool.platform` with its sockets and processes included, is answered as later ones are.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ import sys
 from types import FrameType
 
 from qdqtool.errors import HungUp, Interrupted, QdqError, Terminated
-from qdqtool.platform import overwrite_arguments, signal_number
 from qdqtool.redact import redacted
 
 _RESUMES = "run the same command again to go on; finished steps are kept"
-_HANG_UP = tuple(number for number in (signal_number("SIGHUP"),) if number is not None)
 _received: list[int] = []
 
 
@@ -41,9 +39,18 @@ def watch_signals() -> None:
 
     A signal that the caller ignores, as a shell does for jobs in the background and `nohup` for SIGHUP, stays ignored.
     """
-    for number in (signal.SIGINT, signal.SIGTERM, *_HANG_UP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _stop)
+    _answer(signal.SIGINT)
+    _answer(signal.SIGTERM)
+    from qdqtool.platform import signal_number
+
+    hang_up = signal_number("SIGHUP")
+    if hang_up is not None:
+        _answer(hang_up)
+
+
+def _answer(number: int) -> None:
+    if signal.getsignal(number) is not signal.SIG_IGN:
+        signal.signal(number, _stop)
 
 
 def stopped() -> QdqError | None:
@@ -55,9 +62,9 @@ def stopped() -> QdqError | None:
         return None
     if _received[0] == signal.SIGTERM:
         return Terminated("stopped by SIGTERM", fix=_RESUMES)
-    if _received[0] in _HANG_UP:
-        return HungUp("the terminal was closed (SIGHUP)", fix=f"{_RESUMES}; `nohup` or `tmux` keep it going")
-    return interrupted()
+    if _received[0] == signal.SIGINT:
+        return interrupted()
+    return HungUp("the terminal was closed (SIGHUP)", fix=f"{_RESUMES}; `nohup` or `tmux` keep it going")
 
 
 def interrupted() -> QdqError:
@@ -99,6 +106,8 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
 
 def hide_arguments() -> None:
     """Take passwords out of the argument list that other users of the machine can read."""
+    from qdqtool.platform import overwrite_arguments
+
     shown = [redacted(word) for word in sys.orig_argv]
     if shown != sys.orig_argv:
         overwrite_arguments(shown)

@@ -102,6 +102,13 @@ main()
 """
 
 
+def test_signals_are_answered_before_anything_large_is_imported() -> None:
+    """What comes earlier is the interpreter's: its own start, `typing` and `re`."""
+    code = "import sys; import qdqtool.cli; print(*{'socket', 'subprocess', 'ctypes', 'typer'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
 @posix
 def test_ctrl_c_that_a_library_turned_into_an_import_error_is_still_ctrl_c() -> None:
     process = run_program(DURING_IMPORT)
