@@ -109,11 +109,21 @@ def operands(layer: EngineLayer) -> tuple[EngineTensor, ...]:
         return quantized if len(quantized) >= _FACTORS_OF_ATTENTION else inputs
     held = weight(layer)
     if held is not None:
-        # Further run-time inputs are residuals or scales: the first one meets the weights.
-        return (*inputs[:1], held)
+        return (*_met_by(held, inputs), held)
     if is_attention(layer):
         return inputs
     return inputs[:1] if "conv" in layer.kind.lower() else inputs[:2]
+
+
+def _met_by(held: EngineTensor, inputs: tuple[EngineTensor, ...]) -> tuple[EngineTensor, ...]:
+    """The input that meets the weights: the first one, others being residuals or scales.
+
+    A residual of another float type may stand first (`FcAddCastAdd`): float factors are of one type.
+    """
+    first = inputs[:1]
+    if held.dtype.is_float and first and first[0].dtype.is_float and first[0].dtype is not held.dtype:
+        return tuple(tensor for tensor in inputs if tensor.dtype is held.dtype)[:1] or first
+    return first
 
 
 def _on_tensor_cores(layer: EngineLayer) -> bool | None:

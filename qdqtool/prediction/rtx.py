@@ -114,6 +114,8 @@ class RtxPlan:
         for names in merged.values():
             self._put([*names, *self._relaid(names)])
         for branches in split_products(self._flow):
+            if self._precision.get(branches[0].product.name) is DType.FLOAT4:
+                continue  # weights in blocks with scales of two levels are not cut
             for branch in branches:
                 self._put([node.name for node in branch.nodes if self._is_run_time(node)])
 
@@ -482,15 +484,13 @@ def _first_twins(flow: Flow) -> dict[str, str]:
                 first = firsts.setdefault(pair.scale, pair.quantize or "")
                 found.setdefault(pair.quantize or "", first)
     computing: dict[tuple[object, ...], str] = {}
-    for node in flow.view.nodes:
+    for node in reversed(flow.view.nodes):  # of those that compute their scales the compiler keeps the last
         if node.op == FP4_DYNAMIC:
             level = flow.view.constant(node.inputs[1])
-            key = (
-                node.inputs[0],
-                node.inputs[1] if level is None else level.tobytes(),
-                node.attribute("axis", -1),
+            exact = node.inputs[1] if level is None else level.tobytes()
+            found[node.name] = computing.setdefault(
+                (node.inputs[0], exact, node.attribute("axis", -1)), node.name
             )
-            found[node.name] = computing.setdefault(key, node.name)
     return found
 
 

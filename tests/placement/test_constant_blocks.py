@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -191,3 +192,46 @@ def test_kernels_that_order_computed_block_scales_are_foreseen(name, tmp_path):
     assert len(predict(load(models.save(made.model, tmp_path, "q.onnx")), BLACKWELL).layers) == len(
         built.kernels
     )
+
+
+@pytest.mark.rtx
+@pytest.mark.slow
+def test_a_product_that_makes_queries_keys_and_values_in_fp4_is_not_cut(tmp_path):
+    pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
+    s = Sketch()
+    x = s.input("x", [1, 128, 64])
+    y = s.node("MatMul", [x, s.weight("w", 64, 192)], "qkv_y", name="qkv")
+    y = s.node("Reshape", [y, s.constant("apart", np.array([1, 128, 3, 2, 32]))], "r_y", name="apart")
+    y = s.node("Transpose", [y], "t_y", name="turn", perm=[2, 0, 3, 1, 4])
+    q, k, v = (
+        s.node("Gather", [y, s.constant(f"i{n}", np.array(n))], f"g{n}", name=f"pick{n}", axis=0)
+        for n in range(3)
+    )
+    k = s.node("Transpose", [k], "k_t", name="keys", perm=[0, 1, 3, 2])
+    y = s.node(
+        "Mul",
+        [s.node("MatMul", [q, k], "s_y", name="scores"), s.constant("f", np.float32(0.2))],
+        "m",
+        name="scale",
+    )
+    y = s.node("MatMul", [s.node("Softmax", [y], "p", name="softmax", axis=-1), v], "v_y", name="values")
+    y = s.node(
+        "Reshape",
+        [
+            s.node("Transpose", [y], "b", name="back", perm=[0, 2, 1, 3]),
+            s.constant("m_s", np.array([1, 128, 64])),
+        ],
+        "c",
+        name="merge",
+    )
+    s.output(s.node("MatMul", [y, s.weight("w2", 64, 64)], "z", name="last"))
+    made = qdqtool.quantize(
+        models.save(s.model(), tmp_path),
+        "random:2",
+        recipe="llm-nvfp4",
+        settings={"build.sm": 120, "place.sm": []},
+    )
+    built = build(made.model, "sm120")
+    foreseen = predict(load(models.save(made.model, tmp_path, "q.onnx")), BLACKWELL)
+    assert sum("qkv" in kernel.onnx_nodes and kernel.kind == "gemm" for kernel in built.kernels) == 1
+    assert len(foreseen.layers) == len(built.kernels)
