@@ -15,6 +15,7 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.constant_blocks import in_sums
 from qdqtool.matching.flow import Flow
 from qdqtool.prediction.block_scales import are_open
+from qdqtool.prediction.normalizations import normalizations
 from qdqtool.prediction.sums import is_row, is_scalar_product, is_written_out
 from qdqtool.trt.ops import OWN_KERNELS, PRODUCTS, QDQ, RECURRENT, WRITTEN_AS
 
@@ -69,15 +70,11 @@ def _unforeseen(model: Model) -> Iterator[PredictionDoubt]:
             "unrolls their steps into several, or runs some of them in a loop"
         )
         yield PredictionDoubt(reason=reason, nodes=_around(model.view, recurrent))
-    grouped = [
-        node
-        for node in nodes
-        if node.op == "InstanceNormalization" and (model.view.info(node.inputs[0]).shape or (0, 1))[1] != 1
-    ]
+    grouped = [found.nodes[0] for found in normalizations(model.view) if not found.foreseen]
     if grouped:
         reason = (
             f"{counted(len(grouped), 'normalization')} of several groups, the first {grouped[0].name!r}, are kernels of their own; which of "
-            "the kernels around them does the Reshape, Mul and Add that belong to them is not foreseen everywhere"
+            "the kernels around them does what belongs to them is not foreseen where each channel is a group and where sizes are free"
         )
         yield PredictionDoubt(reason=reason, nodes=_around(model.view, grouped))
 

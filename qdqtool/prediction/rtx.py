@@ -51,8 +51,8 @@ from qdqtool.trt.ops import (
 
 _Copy = tuple[str, str]
 """A node, and which of the kernels that compute it each for itself; "" for the one in which it stands."""
-_AGAIN = "again"
-"""The kernel behind a cut."""
+_AGAIN, _AHEAD = "again", "ahead"
+"""The kernel behind a cut, and the one in front of it."""
 _CHAIN = 4
 """Q and DQ that are looked through in front of a sum."""
 
@@ -79,6 +79,7 @@ class RtxPlan:
         self._turned: set[str] = set()
         self._members: list[list[str]] = []
         self._named_again: dict[str, list[str]] = {}
+        self._named_before: dict[str, list[str]] = {}
         self._place_products()
         self._place_rest()
         self._members.extend([name] for name in ordered_scales(flow, precision))
@@ -96,10 +97,11 @@ class RtxPlan:
         for kernel in whole_attentions(self._flow, self._precision):
             self._put(list(dict.fromkeys(node.name for node in kernel if self._is_run_time(node))))
         for kernel in normalizations(self._flow.view):
-            names = [node.name for node in kernel]
+            names = [node.name for node in kernel.nodes]
             self._put(names)
-            if len(names) > 1:
-                self._named_again[names[-1]] = names
+            self._named_again.update((reader.name, names) for reader in kernel.behind)
+            if kernel.front is not None:
+                self._named_before[kernel.front.name] = names
         epilogues = Epilogues(self._flow, self._precision)
         merged: dict[tuple[str, str, tuple[float, ...]], list[str]] = defaultdict(list)
         for node in self._flow.products():
@@ -152,6 +154,7 @@ class RtxPlan:
         level = self._levels()
         kept = {name for node in self._flow.view.nodes for name in self._kept(node)}
         links: list[tuple[_Copy, ...]] = []
+        first_behind = self._first_behind(level)
         for node in self._flow.view.nodes:
             if node.name not in level or node.op in OWN_KERNELS or node.name in kept:
                 continue
@@ -160,6 +163,9 @@ class RtxPlan:
                 continue
             if not self._begins_as_parts(node, level):
                 links.append(((node.name, ""),))
+            links += [((name, _AHEAD), (node.name, "")) for name in self._named_before.get(node.name, ())]
+            if level[node.name] == first_behind.get(node.name):
+                links += [((name, _AGAIN), (node.name, "")) for name in self._named_again[node.name]]
             for tensor in node.inputs:
                 maker = self._maker(node, tensor)
                 while (
@@ -168,8 +174,6 @@ class RtxPlan:
                     and level.get(maker.name, -1) > level[node.name]
                 ):
                     maker = self._flow.view.producer(maker.inputs[0])
-                if maker is not None and maker.name in self._named_again:
-                    links += [((name, _AGAIN), (node.name, "")) for name in self._named_again[maker.name]]
                 if maker is None or maker.op in OWN_KERNELS or maker.name not in level:
                     continue
                 if level[maker.name] == level[node.name]:
@@ -191,6 +195,14 @@ class RtxPlan:
         for node in self._flow.view.nodes:
             if node.name in level and node.op in OWN_KERNELS:
                 self._put([node.name, *self._kept(node)])
+
+    def _first_behind(self, level: dict[str, int]) -> dict[str, int]:
+        """For what reads a normalization whose nodes the next kernel states too: the level of the first such reader."""
+        first: dict[str, int] = {}
+        for reader, names in self._named_again.items():
+            if reader in level:
+                first[names[-1]] = min(level[reader], first.get(names[-1], level[reader]))
+        return {reader: first.get(names[-1], -1) for reader, names in self._named_again.items()}
 
     def _rounded_apart(self, level: dict[str, int]) -> set[str]:
         """The Q of a convolution behind a sum that leaves fewer values: the kernel of the sum only scales for it."""
