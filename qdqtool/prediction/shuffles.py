@@ -8,7 +8,7 @@ joined. The compiler looks four units back and begins anew behind every fourth; 
 rounds for all units behind it what they will read of the values before.
 
 Evidence: RTX 1.7.1, stages of 2 to 16 units with Split built for this; of 4 and 8 units with Split (nanodet, an OCR angle
-network) and with Gather (YOLO-FastestV2) read from layer dumps.
+network) and with Gather (YOLO-FastestV2) and Slice (ShuffleNet with a free batch) read from layer dumps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import LAYOUT, PICKING, QUANTIZE
+from qdqtool.trt.ops import LAYOUT, PICKING, QUANTIZE, SHAPE_READERS
 
 _PERIOD = 4
 """Units after which the compiler begins anew."""
@@ -83,8 +83,9 @@ def _share(stage: list[_Unit], number: int) -> Share:
     again: set[str] = set()
     for earlier in stage[first - 1 : number - 1]:
         again |= earlier.names
-    if first > 1:
-        again |= stage[first - 2].left_apart
+    left = stage[first - 2].left if first > 1 else None
+    if left is not None and left.op == "Gather":
+        again.add(left.name)
     ahead = stage[number:] if number % _PERIOD == _PERIOD - 1 else []
     if ahead and number < _PERIOD and ahead[0].moves:
         ahead = ahead[1:]  # the first four units all look back to the first
@@ -111,8 +112,8 @@ def _units(view: GraphView) -> Iterator[_Unit]:
             continue
         moves: list[Node] = []
         tensor = concat.outputs[0]
-        while len(view.uses(tensor)) == 1 and view.uses(tensor)[0].node.op in LAYOUT:
-            moves.append(view.uses(tensor)[0].node)
+        while len(uses := _values(view, tensor)) == 1 and uses[0].op in LAYOUT:
+            moves.append(uses[0])
             tensor = moves[-1].outputs[0]
         if any(node.op == "Transpose" for node in moves):
             left, following = _handed_on(view, tensor)
@@ -123,6 +124,11 @@ def _units(view: GraphView) -> Iterator[_Unit]:
                 following=following,
                 rounded=_rounded(view, tensor),
             )
+
+
+def _values(view: GraphView, tensor: str) -> list[Node]:
+    """Who reads the values of a tensor; readers of its shape compute nothing where batches are free, and shapes are joined, too."""
+    return [use.node for use in view.uses(tensor) if use.index == 0 and use.node.op not in SHAPE_READERS]
 
 
 def _handed_on(view: GraphView, tensor: str) -> tuple[Node | None, Node | None]:

@@ -392,6 +392,21 @@ def shuffled(units: int, op: str) -> Quantized:
             left, right = f"left{unit}_y", f"right{unit}_y"
             halves = helper.make_node("Split", [y, shapes[2]], [left, right], name=f"split{unit}", axis=1)
             s.nodes.append(halves)
+        elif op == "Slice":
+            edges = [
+                integers(s, f"{name}{unit}", value)
+                for name, value in (("from", 0), ("mid", half), ("to", 2 * half))
+            ]
+            s.node("Shape", [y], f"shape{unit}", name=f"shape{unit}")
+            left, right = (
+                s.node(
+                    "Slice",
+                    [y, *edges[index : index + 2], integers(s, f"{side}{unit}_a", 1)],
+                    f"{side}{unit}_y",
+                    name=f"{side}{unit}",
+                )
+                for index, side in enumerate(("left", "right"))
+            )
         else:
             y = s.node("Reshape", [y, shapes[0]], f"pairs{unit}_y", name=f"pairs{unit}")
             left, right = (
@@ -408,6 +423,7 @@ def shuffled(units: int, op: str) -> Quantized:
 CASES = {
     **{f"shuffled {units} times, Split": shuffled(units, "Split") for units in (2, 4, 5, 8)},
     "shuffled 6 times, Gather": shuffled(6, "Gather"),
+    "shuffled 8 times, Slice": shuffled(8, "Slice"),
     "mean of pixels for a convolution": mean_of_pixels(7, "GlobalAveragePool"),
     "mean of pixels for a matrix product": mean_of_pixels(7, last="product"),
     "mean of 16384 pixels": mean_of_pixels(128, last="product"),
