@@ -96,12 +96,12 @@ class RtxPlan:
     def _place_products(self) -> None:
         for kernel in whole_attentions(self._flow, self._precision):
             self._put(list(dict.fromkeys(node.name for node in kernel if self._is_run_time(node))))
-        for kernel in normalizations(self._flow.view):
-            names = [node.name for node in kernel.nodes]
+        for normalized in normalizations(self._flow.view):
+            names = [node.name for node in normalized.nodes]
             self._put(names)
-            self._named_again.update((reader.name, names) for reader in kernel.behind)
-            if kernel.front is not None:
-                self._named_before[kernel.front.name] = names
+            self._named_again.update((reader.name, names) for reader in normalized.behind)
+            if normalized.front is not None:
+                self._named_before[normalized.front.name] = names
         epilogues = Epilogues(self._flow, self._precision)
         merged: dict[tuple[str, str, tuple[float, ...]], list[str]] = defaultdict(list)
         for node in self._flow.products():
