@@ -37,7 +37,9 @@ def _worth(
     # random samples that were asked for tell as little as those that were taken for want of any
     has_samples = has_samples and (report.comparison is None or report.comparison.meaningful)
     calibration = str(request.samples) if has_samples else "DATA"
-    run = ["qdqtool", "run", model, *given, "--samples", calibration, "--out", folder]
+    beside = [("--calibration-cache", request.calibration_cache), ("--reference", request.reference)]
+    files = [word for option, path in beside if path is not None for word in (option, str(path))]
+    run = ["qdqtool", "run", model, *given, *files, "--samples", calibration, "--out", folder]
     is_float = not is_quantized
     if not has_samples:
         yield f"{join(run)}  # the same on your data"

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from rich.table import Table
 from rich.text import Text
 
-from qdqtool.core.sweep import FloatPoint, Outcome, Sweep, Trial
+from qdqtool.core.sweep import Checked, FloatPoint, Outcome, Sweep, Trial
 from qdqtool.core.wording import counted, listed
 from qdqtool.core.wording import metric as metric_name
 from qdqtool.engine.estimate import RATIO_ERROR
@@ -24,6 +24,8 @@ from qdqtool.report.charts.scatter import Level, Point, scatter
 
 _NAMED = 8
 """Trials that are named where one reason holds for many."""
+SPARE = ("kernels", "quantized nodes", "ms between", "held back, 95 %", "95 %")
+"""Columns that a narrow terminal may leave out, the first one first."""
 _SETTING = 22
 """Letters of a usual setting, which is hard to read in pieces."""
 
@@ -33,7 +35,7 @@ def table(sweep: Sweep) -> Table:
     head = Table(box=None)
     scored = f"{metric(sweep)} {sweep.unit} [measured]"
     is_checked = any(trial.checked for trial in sweep.pareto)
-    held = ("held back",) if is_checked else ()
+    held = ("held back", "held back, 95 %") if is_checked else ()
     titles = (
         "trial",
         scored,
@@ -52,7 +54,7 @@ def table(sweep: Sweep) -> Table:
             str(trial.number),
             f"{outcome.accuracy:.2f}",
             _between(accuracy_interval(sweep, outcome), 2),
-            *((checked(sweep, trial),) if is_checked else ()),
+            *(_held_back(trial) if is_checked else ()),
             f"{outcome.ms:.4f}" if outcome.ms else "",
             _between(interval(outcome, sweep.spread), 4),
             nodes(outcome),
@@ -64,7 +66,7 @@ def table(sweep: Sweep) -> Table:
             point.name,
             "no noise" if point.accuracy is None else f"{point.accuracy:.2f}",
             _between(_ends(point), 2),
-            *(("",) if is_checked else ()),
+            *(("", "") if is_checked else ()),
             f"{point.ms:.4f}" if point.ms else "",
             _between(interval(point, sweep.spread), 4),
             "0",
@@ -84,15 +86,18 @@ def nodes(outcome: Outcome) -> str:
 
 def checked(sweep: Sweep, trial: Trial) -> str:
     """The accuracy of a trial on samples that chose nothing, with its 95 % interval; "" where none were held back."""
+    accuracy, ends = _held_back(trial)
+    told = f"{accuracy} {sweep.unit}"
+    return "" if not accuracy else f"{told} ({ends})" if ends else told
+
+
+def _held_back(trial: Trial) -> tuple[str, str]:
+    """That accuracy and its interval, each in a cell of its own; "" where there is none."""
     found = trial.checked
-    if found is None:
-        return ""
-    ends = None if found.low is None or found.high is None else (found.low, found.high)
-    told = f"{found.accuracy:.2f} {sweep.unit}"
-    return told if ends is None else f"{told} ({ends[0]:.2f} to {ends[1]:.2f})"
+    return ("", "") if found is None else (f"{found.accuracy:.2f}", _between(_ends(found), 2))
 
 
-def _ends(point: FloatPoint) -> tuple[float, float] | None:
+def _ends(point: FloatPoint | Checked) -> tuple[float, float] | None:
     return None if point.low is None or point.high is None else (point.low, point.high)
 
 

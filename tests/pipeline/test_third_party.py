@@ -63,12 +63,17 @@ def test_the_commands_that_are_printed_for_after_a_run_work(
         assert cli(words) == 0, line
 
 
-def test_a_calibration_cache_beside_a_float_model_becomes_an_engine(quantized: Path, tmp_path: Path) -> None:
+def test_a_calibration_cache_beside_a_float_model_becomes_an_engine(
+    quantized: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model, cache = tmp_path / "plain.onnx", tmp_path / "calibration.cache"
     made = ["--model", str(model), "--out", str(cache), "--trt", "10.3"]
     assert cli(["cache", "from-qdq", str(quantized), *made]) == 0
-    words = ["--calibration-cache", str(cache), "--samples", SAMPLES, "--out", str(tmp_path / "out")]
-    assert cli(["run", str(model), *words]) == 0
+    words = ["run", str(model), "--calibration-cache", str(cache)]
+    capsys.readouterr()
+    assert cli([*words, "--samples", "random:4", "--out", str(tmp_path / "out")]) == 0
+    on_your_data = capsys.readouterr().out.partition("next:\n")[2].splitlines()[0]
+    assert shlex.split(on_your_data, comments=True)[1:6] == [*words, "--samples"]
     data = report_of(tmp_path / "out")
     assert data["summary"]["nodes_int8"] > 0
 

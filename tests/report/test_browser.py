@@ -478,6 +478,7 @@ def test_a_screenshot_shows_more_than_one_colour(page: Page, tmp_path: Path) -> 
 def test_two_runs_stand_side_by_side(browser: Any, tmp_path: Path) -> None:
     page = opened(browser, tmp_path, chain_material(20), chain_material(10))
     assert "Compute nodes" in page.one("#run-sides").text
+    assert "Verdict" not in page.one("#run-sides .areas-table").text
     page.one("#tab-b").click()
     assert not page.one("#run-sides").is_displayed()
     assert len(page.all("#run-b [data-layer]")) == 10
@@ -485,6 +486,15 @@ def test_two_runs_stand_side_by_side(browser: Any, tmp_path: Path) -> None:
     page.one("#run-b [data-layer='1']").click()
     assert page.one("#run-b .details h3").text == "layer1"
     assert browser.get_log("browser") == []
+
+
+def test_the_verdicts_of_two_runs_stand_side_by_side(browser: Any, tmp_path: Path) -> None:
+    first, second = assemble(chain_material(4)), assemble(chain_material(3))
+    judged = replace(first, summary=replace(first.summary, verdict="bad", reasons=("DAT101 one sample",)))
+    path = tmp_path / "sides.html"
+    path.write_text(render(judged, second), "utf-8")
+    told = Page(browser, path).one("#run-sides .areas-table tbody tr").text
+    assert told.split() == ["Verdict", "bad", "DAT101", "one", "sample", "unknown"]
 
 
 def test_a_thousand_layers_stay_under_8_mb_and_are_searched(browser: Any, tmp_path: Path) -> None:

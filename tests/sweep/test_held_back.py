@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.samples.part import Part
 from qdqtool.cli.app import run as cli
+from qdqtool.cli.fitting import fitted
 from qdqtool.core.kinds import SWEEP
 from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind
 from qdqtool.core.quant_format import by_name
@@ -63,6 +65,17 @@ def test_trials_are_measured_on_one_half_and_what_nothing_beats_on_the_other(
     assert next(one for one in halves.trials if one.number == best.number).checked == best.checked
     assert f"{best.checked.accuracy:.2f} {halves.unit} (" in sweeps.page(halves)
     assert "held back" in sweeps.about_accuracy(halves)
+
+
+def test_figures_are_whole_in_a_narrow_terminal(halves: Sweep) -> None:
+    console = Console(width=80, force_terminal=True, color_system=None)
+    with console.capture() as shown:
+        console.print(fitted(sweeps.table(halves), 80, sweeps.SPARE)[0])
+    text = shown.get()
+    (best,) = halves.pareto
+    assert best.checked is not None
+    assert f" {best.checked.accuracy:.2f} " in text
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text
 
 
 def test_no_interval_of_a_share_leaves_the_share(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def sweep(
     if as_json:
         sys.stdout.write((out / "sweep.json").read_text("utf-8"))
         return
-    show_table(sweeps.table(result), spare=("kernels", "quantized nodes", "ms between", "95 %"))
+    show_table(sweeps.table(result), spare=sweeps.SPARE)
     for sentence in sweeps.notes(result):
         stdout().print(sentence, markup=False, highlight=False)
     if export is not None:
