@@ -378,13 +378,15 @@ class RtxPlan:
         ]
 
     def _may_wait(self, node: Node) -> bool:
-        """Whether a node can work later: no sum, no part of what a kernel made, and a Q only if it alone reads a product."""
+        """Whether a node can work later: no sum, no part of what a kernel made, and a Q only if it alone reads a product, or an input."""
         if self._takes_part(node):
             return False
         if node.op != "QuantizeLinear":
             return not axes(self._flow.view, node)
         maker = self._flow.view.producer(node.inputs[0])
-        return maker is not None and maker.op in PRODUCTS and len(self._flow.view.uses(node.inputs[0])) == 1
+        if maker is None:  # an input of the network is there whenever it is read, by whatever else
+            return not any(first == node.name != name for name, first in self._first.items())
+        return maker.op in PRODUCTS and len(self._flow.view.uses(node.inputs[0])) == 1
 
     def _takes_part(self, node: Node) -> bool:
         """Whether a node picks values out of what another kernel computes, which then writes that part as well."""

@@ -13,6 +13,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.prediction.run import predict
 from tests.audit.graphs import Quantized
 from tests.models import Sketch, save
+from tests.placement import qdq
 from tests.placement.building import between_products, build
 
 pytestmark = pytest.mark.slow  # an engine for every case
@@ -474,6 +475,29 @@ CASES = {
 }
 
 NEWER = {"8 groups, one operator"}
+
+
+def shortcut_of_the_input(*, shared: bool = False) -> Sketch:
+    """LayerNormalization, an INT8 product, and the INT8 input added to its result; or the product reads that input."""
+    s = qdq.Quantized()
+    x = s.input("x", [2, 128, 256])
+    short = s.pair(x, "x")
+    norm = (
+        ""
+        if shared
+        else s.node("LayerNormalization", [x, s.weight("g", 256), s.weight("b", 256)], "n", name="norm")
+    )
+    y = s.node(
+        "MatMul", [s.pair(norm, "y") if norm else short, s.weights("mm_w", 256, 256, axis=1)], "m", name="mm"
+    )
+    s.output(s.node("Relu", [s.node("Add", [y, short], "sum", name="add")], "z", name="relu"))
+    return s
+
+
+CASES |= {
+    "INT8 shortcut from the input": shortcut_of_the_input(),
+    "INT8 input for a product and a shortcut": shortcut_of_the_input(shared=True),
+}
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
