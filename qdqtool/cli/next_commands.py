@@ -44,8 +44,12 @@ def _worth(
     if not has_samples:
         yield f"{join(run)}  # the same on your data"
     if report.fallbacks:
-        yield f"{join(['qdqtool', 'fix', folder, '--samples', calibration])}  # tries what could help, by builds"
-    worst = next((finding for finding in report.findings if finding.severity is not Severity.INFO), None)
+        measured = ["--samples", calibration] if has_samples else []
+        yield f"{join(['qdqtool', 'fix', folder, *measured])}  # tries what could help, by builds"
+    grave = [finding for finding in report.findings if finding.severity is not Severity.INFO]
+    # what the verdict says first, and not a kernel that costs time
+    said = next(iter(report.summary.reasons), "").partition(" ")[0]
+    worst = next((finding for finding in grave if finding.code == said), next(iter(grave), None))
     if worst is not None:
         yield f"qdqtool explain {worst.code}  # {quote(worst.subject)}"
     if is_float and has_samples and _LOST in {finding.code for finding in report.findings}:
