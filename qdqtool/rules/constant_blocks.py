@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.core.advice import repairing
 from qdqtool.core.findings import Severity
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
@@ -33,7 +32,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
             node=pair.quantize,
             reason=f"it has constant block scales, and quantizes in the kernel of {total}, which sums along the blocks",
             effect="the build fails, naming no node",
-            fix=f"compute the scales in every inference: insert.blocks=computed, the default; `qdqtool repair` does, and {repairing(to_float=[pair.quantize])} takes the pair off",
+            fix="compute the scales in every inference: insert.blocks=computed, the default; `qdqtool repair` does",
         )
 
 

@@ -161,7 +161,7 @@ KNOWN = (
     _known(
         r"MyelinCheckException|myelin",
         "the optimizer failed on a check of its own",
-        "update the builder; if it stays, find the node by excluding nodes from placement",
+        "run `qdqtool lint` on the model, which knows some of these; update the builder; if it stays, find the node by excluding nodes from placement",
     ),
 )
 """Sentences in the order they are tried."""
