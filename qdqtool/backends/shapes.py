@@ -92,7 +92,7 @@ _COLOURS = frozenset({1, 3, 4})
 def usual_shapes(inputs: tuple[TensorInfo, ...], given: Mapping[str, int] | None = None) -> dict[str, Shape]:
     """A shape for every dynamic input of known rank, to start with; a symbol has one length everywhere.
 
-    The leading dimension is 1. The free height and width of a picture (rank 4 with 1, 3 or 4 channels) are 224, every
+    The batch is 1: the leading dimension, and the middle one of a recurrent state. The free height and width of a picture (rank 4 with 1, 3 or 4 channels) are 224, every
     other free dimension is 128. A symbol that is a sum of others, as the mask of a decoder has it that continues a text
     ("past_sequence_length + sequence_length"), is as long as these together. `given` are lengths of symbols that go before.
     """
@@ -104,7 +104,7 @@ def usual_shapes(inputs: tuple[TensorInfo, ...], given: Mapping[str, int] | None
         size = _HEIGHT_WIDTH if _is_picture(info.shape) else _TOKENS
         for place, dim in enumerate(info.shape):
             if isinstance(dim, str):
-                lengths.setdefault(dim, size if place else 1)
+                lengths.setdefault(dim, 1 if place == batch_place(info.shape) else size)
     for symbol in lengths.keys() - (given or {}).keys():
         parts = [part.strip() for part in symbol.split("+")]
         if len(parts) > 1 and all(part in lengths or part.isdigit() for part in parts):
@@ -113,6 +113,14 @@ def usual_shapes(inputs: tuple[TensorInfo, ...], given: Mapping[str, int] | None
         if info.shape is not None and not info.is_static:
             found[info.name] = tuple(dim if isinstance(dim, int) else lengths[dim] for dim in info.shape)
     return found
+
+
+def batch_place(shape: Sequence[int | str]) -> int:
+    """Which dimension counts samples: the first, or the free one of a state [layers, batch, channels]."""
+    match tuple(shape):
+        case (int(layers), str(), int()) if layers > 1:
+            return 1
+    return 0
 
 
 def _is_picture(shape: Sequence[int | str]) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from qdqtool.backends import shapes
 from qdqtool.backends.ort import open_model
+from qdqtool.backends.shapes import batch_place
 from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.core.protocols import Runner
 from qdqtool.core.tensors import TensorInfo
@@ -87,9 +88,11 @@ def runnable_shapes(inputs: tuple[TensorInfo, ...], runner: Callable[[], Runner]
 
 def _free(inputs: tuple[TensorInfo, ...]) -> tuple[str, ...]:
     """Symbols that stand for more than the batch."""
-    dims = [dim for info in inputs if info.shape for dim in info.shape[1:] if isinstance(dim, str)]
-    leading = {info.shape[0] for info in inputs if info.shape}
-    return tuple(dim for dim in dict.fromkeys(dims) if dim not in leading)
+    dims = [
+        (dim, place) for info in inputs for place, dim in enumerate(info.shape or ()) if isinstance(dim, str)
+    ]
+    batches = {info.shape[batch_place(info.shape)] for info in inputs if info.shape}
+    return tuple(dict.fromkeys(dim for dim, place in dims if place and dim not in batches))
 
 
 def _lengths(free: tuple[str, ...], leading: tuple[str, ...]) -> Iterator[Mapping[str, int]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.app import run
@@ -53,6 +54,27 @@ def test_a_recording_has_as_many_frames_as_convolutions_without_padding_need(tmp
     path = models.save(sketch.model(), tmp_path)
     assert shapes_of(load(path)) == {"x": (64, 128)}
     assert runs(path, {"x": (64, 128)})
+
+
+def test_dimensions_without_names_are_not_taken_for_one(tmp_path: Path) -> None:
+    sketch = models.Sketch()
+    signal, state = sketch.input("x", [None, None]), sketch.input("state", [2, None, 32])
+    x = sketch.node("Unsqueeze", [signal, sketch.constant("one", np.array([1]))], "u")
+    x = sketch.node("Conv", [x, sketch.weight("v", 32, 1, 200)], "c", name="frames", strides=[100])
+    x = sketch.node(
+        "Add", [sketch.node("ReduceMean", [x], "m", axes=[2], keepdims=0), state], "y", name="add"
+    )
+    sketch.output(x, [2, None, 32])
+    assert shapes_of(load(models.save(sketch.model(), tmp_path))) == {"x": (1, 256), "state": (2, 1, 32)}
+
+
+def test_lengths_of_other_inputs_are_those_that_these_have(tmp_path: Path) -> None:
+    sketch = models.Sketch()
+    tokens, lengths = sketch.input("x", ["N", "T"]), sketch.input("x_lengths", ["N"], TensorProto.INT64)
+    sketch.output(sketch.node("Add", [tokens, sketch.node("Cast", [lengths], "c", to=1)], "y"), ["N", "T"])
+    model = load(models.save(sketch.model(), tmp_path))
+    (sample,) = open_samples("random:1,x:1x48", model.view.inputs)
+    assert sample.feeds["x_lengths"].tolist() == [48]
 
 
 def test_an_encoder_that_ends_at_77_tokens_gets_fewer(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _LONG_CHAIN = 500
 """Pointwise nodes in a row that make a chain suspicious."""
 _TAIL = 1 << 14
-"""Bytes at the end of a log in which its last line is looked for."""
+"""Bytes at the end of a log that are read: the last line, and what was done last."""
 _POINTWISE_OPS = (
     "Abs Acos Acosh Add And Asin Asinh Atan Atanh Cast Ceil Celu Clip Cos Cosh Div Elu Equal Erf Exp Floor Gelu "
     "Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Mean Min "
@@ -60,11 +60,16 @@ def crash(ended: Ended, request: BuildRequest, log: Path) -> BuildError:
 
 def last_line(log: Path) -> str:
     """The last line of a log that says something, at most 300 characters."""
+    lines = [line.strip() for line in tail(log).splitlines()]
+    return next((line[:300] for line in reversed(lines) if line), "it wrote nothing")
+
+
+def tail(log: Path) -> str:
+    """The end of a log."""
     with log.open("rb") as stream:
         stream.seek(0, 2)
         stream.seek(max(0, stream.tell() - _TAIL))
-        lines = [line.strip() for line in stream.read().decode("utf-8", "replace").splitlines()]
-    return next((line[:300] for line in reversed(lines) if line), "it wrote nothing")
+        return stream.read().decode("utf-8", "replace")
 
 
 def _suspect(number: int, request: BuildRequest, log: Path) -> Suspect:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qdqtool.errors import BuildError, InputFileError, MissingPackage, QdqError
-from qdqtool.trt.ops import NOT_IMPORTED
+from qdqtool.trt.ops import NOT_IMPORTED, PRODUCTS, QDQ
 
 _NOISE = re.compile(r"cudaError 35|CUDA driver version is insufficient|catchCudaError")
 """Said by builders on machines without a driver, about nothing that concerns the model."""
@@ -52,9 +52,14 @@ def _known(pattern: str, what: str, fix: str, kind: type[QdqError] = BuildError)
     return Known(pattern=re.compile(pattern), what=what, fix=fix, kind=kind)
 
 
+_SENTENCE = re.compile(r'&& "(?P<quoted>[^"]+)"|^Assertion failed: .+?: (?P<spoken>\S.+ .+)$', re.MULTILINE)
+"""What the parser says about an assertion that failed, apart from the assertion."""
+_PARSED = re.compile(r"Parsing node: (?P<name>.*) \[(?P<op>\w+)\]\s*$", re.MULTILINE)
+
 _DECIDE_IF = (
     "give the model fixed shapes (python -m onnxruntime.tools.make_dynamic_shape_fixed): `run`, `quantize` and `convert` then "
-    "put the branch that is taken in the place of every If that shapes decide"
+    "put the branch that is taken in the place of every If that shapes decide. Where an input decides (a sampling rate), make it "
+    "a constant first (onnx-graphsurgeon: graph.inputs.remove(x); x.to_constant(numpy.array(16000)))"
 )
 _NO_KERNEL = _known(
     r"[Cc]ould not find any implementation|[Nn]o implementation (?:of|for)|[Nn]o tactics? (?:available|to implement)",
@@ -131,6 +136,11 @@ KNOWN = (
         r"graphScope\.cpp.*kUNDEFINED",
         "the builder's analysis of an If in a branch of another fails",
         _DECIDE_IF,
+    ),
+    _known(
+        r"infer the shape of scan output .* since no trip limit was set",
+        "the Loop has no trip count, and collects values of every pass: how many is not known when the engine is built",
+        "export the loop with a trip count, its first input; recurrent layers, as LSTM or GRU nodes",
     ),
     _known(
         r"Must have inputs with equal ranks when condition is not a build-time constant",
@@ -213,17 +223,36 @@ def _parse_error(mistakes: Sequence[Mistake], *, where: str, log: str) -> QdqErr
         return BuildError(what, fix=fix, where=where)
     known = _understand(f"{first.code}: {first.text}")
     if known is None:
-        text = f"{place}{clean(first.text)} [{first.code}]{more}"
-        return BuildError(
-            text, fix=f"change this node, or exclude it from placement; details in {log}", where=where
-        )
+        text = f"{place}{clean(_sentence(first.text) or first.text)} [{first.code}]{more}"
+        return BuildError(text, fix=f"{_way_out(first.op)}; details in {log}", where=where)
     return known.kind(f"{place}{known.what}{more}", fix=known.fix, where=where)
 
 
 def _unsupported(mistake: Mistake) -> bool:
-    return mistake.code == "UNSUPPORTED_NODE" or bool(
-        re.search(r"[Pp]lugin not found|was not found in plugin", mistake.text)
-    )
+    """Whether it is the operator that is not known, and not something about this node of it."""
+    if re.search(r"[Pp]lugin not found|was not found in plugin", mistake.text):
+        return True
+    return mistake.code == "UNSUPPORTED_NODE" and not _sentence(mistake.text)
+
+
+def _sentence(text: str) -> str:
+    found = _SENTENCE.search(text)
+    return (found["quoted"] or found["spoken"]) if found else ""
+
+
+def _way_out(op: str) -> str:
+    """What can be done about a node that the parser refuses: placement decides about Q/DQ and what they stand before only."""
+    if op in QDQ | PRODUCTS:
+        return "change this node, or exclude it from placement"
+    if op:
+        return "change this node where the model is exported, or cut the model before it"
+    return "build the float model: where that is refused in the same words, the export is at fault"
+
+
+def last_parsed(log: str) -> tuple[str, str]:
+    """Name and operator of the node that the parser read last, from a verbose log; empty where it says none."""
+    found = [*_PARSED.finditer(log)]
+    return (found[-1]["name"], found[-1]["op"]) if found else ("", "")
 
 
 def _understand(text: str) -> Known | None:

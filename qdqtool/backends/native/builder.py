@@ -6,18 +6,18 @@ import json
 import re
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from qdqtool.backends import child
-from qdqtool.backends.building.crashes import crash
+from qdqtool.backends.building.crashes import crash, tail
 from qdqtool.backends.building.facts import facts_of
 from qdqtool.backends.building.procedure import Made, go_through
 from qdqtool.backends.building.products import ENGINE, LAYERS, LOG
-from qdqtool.backends.building.refusals import Mistake, clean, is_noise, refusal
+from qdqtool.backends.building.refusals import Mistake, clean, is_noise, last_parsed, refusal
 from qdqtool.backends.flags import absolute, parse_flags
 from qdqtool.backends.targets import target_of
 from qdqtool.core.build import BuildCost, BuildProgress, BuildRequest, BuildResult, OnProgress
@@ -224,11 +224,19 @@ def _unknown(verdict: dict[str, Any]) -> UsageError:
     )
 
 
+def _placed(mistake: Mistake, log: Path) -> Mistake:
+    """The same complaint with the node that was read last, where it names none: those of assertions in its helpers do not."""
+    if mistake.node or mistake.op:
+        return mistake
+    name, op = last_parsed(tail(log))
+    return replace(mistake, node=name, op=op)
+
+
 def _failure(verdict: dict[str, Any], ended: child.Ended, request: BuildRequest, log: Path) -> QdqError:
     where = str(request.model)
     event = verdict["event"]
     if event == "refused":
-        mistakes = [Mistake(**mistake) for mistake in verdict["mistakes"]]
+        mistakes = [_placed(Mistake(**mistake), log) for mistake in verdict["mistakes"]]
         return refusal(mistakes, verdict["messages"], where=where, log=str(request.folder / LOG))
     if event == "unknown targets":
         return _unknown(verdict)

@@ -29,7 +29,11 @@ _MOST_ELEMENTS = 1 << 28
 
 
 class Random:
-    """Standard normal numbers for float inputs, zeros and ones for all others; a free leading dimension is 1."""
+    """Standard normal numbers for float inputs, zeros and ones for all others; a free leading dimension is 1.
+
+    An integer input that says how long others are ("input_lengths") holds the length that they have: with zeros, attention is
+    masked everywhere and gives NaN.
+    """
 
     meaningful = False
 
@@ -63,6 +67,7 @@ class Random:
                     where=text,
                 )
         self._is_batched = fixed_batch(inputs) is not None
+        self._lengths = _lengths(self._inputs)
         self.description = f"{counted(self._count, 'random sample')}: accuracy is meaningless"
 
     def digest(self) -> str:
@@ -79,6 +84,8 @@ class Random:
                 info.name: _values(info.dtype, shape, generator, one=self._is_batched)
                 for info, shape in self._inputs
             }
+            for name, length in self._lengths.items():
+                arrays[name] = np.full_like(arrays[name], length)
             yield RawSample(name=f"{self._text}[{number}]", arrays=arrays, is_ready=True)
 
 
@@ -97,6 +104,7 @@ def _spelled(text: str) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+_INTEGERS = frozenset({DType.INT32, DType.INT64})
 _LIKELY_LENGTHS = {2: (1, 128), 3: (1, 128, 64), 4: (1, 3, 224, 224), 5: (1, 3, 16, 112, 112)}
 """What inputs of so many dimensions usually hold: tokens, rows of features, pictures, clips."""
 
@@ -123,6 +131,25 @@ def _shape(info: TensorInfo, usual: tuple[int, ...] | None) -> tuple[int, ...]:
             fix=f"give it, as in random:16,{info.name}:{example}, or name samples of your own",
         )
     return tuple(dim if isinstance(dim, int) else 1 for dim in info.shape)
+
+
+def _lengths(inputs: tuple[tuple[TensorInfo, tuple[int, ...]], ...]) -> dict[str, int]:
+    """For inputs that say by their name, type and shape that they hold the lengths of others: how long these are."""
+    longest = max(
+        (
+            length
+            for info, shape in inputs
+            for dim, length in zip((info.shape or ())[1:], shape[1:], strict=False)
+            if isinstance(dim, str)
+        ),
+        default=0,
+    )
+    saying = (
+        info
+        for info, shape in inputs
+        if len(shape) <= 1 and "len" in info.name.lower() and info.dtype in _INTEGERS
+    )
+    return {info.name: longest for info in saying} if longest else {}
 
 
 def _values(

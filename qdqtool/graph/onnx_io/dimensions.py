@@ -1,4 +1,4 @@
-"""Negative dimensions, which some exporters (PaddlePaddle, old Keras) write for "any", become symbols."""
+"""Negative dimensions, which some exporters (PaddlePaddle, old Keras) write for "any", become symbols, and so do inputs' unnamed ones."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from qdqtool.graph.onnx_io.walk import parts
 
 def name_negative(proto: onnx.ModelProto) -> int:
     """Give every negative dimension of an input a symbol, and forget those of other tensors; returns how many.
+
+    Dimensions of inputs that say nothing (spox) get a symbol of their own each, too: nothing says that they are alike.
 
     A dimension of -1 is no number to compute with: onnx's converter and its shape inference carry it on as one, and
     end in negative sizes.
@@ -25,6 +27,6 @@ def _clear(value: onnx.ValueInfoProto, *, symbols: bool) -> int:
         if dim.dim_value < 0:
             count += 1
             dim.Clear()
-            if symbols:
-                dim.dim_param = f"{value.name}_{index}"
+        if symbols and dim.WhichOneof("value") is None:
+            dim.dim_param = f"{value.name}_{index}"
     return count

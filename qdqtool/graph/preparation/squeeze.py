@@ -17,6 +17,7 @@ from qdqtool.graph.edit import Edit
 from qdqtool.graph.view import GraphView
 
 _AXES_ARE_AN_INPUT = 13
+"""Opset from which the axes are an input; before, they are an attribute."""
 
 
 def write_squeezed_axes(edit: Edit, view: GraphView) -> int:
