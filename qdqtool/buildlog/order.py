@@ -51,18 +51,20 @@ class Order:
         Raises:
             InputFileError: the newest comes first, and the text is larger than 256 MiB.
         """
-        held = bytearray()
-        rest = b""
+        seen: list[bytes] = []
+        size, rest = 0, b""
         for piece in pieces:
-            held += piece
+            seen.append(piece)
+            size += len(piece)
             *lines, rest = (rest + piece).split(b"\n")
-            if self._is_told(lines) or len(held) >= _PEEKED:
+            if self._is_told(lines) or size >= _PEEKED:
                 break
         self.newest_first = self._falling >= _ENOUGH
         if not self.newest_first:
-            yield bytes(held)
+            yield from seen  # as they were read: what a reader keeps is bounded from piece to piece
             yield from pieces
             return
+        held = bytearray(b"".join(seen))
         for piece in pieces:
             held += piece
             if len(held) > HELD:

@@ -83,3 +83,15 @@ def channels(view: GraphView, node: Node) -> tuple[int, int] | None:
     flipped = bool(node.attribute("transA" if index == 0 else "transB", 0)) != (index == 0)
     rows, columns = shape[-2], shape[-1]
     return (columns, rows) if flipped else (rows, columns)
+
+
+def sums_nothing(einsum: Node) -> bool:
+    """Whether an Einsum only multiplies: each label of its operands is one of its result.
+
+    >>> from onnx import helper
+    >>> from qdqtool.graph.view import node_of
+    >>> sums_nothing(node_of(helper.make_node("Einsum", ["a", "b"], ["c"], equation="i,d->id")))
+    True
+    """
+    operands, arrow, result = str(einsum.attribute("equation", "")).partition("->")
+    return bool(arrow) and set(operands) - set(", .") <= set(result)

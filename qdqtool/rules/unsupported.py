@@ -17,7 +17,7 @@ from qdqtool.core.placement import Opinion
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
-from qdqtool.matching.products import compute_nodes, veto
+from qdqtool.matching.products import compute_nodes, sums_nothing, veto
 from qdqtool.matching.rule import Rule
 
 _QUANTIZABLE = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.UNKNOWN})
@@ -59,6 +59,12 @@ def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
         yield Explanation(
             reason="classic TensorRT quantizes MatMul, not Einsum",
             fix="write it as MatMul with Transpose and Reshape around it (prepare.einsum does, where one MatMul suffices)",
+            claim=Claim.NO_KERNEL,
+        )
+    elif evidence.node.op == "Einsum" and sums_nothing(evidence.node):
+        yield Explanation(
+            reason=f"{evidence.node.attribute('equation', '')!r} sums nothing: it is no matrix product",
+            fix="nothing to do: every value is one multiplication",
             claim=Claim.NO_KERNEL,
         )
     if not evidence.activations:

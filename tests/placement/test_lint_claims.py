@@ -246,6 +246,7 @@ def test_every_graph_has_a_claim():
     assert CASES.keys() == GRAPHS.keys()
 
 
+@pytest.mark.slow  # an engine for each graph
 @pytest.mark.parametrize("name", CASES)
 def test_the_builder_does_what_lint_says_and_predict_foresees(name, tmp_path):
     expected, claims = CASES[name]
