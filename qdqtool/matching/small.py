@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import inf, prod
 
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import PRODUCTS
 
 TILE = 16
 """INT8 matrix kernels work on tiles of this many rows and columns."""
-# Channels of a convolution that RTX 1.7.1 computes with its neighbours; see `setting_for`.
-_MOST_FOLDED = 4
+MOST_FOLDED = 4
+"""Channels of a convolution that TensorRT for RTX computes with its neighbours; see `is_folded`."""
 _LARGE = 1 << 18
 """Weights from which reading them costs more than another kernel does: 768 KiB saved against FP32."""
 
@@ -32,13 +32,25 @@ def is_one_vector(view: GraphView, node: Node) -> bool:
 def setting_for(view: GraphView, node: Node, skipped: str) -> str:
     """The fix of a small product that stays float: the setting that quantizes it, where it has a kernel that is then INT8.
 
-    A convolution of 2 to 4 channels that reads one value of each is computed by RTX 1.7.1 in a generated kernel with its
-    neighbours, whatever is quantized (by build, 32 and 96 outputs); from 5 channels on it is a kernel of its own.
+    A free batch counts as one sample here.
     """
-    shape = view.info(node.inputs[1]).shape or ()
-    if node.op == "Conv" and len(shape) > 1 and isinstance(shape[1], int) and shape[1] <= _MOST_FOLDED:
-        return f"nothing to do: of {_MOST_FOLDED} channels or fewer it is computed with its neighbours"
+    if node.op == "Conv" and _channels(view, node) <= MOST_FOLDED:
+        return f"nothing to do: of {MOST_FOLDED} channels or fewer it is computed with its neighbours"
     return skipped
+
+
+def is_folded(view: GraphView, node: Node) -> bool:
+    """Whether a Conv reads one value of each of so few channels that TensorRT for RTX computes it with its neighbours.
+
+    That is one generated kernel in float, whatever is quantized. By builds of RTX 1.7.1 (SM86, 89 and 120; 1 to 8 channels; 16, 32
+    and 96 outputs): up to 4 channels, and for one sample only: of two or more samples it is an INT8 kernel of its own.
+    """
+    return node.op == "Conv" and _channels(view, node) <= MOST_FOLDED and is_one_vector(view, node)
+
+
+def _channels(view: GraphView, node: Node) -> float:
+    shape = view.info(node.inputs[1]).shape or ()
+    return shape[1] if len(shape) > 1 and isinstance(shape[1], int) else inf
 
 
 def static_shape(view: GraphView, tensor: str) -> tuple[int, ...] | None:

@@ -7,7 +7,11 @@ The Q in front of it is a kernel, and the arithmetic was next to nothing: a smal
 narrower than a tile of 16. The bounds, and the exception for heads behind a global average, are those of the placement
 rules `gemv` and `narrow`, which leave such products float.
 
-Evidence: RTX 1.7.1 (one_row, narrow_head). nvidia-modelopt leaves them float too.
+    x [1, 4, 1, 1] ─ Q ─ DQ ─ Conv [32, 4, 1, 1]      no INT8 kernel: computed in float, with its neighbours
+
+A Conv that reads one value of four channels or fewer is no kernel of its own, so that its Q/DQ only round.
+
+Evidence: RTX 1.7.1 (one_row, narrow_head; 24 gates of 1 to 8 channels for SM86, 89 and 120). nvidia-modelopt leaves them float too.
 """
 
 from __future__ import annotations
@@ -19,18 +23,28 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.target import Target
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.patterns import is_pooled
 from qdqtool.matching.rule import Rule, Violation
-from qdqtool.matching.small import TILE, is_narrow, is_one_vector, static_shape
+from qdqtool.matching.small import MOST_FOLDED, TILE, is_folded, is_narrow, is_one_vector, static_shape
 from qdqtool.trt.ops import MATRIX_PRODUCTS
 
 
-def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """INT8 products with constant weights that placement would leave float for their size."""
     for node in flow.products():
         activation, weight = flow.origin(node, 0), flow.origin(node, 1)
         if activation is None or weight is None or not (is_int8(activation) and is_int8(weight)):
+            continue
+        if target.is_rtx and weight.kind is SlotKind.WEIGHT and is_folded(flow.view, node):
+            yield Violation(
+                node=node.name,
+                reason=f"it reads one value of each of {MOST_FOLDED} channels or fewer",
+                effect="it is computed in float, in one kernel with its neighbours",
+                fix=f"{repairing(to_float=[node.name])} takes Q/DQ off both of its inputs",
+                products=(node.name,),
+            )
             continue
         small = _smallness(flow.view, node)
         if weight.kind is SlotKind.WEIGHT and small and not is_pooled(flow.plain, activation.tensor):
@@ -40,6 +54,18 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 effect="INT8 saves no time, and its Q is a kernel more",
                 fix=f"{repairing(to_float=[node.name])} takes Q/DQ off both of its inputs",
             )
+
+
+def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
+    """A convolution that is no kernel of its own."""
+    if evidence.rtx and evidence.any_quantized and is_folded(evidence.view, evidence.node):
+        yield Explanation(
+            reason=f"it reads one value of each of {MOST_FOLDED} channels or fewer, and is computed with its neighbours",
+            fix="nothing to do: its Q/DQ only round"
+            if evidence.decisions
+            else repairing(to_float=[evidence.node.name]),
+            claim=Claim.NO_KERNEL,
+        )
 
 
 def _smallness(view: GraphView, node: Node) -> str:
@@ -53,4 +79,4 @@ def _smallness(view: GraphView, node: Node) -> str:
     return f"it multiplies small weights, {shown}, by one vector" if is_one_vector(view, node) else ""
 
 
-PLUGIN = Rule(code="QDQ147", severity=Severity.INFO, check=check)
+PLUGIN = Rule(code="QDQ147", severity=Severity.INFO, check=check, explain=explain)

@@ -7,7 +7,7 @@ The two layers work on one value per channel: nothing to gain, and every Q is a 
 
 Evidence: RTX 1.7.1: an excite block takes 10 kernels with both Convs in INT8 and 8 with both float, at the same
 1.18 MB. Set `place.skip_rules: [squeeze_excite]` to quantize them all the same. The second Conv runs INT8 then from 5
-squeezed channels on; with 2 to 4 it is computed in a generated kernel with its neighbours (by build, 32 and 96 channels).
+squeezed channels on; with fewer, and one sample, it is computed in a generated kernel with its neighbours (`small_product`).
 """
 
 from __future__ import annotations
