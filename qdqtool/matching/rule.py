@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
+from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Bond, Opinion, Slot, Tie
@@ -55,6 +56,7 @@ class Violation:
         products: names of products that do not compute in the format that they are asked for because of it; prediction
             reads them.
         realised: what these compute in instead, in the words of an audit.
+        computed: the type in which they multiply; None where it is the model's own float type.
     """
 
     node: str
@@ -64,6 +66,7 @@ class Violation:
     severity: Severity | None = None
     products: tuple[str, ...] = ()
     realised: str = FLOAT
+    computed: DType | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

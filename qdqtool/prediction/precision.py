@@ -44,7 +44,8 @@ def _judgement(flow: Flow, product: Product, lost: Mapping[str, Violation]) -> J
     if violation is not None:
         realised = violation.realised
         reason = f"{violation.reason}: {violation.effect}"
-        return Judgement(precision=_type(realised, floating), reason=reason, realised=realised)
+        precision = violation.computed or _type(realised, floating)
+        return Judgement(precision=precision, reason=reason, realised=realised)
     if asked == FLOAT:
         return Judgement(precision=floating, reason="its input 0 has no Q/DQ")
     if product.weights_alone is not None:

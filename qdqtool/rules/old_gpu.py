@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Opinion
 from qdqtool.core.recipe import PlacementOptions
@@ -69,6 +70,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
             if target.is_rtx
             else "build for SM75 or newer, or leave the model float",
             products=(node.name,) if target.is_rtx else (),
+            computed=DType.FLOAT16 if target.is_rtx else None,
         )
 
 

@@ -266,3 +266,10 @@ def test_every_format_is_foreseen_as_what_it_computes_in(name, format_, realised
     told = [node for node in prediction.nodes if node.node in asked]
     assert told
     assert {(node.realised, node.precision) for node in told} == {(realised, precision)}
+
+
+def test_a_convolution_for_turing_is_foreseen_in_the_type_that_the_reason_names(tmp_path):
+    model = lower(quantized(opened(models.conv_chain(), tmp_path), INT8, stored=False))
+    for gpu, precision in (("75", DType.FLOAT16), ("86", DType.INT8)):
+        foreseen = predict(model, target=Target.parse("rtx", (gpu,)))
+        assert {node.precision for node in foreseen.nodes if node.op == "Conv"} == {precision}
