@@ -189,7 +189,9 @@ def _moved_before(before: onnx.ModelProto, was: Outputs, fed: Outputs) -> Iterat
 def _apart(one: np.ndarray, other: np.ndarray) -> float:
     """The root of the mean square of a difference, where `other` is a number: onnxruntime gives NaN where TensorRT clips."""
     known = np.isfinite(other)
-    return float(np.sqrt(np.mean((one[known].astype(np.float64) - other[known]) ** 2))) if known.any() else 0.0
+    return (
+        float(np.sqrt(np.mean((one[known].astype(np.float64) - other[known]) ** 2))) if known.any() else 0.0
+    )
 
 
 def _a_step_off(proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -245,3 +245,11 @@ def test_a_squeeze_of_a_shape_without_free_dimensions_stays(tmp_path: Path) -> N
     sketch.output(sketch.node("Squeeze", [x], "y", name="squeeze"), [3])
     model = opened(sketch.model(), tmp_path)
     assert prepare(model, EVERYTHING).proto == model.proto
+
+
+def test_a_squeeze_whose_result_is_declared_with_another_rank_stays(tmp_path: Path) -> None:
+    sketch = models.Sketch()
+    x = sketch.node("MatMul", [sketch.input("x", ["frames", 16]), sketch.weight("w", 16, 1)], "m", name="mm")
+    sketch.output(sketch.node("Squeeze", [x], "y", name="squeeze"), [])
+    model = prepare(opened(sketch.model(), tmp_path), EVERYTHING)
+    assert [node.inputs for node in model.view.nodes if node.op == "Squeeze"] == [("m",)]

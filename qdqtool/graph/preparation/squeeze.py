@@ -28,8 +28,11 @@ def write_squeezed_axes(edit: Edit, view: GraphView) -> int:
             continue
         shape = view.info(node.input[0]).shape or ()
         axes = [axis for axis, dim in enumerate(shape) if dim == 1]
+        declared = view.info(node.output[0]).shape
         if not axes or all(isinstance(dim, int) for dim in shape):
             continue
+        if declared is not None and len(declared) != len(shape) - len(axes):
+            continue  # the exporter squeezed a free dimension as well: what follows counts on a batch of one
         if edit.opset < _AXES_ARE_AN_INPUT:
             node.attribute.append(helper.make_attribute("axes", axes))
         else:
