@@ -96,7 +96,7 @@ class RowSums:
         wide = [axis for axis, size in enumerate(sizes) if size != 1]
         along = [axis for axis in wide if axis in summed]
         length = prod(sizes[axis] for axis in along)
-        if not along or along != wide[-len(along) :] or length >= LONG_ROW:
+        if not along or along != wide[-len(along) :] or not 0 < length < LONG_ROW:
             return 0
         single = len(along) == 1 and (node.op == "Softmax" or node.op.startswith("Reduce"))
         if single and length <= (ADDED_OUT if node.op in ADDING else WRITTEN_OUT):
