@@ -92,9 +92,10 @@ _COLOURS = frozenset({1, 3, 4})
 def usual_shapes(inputs: tuple[TensorInfo, ...], given: Mapping[str, int] | None = None) -> dict[str, Shape]:
     """A shape for every dynamic input of known rank, to start with; a symbol has one length everywhere.
 
-    The batch is 1: the leading dimension, and the middle one of a recurrent state. The free height and width of a picture (rank 4 with 1, 3 or 4 channels) are 224, every
-    other free dimension is 128. A symbol that is a sum of others, as the mask of a decoder has it that continues a text
-    ("past_sequence_length + sequence_length"), is as long as these together. `given` are lengths of symbols that go before.
+    The batch is 1: the leading dimension, and the middle one of a recurrent state. The free height and width of a picture
+    (rank 4 with 1, 3 or 4 channels) are 224, every other free dimension is 128. A symbol that is a sum of others, as the mask
+    of a decoder has it that continues a text ("past_sequence_length + sequence_length"), is as long as these together.
+    `given` are lengths of symbols that go before.
     """
     lengths: dict[str, int] = dict(given or {})
     found: dict[str, Shape] = {}

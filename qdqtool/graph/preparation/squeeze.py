@@ -4,8 +4,8 @@
 
 Without axes the number of dimensions of the result depends on the data: it loses the free one as well where that has the
 length 1. TensorRT fixes that number when it builds. RTX 1.7.1 refuses such a Squeeze whenever the profile allows the length 1
-("ISqueezeLayer without an axes input requires dimension 0 to not be 1 at runtime"), which is the usual batch; all networks
-of madmom end so. With axes the results are the same for every length but 1, where the free dimension stays.
+("ISqueezeLayer without an axes input requires dimension 0 to not be 1 at runtime"), which is the usual batch: networks of
+madmom and DNSMOS end so. With axes the results are the same for every length but 1, where the free dimension stays.
 """
 
 from __future__ import annotations
