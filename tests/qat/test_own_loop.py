@@ -158,7 +158,7 @@ def test_the_loop_of_the_guide_runs_as_it_is_written(tmp_path: Path, monkeypatch
     """The names that it leaves to the reader: a network, its inputs and targets, and a criterion."""
     monkeypatch.chdir(tmp_path)
     guide = (ROOT / "docs" / "guides" / "qat.md").read_text("utf-8")
-    (block,) = re.findall(r"^```text\n(from qdqtool import qat\n.*?)^```", guide, re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(r"^```python\n(from qdqtool import qat\n.*?)^```", guide, re.MULTILINE | re.DOTALL)
     inputs = torch.from_numpy(images("train")[0])
     network = residual()
     with torch.no_grad():
