@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 import qdqtool
+from qdqtool.api.results import Quantized
 from qdqtool.core.recipe import InsertOptions, PlacementOptions, PrepareOptions
 from qdqtool.core.target import Target
 from qdqtool.graph.model import Model
@@ -24,11 +25,22 @@ from qdqtool.placement.repair import repair
 from qdqtool.prediction.run import predict
 from tests import models
 from tests.models import Sketch
-from tests.placement.building import build, table
+from tests.placement.building import Built, build, table
 from tests.placement.zoo import FLOAT
 
 BLACKWELL = Target.parse("rtx", ("120",))
 Front = Callable[[Sketch, str], str]
+
+
+def in_fp4(sketch: Sketch, folder: Path) -> tuple[Quantized, Built]:
+    """A network quantized for Blackwell with block scales that are computed, and its engine."""
+    made = qdqtool.quantize(
+        models.save(sketch.model(), folder),
+        "random:2",
+        recipe="llm-nvfp4",
+        settings={"build.sm": 120, "place.sm": []},
+    )
+    return made, build(made.model, "sm120")
 
 
 def normalized(s: Sketch, x: str, name: str = "norm") -> str:
@@ -182,13 +194,7 @@ def test_kernels_that_order_computed_block_scales_are_foreseen(name, tmp_path):
             "MatMul", [x, s.weight(f"w{number}", shape[-1], columns)], f"y{number}", name=f"core{number}"
         )
         s.output(s.relu(f"last{number}", y))
-    made = qdqtool.quantize(
-        models.save(s.model(), tmp_path),
-        "random:2",
-        recipe="llm-nvfp4",
-        settings={"build.sm": 120, "place.sm": []},
-    )
-    built = build(made.model, "sm120")
+    made, built = in_fp4(s, tmp_path)
     assert len(predict(load(models.save(made.model, tmp_path, "q.onnx")), BLACKWELL).layers) == len(
         built.kernels
     )
@@ -225,13 +231,7 @@ def test_a_product_that_makes_queries_keys_and_values_in_fp4_is_not_cut(tmp_path
         name="merge",
     )
     s.output(s.node("MatMul", [y, s.weight("w2", 64, 64)], "z", name="last"))
-    made = qdqtool.quantize(
-        models.save(s.model(), tmp_path),
-        "random:2",
-        recipe="llm-nvfp4",
-        settings={"build.sm": 120, "place.sm": []},
-    )
-    built = build(made.model, "sm120")
+    made, built = in_fp4(s, tmp_path)
     foreseen = predict(load(models.save(made.model, tmp_path, "q.onnx")), BLACKWELL)
     assert sum("qkv" in kernel.onnx_nodes and kernel.kind == "gemm" for kernel in built.kernels) == 1
     assert len(foreseen.layers) == len(built.kernels)
