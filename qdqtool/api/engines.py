@@ -251,7 +251,7 @@ def audit(
         if isinstance(layers, BuiltEngine):
             targets = targets or layers.targets
             log = log if log is not None else _log_of(layers)
-        scene = stage(_engine(layers), load(path).view, placement, targets=targets)
+        scene = stage(_engine(layers), load(path), placement, targets=targets)
         return examine(_with_files(scene, layers, log), ignore=ignored)
 
 
@@ -274,7 +274,7 @@ def _audited_folder(folder: Path, ignore: tuple[str, ...]) -> Audit:
     built = BUILD.read(folder / "build.json")
     scene = stage(
         read_layers(folder / (built.layers or "layers.txt")),
-        load(folder / (built.model or "model.qdq.onnx")).view,
+        load(folder / (built.model or "model.qdq.onnx")),
         PLACEMENT.read(folder / "placement.json") if (folder / "placement.json").is_file() else None,
         targets=built.targets,
     )

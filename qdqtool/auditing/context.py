@@ -15,6 +15,7 @@ from qdqtool.core.history import LayerHistory
 from qdqtool.core.placement import Placement
 from qdqtool.core.wiring import Wiring
 from qdqtool.engine.optimum import at_optimum
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.matching.evidence import NodeEvidence
 from qdqtool.matching.registry import rulebook
@@ -151,17 +152,17 @@ class AuditContext:
 
 def stage(
     engine: Engine,
-    view: GraphView | None = None,
+    model: Model | None = None,
     placement: Placement | None = None,
     *,
     targets: tuple[str, ...] = (),
 ) -> AuditContext:
-    """The scene of an engine, with a verdict on every compute node of the model where there is one."""
+    """The scene of an engine, with a verdict on every compute node of the Q/DQ model where there is one."""
     book = rulebook()
-    found = cases(view, engine, placement, targets=targets, book=book) if view else ()
+    found = cases(model, engine, placement, targets=targets, book=book) if model else ()
     return AuditContext(
         engine=engine,
-        view=view,
+        view=model.view if model else None,
         placement=placement,
         cases=found,
         verdicts=verdicts_of(found),

@@ -1,64 +1,164 @@
 """Why nodes are not INT8, or what else they were asked for: the placement's own refusals, else what the rules know.
 
-Where nothing applies the audit says so instead of inventing a reason.
+What a rule finds wrong in the Q/DQ graph is the reason for every product that it says it keeps in float, so that `lint`,
+`predict` and the audit give one reason; only what an engine alone shows is explained by itself. Where nothing applies
+the audit says so instead of inventing a reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
-from qdqtool.core.placement import Stance
-from qdqtool.matching.asked import words_of
-from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
+from qdqtool.core.findings import Severity
+from qdqtool.core.placement import Opinion, Stance
+from qdqtool.core.target import Target
+from qdqtool.matching.asked import asked_of, words_of
+from qdqtool.matching.evidence import Explanation, NodeEvidence
+from qdqtool.matching.flow import Flow
+from qdqtool.matching.losses import violations
 from qdqtool.matching.registry import Rulebook
+from qdqtool.matching.rule import CLASSIC, Rule, Violation
+from qdqtool.matching.vetoes import refusals
+
+
+def builders(*, rtx: bool, targets: tuple[str, ...]) -> tuple[Target, ...]:
+    """The builders that may have made an engine; its layers do not tell the releases of TensorRT apart."""
+    words = ("rtx",) if rtx else sorted(CLASSIC, key=int)
+    return tuple(Target.parse(word, sm=targets) for word in words)
+
+
+class Said:
+    """What the rules say of the nodes of a Q/DQ model, for an engine of one of `builders`."""
+
+    def __init__(self, flow: Flow, made_by: tuple[Target, ...], book: Rulebook) -> None:
+        self._flow = flow
+        self._builders = made_by
+        self._book = book
+
+    def of(self, evidence: NodeEvidence) -> Iterator[tuple[str, Explanation]]:
+        """Every explanation for one node, with the code of its rule, in the order of codes.
+
+        What a rule finds wrong with a node without saying that it costs its format is a reason where there is no other.
+        """
+        refusal = self._refused.get(evidence.node.name)
+        if refusal is not None and not evidence.decisions and not evidence.any_quantized:
+            yield refusal.rule, _left_float(refusal)
+            return
+        known = self._lost.get(evidence.node.name, {})
+        found = [
+            (rule.code, explanation)
+            for name, rule in sorted(self._book.rules.items(), key=lambda entry: entry[1].code)
+            for explanation in self._of_rule(name, rule, evidence, known)
+        ]
+        yield from found or self._suspected.get(evidence.node.name, {}).items()
+
+    def _of_rule(
+        self, name: str, rule: Rule, evidence: NodeEvidence, known: Mapping[str, Explanation]
+    ) -> Iterator[Explanation]:
+        if rule.explain is not None:
+            yield from self._book.asked(name, partial(rule.explain, evidence))
+        elif rule.code in known:
+            yield known[rule.code]
+
+    @cached_property
+    def _violations(self) -> dict[tuple[str, str], list[tuple[Target, Violation]]]:
+        """By code and node what is wrong for which of the builders."""
+        found: dict[tuple[str, str], list[tuple[Target, Violation]]] = defaultdict(list)
+        for target in self._builders:
+            for code, violation in violations(self._flow, target, self._book):
+                for node in violation.products or (violation.node,):
+                    found[code, node].append((target, violation))
+        return found
+
+    @cached_property
+    def _lost(self) -> dict[str, dict[str, Explanation]]:
+        return self._told(sure=True)
+
+    @cached_property
+    def _suspected(self) -> dict[str, dict[str, Explanation]]:
+        return self._told(sure=False)
+
+    def _told(self, *, sure: bool) -> dict[str, dict[str, Explanation]]:
+        """By node and code the violations that cost the format, or may do so."""
+        told: dict[str, dict[str, Explanation]] = defaultdict(dict)
+        for (code, node), found in self._violations.items():
+            violation = found[0][1]
+            if sure if violation.products else not sure and violation.severity is not Severity.INFO:
+                told[node][code] = self._explanation(found)
+        return told
+
+    def _explanation(self, found: Sequence[tuple[Target, Violation]]) -> Explanation:
+        violation = found[0][1]
+        releases = dict.fromkeys(target.name for target, _ in found)
+        some = "" if len(releases) == len(self._builders) else f" (TensorRT {' or '.join(releases)})"
+        effect = "" if violation.products else f": {violation.effect}"
+        return Explanation(
+            reason=f"{violation.reason}{effect}{some}",
+            fix=violation.fix,
+            of_builder=True,
+            no_kernel=violation.no_kernel,
+        )
+
+    @cached_property
+    def _refused(self) -> dict[str, Opinion]:
+        first, *others = (refusals(self._flow, target, self._book) for target in self._builders)
+        return {node: opinion for node, opinion in first.items() if all(node in other for other in others)}
+
+
+def _left_float(refusal: Opinion) -> Explanation:
+    return Explanation(
+        reason=f"no Q/DQ in front of it, as placement would leave it: {refusal.reason}",
+        fix="nothing to do",
+        no_kernel=True,
+    )
 
 
 def explained(
-    nodes: Sequence[NodeEvidence], realised: Callable[[NodeEvidence], bool], book: Rulebook
+    nodes: Sequence[NodeEvidence], realised: Callable[[NodeEvidence], bool], said: Said
 ) -> tuple[NodeEvidence, ...]:
     """Every node with the explanations that its engine does not contradict, in the order of the rules' codes.
 
     A node whose format is `realised` needs none. Where a rule says something of the builder that it says of such a node
     too, of the same operator and format, the engine contradicts it.
     """
-    said = [tuple(_said(evidence, book)) for evidence in nodes]
+    answers = [tuple(said.of(evidence)) for evidence in nodes]
     done = [realised(evidence) for evidence in nodes]
     refuted = {
         (code, evidence.node.op, words_of(evidence))
-        for evidence, answers, runs in zip(nodes, said, done, strict=True)
-        for code, explanation in answers
-        if runs and explanation.claim is not Claim.GRAPH
+        for evidence, told, runs in zip(nodes, answers, done, strict=True)
+        for code, explanation in told
+        if runs and explanation.of_builder
     }
     return tuple(
         replace(
             evidence,
             explanations=tuple(
                 explanation
-                for code, explanation in answers
+                for code, explanation in told
                 if not runs
-                and (
-                    explanation.claim is Claim.GRAPH
-                    or (code, evidence.node.op, words_of(evidence)) not in refuted
-                )
+                and not (explanation.of_builder and (code, evidence.node.op, words_of(evidence)) in refuted)
             ),
         )
-        for evidence, answers, runs in zip(nodes, said, done, strict=True)
+        for evidence, told, runs in zip(nodes, answers, done, strict=True)
     )
 
 
 def reasons(evidence: NodeEvidence) -> tuple[Explanation, ...]:
     """What is printed: the placement's own refusals, else that there is no kernel, else all that the rules found."""
-    never = tuple(found for found in evidence.explanations if found.claim is Claim.NO_KERNEL)
-    return (*_vetoed(evidence), *_unasked(evidence)) or never or evidence.explanations
-
-
-def _said(evidence: NodeEvidence, book: Rulebook) -> Iterator[tuple[str, Explanation]]:
-    for name, rule in sorted(book.rules.items(), key=lambda entry: entry[1].code):
-        if rule.explain is not None:
-            for explanation in book.asked(name, partial(rule.explain, evidence)):
-                yield rule.code, explanation
+    never = tuple(found for found in evidence.explanations if found.no_kernel)
+    refused = (*_vetoed(evidence), *_unasked(evidence))
+    if asked_of(evidence).endswith("-weights"):
+        # Its activation is float on purpose, so that what is missing there is the reason last of all.
+        return (
+            never
+            or tuple(found for found in evidence.explanations if found.of_builder)
+            or refused
+            or evidence.explanations
+        )
+    return refused or never or evidence.explanations
 
 
 def _vetoed(evidence: NodeEvidence) -> Iterator[Explanation]:

@@ -16,6 +16,7 @@ from qdqtool.core.findings import Finding, Verdict
 from qdqtool.core.placement import Placement
 from qdqtool.core.wording import counted
 from qdqtool.engine.optimum import about, at_optimum
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.plugins import Registry
 
@@ -23,7 +24,7 @@ CHECKS = Registry(package="qdqtool.auditing.checks")
 
 
 def audit(
-    view: GraphView | None,
+    model: Model | None,
     engine: Engine,
     placement: Placement | None = None,
     *,
@@ -34,16 +35,16 @@ def audit(
     """Verdicts for every compute node, findings of every check, and counts.
 
     Args:
-        view: the Q/DQ model that the engine was built from; None audits the layer information alone.
+        model: the Q/DQ model that the engine was built from; None audits the layer information alone.
         engine: its layers.
         placement: the decisions that made the model; None for somebody else's Q/DQ.
-        float_view: the model before Q/DQ; nodes it has and `view` has not are noted.
+        float_view: the model before Q/DQ; nodes it has and `model` has not are noted.
         ignore: codes or names of checks that are left out.
         targets: architectures the engine was built for ("sm86"), as far as known.
 
     Every node that placement requested is INT8 or has a finding that says why not, unless that check is ignored.
     """
-    return examine(stage(engine, view, placement, targets=targets), float_view=float_view, ignore=ignore)
+    return examine(stage(engine, model, placement, targets=targets), float_view=float_view, ignore=ignore)
 
 
 def examine(

@@ -7,10 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from qdqtool.auditing.defeats import defeat
-from qdqtool.auditing.explanations import explained, reasons
+from qdqtool.auditing.explanations import Said, builders, explained, reasons
 from qdqtool.auditing.generated import written_out
-from qdqtool.auditing.realised import makers, realised
+from qdqtool.auditing.realised import Realised, makers, realised
 from qdqtool.auditing.regions import is_opaque, region_around
 from qdqtool.core.advice import joined, told_as_edit
 from qdqtool.core.dtypes import DType
@@ -18,15 +17,21 @@ from qdqtool.core.engine import Certainty, Engine, EngineLayer
 from qdqtool.core.findings import NodeVerdict, Verdict
 from qdqtool.core.placement import Decision, Placement
 from qdqtool.core.quant_format import FLOAT, NAMES
+from qdqtool.engine.readers.dump import FORM as DUMP
 from qdqtool.engine.roles import is_attention
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.model import Model
 from qdqtool.matching.evidence import NodeEvidence, Operands
+from qdqtool.matching.flow import Flow
 from qdqtool.matching.registry import Rulebook, rulebook
 from qdqtool.trt.join import LayerMatch, join
 from qdqtool.trt.ops import COMPUTE
 
 _RTX_KINDS = frozenset({"correlation", "deconv", "runtime_fusion"})
 """Kinds of layers that only TensorRT for RTX prints."""
+_SHARED_KINDS = frozenset(
+    {"avgpool", "gemm", "kgen", "maxpool", "runtime_function", "shape_call", "signal", "wait"}
+)
+"""Kinds that classic TensorRT prints too, always beside others (NoOp, Reformat, fusion ...)."""
 _ROUNDS_THEN_MULTIPLIES = re.compile(r"^__myl_\w*RounCast(?:Corr|Fc)")
 _BY_TYPE = {
     DType.INT8: Verdict.INT8,
@@ -40,17 +45,17 @@ _BY_TYPE = {
 
 
 def verdicts(
-    view: GraphView, engine: Engine, placement: Placement | None, *, targets: tuple[str, ...] = ()
+    model: Model, engine: Engine, placement: Placement | None, *, targets: tuple[str, ...] = ()
 ) -> tuple[NodeVerdict, ...]:
     """One verdict for every Conv, ConvTranspose, Gemm, MatMul and attention node, in graph order.
 
     Args:
-        view: the Q/DQ model that the engine was built from.
+        model: the Q/DQ model that the engine was built from.
         engine: its layers.
         placement: the decisions that made the model; None for somebody else's Q/DQ.
         targets: architectures the engine was built for ("sm86"), as far as known.
     """
-    return verdicts_of(cases(view, engine, placement, targets=targets))
+    return verdicts_of(cases(model, engine, placement, targets=targets))
 
 
 def verdicts_of(found: Sequence[NodeEvidence]) -> tuple[NodeVerdict, ...]:
@@ -65,7 +70,7 @@ def verdicts_of(found: Sequence[NodeEvidence]) -> tuple[NodeVerdict, ...]:
 
 
 def cases(
-    view: GraphView,
+    model: Model,
     engine: Engine,
     placement: Placement | None,
     *,
@@ -73,6 +78,7 @@ def cases(
     book: Rulebook | None = None,
 ) -> tuple[NodeEvidence, ...]:
     """Every compute node with its evidence, in graph order; `book` notes which rules failed."""
+    view = model.view
     nodes = [node for node in view.nodes if node.op in COMPUTE]
     operands = Operands(view)
     named = join(engine, frozenset(node.name for node in nodes))
@@ -81,7 +87,7 @@ def cases(
     }
     shared = Counter(layer.name for found in holders.values() for layer in found.compute)
     regions = tuple(layer for layer in engine.layers if is_opaque(layer))
-    rtx = any(layer.kind in _RTX_KINDS for layer in engine.layers)
+    rtx = _made_by_rtx(engine)
     decisions: dict[str, list[Decision]] = defaultdict(list)
     for decision in placement.decisions if placement else ():
         if decision.slot.index < 2:
@@ -106,7 +112,15 @@ def cases(
         )
         for node in nodes
     )
-    return explained(found, _in_few_bits, book or rulebook())
+    said = Said(Flow(model), builders(rtx=rtx, targets=targets), book or rulebook())
+    return explained(found, _in_few_bits, said)
+
+
+def _made_by_rtx(engine: Engine) -> bool:
+    """Whether its layers are all of kinds that TensorRT for RTX prints, where no kind of its own tells it."""
+    kinds = {layer.kind for layer in engine.layers}
+    others = any(kind not in _SHARED_KINDS for kind in kinds)
+    return bool(kinds & _RTX_KINDS) or (engine.form == DUMP and bool(kinds) and not others)
 
 
 def _own(holders: LayerMatch, shared: Counter[str]) -> LayerMatch:
@@ -132,8 +146,13 @@ def verdict(node_evidence: NodeEvidence) -> NodeVerdict:
     refused = (
         any(not decision.quantize for decision in node_evidence.decisions) and not node_evidence.weights_alone
     )
-    because = None if told.is_as_asked or refused else defeat(node_evidence, found)
-    return told if because is None else replace(told, reason=because[0], fix=because[1])
+    before = found.layer and told.asked.endswith("-weights") and not refused
+    return replace(told, reason=_dequantized_before(found, told.reason)) if before else told
+
+
+def _dequantized_before(found: Realised, reason: str) -> str:
+    lost = "" if found.bytes_lost is None else f" ({found.bytes_lost:,} bytes are written and read again)"
+    return f"{found.layer} dequantizes its weight before the kernel in every inference{lost}: {reason}"
 
 
 def _verdict_on_type(node_evidence: NodeEvidence) -> NodeVerdict:

@@ -97,7 +97,7 @@ def _scene(wanted: Wanted, folder: Path | None, path: Path) -> AuditContext:
     engine = engine_of(path)
     scene = stage(
         engine,
-        load(model).view if model.suffix == _MODEL else None,
+        load(model) if model.suffix == _MODEL else None,
         PLACEMENT.read(placement) if placement else None,
         targets=given or (result.targets if result else ()),
     )

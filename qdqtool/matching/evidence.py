@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 
 from qdqtool.core.engine import EngineLayer
@@ -17,25 +16,22 @@ from qdqtool.trt.ops import DEQUANTIZE, KEEPS_AXES, QUANTIZE, RECURRENT, value_p
 _DEQUANTIZERS = frozenset({DEQUANTIZE, MX_DEQUANTIZE})
 
 
-class Claim(Enum):
-    """What an explanation says, and so what contradicts it."""
-
-    NO_KERNEL = "the builder has no INT8 kernel for this operator, whatever Q/DQ is around it"
-    BUILDER = "the builder computes every such node in float"
-    GRAPH = "something that INT8 needs is missing in front of this node"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
     """Why a node is not INT8, and what to do about it.
 
-    A node of the same operator in INT8 in the same engine, of which the rule says the same, contradicts every claim
-    about the builder; such an explanation is not printed.
+    Attributes:
+        reason: what keeps it in float.
+        fix: what to change.
+        of_builder: whether it says what the builder makes of every such node. A node of the same operator in INT8 in the
+            same engine, of which the rule says the same, contradicts that, and it is not printed.
+        no_kernel: whether no kernel computes it in the format, whatever else is changed.
     """
 
     reason: str
     fix: str
-    claim: Claim = Claim.GRAPH
+    of_builder: bool = False
+    no_kernel: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from qdqtool.core.target import Target
@@ -10,14 +12,19 @@ from qdqtool.matching.registry import Rulebook, rulebook
 from qdqtool.matching.rule import Violation
 
 
-def losses(flow: Flow, target: Target, book: Rulebook | None = None) -> dict[str, Violation]:
-    """For each such product the violation that says so; of several, that of the lowest code."""
+def violations(flow: Flow, target: Target, book: Rulebook | None = None) -> Iterator[tuple[str, Violation]]:
+    """What every rule finds wrong for a builder, with the rule's code and its severity, in the order of codes."""
     book = book or rulebook()
-    found: dict[str, Violation] = {}
     for name, rule in sorted(book.rules.items(), key=lambda entry: entry[1].code):
-        if rule.check is None or target.family not in rule.targets:
-            continue
-        for violation in book.asked(name, partial(rule.check, flow, target)):
-            for product in violation.products:
-                found.setdefault(product, violation)
+        if rule.check is not None and target.family in rule.targets:
+            for violation in book.asked(name, partial(rule.check, flow, target)):
+                yield rule.code, replace(violation, severity=violation.severity or rule.severity)
+
+
+def losses(flow: Flow, target: Target) -> dict[str, Violation]:
+    """For each such product the violation that says so; of several, that of the lowest code."""
+    found: dict[str, Violation] = {}
+    for _, violation in violations(flow, target):
+        for product in violation.products:
+            found.setdefault(product, violation)
     return found

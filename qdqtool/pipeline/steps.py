@@ -262,7 +262,7 @@ def audit(work: RunContext) -> Measured:
     """Give every compute node a verdict, and every fallback a reason and a fix."""
     scene = stage(
         ENGINE.read(work.path("layers.json")),
-        work.model(built_model(work)).view,
+        work.model(built_model(work)),
         PLACEMENT.read(work.path("placement.json")),
         targets=BUILD.read(work.path("build.json")).targets,
     )

@@ -106,7 +106,7 @@ def audit(work: RunContext) -> Measured:
     """Give every compute node a verdict; no placement of ours says what was asked for, the Q/DQ do."""
     context = stage(
         ENGINE.read(work.path("layers.json")),
-        work.model(steps.built_model(work)).view,
+        work.model(steps.built_model(work)),
         targets=BUILD.read(work.path("build.json")).targets,
     )
     runs = LOG.read(work.path("log.json")).runs

@@ -22,8 +22,6 @@ from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.core.wording import counted
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.matching.asked import words_of
-from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Stage, Violation
 
@@ -34,21 +32,10 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
         if pair.kind is SlotKind.ACTIVATION and len(pair.scale) > 1 and len(pair.scale_shape or ()) < 2:
             yield Violation(
                 node=pair.quantize or pair.dequantize or "",
-                reason=f"the activation {pair.tensor} has {counted(len(pair.scale), 'scale')}",
+                reason=f"its activation {pair.tensor} has one scale per channel, {len(pair.scale)} of them",
                 effect="the layer behind it runs in float" if target.is_rtx else "the builder refuses it",
                 fix="use one scale for the whole tensor; `qdqtool repair` does",
                 products=flow.products_of(pair),
-            )
-
-
-def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """Per-channel scales on an activation."""
-    for operand in evidence.activations:
-        if operand.axis is not None:
-            yield Explanation(
-                reason=f"its activation has one scale per channel; TensorRT multiplies {words_of(evidence)} only with one per tensor",
-                fix="calibrate the activation per tensor",
-                claim=Claim.BUILDER,
             )
 
 
@@ -74,5 +61,4 @@ PLUGIN = Rule(
     after=("scale_value",),
     check=check,
     fix=fix,
-    explain=explain,
 )

@@ -24,14 +24,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.advice import repairing
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Bond, Opinion, QuantSpec, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.graph.view import GraphView
-from qdqtool.matching.asked import words_of
-from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
+from qdqtool.matching.asked import arithmetic_word
 from qdqtool.matching.flow import Flow
+from qdqtool.matching.operands import products
 from qdqtool.matching.products import compute_nodes, factors, veto, weight_specs
 from qdqtool.matching.rule import Rule, Violation
 
@@ -60,38 +61,19 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond
             )
 
 
-def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """Transposed convolutions with Q/DQ where no kernel computes them in INT8."""
-    for node in flow.products():
-        if node.op == "ConvTranspose" and any(flow.origin(node, index) for index in (0, 1)):
+    for product in products(flow, target):
+        node = product.node
+        if node.op == "ConvTranspose" and any(factor.quantized for factor in product.factors):
             yield Violation(
                 node=node.name,
-                reason="ConvTranspose has Q/DQ",
+                reason=f"TensorRT for RTX runs no ConvTranspose in {arithmetic_word(product.asked)}",
                 effect="it runs in float, and its weights are dequantized in every inference",
-                fix="take its Q/DQ off; `qdqtool fix MODEL` does, and builds it to see",
+                fix=f"{repairing(to_float=[node.name])} takes its Q/DQ off",
                 products=(node.name,),
+                no_kernel=True,
             )
-
-
-def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """RTX has no INT8 kernel for ConvTranspose; classic releases disagree about the axis of its scales."""
-    if evidence.node.op != "ConvTranspose":
-        return
-    if evidence.rtx:
-        quantized = evidence.any_quantized
-        yield Explanation(
-            reason=f"TensorRT for RTX runs no ConvTranspose in {words_of(evidence)}"
-            + ("; its Q/DQ only adds dequantize kernels" if quantized else ""),
-            fix=f"{evidence.without_qdq}: this builder runs it in float"
-            + (" (in a recipe place.exclude_ops: [ConvTranspose])" if quantized else ""),
-            claim=Claim.NO_KERNEL,
-        )
-    elif any(operand.axis is not None for operand in evidence.weights):
-        yield Explanation(
-            reason="its weight has one scale per channel; TensorRT releases disagree about their axis for ConvTranspose",
-            fix="quantize the weight of ConvTranspose per tensor",
-            claim=Claim.BUILDER,
-        )
 
 
 PLUGIN = Rule(
@@ -100,5 +82,4 @@ PLUGIN = Rule(
     targets=frozenset({"rtx"}),
     place=place,
     check=check,
-    explain=explain,
 )

@@ -20,7 +20,7 @@ from qdqtool.core.target import Target
 from qdqtool.graph.view import Node
 from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.rule import Rule, Violation
-from qdqtool.matching.vetoes import kept_float
+from qdqtool.matching.vetoes import refusals
 from qdqtool.trt.ops import ISLAND_BORDER, PRODUCTS
 
 # Operators that are followed on either side of a float product.
@@ -30,7 +30,7 @@ _FARTHEST = 6
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """Products without Q/DQ whose neighbours on both sides have it."""
     islands = [node for node in flow.products() if _is_island(flow, node)]
-    meant = kept_float(flow, target) if islands else frozenset()
+    meant = refusals(flow, target) if islands else {}
     for node in islands:
         if node.name not in meant:
             yield Violation(

@@ -30,7 +30,7 @@ from qdqtool.core.target import Target
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.matching.asked import words_of
 from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, scale_of
-from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence, Operand
+from qdqtool.matching.evidence import Explanation, NodeEvidence, Operand
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.half_quantized import half_int8, half_quantized
 from qdqtool.matching.rule import Rule, Violation
@@ -140,7 +140,7 @@ def candidates(built: BuiltGraph) -> Iterator[Candidate]:
         quantized = evidence.any_quantized
         # What a placement keeps float on purpose is no fallback: INT8 must pay there.
         meant = bool(evidence.decisions) and not evidence.requested
-        has_kernel = not any(found.claim is Claim.NO_KERNEL for found in evidence.explanations)
+        has_kernel = not any(found.no_kernel for found in evidence.explanations)
         if has_kernel and not meant and (quantized or evidence.node.name in islands):
             yield from _to_int8(evidence, Goal.INT8)
         elif has_kernel and not _is_users_choice(evidence):

@@ -19,7 +19,6 @@ from qdqtool.core.placement import Opinion
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.products import compute_nodes, veto
 from qdqtool.matching.rule import Rule, Violation
@@ -71,16 +70,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
             else "build for SM75 or newer, or leave the model float",
             products=(node.name,) if target.is_rtx else (),
             computed=DType.FLOAT16 if target.is_rtx else None,
-        )
-
-
-def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """RTX has no INT8 convolution for SM75."""
-    if evidence.rtx and evidence.node.op == "Conv" and "sm75" in evidence.targets:
-        yield Explanation(
-            reason=_HALF,
-            fix=f"{_NEWER}, or leave convolutions float",
-            claim=Claim.NO_KERNEL,
+            no_kernel=target.is_rtx,
         )
 
 
@@ -90,5 +80,4 @@ PLUGIN = Rule(
     severity=Severity.WARNING,
     place=place,
     check=check,
-    explain=explain,
 )

@@ -14,7 +14,7 @@ from qdqtool.core.placement import Opinion, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView
 from qdqtool.matching.asked import words_of
-from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
+from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.rule import Rule
 from qdqtool.trt.ops import RECURRENT
 
@@ -40,7 +40,7 @@ def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
         yield Explanation(
             reason=f"TensorRT has no {words_of(evidence)} kernel for {evidence.node.op}",
             fix=f"{evidence.without_qdq}; FP16 (`qdqtool convert`) is the fastest it runs in",
-            claim=Claim.NO_KERNEL,
+            no_kernel=True,
         )
 
 

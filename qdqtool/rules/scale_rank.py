@@ -20,7 +20,6 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.trt.ops import SCALAR_SCALE_READERS
@@ -38,7 +37,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
             if op in SCALAR_SCALE_READERS:
                 yield Violation(
                     node=slot.node,
-                    reason=f"the scale on its input {slot.index} has shape [1]",
+                    reason=f"the scale on its input {slot.index} has shape [1] instead of []",
                     effect=f"{op} and the convolution it fuses with run in float"
                     if op == "Add"
                     else f"{op} runs in float",
@@ -55,17 +54,6 @@ def _summed(flow: Flow, add: str) -> tuple[str, ...]:
     bare = [tensor for index, tensor in enumerate(node.inputs) if flow.source(node, index) is None]
     makers = [flow.plain.producer(tensor) for tensor in bare]
     return tuple(maker.name for maker in makers if maker is not None and maker.op == "Conv")
-
-
-def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """A scale of shape [1] on the input of a convolution."""
-    for operand in evidence.activations:
-        if evidence.rtx and evidence.node.op == "Conv" and operand.scale_shape == (1,):
-            yield Explanation(
-                reason="the scale of its activation has shape [1] instead of []; TensorRT for RTX then computes in float",
-                fix="make the scale and the zero point scalars (`qdqtool repair` does it)",
-                claim=Claim.BUILDER,
-            )
 
 
 def fix(context: RepairContext) -> Iterator[Change]:
@@ -100,5 +88,4 @@ PLUGIN = Rule(
     after=("scale_value",),
     check=check,
     fix=fix,
-    explain=explain,
 )

@@ -23,7 +23,6 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.target import Target
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.patterns import is_pooled
 from qdqtool.matching.rule import Rule, Violation
@@ -44,6 +43,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 effect="it is computed in float, in one kernel with its neighbours",
                 fix=f"{repairing(to_float=[node.name])} takes Q/DQ off both of its inputs",
                 products=(node.name,),
+                no_kernel=True,
             )
             continue
         small = _smallness(flow.view, node)
@@ -54,18 +54,6 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 effect="INT8 saves no time, and its Q is a kernel more",
                 fix=f"{repairing(to_float=[node.name])} takes Q/DQ off both of its inputs",
             )
-
-
-def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """A convolution that is no kernel of its own."""
-    if evidence.rtx and evidence.any_quantized and is_folded(evidence.view, evidence.node):
-        yield Explanation(
-            reason=f"it reads one value of each of {MOST_FOLDED} channels or fewer, and is computed with its neighbours",
-            fix="nothing to do: its Q/DQ only round"
-            if evidence.decisions
-            else repairing(to_float=[evidence.node.name]),
-            claim=Claim.NO_KERNEL,
-        )
 
 
 def _smallness(view: GraphView, node: Node) -> str:
@@ -79,4 +67,4 @@ def _smallness(view: GraphView, node: Node) -> str:
     return f"it multiplies small weights, {shown}, by one vector" if is_one_vector(view, node) else ""
 
 
-PLUGIN = Rule(code="QDQ147", severity=Severity.INFO, check=check, explain=explain)
+PLUGIN = Rule(code="QDQ147", severity=Severity.INFO, check=check)

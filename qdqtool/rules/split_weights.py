@@ -19,7 +19,6 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.quant_format import FP8, INT8
 from qdqtool.core.target import Target
 from qdqtool.graph.beside_attention import is_split
-from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.operands import products
 from qdqtool.matching.rule import Rule, Violation
@@ -51,23 +50,10 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
             )
 
 
-def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """Why such a product is float in an engine."""
-    stored = any(
-        operand.dequantize is not None
-        and evidence.view.is_constant(operand.dequantize.inputs[0])
-        and prod(operand.scale_shape or ()) > 1
-        for operand in evidence.weights
-    )
-    if stored and is_split(evidence.view, evidence.node):
-        yield Explanation(reason=SPLIT_REASON, fix=_FIX, claim=Claim.BUILDER)
-
-
 PLUGIN = Rule(
     code="QDQ192",
     formats=frozenset({"int8", "fp8"}),
     severity=Severity.WARNING,
     targets=frozenset({"rtx"}),
     check=check,
-    explain=explain,
 )

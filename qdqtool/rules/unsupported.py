@@ -16,7 +16,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Opinion
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
+from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.products import compute_nodes, sums_nothing, veto
 from qdqtool.matching.rule import Rule
 
@@ -33,7 +33,10 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
 def _obstacles(view: GraphView, node: Node, options: PlacementOptions) -> Iterator[tuple[str, str]]:
     constant = [view.is_constant(tensor) for tensor in node.inputs[:2]]
     if all(constant):
-        yield "both factors are constants", "nothing to do: the builder computes it once"
+        yield (
+            "it multiplies constants, the same in every inference",
+            "nothing to do: the builder computes it once",
+        )
     for tensor in node.inputs[:2]:
         dtype = view.info(tensor).dtype
         if dtype not in _QUANTIZABLE:
@@ -59,13 +62,13 @@ def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
         yield Explanation(
             reason="classic TensorRT quantizes MatMul, not Einsum",
             fix="write it as MatMul with Transpose and Reshape around it (prepare.einsum does, where one MatMul suffices)",
-            claim=Claim.NO_KERNEL,
+            no_kernel=True,
         )
     elif evidence.node.op == "Einsum" and sums_nothing(evidence.node):
         yield Explanation(
             reason=f"{evidence.node.attribute('equation', '')!r} sums nothing: it is no matrix product",
             fix="nothing to do: every value is one multiplication",
-            claim=Claim.NO_KERNEL,
+            no_kernel=True,
         )
     if not evidence.activations:
         yield Explanation(

@@ -18,7 +18,6 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.operands import State, products
 from qdqtool.matching.rule import Rule, Stage, Violation
@@ -35,31 +34,17 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
         for factor in product.factors:
             if factor.state is State.WRONG_AXIS and factor.pair is not None:
                 rank = len(flow.view.info(node.inputs[factor.index]).shape or ())
+                wanted = weight_axis(node, factor.index, rank)
+                seen, written = flow.channel_axis(node, factor.index), factor.pair.axis
+                moved = "" if seen == written else f" (axis {written} where they are written)"
                 yield Violation(
                     node=node.name,
-                    reason=f"the scales of its weights go along axis {factor.pair.axis}",
+                    reason=f"the scales of its weights go along axis {seen}{moved}, not along the output channels "
+                    f"(axis {wanted})",
                     effect=f"{node.op} runs in float",
-                    fix=f"scale along the output channels, axis {weight_axis(node, factor.index, rank)}; `qdqtool repair` does",
+                    fix=f"scale along the output channels, axis {wanted}; `qdqtool repair` does",
                     products=(node.name,),
                 )
-
-
-def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """Per-channel weight scales on the wrong axis."""
-    for operand in evidence.weights:
-        rank = len(evidence.view.constant_shape(operand.source) or ())
-        wanted = weight_axis(evidence.node, operand.index, rank)
-        if None in {operand.seen_axis, wanted} or operand.seen_axis == wanted:
-            continue
-        behind = f" (axis {operand.seen_axis} behind {' and '.join(operand.moves)})" if operand.moves else ""
-        yield Explanation(
-            reason=f"its weight scales run along axis {operand.axis}{behind}, not along the output channels "
-            f"(axis {wanted})",
-            fix=f"put the Q/DQ behind {operand.moves[-1]} and quantize the weight along axis {wanted}"
-            if operand.moves
-            else f"quantize the weight along axis {wanted}",
-            claim=Claim.BUILDER,
-        )
 
 
 def fix(context: RepairContext) -> Iterator[Change]:
@@ -83,5 +68,4 @@ PLUGIN = Rule(
     after=("weight_path",),
     check=check,
     fix=fix,
-    explain=explain,
 )

@@ -18,7 +18,7 @@ from qdqtool.core.placement import SlotKind
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
+from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import CLASSIC, Rule, Stage, Violation
 from qdqtool.matching.weights import StoredWeight, stored_again
@@ -57,7 +57,7 @@ def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
             yield Explanation(
                 reason=f"{' and '.join(hindering)} between DequantizeLinear and input {operand.index}{hinders}",
                 fix="move Q/DQ behind it, so that DequantizeLinear feeds this node directly",
-                claim=Claim.BUILDER,
+                of_builder=True,
             )
 
 

@@ -41,8 +41,8 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
         if found is not None:
             yield Violation(
                 node=node.name,
-                reason=f"its {stored.format} weights are dequantized before the kernel: {found[0]}",
-                effect="they are written as floats and read again in every inference",
+                reason=found[0],
+                effect=f"its {stored.format} weights are written as floats in front of the kernel and read again in every inference",
                 fix=f"{found[1]}; {repairing(to_float=[node.name])} leaves it float",
                 products=(node.name,),
                 realised=f"{product.asked}{BEFORE}",

@@ -8,13 +8,13 @@ import onnx
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
+from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.view import GraphView
 from tests.models import save
 
 
-def view_of(proto: onnx.ModelProto, folder: Path) -> GraphView:
-    return load(save(proto, folder)).view
+def model_of(proto: onnx.ModelProto, folder: Path) -> Model:
+    return load(save(proto, folder))
 
 
 def tensor(

@@ -30,8 +30,8 @@ def test_a_missing_pair_is_asked_for_in_the_format_that_the_other_input_has(inde
     )
     scale = np.asarray(0.05, np.float32)
     one = {Slot(node=product.name, index=index): Quantization(format=format_, scale=scale)}
-    view = lower(QuantizedGraph(model=model, assignment=one)).view
-    found = audit(view, engine(kernel("k", product.name, precision=DType.FLOAT16)))
+    quantized = lower(QuantizedGraph(model=model, assignment=one))
+    found = audit(quantized, engine(kernel("k", product.name, precision=DType.FLOAT16)))
     (told,) = [verdict for verdict in found.verdicts if verdict.node == product.name]
     said = told.reason + told.fix
     assert "put Q/DQ on" in said
@@ -44,8 +44,8 @@ def test_the_weight_of_an_fp8_convolution_is_missed_in_the_words_of_fp8(tmp_path
     conv = next(node for node in model.view.nodes if node.op == "Conv")
     scale = np.asarray(0.05, np.float32)
     one = {Slot(node=conv.name, index=0): Quantization(format=FP8, scale=scale)}
-    view = lower(QuantizedGraph(model=model, assignment=one)).view
-    found = audit(view, engine(kernel("k", conv.name, precision=DType.FLOAT16)))
+    quantized = lower(QuantizedGraph(model=model, assignment=one))
+    found = audit(quantized, engine(kernel("k", conv.name, precision=DType.FLOAT16)))
     (told,) = [verdict for verdict in found.verdicts if verdict.node == conv.name]
     assert "FP8 needs both" in told.fix
     assert "INT8" not in told.reason + told.fix

@@ -12,7 +12,7 @@ from qdqtool.auditing.realised import realised, stored_weight
 from qdqtool.auditing.verdicts import cases
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role
-from tests.audit.scenes import engine, kernel, tensor, view_of
+from tests.audit.scenes import engine, kernel, model_of, tensor
 from tests.placement.qdq import Quantized
 
 
@@ -48,7 +48,7 @@ def test_a_list_of_scales_is_no_stored_weight() -> None:
 
 def test_a_weight_that_is_made_float_first_is_written_and_read(tmp_path: Path) -> None:
     s = Quantized()
-    view = view_of(
+    model = model_of(
         s.done(s.node("MatMul", [s.matrix(), s.weights("m", 32, 48, axis=1)], "y", name="m")), tmp_path
     )
     product = kernel("gemm", "m", precision=DType.FLOAT16)
@@ -60,7 +60,7 @@ def test_a_weight_that_is_made_float_first_is_written_and_read(tmp_path: Path) -
         outputs=(weight,),
     )
     built = engine(maker, replace(product, inputs=(*product.inputs, weight)))
-    (case,) = cases(view, built, None)
+    (case,) = cases(model, built, None)
     found = realised(case, DType.FLOAT16)
     assert (found.asked, found.layer) == ("int8-weights", "maker")
     assert found.bytes_lost == 2 * (2 * 32 * 48)

@@ -43,10 +43,10 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
     "dead_and_fixed": {"c1": ("int8", ""), "fixed": ("fp32", "it multiplies constants, the same in every")},
     "cast_between": {"c1": ("fp32", "Cast between DequantizeLinear and input 1")},
     "moves_between": {"c1": ("int8", "")},
-    "turned_axis": {"c1": ("fp32", "axis 0 (axis 1 behind Transpose), not along the output channels")},
+    "turned_axis": {"c1": ("fp32", "axis 1 (axis 0 where they are written), not along the output channels")},
     "padded_weight": {"c1": ("fp32", "Pad between DequantizeLinear and input 1")},
     "twice_rounded_weight": {"c1": ("int8", "")},
-    "float_transposed_conv": {"c1": ("int8", ""), "up": ("fp32", "no ConvTranspose in INT8")},
+    "float_transposed_conv": {"c1": ("int8", ""), "up": ("fp32", "no INT8 kernel for ConvTranspose")},
     "squeezed": {"fc1": ("int8", ""), "fc2": ("unknown", "so small that __myl_")},
     "few_rows": {f"fc{rows}": ("fp32", "no Q/DQ") for rows in (2, 3, 4)},
     "vector_float_weight": {"c1": ("int8", ""), "fc": ("fp32", "no Q/DQ on its weight")},
@@ -70,7 +70,7 @@ def judged(tmp_path_factory):
             folder = tmp_path_factory.mktemp(f"{name}-{target}")
             path = save(GRAPHS[name](), folder)
             RTX.build(BuildRequest(model=path, folder=folder, targets=(target,)))
-            made[name, target] = audit(load(path).view, read(folder / "layers.txt"), targets=(target,))
+            made[name, target] = audit(load(path), read(folder / "layers.txt"), targets=(target,))
         return made[name, target]
 
     return judge
@@ -113,10 +113,10 @@ def test_a_kernel_beside_a_float_node_names_what_fixes_that_node(judged):
     }
     assert (
         fixes["scale_per_channel"]["runtime_weights"]
-        == "an edit of the model: calibrate the activation per tensor"
+        == "use one scale for the whole tensor; `qdqtool repair` does"
     )
     assert "keep one of the Q/DQ pairs" in fixes["twice_rounded_weight"]["runtime_weights"]
-    assert "nothing to do: this builder" in fixes["float_transposed_conv"]["unfused_qdq"]
+    assert fixes["float_transposed_conv"]["unfused_qdq"].startswith("nothing to do")
     assert "take the Q/DQ off the inputs of fc1" in fixes["squeezed"]["unfused_qdq"]
 
 

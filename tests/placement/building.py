@@ -54,7 +54,7 @@ def build(proto: onnx.ModelProto, target: str = "sm86") -> Built:
             return Built(error=f"{error.what} {log.read_text('utf-8') if log.exists() else ''}")
         assert result.layers is not None
         engine = read(folder / result.layers)
-        report = audit(load(path).view, engine)
+        report = audit(load(path), engine)
         return Built(
             kernels=engine.kernels,
             precision=tuple((verdict.node, _word(verdict.precision)) for verdict in report.verdicts),

@@ -91,7 +91,7 @@ def test_a_rule_that_fails_is_named_and_the_others_answer(installed, tmp_path) -
     assert {finding.code for finding in report.findings} == {"QDQ126"}
     assert any("acme" in note for note in report.notes)
     assert [change.rule for change in repair(model)[1]] == ["inside_fusion"]
-    found = audit(model.view, engine(*(kernel(node, node) for node in ("c1", "c2"))))
+    found = audit(model, engine(*(kernel(node, node) for node in ("c1", "c2"))))
     assert sum("acme" in note for note in found.notes) == 1
 
 

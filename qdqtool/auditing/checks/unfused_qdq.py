@@ -57,7 +57,7 @@ def _beside(context: AuditContext, layer: EngineLayer) -> str:
     writer = context.wiring.writers(layer)[0]
     if writer.role is Role.COMPUTE:
         made = [told for told in context.told_of(writer) if told.precision.is_float]
-        return f"{made[0].node} computes in float and hands on floats: {made[0].fix}" if made else ""
+        return f"{made[0].fix} ({made[0].node} computes in float and hands on floats)" if made else ""
     readers = [told for reader in context.wiring.readers(layer) for told in context.told_of(reader)]
     if not readers:
         return ""

@@ -164,7 +164,7 @@ class CandidateBuilder:
         plan = self.draft.plan(edits)
         context = stage(
             read(folder / built.layers),
-            made.view,
+            made,
             plan.placement if plan else None,
             targets=built.targets,
         )
