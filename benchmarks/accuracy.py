@@ -1,7 +1,7 @@
 """Accuracy of INT8 models: FP32, the rivals with their best calibrator, our defaults, and our sweep's best.
 
     python benchmarks/accuracy.py [--quick] [--only NAME ...] [--models ../shared/models] [--venv DIR] [--out DIR]
-                                  [--no-sweep] [--no-rivals]
+                                  [--no-sweep] [--no-rivals | --rivals NAME ...] [--samples N]
 
 Every tool calibrates on the same inputs; other samples judge (none of them calibrates or chooses anything: checked by
 their content, and a data set's second copy of a picture that calibrates is left out), on onnxruntime with Q/DQ computed as written. For each
@@ -10,9 +10,10 @@ the outputs, and how many compute nodes are INT8. A rival shows the calibrator w
 samples, which favours it. Our sweep chooses by SQNR on samples of neither calibration nor evaluation (on those of the
 calibration where there are no more), and keeps the default's INT8 nodes. "Coverage of" a rival is our default with the nodes float that the rival leaves float,
 and no others: each model of its own placement, so the two are compared at equal coverage. Our default is no worse than
-a rival when the 95 % interval of the difference between the two, sample by sample, reaches zero. The rivals run in an environment of their own, made at --venv. The last line is one JSON object; its
-"models" gives SQNR in dB of the default, of the best of our own calibrators (an oracle, which sees the evaluation), and
-of the best rival.
+a rival when the 95 % interval of the difference between the two, sample by sample, reaches zero. Every rival runs in an
+environment of its own, made below --venv. The last line is one JSON object; its "models" gives SQNR in dB of the default,
+of the best of our own calibrators (an oracle, which sees the evaluation), and of the best rival; its "candidates" what
+every way of every rival reached.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from glob import escape
@@ -31,7 +32,7 @@ from pathlib import Path
 import numpy as np
 from accuracy_data import HARD, MODELS, SMALL, Array, Subject, subject
 from checkout import ROOT
-from environment import environment
+from environment import RIVALS, rival
 
 from qdqtool.backends.ort import open_runner
 from qdqtool.core.recipe import Recipe
@@ -47,8 +48,17 @@ from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.sweep import SweepRequest, sweep
 from qdqtool.trt.ops import PRODUCTS
 
-PACKAGES = ("onnxruntime==1.31.*", "nvidia-modelopt[onnx]==0.47.*")
-RIVALS = {"onnxruntime": ("minmax", "entropy", "percentile"), "modelopt": ("max", "entropy")}
+WAYS = {
+    "onnxruntime": ("minmax", "entropy", "percentile"),
+    "modelopt": ("max", "entropy"),
+    "aimet": ("min_max", "tf_enhanced", "tf_enhanced+cle", "min_max+seqmse", "tf_enhanced+adaround"),
+    "quark": (
+        *("minmax", "percentile", "minmse", "entropy", "layerwise"),
+        *("percentile+bias", "percentile+cle", "percentile+adaround"),
+    ),
+}
+"""By rival, its calibrators, and what it can do beside one; the best of them is what it shows."""
+QUICK_RIVALS = ("onnxruntime", "modelopt")
 SPACE = {"calibrate.method": ["max", "mse", "percentile", "entropy"], "calibrate.bias": ["keep", "correct"]}
 HARDER = {
     "calibrate.method": ["max", "mse"],
@@ -75,6 +85,7 @@ class Result:
         note: calibrator or settings.
         error: why there is nothing.
         seconds: what making the model took.
+        tried: SQNR of all ways of a rival, or why there is none.
         right: the metric of each sample; not in the JSON.
     """
 
@@ -87,6 +98,7 @@ class Result:
     note: str = ""
     error: str = ""
     seconds: float = 0.0
+    tried: dict[str, float | str | None] = field(default_factory=dict, compare=False)
     right: Array | None = field(default=None, repr=False, compare=False)
 
 
@@ -142,11 +154,11 @@ class Judge:
 def main() -> int:
     """Print one table per model, then the verdicts."""
     options = _options()
-    python = None if options.no_rivals else environment(options.venv, PACKAGES)
+    pythons = {name: rival(options.venv, name) for name in options.rivals}
     results: dict[str, dict[str, Result]] = {}
     for name in options.only or (("mobilenet_v1_025_imagenet", "kws_dscnn") if options.quick else MODELS):
         case = subject(name, options.models, *_counts(name, options))
-        results[name] = _measured(case, python, options)
+        results[name] = _measured(case, pythons, options)
         print(_table(case, results[name]), flush=True)
     verdicts = {name: _verdict(name, found) for name, found in results.items()}
     print(
@@ -177,15 +189,26 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="two models, few samples")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these models only")
     parser.add_argument("--models", type=Path, default=ROOT.parent / "shared" / "models")
-    parser.add_argument("--venv", type=Path, default=ROOT / "runs" / "rivals", help="the rivals' environment")
+    parser.add_argument(
+        "--venv", type=Path, default=ROOT / "runs" / "rivals", help="folder of the rivals' environments"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "accuracy", help="folder of the models")
     parser.add_argument("--samples", type=int, default=400, help="largest number of pictures to evaluate")
     parser.add_argument("--no-sweep", action="store_true")
-    parser.add_argument("--no-rivals", action="store_true")
-    return parser.parse_args()
+    parser.add_argument("--no-rivals", action="store_const", const=(), dest="rivals")
+    parser.add_argument(
+        "--rivals", nargs="+", choices=WAYS, metavar="NAME", help=f"these only: {', '.join(WAYS)}"
+    )
+    parser.add_argument("--rival-s", type=int, default=1800, help="seconds that one way of a rival may take")
+    options = parser.parse_args()
+    if options.rivals is None:
+        options.rivals = QUICK_RIVALS if options.quick else tuple(WAYS)
+    return options
 
 
-def _measured(case: Subject, python: Path | None, options: argparse.Namespace) -> dict[str, Result]:
+def _measured(
+    case: Subject, pythons: Mapping[str, Path | None], options: argparse.Namespace
+) -> dict[str, Result]:
     work = options.out / case.name
     work.mkdir(parents=True, exist_ok=True)
     data = work / "calibration.npz"
@@ -203,28 +226,29 @@ def _measured(case: Subject, python: Path | None, options: argparse.Namespace) -
         results[f"{METHOD_PREFIX}{method}"] = _tried(
             lambda single=single, method=method: _ours(judge, case, single, data, work / f"{method}.onnx")
         )
-    for rival in RIVALS if python else ():
-        path, results[rival] = _rival(judge, case, recipe, (str(python), rival, data, work))
-        if path and not results[rival].error:
-            left = _left_float(case.model, path)
-            more = (*recipe.place.exclude, *map(escape, left))
-            alike = recipe.model_copy(
-                update={
-                    "place": recipe.place.model_copy(
-                        update={
-                            "exclude": more,
-                            "last_layer": "int8",
-                            "first_layer": "int8",
-                            "skip_rules": OURS_ALONE,
-                        }
-                    )
-                }
-            )
-            target = work / f"like-{rival}.onnx"
-            results[f"default, coverage of {rival}"] = _tried(
+    for name, python in pythons.items():
+        if python is None:
+            results[name] = Result(error="cannot be installed here")
+            continue
+        path, results[name] = _rival(judge, case, recipe, (str(python), name, data, work), options.rival_s)
+        if path and not results[name].error:
+            alike = _like(recipe, _left_float(case.model, path))
+            target = work / f"like-{name}.onnx"
+            results[f"default, coverage of {name}"] = _tried(
                 lambda alike=alike, target=target: _ours(judge, case, alike, data, target)
             )
     return results
+
+
+def _like(recipe: Recipe, left: Sequence[str]) -> Recipe:
+    """The recipe with these nodes float, and no others."""
+    changes = {
+        "exclude": (*recipe.place.exclude, *map(escape, left)),
+        "last_layer": "int8",
+        "first_layer": "int8",
+        "skip_rules": OURS_ALONE,
+    }
+    return recipe.model_copy(update={"place": recipe.place.model_copy(update=changes)})
 
 
 def _tried(make: Callable[[], Result]) -> Result:
@@ -275,34 +299,48 @@ def _swept(judge: Judge, case: Subject, data: Path, work: Path) -> Result:
 
 
 def _rival(
-    judge: Judge, case: Subject, recipe: Recipe, call: tuple[str, str, Path, Path]
+    judge: Judge, case: Subject, recipe: Recipe, call: tuple[str, str, Path, Path], most_s: int
 ) -> tuple[Path | None, Result]:
-    """The rival's best calibrator by SQNR, and its model."""
-    python, rival, data, work = call
-    best: tuple[Path | None, Result] = (None, Result(error="nothing worked"))
-    for calibrator in RIVALS[rival]:
-        target = work / f"{rival}-{calibrator}.onnx"
-        operators = ",".join(recipe.place.ops)
-        command = [python, str(ROOT / "benchmarks" / "rival_ranges.py"), rival, calibrator, str(case.model)]
-        target.unlink(missing_ok=True)
-        started = time.perf_counter()
+    """The rival's best way by SQNR, and its model; a way that takes longer counts as failed."""
+    python, name, data, work = call
+    found: dict[str, tuple[Path, Result]] = {}
+    tried: dict[str, float | str | None] = {}
+    for way in WAYS[name]:
+        target = work / f"{name}-{way}.onnx"
+        result = _one_way(judge, case, recipe, (python, name, way, data, target), most_s)
+        tried[way] = result.error or result.sqnr_db
+        print(f"{case.name} {name} {way}: {tried[way]} ({result.seconds:g} s)", file=sys.stderr, flush=True)
+        if not result.error:
+            found[way] = (target, result)
+    if not found:
+        return None, Result(error=str(next(iter(tried.values()))), tried=tried)
+    path, result = max(found.values(), key=lambda one: one[1].sqnr_db or -np.inf)
+    return path, replace(result, tried=tried)
+
+
+def _one_way(
+    judge: Judge, case: Subject, recipe: Recipe, call: tuple[str, str, str, Path, Path], most_s: int
+) -> Result:
+    python, name, way, data, target = call
+    script = str(ROOT / "benchmarks" / "rival_ranges.py")
+    target.unlink(missing_ok=True)
+    started = time.perf_counter()
+    try:
         done = subprocess.run(
-            [*command, str(data), str(target), operators],
+            [python, script, name, way, str(case.model), str(data), str(target), ",".join(recipe.place.ops)],
             check=False,
             capture_output=True,
             text=True,
-            cwd=work,
+            cwd=target.parent,
+            timeout=most_s,
         )
-        seconds = time.perf_counter() - started
-        if done.returncode or not target.exists():
-            said = (done.stderr.strip().splitlines() or ["no output"])[-1][:200]
-            best = best if best[0] else (None, Result(error=f"{calibrator}: {said}"))
-            continue
-        found = _tried(lambda target=target, note=calibrator, s=seconds: judge.result(target, note, s))
-        print(f"{case.name} {rival} {calibrator}: {found.sqnr_db}", file=sys.stderr, flush=True)
-        if best[0] is None or (found.sqnr_db or -np.inf) > (best[1].sqnr_db or -np.inf):
-            best = (target, found)
-    return best
+    except subprocess.TimeoutExpired:
+        return Result(error=f"not finished after {most_s} s", seconds=most_s)
+    seconds = round(time.perf_counter() - started, 1)
+    if done.returncode or not target.exists():
+        said = (done.stderr.strip().splitlines() or ["no output"])[-1][:200]
+        return Result(error=f"{way}: {said}", seconds=seconds)
+    return _tried(lambda: judge.result(target, way, seconds))
 
 
 def _left_float(model: Path, path: Path) -> tuple[str, ...]:

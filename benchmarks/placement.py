@@ -3,8 +3,8 @@
     python benchmarks/placement.py [--quick] [--types fp32|fp16] [--only NAME ...] [--shared ../shared] [--venv DIR]
 
 Every network is quantized by the three, all with the largest magnitudes of the same samples, built with TensorRT for
-RTX for SM86, audited, and compared with its float self on other samples. The rivals live in an environment of their
-own, which is made at the first run (some gigabytes, because modelopt needs torch).
+RTX for SM86, audited, and compared with its float self on other samples. The rivals live in environments of their
+own, which are made at the first run (some gigabytes, because modelopt needs torch).
 
 Per tool: INT8 compute nodes, kernels, kernels that only convert, MB of activations as dumped and with epilogues
 fused, SQNR of the worst output, top-1 where there are labels. Where a rival leaves other nodes float than we do, a row
@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from checkout import ROOT
-from environment import environment
+from environment import rival as rival_python
 from families import FAMILIES
 from ruamel.yaml import YAML
 
@@ -60,10 +60,6 @@ from qdqtool.graph.qdq.insert import insert
 from qdqtool.placement.decide import decide
 
 HERE = ROOT / "benchmarks"
-PACKAGES = (
-    "torch==2.13.0", "nvidia-modelopt==0.47.0", "onnx", "onnxruntime==1.31.1", "onnxslim", "onnx-graphsurgeon",
-    "polygraphy", "onnxconverter-common", "lief", "cppimport", "ml_dtypes", "onnxscript",
-)  # fmt: skip
 OURS = "ours"
 RIVALS = ("modelopt", "onnxruntime")
 CHOOSY = ("gemv", "narrow", "squeeze_excite")
@@ -99,7 +95,7 @@ class Network:
 
 def main() -> int:
     options = _options()
-    rivals = environment(options.venv, PACKAGES)
+    pythons = {name: rival_python(options.venv, name) for name in RIVALS}
     results: dict[str, dict[str, Result]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in options.only or (QUICK if options.quick else (*FAMILIES, *_entries())):
@@ -109,7 +105,7 @@ def main() -> int:
             results[name] = {OURS: _ours(network, work, options.types)}
             for rival in RIVALS:
                 if options.types == "fp32" or rival == "modelopt":
-                    theirs = _theirs(rival, rivals, network, work, options.types)
+                    theirs = _theirs(rival, pythons[rival], network, work, options.types)
                     results[name][rival] = theirs
                     if not theirs.error and set(theirs.floats) != set(results[name][OURS].floats):
                         same = _ours(network, work, options.types, _as(theirs, results[name][OURS]))
@@ -127,7 +123,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--types", choices=("fp32", "fp16"), default="fp32", help="type of the float part")
     parser.add_argument("--only", nargs="*", default=[], help="names of networks")
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with models/")
-    parser.add_argument("--venv", type=Path, default=ROOT / "runs" / "rivals", help="the rivals' environment")
+    parser.add_argument(
+        "--venv", type=Path, default=ROOT / "runs" / "rivals", help="folder of the rivals' environments"
+    )
     return parser.parse_args()
 
 
@@ -199,7 +197,9 @@ def _ours(network: Network, work: Path, types: str, options: PlacementOptions | 
     return _measure(path, network, work / "ours")
 
 
-def _theirs(rival: str, python: Path, network: Network, work: Path, types: str) -> Result:
+def _theirs(rival: str, python: Path | None, network: Network, work: Path, types: str) -> Result:
+    if python is None:
+        return Result(error="cannot be installed here")
     path, data = work / f"{rival}.onnx", work / "calibration.npz"
     if not data.exists():
         feeds = [sample.feeds for sample in network.calibration]

@@ -8,28 +8,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import textwrap
-import venv
 from pathlib import Path
 from typing import Any
 
-PACKAGES: dict[str, tuple[str, ...]] = {
-    "onnxruntime": ("onnxruntime==1.31.1", "onnx", "sympy"),
-    "modelopt": (
-        *("nvidia-modelopt==0.47.0", "torch==2.13.0", "onnx", "onnxruntime==1.31.1", "onnx-graphsurgeon"),
-        *(
-            "onnxconverter-common",
-            "onnxscript",
-            "onnxslim",
-            "polygraphy",
-            "lief",
-            "ml-dtypes",
-            "cppimport",
-            "sympy",
-        ),
-    ),
-}
+from environment import rival
+
 METHODS = {"onnxruntime": ("minmax", "entropy", "percentile"), "modelopt": ("max", "entropy")}
 TIMEOUT_S = 3600
 
@@ -87,28 +71,13 @@ _DRIVERS = {
 def measure(model: Path, data: Path, *, samples: int, batch: int, folder: Path) -> dict[str, Any]:
     """Figures of every rival and method on one network; modelopt chooses its batches itself."""
     found: dict[str, Any] = {}
-    for rival, methods in METHODS.items():
-        python = _environment(rival, folder)
+    for name, methods in METHODS.items():
+        python = rival(folder, name)
         for method in methods:
             words = (str(model), str(data), method, str(samples), str(batch))
             failed = {"failed": "cannot be installed"}
-            found[f"{rival} {method}"] = failed if python is None else _run(python, rival, words)
+            found[f"{name} {method}"] = failed if python is None else _run(python, name, words)
     return found
-
-
-def _environment(rival: str, folder: Path) -> Path | None:
-    """The interpreter of a rival's environment; None when it cannot be installed."""
-    place = folder / f"env-{rival}"
-    python = place / "bin" / "python"
-    if (place / "ready").exists():
-        return python
-    print(f"installing {rival}", file=sys.stderr, flush=True)
-    venv.create(place, with_pip=True)
-    done = subprocess.run([str(python), "-m", "pip", "install", "-q", *PACKAGES[rival]], check=False)
-    if done.returncode:
-        return None
-    (place / "ready").touch()
-    return python
 
 
 def _run(python: Path, rival: str, words: tuple[str, ...]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class TensorRange:
     high: float | None = None
     method: str = "max"
     note: str = ""
-    gain_db: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
+    gain_db: float | None = None
     format: Annotated[NamedFormat, Field(exclude_if=lambda value: value == INT8)] = INT8
     block: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
 
