@@ -23,14 +23,14 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from glob import escape
 from pathlib import Path
 
 import numpy as np
-from accuracy_data import HARD, MODELS, SMALL, Array, Subject, subject
+from accuracy_data import HARD, MODELS, SMALL, Array, Subject, stranger, subject
 from checkout import ROOT
 from environment import RIVALS, rival
 
@@ -66,6 +66,11 @@ HARDER = {
     "calibrate.bias": ["keep", "correct"],
 }
 """What the sweep searches; another space, and the ranges of two nodes, where it must beat the defaults."""
+EVERY_WAY = {
+    "weights.rounding": ("nearest", "gptq", "adaround", "seqmse"),
+    "weights.equalize": ("cross-layer", "smooth"),
+}
+"""What else `auto` could have done, with the calibrator that it chooses then."""
 METHOD_PREFIX = "method "
 """Before the name of each of our own calibrators; the best of them is the oracle, which sees the evaluation."""
 OURS_ALONE = ("narrow", "gemv")
@@ -117,14 +122,11 @@ class Judge:
         )
 
     def result(self, path: Path, note: str, seconds: float) -> Result:
-        """What the model in `path` does."""
+        """What the model in `path` does; several outputs weigh the same."""
         outputs = self._outputs(path)
         right = self._rightness(outputs)
-        signal = sum(float(np.square(a.astype(np.float64)).sum()) for a in self._plain)
-        noise = sum(
-            float(np.square(a.astype(np.float64) - b).sum())
-            for a, b in zip(self._plain, outputs, strict=True)
-        )
+        shares = [self._noise(outputs, number) for number in range(len(self._plain[0]))]
+        noise = float(np.mean([share for share in shares if share is not None]))
         low, high = _interval(right - self._right)
         view = load(path).view
         nodes = _compute(view)
@@ -132,7 +134,7 @@ class Judge:
             value=float(right.mean()),
             low=low,
             high=high,
-            sqnr_db=10 * float(np.log10(signal / noise)) if noise else float("inf"),
+            sqnr_db=-10 * float(np.log10(noise)) if noise else float("inf"),
             int8=sum(_is_int8(node, view) for node in nodes),
             total=len(nodes),
             note=note,
@@ -140,15 +142,23 @@ class Judge:
             right=right,
         )
 
-    def _outputs(self, path: Path) -> list[Array]:
-        runner = open_runner(path, description=path.name, crowded=True)
-        (name,) = runner.outputs
-        with ThreadPoolExecutor(runner.at_once) as pool:
-            return list(pool.map(lambda feeds: runner.run(feeds)[name], self._case.evaluation))
+    def _noise(self, outputs: list[list[Array]], number: int) -> float | None:
+        """Energy of the differences of one output over its own; None for an output that is always zero."""
+        pairs = [(a[number].astype(np.float64), b[number]) for a, b in zip(self._plain, outputs, strict=True)]
+        signal = sum(float(np.square(a).sum()) for a, _ in pairs)
+        return sum(float(np.square(a - b).sum()) for a, b in pairs) / signal if signal else None
 
-    def _rightness(self, outputs: list[Array]) -> Array:
+    def _outputs(self, path: Path) -> list[list[Array]]:
+        runner = open_runner(path, description=path.name, crowded=True)
+        with ThreadPoolExecutor(runner.at_once) as pool:
+            made = pool.map(runner.run, self._case.evaluation)
+            return [[values[name] for name in runner.outputs] for values in made]
+
+    def _rightness(self, outputs: list[list[Array]]) -> Array:
         pairs = zip(self._plain, outputs, strict=True)
-        return np.array([self._case.right(a, b, number) for number, (a, b) in enumerate(pairs)], np.float64)
+        return np.array(
+            [self._case.right(a[0], b[0], number) for number, (a, b) in enumerate(pairs)], np.float64
+        )
 
 
 def main() -> int:
@@ -156,8 +166,8 @@ def main() -> int:
     options = _options()
     pythons = {name: rival(options.venv, name) for name in options.rivals}
     results: dict[str, dict[str, Result]] = {}
-    for name in options.only or (("mobilenet_v1_025_imagenet", "kws_dscnn") if options.quick else MODELS):
-        case = subject(name, options.models, *_counts(name, options))
+    for case in _subjects(options):
+        name = case.name
         results[name] = _measured(case, pythons, options)
         print(_table(case, results[name]), flush=True)
     verdicts = {name: _verdict(name, found) for name, found in results.items()}
@@ -177,17 +187,33 @@ def main() -> int:
     return 0
 
 
+def _subjects(options: argparse.Namespace) -> Iterator[Subject]:
+    quick = ("mobilenet_v1_025_imagenet", "kws_dscnn")
+    for name in options.only or (() if options.files else quick if options.quick else MODELS):
+        yield subject(name, options.models, *_counts(name, options))
+    for words in options.files:
+        model, _, data = words.partition("=")
+        yield stranger(Path(model), Path(data), *_counts("", options))
+
+
 def _counts(name: str, options: argparse.Namespace) -> tuple[int, int]:
     """Samples to calibrate on and to evaluate; where they are small, as many as there are."""
     if options.quick:
         return 16, 48
-    return (256, 2000) if name in SMALL else (64, options.samples)
+    return (256, 2000) if name in SMALL else (options.calibration, options.samples)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Compare the accuracy of INT8 models of several tools.")
     parser.add_argument("--quick", action="store_true", help="two models, few samples")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these models only")
+    parser.add_argument(
+        "--files",
+        nargs="+",
+        metavar="MODEL=DATA",
+        default=(),
+        help="other models, each with its inputs as .npz",
+    )
     parser.add_argument("--models", type=Path, default=ROOT.parent / "shared" / "models")
     parser.add_argument(
         "--venv", type=Path, default=ROOT / "runs" / "rivals", help="folder of the rivals' environments"
@@ -195,9 +221,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "accuracy", help="folder of the models")
     parser.add_argument("--samples", type=int, default=400, help="largest number of pictures to evaluate")
     parser.add_argument("--no-sweep", action="store_true")
+    parser.add_argument("--every-way", action="store_true", help="roundings and equalizations too")
     parser.add_argument("--no-rivals", action="store_const", const=(), dest="rivals")
     parser.add_argument(
         "--rivals", nargs="+", choices=WAYS, metavar="NAME", help=f"these only: {', '.join(WAYS)}"
+    )
+    parser.add_argument("--ways", nargs="+", metavar="WAY", default=(), help="these ways of the rivals only")
+    parser.add_argument(
+        "--calibration", type=int, default=64, help="largest number of pictures to calibrate on"
     )
     parser.add_argument("--rival-s", type=int, default=1800, help="seconds that one way of a rival may take")
     options = parser.parse_args()
@@ -214,7 +245,7 @@ def _measured(
     data = work / "calibration.npz"
     np.savez(data, **case.calibration)
     judge = Judge(case)
-    recipe = recipes.load(case.recipe, case.changes)
+    recipe = recipes.load(case.recipe or None, case.changes)
     results = {"FP32": judge.reference}
     results["default"] = _tried(lambda: _ours(judge, case, recipe, data, work / "default.onnx"))
     if not options.no_sweep:
@@ -226,11 +257,17 @@ def _measured(
         results[f"{METHOD_PREFIX}{method}"] = _tried(
             lambda single=single, method=method: _ours(judge, case, single, data, work / f"{method}.onnx")
         )
+    for section, values in EVERY_WAY.items() if options.every_way else ():
+        for value in values:
+            other = recipes.load(case.recipe or None, (*case.changes, f"{section}={value}"))
+            results[f"{METHOD_PREFIX}{value}"] = _tried(
+                lambda other=other, value=value: _ours(judge, case, other, data, work / f"{value}.onnx")
+            )
     for name, python in pythons.items():
         if python is None:
             results[name] = Result(error="cannot be installed here")
             continue
-        path, results[name] = _rival(judge, case, recipe, (str(python), name, data, work), options.rival_s)
+        path, results[name] = _rival(judge, case, recipe, (str(python), name, data, work), options)
         if path and not results[name].error:
             alike = _like(recipe, _left_float(case.model, path))
             target = work / f"like-{name}.onnx"
@@ -266,7 +303,7 @@ def _ours(judge: Judge, case: Subject, recipe: Recipe, data: Path, target: Path)
     method = recipe.calibrate.method
     table = job.tables(job.collect(job.collect_options([method]), None), [method])[method]
     save(insert(job.model, job.placement, table, recipe.insert), target)
-    note = f"{recipe.name}: {method}, weights {recipe.calibrate.weights}, bias {recipe.calibrate.bias}"
+    note = f"{recipe.name or 'no recipe'}: {method}, weights {recipe.calibrate.weights}, bias {recipe.calibrate.bias}"
     return judge.result(target, note, time.perf_counter() - started)
 
 
@@ -299,15 +336,21 @@ def _swept(judge: Judge, case: Subject, data: Path, work: Path) -> Result:
 
 
 def _rival(
-    judge: Judge, case: Subject, recipe: Recipe, call: tuple[str, str, Path, Path], most_s: int
+    judge: Judge,
+    case: Subject,
+    recipe: Recipe,
+    call: tuple[str, str, Path, Path],
+    options: argparse.Namespace,
 ) -> tuple[Path | None, Result]:
-    """The rival's best way by SQNR, and its model; a way that takes longer counts as failed."""
+    """The rival's best way by SQNR, and its model; a way that takes too long counts as failed."""
     python, name, data, work = call
     found: dict[str, tuple[Path, Result]] = {}
     tried: dict[str, float | str | None] = {}
-    for way in WAYS[name]:
+    for way in options.ways or WAYS[name]:
+        if way not in WAYS[name]:
+            continue
         target = work / f"{name}-{way}.onnx"
-        result = _one_way(judge, case, recipe, (python, name, way, data, target), most_s)
+        result = _one_way(judge, case, recipe, (python, name, way, data, target), options.rival_s)
         tried[way] = result.error or result.sqnr_db
         print(f"{case.name} {name} {way}: {tried[way]} ({result.seconds:g} s)", file=sys.stderr, flush=True)
         if not result.error:

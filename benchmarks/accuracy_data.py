@@ -50,7 +50,7 @@ class Subject:
     Attributes:
         name: folder of the model.
         model: float ONNX file.
-        recipe: shipped recipe.
+        recipe: shipped recipe; "" for none.
         changes: changes of the recipe that the model needs.
         calibration: model inputs that everybody calibrates on, samples along the first axis.
         selection: model inputs that a sweep chooses on: others than the calibration's where there are enough.
@@ -120,6 +120,35 @@ def subject(name: str, models: Path, calibrate: int, evaluate: int) -> Subject:
         evaluation=tuple(dict(sample.feeds) for sample in taken),
         right=_agrees if "coco" in entry else lambda _, output, n: 100.0 * (output.argmax() == truth[n]),
         metric="agreement" if "coco" in entry else "top1",
+    )
+
+
+def stranger(model: Path, data: Path, calibrate: int, evaluate: int) -> Subject:
+    """Any model with ready inputs in an .npz, without labels: the first rows calibrate, others, from all over the rest, judge.
+
+    Quantized without a recipe; right is an output whose largest value stands where the float model has it.
+    """
+    with np.load(data, allow_pickle=False) as stored:
+        rows = {name: stored[name] for name in stored.files}
+    count = len(next(iter(rows.values())))
+    rest = range(calibrate, count)
+    ready = [
+        {name: values[row : row + 1] for name, values in rows.items()} for row in range(min(count, calibrate))
+    ]
+    judging = [
+        {name: values[row : row + 1] for name, values in rows.items()}
+        for row in rest[:: max(1, len(rest) // evaluate)][:evaluate]
+    ]
+    known = {_content(feeds) for feeds in ready}
+    return Subject(
+        name=model.stem,
+        model=model,
+        recipe="",
+        changes=(),
+        **_shared_out(ready, calibrate),
+        evaluation=tuple(feeds for feeds in judging if _content(feeds) not in known),
+        right=lambda reference, output, _: 100.0 * (reference.argmax() == output.argmax()),
+        metric="agreement",
     )
 
 
