@@ -356,7 +356,7 @@ def _rival(
         if not result.error:
             found[way] = (target, result)
     if not found:
-        return None, Result(error=str(next(iter(tried.values()))), tried=tried)
+        return None, Result(error=str(next(iter(tried.values()), "no way of it was asked for")), tried=tried)
     path, result = max(found.values(), key=lambda one: one[1].sqnr_db or -np.inf)
     return path, replace(result, tried=tried)
 
