@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 DAMPING: Final = 0.01
 """Share of the mean energy that is added to every input's: samples never show all directions."""
 _MOVES: Final = 1024
-"""Weights of a row that go to their other neighbour, at most; about 6 % do, up to 55 of a row on three networks."""
+"""Weights of a row that go to their other neighbour, at most: far more than do."""
 _LEAST: Final = 1e-6
 """What a move must lower the error by, as a share of it: less is within the rounding of float32."""
 _ELEMENTS: Final = 4 << 20

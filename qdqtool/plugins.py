@@ -169,7 +169,7 @@ class Registry:
 
 @cache
 def _modules(folders: tuple[str, ...]) -> tuple[str, ...]:
-    """Names of the public modules in these folders, sorted; a run asks some 300 times."""
+    """Names of the public modules in these folders, sorted; a run asks often."""
     return tuple(
         sorted(module.name for module in pkgutil.iter_modules(folders) if not module.name.startswith("_"))
     )

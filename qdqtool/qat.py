@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.api.inputs import AnyPath, RecipeInput, SettingsInput, path_of, recipe_of
+from qdqtool.api.inputs import AnyPath, RecipeInput, SettingsInput, recipe_of
 from qdqtool.api.progress import public
 from qdqtool.backends.torch_qat.presence import need_torch
 from qdqtool.core.calibration import CalibrationTable
@@ -30,6 +30,7 @@ from qdqtool.core.kinds import PLACEMENT
 from qdqtool.core.placement import Placement
 from qdqtool.core.qat import UntrainedSlot
 from qdqtool.errors import UsageError
+from qdqtool.io.files import path_of
 
 if TYPE_CHECKING:
     from qdqtool.backends.torch_qat.model import PreparedModel

@@ -16,9 +16,10 @@ from qdqtool.api.inputs import (
     SamplesInput,
     SettingsInput,
     architectures_of,
+    count_of,
     labels_file,
     model_files,
-    path_of,
+    number_of,
     recipe_of,
     samples_of,
     words_of,
@@ -49,9 +50,10 @@ from qdqtool.engine.diff import Explored
 from qdqtool.engine.diff import compare as compare_engines
 from qdqtool.engine.read import read as read_layers
 from qdqtool.engine.view import view
-from qdqtool.errors import InputFileError, UsageError
+from qdqtool.errors import InputFileError, QdqError, UsageError
 from qdqtool.graph.onnx_io.deferred import whole
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.io.files import path_of
 from qdqtool.pipeline.autofix.run import FixRequest
 from qdqtool.pipeline.autofix.run import fix as search_fixes
 from qdqtool.pipeline.autofix.run import recipe_of as recipe_beside
@@ -67,6 +69,7 @@ ShapesInput = Mapping[str, "Shape | tuple[Shape, Shape, Shape]"]
 """Shapes of dynamic inputs: {"image": (1, 3, 224, 224)}, or smallest, usual and largest:
 {"image": ((1, 3, 224, 224), (4, 3, 224, 224), (8, 3, 224, 224))}."""
 LayersInput = AnyPath | Engine | BuiltEngine
+_SHAPES_FIX = 'pass shapes={"image": (1, 3, 224, 224)}'
 _ENGINE_FILES = frozenset({".log", ".txt", ".json"})
 """Endings of files that tell of an engine, and are no models."""
 
@@ -130,20 +133,19 @@ def _spelled(shapes: object, end: int) -> dict[str, tuple[int, ...]]:
     if shapes is None:
         return {}
     if not isinstance(shapes, Mapping):
-        raise UsageError(
-            f"shapes cannot be of type {type(shapes).__name__}",
-            fix='pass {"image": (1, 3, 224, 224)}',
-            where="shapes",
-        )
+        raise UsageError(f"cannot be of type {type(shapes).__name__}", fix=_SHAPES_FIX, where="shapes")
     found = {}
     for name, shape in shapes.items():
-        chosen = shape[end] if len(shape) == 3 and not all(isinstance(dim, int) for dim in shape) else shape
-        if not all(isinstance(dim, int) and dim >= 0 for dim in chosen):
-            raise UsageError(
-                f"{shape!r} is no shape", fix='pass {"image": (1, 3, 224, 224)}', where=f"shapes[{name!r}]"
-            )
+        several = isinstance(shape, Sequence) and len(shape) == 3 and not _is_shape(shape)
+        chosen = shape[end] if several else shape
+        if not _is_shape(chosen):
+            raise UsageError(f"{shape!r} is no shape", fix=_SHAPES_FIX, where=f"shapes[{name!r}]")
         found[str(name)] = tuple(chosen)
     return found
+
+
+def _is_shape(value: object) -> bool:
+    return isinstance(value, Sequence) and all(isinstance(dim, int) and dim >= 0 for dim in value)
 
 
 def _build_recipe(
@@ -175,7 +177,10 @@ def _built(path: Path, folder: Path, recipe: Recipe, shapes: _Shapes, shown: Pro
         usual = {name: array.shape for name, array in first.feeds.items()}
     else:
         usual = dict(usual_shapes(inputs) if low or opt or high else shapes_of(model))
-    found, notes = profiles(inputs, low, opt, high, usual)
+    try:
+        found, notes = profiles(inputs, low, opt, high, usual)
+    except UsageError as error:
+        raise UsageError(error.what, fix=_SHAPES_FIX, where="shapes") from error
     plugin: Builder = BUILDERS.load(options.builder)
     request = BuildRequest(
         model=path,
@@ -238,8 +243,8 @@ def audit(
     ignored = words_of(ignore, "ignore")
     if isinstance(model, (str, PathLike)) and Path(model).is_dir():
         return _audited_folder(Path(model), ignored)
-    if isinstance(placement, (str, PathLike)):
-        placement = PLACEMENT.read(Path(placement))
+    if placement is not None and not isinstance(placement, Placement):
+        placement = PLACEMENT.read(path_of(placement, "placement", "what `place` returned"))
     chosen = _build_recipe(recipe_of(None), sm, None, "")
     targets: tuple[str, ...] = tuple(f"sm{word}" for word in chosen.build.sm) if sm is not None else ()
     if layers is None and isinstance(model, (str, PathLike)) and _ENGINE_FILES & set(Path(model).suffixes):
@@ -322,6 +327,11 @@ def fix(
         UsageError: the subject has no Q/DQ, or `out` is not new.
         BuildError: the subject itself cannot be built.
     """
+    bounds = Bounds(
+        builds=count_of(budget, "budget", 0),
+        seconds=None if seconds is None else number_of(seconds, "seconds"),
+        max_drop=number_of(max_drop, "max_drop"),
+    )
     with (
         model_files(model) as (path,),
         labels_file(labels) as label_file,
@@ -336,7 +346,7 @@ def fix(
             recipe=recipe_of(recipe if recipe is not None else method, settings, trust=trust, labels=labels),
             samples=samples_of(samples) or "random:8",
             labels=label_file,
-            bounds=Bounds(builds=budget, seconds=seconds, max_drop=max_drop),
+            bounds=bounds,
         )
         report, findings = search_fixes(request, shown.step("build"))
         made = load(place / "model.qdq.onnx")
@@ -397,8 +407,13 @@ def _engine(layers: object) -> Engine:
     text = layers.layers if isinstance(layers, BuiltEngine) else layers
     if isinstance(text, str) and "\n" in text:
         with _folder() as folder:
-            (folder / "layers.txt").write_text(text, "utf-8")
-            return read_layers(folder / "layers.txt")
+            path = folder / "layers.txt"
+            path.write_text(text, "utf-8")
+            try:
+                return read_layers(path)
+            except QdqError as error:
+                error.say(lambda told: told.replace(str(path), "layers"))
+                raise
     return read_layers(path_of(text, "layers", "what `build` or `read_engine` returned"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import tempfile
@@ -47,18 +48,6 @@ SettingsInput = Mapping[str, Any] | Sequence[str]
 
 _LOGGER = logging.getLogger(__name__)
 _PLAIN = re.compile(r"[^\w.-]+")
-
-
-def path_of(value: object, name: str, otherwise: str = "") -> Path:
-    """The argument `name` as a path; `otherwise` says what else it may be.
-
-    Raises:
-        UsageError: it is none.
-    """
-    if isinstance(value, (str, os.PathLike)):
-        return Path(os.fspath(value))
-    fix = f"pass {otherwise}, or a path" if otherwise else "pass a path"
-    raise UsageError(f"{name} cannot be of type {type(value).__name__}", fix=fix, where=name)
 
 
 @contextmanager
@@ -106,7 +95,7 @@ def _written(model: object, folder: Path) -> Path:
         model = onnx_graphsurgeon.export_onnx(model)
     if not isinstance(model, onnx.ModelProto):
         raise UsageError(
-            f"a model cannot be read from {type(model).__name__}",
+            f"cannot be read from {type(model).__name__}",
             fix="pass a path, an onnx.ModelProto, an onnx_graphsurgeon.Graph, (torch module, example inputs), or what "
             "torch.export.export returned",
             where="model",
@@ -155,9 +144,7 @@ def words_of(value: object, name: str) -> tuple[str, ...]:
         found = tuple(value)
         if all(isinstance(word, (str, int)) for word in found):
             return tuple(map(str, found))
-    raise UsageError(
-        f"{name} cannot be of type {type(value).__name__}", fix="pass a list of words", where=name
-    )
+    raise UsageError(f"cannot be of type {type(value).__name__}", fix="pass a list of words", where=name)
 
 
 def count_of(value: object, name: str, least: int = 1) -> int:
@@ -168,7 +155,20 @@ def count_of(value: object, name: str, least: int = 1) -> int:
     """
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
         return value
-    raise UsageError(f"{name} is {value!r}", fix=f"pass a whole number from {least} on", where=name)
+    raise UsageError(f"is {value!r}", fix=f"pass a whole number from {least} on", where=name)
+
+
+def number_of(value: object, name: str) -> float:
+    """The argument `name` as a finite number.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
+        found = float(value)
+        if math.isfinite(found):
+            return found
+    raise UsageError(f"is {value!r}", fix="pass a number", where=name)
 
 
 def target_of(target: object, sm: Sequence[str] | str | float) -> Target:
@@ -181,7 +181,7 @@ def target_of(target: object, sm: Sequence[str] | str | float) -> Target:
         target = str(target)
     if not isinstance(target, str):
         raise UsageError(
-            f"target cannot be of type {type(target).__name__}",
+            f"cannot be of type {type(target).__name__}",
             fix='pass "rtx", "8", "10", "11" or "10.13"',
             where="target",
         )
@@ -211,7 +211,7 @@ def labels_file(labels: object) -> Iterator[str | None]:
             found = as_array(labels)
             if found.ndim != 1 or found.dtype.kind not in "iu":
                 raise UsageError(
-                    f"labels of shape {found.shape} and type {found.dtype} are no row of class indices",
+                    f"shape {found.shape} and type {found.dtype} are no row of class indices",
                     fix="pass one whole number per sample",
                     where="labels",
                 )
@@ -277,7 +277,7 @@ def spelled(recipe: RecipeInput | None, settings: SettingsInput) -> tuple[str | 
     if recipe is None or isinstance(recipe, (str, os.PathLike)):
         return None if recipe is None else os.fspath(recipe), changes
     raise UsageError(
-        f"a recipe cannot be read from {type(recipe).__name__}",
+        f"cannot be read from {type(recipe).__name__}",
         fix=f"pass one of {', '.join(recipes.names())}, a .yaml file, a dict or a Recipe",
         where="recipe",
     )
@@ -289,7 +289,7 @@ def _changes(settings: object) -> tuple[str, ...]:
     if isinstance(settings, Sequence) and not isinstance(settings, str):
         return tuple(map(str, settings))
     raise UsageError(
-        f"settings cannot be of type {type(settings).__name__}",
+        f"cannot be of type {type(settings).__name__}",
         fix='pass a dict such as {"place.first_layer": "float"}',
         where="settings",
     )

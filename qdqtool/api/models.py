@@ -16,7 +16,6 @@ from qdqtool.api.inputs import (
     fitting_recipe,
     labels_file,
     model_files,
-    path_of,
     recipe_of,
     samples_of,
     target_of,
@@ -34,6 +33,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import whole
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.io.files import path_of
 from qdqtool.pipeline.conversion import convert_file
 from qdqtool.pipeline.quantization import Quantization
 from qdqtool.pipeline.repair import RepairRequest, repair_file
@@ -225,7 +225,7 @@ def convert(
     ):
         target = Path(folder) / "model.onnx"
         found = convert_file(path, target, typed, samples_of(samples), shown.step("FP16 range"))
-        result = Converted(model=whole(load(target).proto), conversion=found)
+        result = Converted(model=whole(load(target).proto), notes=found.notes, conversion=found)
         _save_elsewhere(result, out, path)
         return result
 
@@ -320,6 +320,12 @@ def lint(
         UsageError: an unknown target or code.
     """
     asked = target_of(target, sm)
+    if not isinstance(ignore, Mapping | None):
+        raise UsageError(
+            f"cannot be of type {type(ignore).__name__}",
+            fix='pass {"QDQ101": "why it is accepted"}',
+            where="ignore",
+        )
     with model_files(model) as (path,):
         return lint_model(load(path), asked, select=words_of(select, "select"), waivers=ignore)
 

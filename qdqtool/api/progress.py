@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from importlib.util import find_spec
+from inspect import signature
 from typing import ParamSpec, TypeVar
 
 import qdqtool
@@ -23,10 +24,12 @@ ProgressInput = ProgressCallback | bool | None
 
 _SET = re.compile(r"(?<![\w-])--set[ =](?:'([^']+)'|(\S+?)(?=[\s),;]|$))")
 _SETS = re.compile(rf"{_SET.pattern}(?:\s{_SET.pattern})*")
-_OPTION = re.compile(r"(?<![\w-])--(?P<name>[a-z][a-z-]+)(?:[ =](?=[\w'\"<]))?")
+_OPTION = re.compile(r"(?<![\w-])--(?P<name>[a-z][a-z-]+)(?![\w-])(?:[ =](?=[\w'\"<]))?")
 _COMMAND = re.compile(r"`qdqtool (?P<name>[a-z]+)`")
 """A command without arguments; one with some is a line to be typed."""
-_NAMES = {"set": "settings", "max-shapes": "shapes", "min-shapes": "shapes", "opt-shapes": "shapes"}
+_SHAPES = re.compile(r"--min-shapes, --opt-shapes and --max-shapes")
+_NAMES = {"set": "settings", "float": "to_float", "int8": "to_int8"}
+"""Options whose argument is called otherwise."""
 
 
 class Progress:
@@ -72,7 +75,7 @@ def showing(progress: ProgressInput) -> Iterator[Progress]:
         return
     if progress is not None and not isinstance(progress, bool):
         raise UsageError(
-            f"progress cannot be of type {type(progress).__name__}",
+            f"cannot be of type {type(progress).__name__}",
             fix="pass a function of step, pieces done and pieces in all, or True for bars",
             where="progress",
         )
@@ -100,14 +103,26 @@ def showing(progress: ProgressInput) -> Iterator[Progress]:
 
 
 def public(function: Callable[P, R]) -> Callable[P, R]:
-    """A call of the API: what goes wrong below is told with the names of arguments instead of options."""
+    """A call of the API: what goes wrong below is told with the names of its arguments instead of options."""
+    known = frozenset(signature(function).parameters)
+
+    shapes = "shapes=" if "shapes" in known else "settings build.min_shapes, .opt_shapes and .max_shapes"
+
+    def argument(option: re.Match[str]) -> str:
+        """An option as the argument of this call; what the call does not take stays as it is typed in a command."""
+        name = _NAMES.get(option["name"], option["name"].replace("-", "_"))
+        return f"{name}=" if name in known else option[0]
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
         except QdqError as error:
-            error.say(lambda text: _COMMAND.sub(_call, _OPTION.sub(_argument, _SETS.sub(_settings, text))))
+            error.say(
+                lambda text: _COMMAND.sub(
+                    _call, _OPTION.sub(argument, _SHAPES.sub(shapes, _SETS.sub(_settings, text)))
+                )
+            )
             raise
 
     return call
@@ -121,8 +136,3 @@ def _settings(options: re.Match[str]) -> str:
 def _call(command: re.Match[str]) -> str:
     """A command as the call of the same name, where there is one."""
     return f"`qdqtool.{command['name']}`" if command["name"] in qdqtool.__all__ else command[0]
-
-
-def _argument(option: re.Match[str]) -> str:
-    name = option["name"]
-    return f"{_NAMES.get(name, name.replace('-', '_'))}="

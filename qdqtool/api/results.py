@@ -16,7 +16,7 @@ from qdqtool.core.placement import Placement
 from qdqtool.core.repair import RepairReport
 from qdqtool.core.showing import Shown
 from qdqtool.errors import UsageError
-from qdqtool.io.files import make_folder, write_bytes
+from qdqtool.io.files import make_folder, path_of, write_bytes
 
 if TYPE_CHECKING:
     import onnx
@@ -51,8 +51,9 @@ class ModelResult(Shown):
         from qdqtool.graph.onnx_io.save import save
 
         # No file of its own stands for a model in memory, so there is none that could be overwritten by mistake.
-        save(Model(proto=self.model, path=Path(os.devnull)), Path(path))
-        return Path(path)
+        place = path_of(path)
+        save(Model(proto=self.model, path=Path(os.devnull)), place)
+        return place
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the model, as plain lists, dicts, numbers and strings."""
@@ -162,7 +163,7 @@ class BuiltEngine(Shown):
         """
         from qdqtool.core.kinds import BUILD
 
-        folder = Path(path)
+        folder = path_of(path)
         if folder.is_file():
             raise UsageError("is a file", fix="pass a folder", where=str(folder))
         make_folder(folder)

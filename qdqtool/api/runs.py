@@ -21,7 +21,7 @@ from qdqtool.api.inputs import (
     fitting_recipe,
     labels_file,
     model_files,
-    path_of,
+    number_of,
     recipe_of,
     samples_of,
     words_of,
@@ -31,6 +31,7 @@ from qdqtool.core.comparison import Comparison
 from qdqtool.core.report import Report
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.sweep import Sweep
+from qdqtool.io.files import path_of
 from qdqtool.pipeline import limit
 from qdqtool.pipeline.comparing import Match, compare_match
 from qdqtool.pipeline.request import RunRequest
@@ -201,6 +202,10 @@ def sensitivity(
         UsageError: nothing is quantized, or mistakes in the arguments.
         InputFileError: a file is unreadable or does not fit.
     """
+    limits = Limit(
+        max_drop=None if max_drop is None else number_of(max_drop, "max_drop"),
+        min_sqnr=None if min_sqnr is None else number_of(min_sqnr, "min_sqnr"),
+    )
     with (
         model_files(model) as (path,),
         labels_file(labels) as label_file,
@@ -216,7 +221,7 @@ def sensitivity(
                 quick=count_of(quick, "quick"),
                 top=count_of(top, "top", 0),
                 groups=words_of(groups, "groups"),
-                limit=Limit(max_drop=max_drop, min_sqnr=min_sqnr),
+                limit=limits,
                 causes=causes,
             ),
             out=None if out is None else path_of(out, "out"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from difflib import get_close_matches
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext, stage
@@ -16,6 +17,7 @@ from qdqtool.core.findings import Finding, Verdict
 from qdqtool.core.placement import Placement
 from qdqtool.core.wording import counted
 from qdqtool.engine.optimum import about, at_optimum
+from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.plugins import Registry
@@ -53,7 +55,11 @@ def examine(
     """The audit of a scene that may also hold costs, times and another engine to compare with.
 
     Without a model the log of the build gives the verdicts, where there is one.
+
+    Raises:
+        UsageError: something is ignored that is no check.
     """
+    check_ignored(ignore)
     told = context.log if context.view is None else None
     return Audit(
         verdicts=verdicts_of_log(told, context.engine) if told else context.verdicts,
@@ -61,6 +67,30 @@ def examine(
         counts=counts(at_optimum(context.engine)),
         notes=_notes(context, float_view),
     )
+
+
+def check_ignored(ignore: tuple[str, ...]) -> None:
+    """Refuse names and codes that no check has.
+
+    Raises:
+        UsageError: there is one.
+    """
+    if not ignore:
+        return
+    known = known_checks()
+    for word in ignore:
+        if word not in known:
+            close = get_close_matches(word, known, n=1)
+            raise UsageError(
+                f"no check has the code or the name {word!r}",
+                fix=f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}",
+                where="--ignore",
+            )
+
+
+def known_checks() -> tuple[str, ...]:
+    """Codes and names of all checks."""
+    return (*(CHECKS.load(name).code for name in CHECKS.usable()), *CHECKS.names())
 
 
 def with_findings(known: Audit, others: tuple[Finding, ...], ignore: tuple[str, ...] = ()) -> Audit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
@@ -17,21 +18,35 @@ State = Literal["works", "missing", "limited"]
 # Tensor cores multiply INT8 from Turing on; SM72 is Xavier, whose Volta cores do too.
 _INT8_CORES_FROM = 72
 _EXTRAS = {
-    "qat": ("torch",),
-    "qat-nvidia": ("nvidia-modelopt", "pytorch-quantization"),
-    "sweep": ("optuna",),
-    "cluster": ("distributed",),
+    "qat": ("torch", "onnxscript", "tensorboard"),
+    "qat-nvidia": ("nvidia-modelopt", "requests", "huggingface_hub", "pytorch-quantization"),
+    "sweep": ("optuna", "psycopg"),
+    "cluster": ("distributed", "cryptography"),
     "png": ("resvg-py",),
     "parquet": ("pyarrow",),
+    "zstd": ("zstandard",),
+    "dataframe": ("pandas",),
 }
 """Packages of the extras that are not builders."""
+_OTHERS = {
+    "polars": "the same",
+    "onnx-graphsurgeon": "graphs of its own kind, in and out of the Python calls",
+}
+"""Packages that are used where they are, and are in no extra."""
+_ZSTD_FROM = (3, 14)
+"""The Python that reads zstd by itself."""
 _USES = {
     "qat": "qdqtool qat run, your own training loop",
     "qat-nvidia": "qat.engine: NVIDIA's quantizers in place of our own",
     "cluster": "qdqtool calibrate --cluster, qdqtool sweep --cluster",
     "png": "charts and graphs as PNG; SVG needs nothing",
     "parquet": "tables of layers and events as Parquet; CSV needs nothing",
+    "zstd": "logs and dumps packed with zstd",
+    "dataframe": "results as data frames: to_dataframe()",
+    "psycopg": "studies of sweeps on PostgreSQL",
+    "tensorboard": "curves of a training",
 }
+"""What extras are for, and single packages of them that are for less."""
 _NEEDED = ("numpy", "onnx", "onnxruntime")
 
 
@@ -88,14 +103,18 @@ def take_inventory() -> Inventory:
         _builder("trtexec", "engines for the GPU here, timing, profiles", here=here),
     ]
     for extra, packages in _EXTRAS.items():
+        if extra == "zstd" and sys.version_info >= _ZSTD_FROM:
+            continue
+        fix = f"pip install 'qdqtool[{extra}]'"
         items += [
-            _package(name, _USES.get(extra, f"qdqtool {extra}"), f"pip install 'qdqtool[{extra}]'")
-            for name in packages
+            _package(name, _USES.get(name, _USES.get(extra, f"qdqtool {extra}")), fix) for name in packages
         ]
+    items += [_package(name, enables, f"pip install {name}") for name, enables in _OTHERS.items()]
     return Inventory(items=tuple(items))
 
 
 def _package(name: str, enables: str, fix: str) -> Item:
+    """One package of Python by its name in the index."""
     found = _version(name) or (_version("onnxruntime-gpu") if name == "onnxruntime" else None)
     if found is None:
         return Item(name=name, state="missing", detail="not installed", enables=enables, fix=fix)

@@ -119,7 +119,7 @@ def open_runner(
     The CPU takes what the execution provider does not. Not `faithful`, onnxruntime may put its own integer kernels in
     the place of Q/DQ patterns: right for measuring speed, wrong for judging accuracy. `crowded`, several samples run
     at a time and share the cores, which gets through many samples sooner than all cores on one sample would. Not
-    `optimized`, a graph runs node by node, which opens one of many thousand nodes in a second instead of a minute.
+    `optimized`, a graph runs node by node, which opens one of many thousand nodes far sooner.
     `threads` are those of one run; 0 leaves it to onnxruntime, or to `crowded`.
     onnxruntime's CPU has no BF16 kernels: such models run in FP32 with every result rounded, and the description
     says so.
@@ -142,7 +142,7 @@ def open_runner(
 def open_piece(model: bytes, *, description: str) -> OrtRunner:
     """A runner for one of many pieces of a network that are all kept open: what a run needs goes back behind it.
 
-    With an arena each would stay as large as its largest run (a layout detector of 100 layers: 4.0 instead of 1.5 GiB).
+    With an arena each would stay as large as its largest run.
 
     Raises:
         InputFileError: it holds what onnxruntime cannot run.

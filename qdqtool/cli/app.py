@@ -106,7 +106,7 @@ def application() -> typer.main.Typer | Any:
 
 @lru_cache(maxsize=2)
 def _assembled(plugins: tuple[tuple[str, Any], ...]) -> typer.main.Typer | Any:
-    """The command of these plugins; a process that runs many commands puts them together once (0.1 s)."""
+    """The command of these plugins; a process that runs many commands puts them together once."""
     app = typer.Typer(
         name="qdqtool",
         help="INT8, FP8, INT4 and NVFP4 for NVIDIA TensorRT by explicit Q/DQ: place, calibrate, insert, build, audit, compare, report.",

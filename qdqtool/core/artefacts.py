@@ -98,7 +98,7 @@ def artefact_of(kind: type[T]) -> Artefact[T]:
 
 
 _ADAPTERS: Final[dict[Any, TypeAdapter[Any]]] = {}
-"""What checks and writes data, by its type; making one takes some 10 ms."""
+"""What checks and writes data, by its type; making one takes longer than most uses of it."""
 
 
 def _adapter(kind: Any) -> TypeAdapter[Any]:

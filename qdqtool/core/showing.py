@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from qdqtool.errors import MissingPackage, UsageError
+from qdqtool.io.files import path_of
 
 # What a notebook's cell shows without scrolling.
 _SHORT = 40
@@ -72,8 +73,9 @@ class Shown:
         """
         from qdqtool.core.artefacts import artefact_of
 
-        artefact_of(type(self)).write(Path(path), self)
-        return Path(path)
+        place = path_of(path)
+        artefact_of(type(self)).write(place, self)
+        return place
 
 
 def _frame(rows: list[dict[str, Any]]) -> Any:

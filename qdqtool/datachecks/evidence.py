@@ -53,9 +53,8 @@ class SampleSet:
 
 
 CONVERGED = 0.10
-"""Relative difference of the median range of two halves below which ranges have converged. Measured with conv-int8 on up
-to four disjoint sets each of digits and a ResNet-20 on CIFAR-10: halves of 4 samples differ by 7 to 14 %, of 8 by 5 to
-8 %, of 16 by 3 to 6 %, of 32 by 3 to 5 %."""
+"""Relative difference of the median range of two halves below which ranges have converged. Chosen with
+digits and a ResNet-20 on CIFAR-10, where halves of 4 samples may differ by more, and halves of 8 do not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

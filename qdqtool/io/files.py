@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from qdqtool.errors import InputFileError, SystemFault
+from qdqtool.errors import InputFileError, SystemFault, UsageError
 from qdqtool.platform import try_lock, umask
 
 _DRAFT = ".draft-"
@@ -23,6 +23,18 @@ FORGOTTEN_S = 3600.0
 """Age from which drafts are given up where the file system has no locks that tell whether somebody holds them."""
 _TRIES = 20
 """Drafts that another process may take for left behind, one after the other, before their maker has locked them."""
+
+
+def path_of(value: object, name: str = "path", otherwise: str = "") -> Path:
+    """The argument `name` as a path; `otherwise` says what else it may be.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if isinstance(value, (str, os.PathLike)):
+        return Path(os.fspath(value))
+    fix = f"pass {otherwise}, or a path" if otherwise else "pass a path"
+    raise UsageError(f"cannot be of type {type(value).__name__}", fix=fix, where=name)
 
 
 @contextmanager

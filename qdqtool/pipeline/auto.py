@@ -8,13 +8,13 @@ them all: ranges and biases are inputs of the Q/DQ model (`graph.tunable`), weig
    these. The measure is the noise of the outputs relative to their signal, each output weighing the same. Where samples
    run one by one their noises add up, so that a calibrator is left as soon as it has made more noise than the best one
    made on all of them. Where they run as one batch of a large model all calibrators run 8 samples, and all of them only
-   those that the first 8 do not show to be noisier (SqueezeNet: 16 samples chose one that is 1.8 dB noisier on 200 others).
+   those that the first 8 do not show to be noisier: few samples may choose one that is noisier on others.
 2. Where the second best is within 0.2 dB, judgements are cheap, and the budget allows it, each quarter of the network, in
    graph order, is tried with the runner-up's ranges and keeps them where the output gains on both halves of the samples: a
    gain that does not repeat is chance.
 
 Where biases are going to be corrected the candidates are judged with corrected biases, since correction takes back
-much of what clipping does to the means (on mobilenet_v1_025 max 11.90 dB and mse 11.95 plain, 18.36 and 18.19 corrected).
+much of what clipping does to the means and can change the order.
 A model that takes batches corrects itself while it runs; elsewhere every candidate is corrected layer by layer, on eight of
 the samples (`pipeline.layer_walk`).
 """
@@ -47,7 +47,7 @@ _DOUBT: Final = 2.0
 (Student's t, 7 degrees of freedom), what is better hardly ever. One sample that holds most of the noise makes the error
 large, and nothing is left."""
 _WORTHWHILE: Final = 10 ** (0.2 / 10)
-"""How many times quieter a mixture must be on each half, 0.2 dB: on a ViT one that gained less here lost as much elsewhere."""
+"""How many times quieter a mixture must be on each half: what gains less may lose as much on other samples."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from qdqtool.accuracy.metric import METRICS
-from qdqtool.auditing.run import CHECKS
+from qdqtool.auditing.run import known_checks
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.shapes import parse_shapes
 from qdqtool.backends.torch_qat.fake_quant import ENGINES
@@ -81,8 +81,7 @@ def _misnamed(recipe: Recipe) -> Iterator[Mistake]:
     excludable = tuple(sorted(PLACEABLE | set(LISTED_AS)))
     yield from _not_among(("place", "exclude_ops"), recipe.place.exclude_ops, excludable)
     if recipe.audit.ignore:
-        codes = tuple(CHECKS.load(name).code for name in CHECKS.usable())
-        yield from _not_among(("audit", "ignore"), recipe.audit.ignore, (*codes, *CHECKS.names()))
+        yield from _not_among(("audit", "ignore"), recipe.audit.ignore, known_checks())
     yield from _not_among(("compare", "metrics"), _plain(recipe.compare.metrics), METRICS.names())
     for key in (key for key in recipe.sweep.space if not key.startswith(FORMATS_OF)):
         yield from _no_key(("sweep", "space", key), key)

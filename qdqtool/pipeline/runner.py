@@ -235,7 +235,7 @@ def run(
     folder = RunFolder(request.out)
     with folder.locked():
         work = RunContext(request, folder, listener or NullProgress())
-        steps.check_targets(work)
+        steps.check_builder(work)
         write_text(folder / "recipe.yaml", recipes.dump(request.recipe))
         for step in course:
             _do(step, work)

@@ -3,7 +3,7 @@
 The subsets form a tree: at every stage those part that want different nodes of it quantized. It is walked depth first,
 so that only the tensors along one path are in memory. Studies ask for one node alone, or all but one: their paths are
 the float network or the quantized one up to that node, which is run once, and behind it, where the paths no longer
-part, in a few large parts: a cut costs 1 to 2 % of an inference, since it ends fusions and layouts of onnxruntime.
+part, in a few large parts: a cut costs a little, since it ends fusions and layouts of onnxruntime.
 """
 
 from __future__ import annotations

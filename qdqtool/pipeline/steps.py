@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -343,18 +342,22 @@ def builder_of(work: RunContext) -> Builder:
     return plugin
 
 
-def check_targets(work: RunContext) -> None:
-    """Refuse GPU architectures that the recipe's builder does not build for, before any work is done for them.
-
-    A builder that is not installed is no reason to stop here: what comes before the build needs none.
+def check_builder(work: RunContext) -> None:
+    """Refuse a builder that is not here, and GPU architectures it does not build for, before any work is done for them.
 
     Raises:
+        MissingPackage: the builder is not installed.
         UsageError: there is such an architecture.
     """
-    refuse = getattr(builder_of(work), "check_targets", None)
+    builder = builder_of(work)
+    try:
+        builder.version()
+    except MissingPackage as error:
+        fix = f"{error.fix}; what needs no builder, the Q/DQ model, is made by `qdqtool quantize`"
+        raise MissingPackage(error.what, fix=fix) from error
+    refuse = getattr(builder, "check_targets", None)
     if refuse is not None:
-        with suppress(MissingPackage):
-            refuse(work.recipe.build.sm)
+        refuse(work.recipe.build.sm)
 
 
 def profiles_of(work: RunContext) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:

@@ -4,8 +4,8 @@ With `weights.rounding: auto` and `calibrate.method: auto` the calibrator is cho
 nearest. Where these make most of the noise (`noise_shares`: few bits, weights alone, thin layers) they are rounded by `gptq`,
 which is kept where the outputs gain more than 0.3 dB by it on the samples that choose, and anything on both halves of those
 that its moments did not come from. So they are, too, where they make a tenth of the noise and nearly all layers are matrix
-products, whose moments cost little (0.5 dB on a ViT). Elsewhere it cannot gain that much (on INT8 networks whose weights have a scale per
-channel, even exact weights gained 0.4 to 0.6 dB where their share was below a half), and costs as much as the rest.
+products, whose moments cost little. Elsewhere even exact weights would hardly gain that much, and rounding costs as much as
+the rest.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FEWEST: Final = 8
 _MOST_OF_IT: Final = 0.5
 """Share of the weights in the noise from which rounding is tried."""
 _SOME_OF_IT: Final = 0.1
-"""The same where nearly all layers are matrix products; exact weights could not gain 0.5 dB below it."""
+"""The same where nearly all layers are matrix products; below it even exact weights gain next to nothing."""
 _FEW_OF_THEM: Final = 0.1
 """Share of convolutions among the layers up to which nearly all are matrix products."""
 

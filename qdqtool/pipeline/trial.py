@@ -45,10 +45,9 @@ CHOOSING: Final = 8
 CHECKING: Final = 8
 """Samples on which what gains by equalization must be better too."""
 TAKEN: Final = 32
-"""Samples that choose and correct biases; with 16 mobilenet_v1_025 lost 0.3 dB."""
+"""Samples that choose and correct biases; half as many choose worse."""
 _TAKEN_OF_SMALL: Final = 256
-"""The same for models whose inferences cost next to nothing: on small images single samples may hold most of the noise.
-(On a ViT one of 256 held a sixth of what mse makes; 128 of them chose max, which is 0.6 dB worse on 2000 others.)"""
+"""The same for models whose inferences cost next to nothing: on small images single samples may hold most of the noise."""
 _SMALL: Final = 1 << 20
 """Elements of all tensors of one sample, in a model that is small."""
 PASSES: Final = 6
@@ -297,8 +296,8 @@ class Trial:
 
     Where biases are corrected and the model takes batches, each judgement is one run of a batch that corrects the biases
     on its way. Otherwise samples run one by one, with the shifts that a walk over the layers with a few of them asks for:
-    shifts of each layer's own error alone put the calibrators in another order (YOLOX: entropy 1.1 dB before mse, which is
-    1.0 dB behind it once all is corrected).
+    shifts of each layer's own error alone put the calibrators in another order than
+    they have once all is corrected.
     """
 
     def __init__(
@@ -534,8 +533,8 @@ def others(view: GraphView, samples: SampleSource, count: int) -> tuple[Sample, 
 def fitting_numbers(view: GraphView, whole: int) -> frozenset[int]:
     """Which of so many samples are fitted to: those that `Reference` does not take, or every other one where it takes most.
 
-    What is fitted to the samples that judge it is found better than it is: on a ViT rounding gained 1.2 dB on samples
-    it had seen, and lost 0.3 on others. So the others judge.
+    What is fitted to the samples that judge it is found better than it is: rounding may gain on samples
+    it has seen, and lose on others. So the others judge.
     """
     wanted = taken(view, whole)
     step = max(1, whole // wanted)

@@ -15,7 +15,7 @@ Evidence: RTX 1.7.1: GlobalAveragePool before a Gemm, 5 kernels and 0.115 MB eit
 inside with Q/DQ; AveragePool stays `avgpool` Float to Float, 7 kernels and 0.225 MB either way. Two inception modules
 with an averaged branch: 29 kernels and 1.91 MB with Q/DQ in front of the average, 31 and 2.90 MB without. 3x3 with
 stride 1 between two convolutions: 6 kernels and 0.74 MB with Q/DQ in front, 7 and 1.08 MB without. Q/DQ in
-front of a global average, as modelopt writes it, costs ResNet-18 1.1 dB and ResNet-50 1.4 dB. Classic: placement
+front of a global average, as modelopt writes it, only rounds once more in ResNet-18 and ResNet-50. Classic: placement
 guide of 8.x ("quantizable" layers).
 """
 

@@ -16,6 +16,7 @@ import pytest
 
 import qdqtool
 from qdqtool.api.inputs import architectures_of
+from qdqtool.api.progress import public
 from qdqtool.api.results import Quantized
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import Interrupted, QdqError, UsageError
@@ -215,6 +216,19 @@ MISTAKES: dict[str, Callable[[], object]] = {
     "a log that is none": lambda: qdqtool.parse_log(MODEL),
     "a text that is no log": lambda: qdqtool.parse_log("no line\nof a builder\n"),
     "labels of other samples": lambda: qdqtool.compare(MODEL, MODEL, IMAGES, labels={"cat.png": 1}),
+    "a shape that is no row": lambda: qdqtool.build(MODEL, shapes={"image": 8}),  # type: ignore[dict-item]
+    "a shape of another size": lambda: qdqtool.build(MODEL, shapes={"image": (1, 1, 9, 9)}),
+    "a shape of an unknown input": lambda: qdqtool.build(MODEL, shapes={"pixels": (1, 1, 8, 8)}),
+    "a placement of a wrong kind": lambda: qdqtool.audit(MODEL, "layers.txt", placement=3),  # type: ignore[arg-type]
+    "an unknown check": lambda: qdqtool.audit(MODEL, ignore=["QDQ999"]),
+    "reasons without codes": lambda: qdqtool.lint(MODEL, ignore=["QDQ101"]),  # type: ignore[arg-type]
+    "a budget of words": lambda: qdqtool.fix(MODEL, budget="all"),  # type: ignore[arg-type]
+    "seconds of words": lambda: qdqtool.fix(MODEL, seconds="all"),  # type: ignore[arg-type]
+    "a drop that is no number": lambda: qdqtool.fix(MODEL, max_drop=float("nan")),
+    "a limit of words": lambda: qdqtool.sensitivity(MODEL, IMAGES, min_sqnr="30 dB"),  # type: ignore[arg-type]
+    "a text that is no layer information": lambda: qdqtool.read_engine("no layer\nof an engine\n"),
+    "a place to save that is no path": lambda: qdqtool.place(MODEL).save(3),  # type: ignore[arg-type]
+    "a place of a model that is no path": lambda: qdqtool.convert(MODEL).save(3),  # type: ignore[arg-type]
     "a reference for a float model": lambda: qdqtool.run(MODEL, IMAGES, reference=MODEL),
 }
 
@@ -228,8 +242,29 @@ def test_every_mistake_is_an_error_in_words_of_the_library(mistake: str) -> None
     with pytest.raises(QdqError) as caught:
         MISTAKES[mistake]()
     assert caught.value.fix
-    assert "--" not in str(caught.value), str(caught.value)
+    options = re.findall(r"--[\w-]+", str(caught.value))
+    assert set(options) <= {"--exportLayerInfo"}, str(caught.value)  # trtexec's
     assert f"{tempfile.gettempdir()}/qdqtool-" not in str(caught.value), str(caught.value)
+
+
+def test_a_call_names_its_own_arguments_and_leaves_other_options_as_they_are_typed() -> None:
+    @public
+    def call(labels: object = None) -> None:
+        raise UsageError(
+            "--labels; --max-drop; --exportLayerInfo", fix="`qdqtool lint --rules`", where="--labels"
+        )
+
+    with pytest.raises(UsageError) as caught:
+        call()
+    assert (caught.value.what, caught.value.fix, caught.value.where) == (
+        "labels=; --max-drop; --exportLayerInfo",
+        "`qdqtool lint --rules`",
+        "labels=",
+    )
+
+
+def test_what_a_conversion_notes_is_told_by_its_result() -> None:
+    assert "no node is called 'nothing/*'" in qdqtool.convert(MODEL, keep=["nothing/*"]).notes
 
 
 def test_commands_in_errors_are_the_calls_of_the_same_name() -> None:

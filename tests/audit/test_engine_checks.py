@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from qdqtool.auditing import audit, examine, stage
@@ -15,6 +17,8 @@ from qdqtool.core.findings import Finding, Severity
 from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.engine import read, read_text
 from qdqtool.engine.view import view
+from tests.calibration.material import opened
+from tests.models import Sketch
 from tests.shared import SHARED, shared
 
 FP32, FP16 = "Row major linear FP32", "Row major linear FP16 format"
@@ -59,6 +63,22 @@ def test_a_clean_engine_has_no_findings_but_its_entry():
     assert (entry.check, entry.subject, entry.severity) == ("entry_conversion", "Q", Severity.INFO)
     assert entry.reason == "turns the input in from fp32 into int8"
     assert entry.bytes == 5 * 32 * 64
+
+
+@pytest.mark.parametrize(("conversion", "told"), [("", 1), ("QuantizeLinear", 0), ("Cast", 0)])
+def test_a_conversion_that_the_model_asks_for_is_not_told(conversion: str, told: int, tmp_path: Path):
+    sketch = Sketch()
+    x = sketch.input("in", [1, 32, 8, 8])
+    if conversion == "QuantizeLinear":
+        scale = [sketch.constant("scale", np.float32(0.1)), sketch.constant("zero", np.int8(0))]
+        x = sketch.node("DequantizeLinear", [sketch.node(conversion, [x, *scale], "q"), *scale], "dq")
+    elif conversion:
+        x = sketch.node(conversion, [sketch.node(conversion, [x], "half", to=10)], "float", to=1)
+    sketch.output(sketch.conv("c1", x, (32, 32)), [1, 32, 8, 8])
+    model = opened(sketch.model(), tmp_path)
+    assert [each.check for each in audit(model, engine(*CLEAN)).findings].count(
+        "entry_conversion"
+    ) == told
 
 
 def test_an_input_that_is_only_reordered_is_no_entry_conversion():

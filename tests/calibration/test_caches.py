@@ -475,6 +475,16 @@ def test_a_model_shows_bounds_holes_and_strangers(tmp_path: Path) -> None:
     assert "head falls back to float" in missing.reason
 
 
+def test_no_entry_is_missed_that_a_folded_batchnorm_takes_away(tmp_path: Path) -> None:
+    """A cache of the folded network, as calibrating with qdqtool makes it, serves the unfolded one."""
+    view = opened(models.depthwise_cnn(), tmp_path).view
+    whole = {"x": 1.0} | {f"{name}_{end}": 1.0 for name in ("stem", "dw", "pw") for end in ("bn_y", "clip_y")}
+    assert "CAL140" not in codes(cache(**whole), view=view)
+    del whole["dw_bn_y"]
+    (missing,) = (found for found in lint_cache(cache(**whole), view=view) if found.code == "CAL140")
+    assert (missing.subject, "dw falls back" in missing.reason) == ("dw_bn_y", True)
+
+
 def test_a_cache_of_another_model_is_an_error(tmp_path: Path) -> None:
     view = opened(models.conv_chain(), tmp_path).view
     found = lint_cache(cache(a=1.0, b=1.0, c=1.0), view=view)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import numpy as np
@@ -116,3 +117,20 @@ def test_the_recipes_are_listed_for_scripts(capsys: pytest.CaptureFixture[str]) 
     rows = json.loads(capsys.readouterr().out)
     assert {row["name"] for row in rows} >= CHOSEN
     assert all(row["for"] and Path(row["file"]).is_file() for row in rows)
+
+
+def test_a_builder_that_is_not_here_is_told_before_any_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def absent(_name: str) -> str:
+        raise PackageNotFoundError
+
+    monkeypatch.setattr("qdqtool.backends.native.builder.version", absent)
+    path = models.save(models.conv_chain(), tmp_path)
+    assert cli(["run", str(path), "--samples", "random:2", "--out", str(tmp_path / "run")]) == 4
+    told = " ".join(capsys.readouterr().err.split())
+    assert (
+        "pip install 'qdqtool[rtx]'; what needs no builder, the Q/DQ model, is made by `qdqtool quantize`"
+        in told
+    )
+    assert [entry.name for entry in (tmp_path / "run").iterdir() if entry.name != ".lock"] == []

@@ -4,8 +4,8 @@
 
 The kernel reads the whole input in four bytes per element to write it in one. The program that makes the input can often do it
 for free while preprocessing, and hand over INT8 or FP16 in the layout that the first kernel wants. It is a part of the
-engine's time that no change of the Q/DQ nodes can take away. It is told of engines that come without their model; where
-the Q/DQ nodes are at hand, a Q behind the input was asked for.
+engine's time that no change of the Q/DQ nodes can take away. It is told of engines that come without their model, or with one
+that holds no Q and no Cast, as TensorRT's calibrators take it; where such nodes are, the model asked for the conversion.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
+from qdqtool.trt.ops import CASTS, QUANTIZE
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
     """One draft per kernel that only turns an input of the engine into another type."""
-    for layer in context.kernels if context.view is None else ():
+    for layer in () if _is_asked_for(context) else context.kernels:
         if layer.role is not Role.QDQ or not layer.inputs or context.wiring.writers(layer):
             continue
         source, target = layer.inputs[0], _result(layer)
@@ -34,6 +35,13 @@ def find(context: AuditContext) -> Iterator[Draft]:
             bytes=context.bytes_of(layer),
             evidence=(context.at_layer(layer.name),),
         )
+
+
+def _is_asked_for(context: AuditContext) -> bool:
+    """Whether conversions stand in the model, or were asked of it."""
+    if context.view is None:
+        return False
+    return context.placement is not None or any(node.op in {QUANTIZE, *CASTS} for node in context.view.nodes)
 
 
 def _result(layer: EngineLayer) -> str:

@@ -251,14 +251,25 @@ def _missing(cache: Cache, view: GraphView) -> Iterator[Finding]:
 
 
 def _needed(view: GraphView) -> Mapping[str, list[str]]:
-    """Run-time float tensors next to weighted nodes, and those nodes."""
+    """Run-time float tensors next to weighted nodes, and those nodes.
+
+    A BatchNormalization behind one is folded into it, so that its result is that of the node.
+    """
     needed: dict[str, list[str]] = {}
     for node in view.nodes:
         if node.op in PRODUCTS:
-            for tensor in (*node.inputs[:2], *node.outputs):
+            for tensor in (*node.inputs[:2], *(_normalized(view, output) for output in node.outputs)):
                 if tensor and not view.is_constant(tensor):
                     needed.setdefault(tensor, []).append(node.name)
     return needed
+
+
+def _normalized(view: GraphView, tensor: str) -> str:
+    """The result of the BatchNormalization that alone reads `tensor`; `tensor` itself where there is none."""
+    uses = view.uses(tensor)
+    if len(uses) != 1 or view.is_output(tensor) or uses[0].node.op != "BatchNormalization":
+        return tensor
+    return uses[0].node.outputs[0]
 
 
 def _foreign(cache: Cache, view: GraphView) -> Iterator[Finding]:

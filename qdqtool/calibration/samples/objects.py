@@ -68,7 +68,7 @@ def sample_objects(value: object) -> SampleObjects:
         generator = value if type(value).__module__ == "polygraphy.comparator.data_loader" else None
         return SampleObjects(give=lambda: _by_number(value), description=kind, generator=generator)
     raise UsageError(
-        f"samples cannot be read from {kind}",
+        f"cannot be read from {kind}",
         fix="pass arrays, feeds, a data loader, a calibration data reader, a function that returns one, or a path",
         where="samples",
     )

@@ -10,7 +10,7 @@ The samples are fed as one batch, so that a layer's shift is known before the ne
 whole network and returns what comes out of it then. The shift is shrunk by its uncertainty over the samples as
 `pipeline.trial.believed` does it. What the float network's layers give in the mean is measured by `channel_means`, which
 returns the means of a convolution's input and leaves the rest to `Means.of`: for single samples the products of all weights
-with these means would cost half as much as the network (MobileNetV2: 11.3 instead of 6.9 ms a sample).
+with these means would cost a good part of what the network costs.
 
 A convolution is linear, so the mean of its output follows from the mean of each channel of its input, but for the border:
 taps that meet padding count for the share of places where they do not, as if the input were the same everywhere. Both

@@ -5,7 +5,7 @@
 A stage is a model of its own, from the tensors that are alive in front of it to those that are alive behind it, so that
 a run of one subset of nodes goes on from wherever another run had the same nodes quantized up to there. Weights stay
 constants in every form: onnxruntime folds and packs them as it does in the whole model. (With a `Where` between both
-forms of each weight, as the first edition had it, nothing is folded or packed: one run took 6.5 times as long.)
+forms of each weight, as the first edition had it, nothing is folded or packed, and a run takes several times as long.)
 
 Every node that reads dequantized values can be switched. A bias that was corrected for the quantization of its node is
 switched with it. Cuts lie in front of products only: in front of anything else they would separate what onnxruntime

@@ -31,8 +31,7 @@ HEAVY: Final = 1 << 20
 FROM: Final = 64 << 20
 """Bytes of weights from which on a model's heavy ones stay in their files; below, the process itself is most of the memory.
 
-Weights in memory lie there beside those of every session: on ResNet-50 (102 MB) `quantize` peaks at 940 MiB instead of
-1250 and `compare --inside` at 670 instead of 850, for as many processor seconds (8.3 to 8.7, and 9.2 before).
+Weights in memory lie there beside those of every session.
 """
 
 _MARK: Final = "qdqtool.mark"

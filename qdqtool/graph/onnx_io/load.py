@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from os import PathLike
 from pathlib import Path
 
 import onnx
@@ -33,7 +34,7 @@ OLDEST_IR, NEWEST_IR = 8, 10
 _UNJUDGED = "qdqtool.unjudged"
 
 
-def load(path: Path) -> Model:
+def load(path: str | PathLike[str]) -> Model:
     """The model at `path`, ready for questions and edits.
 
     What it does, each with a note where it changed something: weights in files beside the model are read, local
@@ -46,6 +47,7 @@ def load(path: Path) -> Model:
             a weight is NaN or infinite; the graph has a cycle; the opset cannot be raised to 13.
     """
     warm_up()
+    path = Path(path)
     with guarded(path):
         model = _loaded(path)
         model.view.nodes  # noqa: B018 -- an attribute that cannot be read is found here, not by the first reader

@@ -5,7 +5,7 @@ value by value, a Concat of a shape with itself doubles it, a ConstantOfShape ha
 elements. Such a pass ends in `std::bad_alloc`, in the kernel's out-of-memory killer or in a segmentation fault, and
 none of these can be caught in the process that they hit. So the passes run where they can be ended.
 
-One child serves all requests of a process, so that its start (0.2 s, while the parent reads the file) is paid once.
+One child serves all requests of a process, so that its start, while the parent reads the file, is paid once.
 """
 
 from __future__ import annotations
