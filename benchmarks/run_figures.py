@@ -40,6 +40,7 @@ NETWORKS = {
     "DS-CNN": "kws_dscnn",
     "YOLOX-nano": "yolox_nano",
     "examples/digits": DIGITS,
+    "digits": DIGITS,
 }
 """Folders of models.yaml by the name in the header, and the embedded example."""
 _HEADING = re.compile(r"^# Measured(?: with (?P<settings>[\w.=]+))? \(.*?SM(?P<sm>\d+)")

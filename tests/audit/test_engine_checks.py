@@ -76,9 +76,7 @@ def test_a_conversion_that_the_model_asks_for_is_not_told(conversion: str, told:
         x = sketch.node(conversion, [sketch.node(conversion, [x], "half", to=10)], "float", to=1)
     sketch.output(sketch.conv("c1", x, (32, 32)), [1, 32, 8, 8])
     model = opened(sketch.model(), tmp_path)
-    assert [each.check for each in audit(model, engine(*CLEAN)).findings].count(
-        "entry_conversion"
-    ) == told
+    assert [each.check for each in audit(model, engine(*CLEAN)).findings].count("entry_conversion") == told
 
 
 def test_an_input_that_is_only_reordered_is_no_entry_conversion():
