@@ -29,6 +29,7 @@ from pathlib import Path
 from models import DEFAULT_MODELS, HERE, sample_words
 from ruamel.yaml import YAML
 from run_figures import DIGITS, NETWORKS, RECIPES
+from run_figures import stated as rows_of
 
 PAGE = HERE.parent / "docs" / "guides" / "formats.md"
 SLACK = 0.3
@@ -91,7 +92,13 @@ def measured(figure: Stated, models: Path) -> float:
         tool = [sys.executable, "-m", "qdqtool"]
         quantize = [*tool, "quantize", model, "--recipe", figure.recipe, "--samples", calibration, "-o", made]
         compare = [*tool, "compare", model, made, "--samples", evaluation, "--json"]
-        for call in ([*quantize, *changes, "--set", figure.setting], [*compare, *changes]):
+        sm = rows_of(RECIPES / f"{figure.recipe}.yaml")[
+            0
+        ].sm  # the recipe's header names it, the format may need it
+        for call in (
+            [*quantize, *changes, "--set", f"build.sm={sm}", "--set", figure.setting],
+            [*compare, *changes],
+        ):
             done = subprocess.run(call, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         measures = json.loads(done.stdout)["data"]["outputs"][0]["measures"]
         return float(next(each["value"] for each in measures if each["metric"] == "sqnr_db"))
