@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from qdqtool.core.advice import setting
-from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance
+from qdqtool.core.placement import Bond, Opinion, QuantSpec, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.beside_attention import is_split
 from qdqtool.graph.view import GraphView, Node
@@ -31,6 +31,23 @@ def veto(node: Node, reason: str, fix: str) -> Iterator[Opinion]:
     """Keep both factors of `node` float."""
     for slot in factors(node):
         yield Opinion(slot=slot, stance=Stance.VETO, reason=reason, fix=fix)
+
+
+def both_or_neither(
+    node: Node, specs: Mapping[str, QuantSpec], *, reason: str, alone: str
+) -> Iterator[Opinion | Bond]:
+    """Ask for both factors of `node`, constants as `specs` says by tensor name, the rest with one scale each.
+
+    `reason` says what both give, `alone` what one of them does.
+    """
+    for slot in factors(node):
+        yield Opinion(
+            slot=slot,
+            stance=Stance.REQUEST,
+            reason=reason,
+            spec=specs.get(node.inputs[slot.index], QuantSpec()),
+        )
+    yield Bond(slots=factors(node), reason=alone)
 
 
 def skipping(rule: str, options: PlacementOptions) -> str:

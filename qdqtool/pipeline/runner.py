@@ -227,7 +227,7 @@ def start(request: RunRequest, last: str, listener: ProgressListener | None = No
 def run(
     request: RunRequest, listener: ProgressListener | None = None, *, course: tuple[Step, ...] = LINE
 ) -> Report:
-    """Do the whole line in `order.out` and return the report; `course` is the line, or one with steps exchanged.
+    """Do the whole line in `request.out` and return the report; `course` is the line, or one with steps exchanged.
 
     Raises:
         QdqError: a step failed; finished steps stay, and the next run goes on from them.

@@ -61,7 +61,7 @@ class SensitivityRequest:
 
 
 def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
-    """The sensitivity of every quantized node; with `order.out` a study that was stopped goes on.
+    """The sensitivity of every quantized node; with `request.out` a study that was stopped goes on.
 
     Raises:
         UsageError: nothing is quantized, or an option does not fit.

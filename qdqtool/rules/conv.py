@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.core.placement import Bond, Opinion, QuantSpec, Stance
+from qdqtool.core.placement import Bond, Opinion
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView
-from qdqtool.matching.products import compute_nodes, factors, weight_specs
+from qdqtool.matching.products import both_or_neither, compute_nodes, weight_specs
 from qdqtool.matching.rule import Rule
 
 
@@ -27,20 +27,11 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond
     """Activation per tensor, weight per output channel, both or neither."""
     specs = weight_specs(view, options)
     for node in compute_nodes(view, "Conv"):
-        activation, weight = factors(node)
-        for slot, spec in (
-            (activation, QuantSpec()),
-            (weight, specs.get(node.inputs[1], QuantSpec())),
-        ):
-            yield Opinion(
-                slot=slot,
-                stance=Stance.REQUEST,
-                reason="a convolution computes in INT8 when input and weights are quantized",
-                spec=spec,
-            )
-        yield Bond(
-            slots=(activation, weight),
-            reason="with only one of input and weights quantized a convolution computes in float",
+        yield from both_or_neither(
+            node,
+            specs,
+            reason="a convolution computes in INT8 when input and weights are quantized",
+            alone="with only one of input and weights quantized a convolution computes in float",
         )
 
 

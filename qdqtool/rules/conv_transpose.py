@@ -26,14 +26,14 @@ from collections.abc import Iterator
 
 from qdqtool.core.advice import repairing
 from qdqtool.core.findings import Severity
-from qdqtool.core.placement import Bond, Opinion, QuantSpec, Stance
+from qdqtool.core.placement import Bond, Opinion
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.graph.view import GraphView
 from qdqtool.matching.asked import arithmetic_word
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.operands import products
-from qdqtool.matching.products import compute_nodes, factors, veto, weight_specs
+from qdqtool.matching.products import both_or_neither, compute_nodes, veto, weight_specs
 from qdqtool.matching.rule import Rule, Violation
 
 
@@ -41,17 +41,11 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond
     """Both inputs on classic TensorRT; a veto on RTX."""
     specs = weight_specs(view, options)
     for node in compute_nodes(view, "ConvTranspose"):
-        activation, weight = factors(node)
-        for slot, spec in ((activation, QuantSpec()), (weight, specs.get(node.inputs[1], QuantSpec()))):
-            yield Opinion(
-                slot=slot,
-                stance=Stance.REQUEST,
-                reason="a transposed convolution computes in INT8 when input and weights are quantized",
-                spec=spec,
-            )
-        yield Bond(
-            slots=(activation, weight),
-            reason="with only one of input and weights quantized it computes in float",
+        yield from both_or_neither(
+            node,
+            specs,
+            reason="a transposed convolution computes in INT8 when input and weights are quantized",
+            alone="with only one of input and weights quantized it computes in float",
         )
         if options.builder.is_rtx:
             yield from veto(

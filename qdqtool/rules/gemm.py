@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.core.placement import Bond, Opinion, QuantSpec, Stance
+from qdqtool.core.placement import Bond, Opinion
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView
-from qdqtool.matching.products import compute_nodes, factors, weight_specs
+from qdqtool.matching.products import both_or_neither, compute_nodes, weight_specs
 from qdqtool.matching.rule import Rule
 
 
@@ -23,16 +23,11 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond
     """Both factors, constants per output channel."""
     specs = weight_specs(view, options)
     for node in compute_nodes(view, "Gemm"):
-        for slot in factors(node):
-            yield Opinion(
-                slot=slot,
-                stance=Stance.REQUEST,
-                reason="a matrix product computes in INT8 when both factors are quantized",
-                spec=specs.get(node.inputs[slot.index], QuantSpec()),
-            )
-        yield Bond(
-            slots=factors(node),
-            reason="with only one factor quantized a matrix product computes in float",
+        yield from both_or_neither(
+            node,
+            specs,
+            reason="a matrix product computes in INT8 when both factors are quantized",
+            alone="with only one factor quantized a matrix product computes in float",
         )
 
 

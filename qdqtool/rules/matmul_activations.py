@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.core.placement import Bond, Opinion, QuantSpec, Stance
+from qdqtool.core.placement import Bond, Opinion
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView
-from qdqtool.matching.products import compute_nodes, factors
+from qdqtool.matching.products import both_or_neither, compute_nodes
 from qdqtool.matching.rule import Rule
 
 
@@ -24,16 +24,11 @@ def place(view: GraphView, _options: PlacementOptions) -> Iterator[Opinion | Bon
     for node in compute_nodes(view, "MatMul"):
         if any(view.is_constant(tensor) for tensor in node.inputs):
             continue
-        for slot in factors(node):
-            yield Opinion(
-                slot=slot,
-                stance=Stance.REQUEST,
-                reason="a product of two activations computes in INT8 when both are quantized",
-                spec=QuantSpec(),
-            )
-        yield Bond(
-            slots=factors(node),
-            reason="with one activation quantized the product computes in float",
+        yield from both_or_neither(
+            node,
+            {},
+            reason="a product of two activations computes in INT8 when both are quantized",
+            alone="with one activation quantized the product computes in float",
         )
 
 
