@@ -11,7 +11,17 @@ from qdqtool.core.findings import Evidence, Severity
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draft:
-    """A finding before it gets the code and name of its check; `severity` overrides the check's own."""
+    """A finding before it gets the code and name of its check.
+
+    Attributes:
+        subject: the node or the layer.
+        reason: what is the matter.
+        fix: what to do; where nothing in it can be typed, the command that leaves the nodes of `layers` float is added.
+        severity: overrides the check's own.
+        bytes: what it costs.
+        evidence: where to look.
+        layers: names of the layers that could be float instead; () for the subject.
+    """
 
     subject: str
     reason: str
@@ -19,6 +29,7 @@ class Draft:
     severity: Severity | None = None
     bytes: int | None = None
     evidence: tuple[Evidence, ...] = ()
+    layers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

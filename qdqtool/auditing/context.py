@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 from qdqtool.auditing.verdicts import cases, verdicts_of
+from qdqtool.core.advice import as_float, joined
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.difference import EngineDiff
 from qdqtool.core.engine import Engine, EngineLayer, Role
 from qdqtool.core.explore import EngineView
 from qdqtool.core.findings import Evidence, NodeVerdict
 from qdqtool.core.history import LayerHistory
-from qdqtool.core.placement import Placement
+from qdqtool.core.placement import Placement, Stance
 from qdqtool.core.wiring import Wiring
 from qdqtool.engine.optimum import at_optimum
 from qdqtool.graph.model import Model
@@ -22,6 +24,7 @@ from qdqtool.matching.registry import rulebook
 from qdqtool.trt.histories import histories
 from qdqtool.trt.tensor_formats import padded_bytes
 
+_LOOK = "`qdqtool audit MODEL --layers LAYERS` looks at the model too, and names the cause"
 _LINES = 6
 """Lines of a log that a finding points to."""
 
@@ -72,6 +75,26 @@ class AuditContext:
             for name in told.layers:
                 found[name] = (*found.get(name, ()), told)
         return found
+
+    def way_out(self, subjects: Iterable[str]) -> str:
+        """What can be typed where a check knows nothing better: the nodes of these layers in float; "" where they are."""
+        if self.view is None:
+            return _LOOK
+        held = {case.node.name for case in self.cases if case.as_float}
+        told = [verdict.node for name in subjects for verdict in self._by_layer.get(name, ())]
+        nodes = [name for name in (*told, *subjects) if name in held]
+        return as_float(nodes, placed=self.placement is not None) if nodes else ""
+
+    def refusals(self, layers: Iterable[EngineLayer]) -> str:
+        """The fixes of what placement refused on the nodes of these layers; "" where it refused nothing."""
+        names = {name for layer in layers for name in layer.onnx_nodes}
+        return joined(
+            opinion.fix
+            for decision in (self.placement.decisions if self.placement else ())
+            if decision.slot.node in names and not decision.quantize
+            for opinion in decision.opinions
+            if opinion.stance is Stance.VETO and opinion.fix
+        )
 
     @cached_property
     def border(self) -> frozenset[str]:

@@ -10,7 +10,7 @@ from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.auditing.counts import counts
 from qdqtool.auditing.logged import verdicts_of_log
-from qdqtool.core.advice import told_as_edit
+from qdqtool.core.advice import followed
 from qdqtool.core.audit import Audit
 from qdqtool.core.engine import Engine
 from qdqtool.core.findings import Finding, Verdict
@@ -122,7 +122,7 @@ def _finding(name: str, check: Check, draft: Draft, context: AuditContext) -> Fi
         severity=draft.severity or check.severity,
         subject=draft.subject,
         reason=f"{draft.reason}{measured}",
-        fix=told_as_edit(draft.fix),
+        fix=followed(draft.fix, command=context.way_out(draft.layers or (draft.subject,)), at=draft.subject),
         bytes=draft.bytes,
         evidence=(*draft.evidence, *context.in_log(draft.subject)),
         hazard=CHECKS.manual(name).partition("\n")[0],

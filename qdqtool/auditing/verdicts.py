@@ -11,7 +11,7 @@ from qdqtool.auditing.explanations import Said, builders, explained, reasons
 from qdqtool.auditing.generated import written_out
 from qdqtool.auditing.realised import Realised, makers, realised
 from qdqtool.auditing.regions import is_opaque, region_around
-from qdqtool.core.advice import joined, told_as_edit
+from qdqtool.core.advice import followed, joined
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer
 from qdqtool.core.findings import NodeVerdict, Verdict
@@ -63,7 +63,10 @@ def verdicts_of(found: Sequence[NodeEvidence]) -> tuple[NodeVerdict, ...]:
 
     Only where the engine names none of them may the layer information belong to another model.
     """
-    told = tuple(replace(one, fix=told_as_edit(one.fix)) for one in map(verdict, found))
+    told = tuple(
+        replace(one, fix=followed(one.fix, command=evidence.as_float, at=one.node))
+        for evidence, one in zip(found, map(verdict, found), strict=True)
+    )
     if all(one.verdict is Verdict.NOT_FOUND for one in told):
         return told
     return tuple(replace(one, fix=_MERGED) if one.verdict is Verdict.NOT_FOUND else one for one in told)
@@ -274,14 +277,14 @@ def _absorbed(node_evidence: NodeEvidence, others: tuple[EngineLayer, ...]) -> N
 
 
 _FUSED = (
-    "leave it, for it is one kernel; or put Q/DQ on both inputs of both products and behind the second one: half of "
-    "them takes the kernel apart"
+    "nothing to do: it is one kernel; INT8 would need Q/DQ on both inputs of both products and behind the second one, "
+    "and half of them takes the kernel apart"
 )
 _MERGED = "nothing to do: the engine holds other nodes of this model; the builder merged or renamed this one"
 _FIXES = {
     Verdict.ABSORBED: "nothing to do",
-    Verdict.NOT_FOUND: "check that the layer information belongs to this model and is detailed",
-    Verdict.UNKNOWN: "build with TensorRT 9 or newer, which lists the kernels of such regions",
+    Verdict.NOT_FOUND: "`qdqtool build MODEL --out built` writes detailed layer information of this very model",
+    Verdict.UNKNOWN: "nothing to do with this release: TensorRT 9 and newer list the kernels of such regions",
 }
 
 

@@ -6,20 +6,20 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping
+from glob import escape
 
 _OPTION = "--set "
 _LIST_SETTING = re.compile(r"--set '(?P<key>[a-z_]+\.[a-z_]+)=\[(?P<values>[^\]]*)\]'(?P<rest>.*)", re.DOTALL)
 
-_TYPED = re.compile(
-    r"`qdqtool |--\w|\b(?:place|insert|prepare|build|calibrate|compare|samples|audit)\.\w|^an edit of the model"
-    r"|^(?:in the exporting code|nothing to do|leave (?:it|this)|nothing in the model|look |check |compare |pass )|\bbuild (?:for|with|the|it)\b"
-)
-"""What is in a fix that can be followed as it is printed: a command, an option, a setting, another build, or nothing at all."""
-_EDIT = "an edit of the model"
+_FOLLOWED = re.compile(r"`qdqtool [a-z]|--set \S")
+"""What in a fix can be typed: a command of this tool, or a setting of a recipe."""
+_NOTHING = "nothing to do"
 _REPAIR = "`qdqtool repair"
 _FLOATS, _INTEGERS = "--float", "--int8"
 _NODES = re.compile(rf" (?:{_FLOATS}|{_INTEGERS}) (?:'[^']*'|[^\s`'])+")
 """One option with its node, quoted as a shell needs it."""
+_PLAIN = re.compile(r"(?!(?:true|false|null|yes|no|on|off|y|n)$)[a-z_/][\w/.-]*", re.IGNORECASE | re.ASCII)
+"""Words that a list of a recipe takes for text without quotes."""
 _END = re.compile(rf"({_REPAIR}[^`]*)`")
 
 
@@ -119,21 +119,57 @@ def _first_word(text: str) -> str:
     return (words.get_token() or "").rstrip(",;")
 
 
-def told_as_edit(fix: str, at: str = "") -> str:
-    """The fix, with a word in front where nothing in it can be typed: it is an edit of the model, which its maker does.
+def is_followed(fix: str) -> bool:
+    """Whether a fix holds a command or a setting, or says that there is none.
 
-    `at` is the node that it is an edit of, where the text does not name it.
+    >>> is_followed("--set place.first_layer=int8"), is_followed("nothing to do: it is small"), is_followed("retrain")
+    (True, True, False)
+    """
+    return fix.startswith(_NOTHING) or _FOLLOWED.search(fix) is not None
 
-    >>> told_as_edit("store the scale as a scalar, shape []")
-    'an edit of the model: store the scale as a scalar, shape []'
-    >>> told_as_edit("store the scale as a scalar, shape []", "conv1/Q")
-    "an edit of the model, at 'conv1/Q': store the scale as a scalar, shape []"
-    >>> told_as_edit("take the pair off; `qdqtool repair` does")
+
+def followed(fix: str, *, command: str = "", at: str = "") -> str:
+    """The fix, so that it can be followed as it is printed: every finding's and every verdict's goes through here.
+
+    What nothing can be typed for is an edit of the model, which its maker alone can do: that is told as a limit.
+
+    Args:
+        fix: what a rule or a check says.
+        command: what can be typed instead where the fix holds nothing of the kind.
+        at: the node that the edit is one of, where the text does not name it.
+
+    >>> followed("store the scale as a scalar, shape []", at="conv1/Q")
+    "nothing to do by a command; in the model, at 'conv1/Q': store the scale as a scalar, shape []"
+    >>> followed("store the scale as a scalar, shape []", command="`qdqtool repair --float fc` takes the pair off")
+    '`qdqtool repair --float fc` takes the pair off; or store the scale as a scalar, shape []'
+    >>> followed("take the pair off; `qdqtool repair` does", command="`qdqtool repair --float fc`")
     'take the pair off; `qdqtool repair` does'
     """
-    if not fix or _TYPED.search(fix):
+    if not fix or is_followed(fix):
         return fix
-    return f"{_EDIT}, at {at!r}: {fix}" if at and at not in fix else f"{_EDIT}: {fix}"
+    if command:
+        return f"{command}; or {fix}"
+    place = f", at {at!r}" if at and at not in fix else ""
+    return f"{_NOTHING} by a command; in the model{place}: {fix}"
+
+
+def as_float(nodes: Iterable[str], *, placed: bool) -> str:
+    """What leaves nodes float: a setting where this tool placed the Q/DQ, else a command.
+
+    >>> as_float(["/head/Gemm"], placed=True)
+    "--set 'place.exclude=[/head/Gemm]' leaves it float"
+    >>> as_float(["/head/Gemm", "fc"], placed=False)
+    '`qdqtool repair --float /head/Gemm --float fc` leaves them float'
+    """
+    names = tuple(dict.fromkeys(nodes))
+    typed = setting("place.exclude", map(_glob, names)) if placed else repairing(to_float=names)
+    return f"{typed} leaves {'it' if len(names) == 1 else 'them'} float"
+
+
+def _glob(name: str) -> str:
+    """The pattern that matches this name alone, quoted where a list of a recipe needs it."""
+    pattern = escape(name)
+    return pattern if _PLAIN.fullmatch(pattern) else json.dumps(pattern, ensure_ascii=False)
 
 
 def joined(fixes: Iterable[str]) -> str:

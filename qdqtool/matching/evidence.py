@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from qdqtool.core.advice import as_float
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.placement import Decision, SlotKind
 from qdqtool.graph.kv_caches import stored_caches
@@ -123,7 +124,15 @@ class NodeEvidence:
     @property
     def without_qdq(self) -> str:
         """What to do with a node that no kernel computes in INT8."""
-        return "take the Q/DQ off its inputs" if self.any_quantized else "nothing to do"
+        return self.as_float or "nothing to do"
+
+    @property
+    def as_float(self) -> str:
+        """The setting or the command that takes the Q/DQ off its inputs; "" where it is float by itself or by placement."""
+        refused = self.decisions and not self.requested
+        if refused or not self.any_quantized:
+            return ""
+        return as_float([self.node.name], placed=bool(self.decisions))
 
     def concat(self, operand: Operand) -> tuple[Node, tuple[Node, ...]] | None:
         """The Concat without Q/DQ behind it that feeds an operand, and the DequantizeLinear of each of its branches.

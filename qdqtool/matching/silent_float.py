@@ -110,7 +110,7 @@ def dequantized_apart(weight: StoredWeight) -> Iterator[tuple[str, str]]:
     if weight.attention:
         yield (
             f"no product that reads the result of an attention as it is dequantizes weights {inside}",
-            "reshape its input to two dimensions (prepare.flatten=true does, and costs no kernel)",
+            "reshape its input to two dimensions (--set prepare.flatten=true does, and costs no kernel)",
         )
     if channels and weight.split and prod(weight.scales) > 1 and weight.format in {INT8.name, FP8.name}:
         yield SPLIT_REASON, "INT4 blocks, one scale for the whole weight, or three products"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from qdqtool.core.advice import setting
+from qdqtool.core.advice import joined, setting
 from qdqtool.core.placement import Bond, Opinion, Slot, Stance, Tie
 from qdqtool.graph.view import GraphView
 from qdqtool.matching.products import compute_nodes, factors
@@ -37,8 +37,14 @@ def broken(bonds: list[Bond], opinions: Opinions) -> Iterator[Opinion]:
                         rule=bond.rule,
                         stance=Stance.VETO,
                         reason=f"{bond.reason}, and {', '.join(map(str, causes))} stays float",
-                        fix=f"quantize {causes[0]} too",
+                        fix=_freeing(causes, opinions),
                     )
+
+
+def _freeing(causes: list[Slot], opinions: Opinions) -> str:
+    """What quantizes the slots that keep others float."""
+    fixes = [said.fix for slot in causes for said in opinions.get(slot, ()) if said.stance is Stance.VETO]
+    return joined(filter(None, fixes)) or f"nothing to do: no rule asks for {causes[0]}"
 
 
 def _spread(refused: set[Slot], bonds: list[Bond]) -> set[Slot]:
@@ -88,5 +94,5 @@ def unshared(view: GraphView, ties: list[Tie], opinions: Opinions) -> Iterator[O
                 rule=min(opinion.rule for opinion in opinions[slot]),
                 stance=Stance.VETO,
                 reason="no other layer reads these values quantized, so nothing would be saved",
-                fix="quantize another consumer of the tensor",
+                fix="nothing to do: INT8 here alone would save nothing",
             )

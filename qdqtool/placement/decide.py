@@ -11,6 +11,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 
+from qdqtool.core.advice import followed
 from qdqtool.core.placement import (
     Bond,
     Decision,
@@ -114,8 +115,13 @@ def _decision(view: GraphView, slot: Slot, opinions: list[Opinion]) -> Decision:
         kind=SlotKind.WEIGHT if view.is_constant(tensor) else SlotKind.ACTIVATION,
         quantize=quantize,
         spec=_spec(slot, opinions) if quantize else None,
-        opinions=tuple(sorted(opinions, key=_rank)),
+        opinions=tuple(sorted(map(_followed, opinions), key=_rank)),
     )
+
+
+def _followed(opinion: Opinion) -> Opinion:
+    fix = followed(opinion.fix)
+    return opinion if fix == opinion.fix else replace(opinion, fix=fix)
 
 
 def _rank(opinion: Opinion) -> tuple[bool, str, str]:

@@ -7,13 +7,14 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 
-from qdqtool.core.advice import told_as_edit
+from qdqtool.core.advice import as_float, followed, repairing
 from qdqtool.core.lint import LintFinding, LintReport
 from qdqtool.core.target import Target
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.registry import Rulebook, code_names, rulebook
+from qdqtool.trt.ops import QDQ
 
 
 def lint(
@@ -74,8 +75,20 @@ def _findings(book: Rulebook, name: str, flow: Flow, asked: Target) -> Iterator[
             node=wrong.node,
             reason=wrong.reason,
             effect=wrong.effect,
-            fix=told_as_edit(wrong.fix, wrong.node),
+            fix=followed(wrong.fix, command=_without(flow, wrong.node), at=wrong.node),
         )
+
+
+def _without(flow: Flow, name: str) -> str:
+    """The command that takes Q/DQ off a node, or off all that read one; "" where there is none that could be taken off."""
+    node = flow.view.by_name.get(name)
+    if node is None:
+        return ""
+    if node.op in QDQ:
+        fixed = len(node.inputs) > 1 and flow.view.is_constant(node.inputs[1])
+        return f"{repairing(to_float=[name])} takes it off" if fixed else ""
+    read = any(flow.origin(node, index) is not None for index in range(len(node.inputs)))
+    return as_float([name], placed=False) if read else ""
 
 
 def _check(known: set[str], named: tuple[str, ...]) -> None:

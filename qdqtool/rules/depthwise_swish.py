@@ -42,7 +42,7 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
         yield from veto(
             node,
             "TensorRT 8 has no INT8 kernel for a depthwise convolution with a Swish behind it",
-            "build with TensorRT 10 or newer",
+            "--set place.target=10 places for TensorRT 10 and newer",
         )
 
 

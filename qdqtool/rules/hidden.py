@@ -23,7 +23,7 @@ from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import QDQ
 
 _WAY_OUT = (
-    "in the exporting code, write the control flow out: in PyTorch decide a condition in Python before torch.onnx.export, or "
+    "nothing to do by a command: in the exporting code, write the control flow out: in PyTorch decide a condition in Python before torch.onnx.export, or "
     "compute both branches and choose with torch.where; a loop of a known number of rounds is unrolled by torch.jit.trace"
 )
 

@@ -27,7 +27,7 @@ from qdqtool.matching.rule import Rule, Violation
 _TURING = 75
 _XAVIER = "72"
 _HALF = "TensorRT for RTX has no INT8 convolution for SM75: it runs in Half"
-_NEWER = "build for SM80 or newer only"
+_NEWER = "`qdqtool run FLOAT_MODEL --sm 86` builds for newer GPUs only"
 
 
 def match(view: GraphView, target: Target) -> Iterator[Node]:
@@ -67,7 +67,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
             else "it does not fuse with what is around it, and may find no implementation",
             fix=f"{_NEWER}, or leave convolutions float"
             if target.is_rtx
-            else "build for SM75 or newer, or leave the model float",
+            else "`qdqtool run FLOAT_MODEL --sm 75` builds for newer GPUs only, or leave the model float",
             products=(node.name,) if target.is_rtx else (),
             computed=DType.FLOAT16 if target.is_rtx else None,
             no_kernel=target.is_rtx,

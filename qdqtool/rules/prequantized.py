@@ -28,7 +28,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=pair.dequantize or "",
                 reason=f"the weights {pair.tensor} are stored as INT8",
                 effect="some 8.x releases refuse the model",
-                fix="store FP32 weights behind Q and DQ (insert.weights=qdq)",
+                fix="store FP32 weights behind Q and DQ, as --set insert.weights=qdq does",
             )
 
 

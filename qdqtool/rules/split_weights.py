@@ -24,7 +24,7 @@ from qdqtool.matching.operands import products
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.matching.silent_float import SPLIT_REASON
 
-_FIX = "write float weights behind Q and DQ (insert.weights=qdq; `qdqtool insert` does here), or use one scale for the weight"
+_FIX = "write float weights behind Q and DQ (--set insert.weights=qdq; `qdqtool insert` does here), or use one scale for the weight"
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:

@@ -61,7 +61,7 @@ def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
     if evidence.node.op == "Einsum" and not evidence.rtx:
         yield Explanation(
             reason="classic TensorRT quantizes MatMul, not Einsum",
-            fix="write it as MatMul with Transpose and Reshape around it (prepare.einsum does, where one MatMul suffices)",
+            fix="write it as MatMul with Transpose and Reshape around it (--set prepare.einsum=true does, where one MatMul suffices)",
             no_kernel=True,
         )
     elif evidence.node.op == "Einsum" and sums_nothing(evidence.node):

@@ -18,7 +18,7 @@ from qdqtool.core.placement import SlotKind
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.matching.evidence import Explanation, NodeEvidence
+from qdqtool.matching.evidence import Explanation, NodeEvidence, Operand
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import CLASSIC, Rule, Stage, Violation
 from qdqtool.matching.weights import StoredWeight, stored_again
@@ -56,9 +56,15 @@ def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
             )
             yield Explanation(
                 reason=f"{' and '.join(hindering)} between DequantizeLinear and input {operand.index}{hinders}",
-                fix="move Q/DQ behind it, so that DequantizeLinear feeds this node directly",
+                fix="move Q/DQ behind it, so that DequantizeLinear feeds this node directly"
+                + ("; `qdqtool repair` does" if _is_repaired(operand, evidence) else ""),
                 of_builder=True,
             )
+
+
+def _is_repaired(operand: Operand, evidence: NodeEvidence) -> bool:
+    """Whether `fix` finds it: stored weights behind operators that only move them."""
+    return operand.fixed and not evidence.decisions and not _HINDERING & set(operand.moves)
 
 
 def fix(context: RepairContext) -> Iterator[Change]:

@@ -104,7 +104,7 @@ def test_a_kernel_of_float_constants_is_not_said_to_dequantize():
     from tests.audit.scenes import tensor as scene_tensor
 
     for dtype, reason, fix in (
-        (DType.INT8, "dequantizes a weight", "quantize the activation"),
+        (DType.INT8, "dequantizes a weight", "quantizes the activation"),
         (DType.FLOAT32, "computes from constants", "fold constants"),
     ):
         alone = replace(
@@ -112,7 +112,7 @@ def test_a_kernel_of_float_constants_is_not_said_to_dequantize():
         )
         (finding,) = audit(None, made(alone)).findings
         assert (finding.check, finding.reason.partition(" in ")[0]) == ("runtime_weights", reason)
-        assert finding.fix.removeprefix("an edit of the model: ").startswith(fix)
+        assert fix in finding.fix
 
 
 def test_a_dequantize_kernel_between_two_others_is_unfused():
@@ -136,7 +136,7 @@ def test_a_float_result_that_goes_back_to_int8_is_a_round_trip():
     (finding,) = found("float_round_trip", *layers)
     assert finding.severity is Severity.WARNING
     assert "c1 computes in INT8 and writes fp16, which c3 reads as it is" in finding.reason
-    assert "quantize the shortcut" in finding.fix
+    assert "put Q/DQ on the input of c3" in finding.fix
     assert [evidence.place for evidence in finding.evidence] == ["/data/layers/0", "/data/layers/1"]
     assert found("int8_in_float_out", *layers) == []
     assert found("unfused_qdq", *layers) == []
@@ -240,7 +240,7 @@ def test_a_softmax_between_two_products_is_an_attention_that_is_not_fused(words:
     )
     (finding,) = found("attention_not_fused", *layers)
     assert "softmax between qk (int8) and av (int8)" in finding.reason
-    assert finding.fix.removeprefix("an edit of the model: ").startswith(fix)
+    assert fix in finding.fix
     assert found("attention_not_fused", *layers[:3]) == []
 
 

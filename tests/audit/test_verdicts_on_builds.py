@@ -5,11 +5,15 @@ from __future__ import annotations
 import pytest
 
 from qdqtool.auditing import audit
+from qdqtool.core.advice import repair_commands, with_files
 from qdqtool.core.build import BuildRequest
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import NodeVerdict, Verdict
+from qdqtool.core.target import Target
 from qdqtool.engine import read
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import save as write
+from tests.advice import applied, follow
 from tests.audit.graphs import GRAPHS
 from tests.models import save
 
@@ -111,13 +115,12 @@ def test_a_kernel_beside_a_float_node_names_what_fixes_that_node(judged):
         name: {finding.check: finding.fix for finding in judged(name).findings}
         for name in ("scale_per_channel", "twice_rounded_weight", "float_transposed_conv", "squeezed")
     }
-    assert (
-        fixes["scale_per_channel"]["runtime_weights"]
-        == "use one scale for the whole tensor; `qdqtool repair` does"
+    assert fixes["scale_per_channel"]["runtime_weights"].startswith(
+        "use one scale for the whole tensor; `qdqtool"
     )
     assert "keep one of the Q/DQ pairs" in fixes["twice_rounded_weight"]["runtime_weights"]
     assert fixes["float_transposed_conv"]["unfused_qdq"].startswith("nothing to do")
-    assert "take the Q/DQ off the inputs of fc1" in fixes["squeezed"]["unfused_qdq"]
+    assert "`qdqtool repair --float fc1` leaves it float" in fixes["squeezed"]["unfused_qdq"]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +138,35 @@ def test_an_attention_in_pieces_names_what_keeps_it_so(judged, name: str, fix: s
 
 def test_a_product_of_two_activations_needs_both_quantized(judged):
     found = by_node(judged("attention_float").verdicts)
-    assert found["qk"].fix == "an edit of the model: put Q/DQ on inputs 0 and 1: INT8 needs all of them"
+    put = "put Q/DQ on inputs 0 and 1: INT8 needs all of them"
+    assert found["qk"].fix == f"nothing to do by a command; in the model, at 'qk': {put}"
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_what_is_printed_can_be_typed(judged, name: str):
+    for told in (*judged(name).verdicts, *judged(name).findings):
+        if told.fix:
+            follow(told.fix)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_a_printed_command_makes_the_node_int8_or_takes_its_qdq_off(judged, name: str, tmp_path):
+    """The commands are followed one by one on the model as it was; each build is a new one."""
+    from qdqtool.backends.builders.rtx import PLUGIN as RTX
+
+    before = by_node(judged(name).verdicts)
+    for node, told in before.items():
+        for number, command in enumerate(repair_commands(with_files(told.fix, "model.onnx"))):
+            folder = tmp_path / f"{node}{number}".replace("/", "_")
+            folder.mkdir()
+            model = load(save(GRAPHS[name](), folder))
+            made = folder / "made.onnx"
+            write(applied(command, model, Target()), made)
+            RTX.build(BuildRequest(model=made, folder=folder, targets=("sm86",)))
+            after = by_node(audit(load(made).view, read(folder / "layers.txt"), targets=("sm86",)).verdicts)
+            if node in after:  # else it was folded, or written as another operator
+                assert after[node].precision is DType.INT8 or after[node].asked == "float", command
 
 
 def test_attention_is_one_kernel_and_both_products_are_int8(judged):

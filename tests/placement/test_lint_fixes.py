@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable
 from functools import cache
 
@@ -14,13 +13,11 @@ from qdqtool.cli.app import application
 from qdqtool.core.advice import repair_commands, with_files
 from qdqtool.core.target import FAMILIES, Target
 from qdqtool.errors import InputFileError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.matching.half_quantized import quantize_activations, wanted
 from qdqtool.placement.lint import codes, lint
-from qdqtool.placement.on_request import on_request
 from qdqtool.placement.repair import repair
 from tests import models
+from tests.advice import applied
 from tests.placement.qdq import GRAPHS, Quantized
 
 REPAIR = "repair"
@@ -233,16 +230,6 @@ def test_the_engine_is_better_when_the_fix_is_followed(rule, graph, target, cure
         assert any(now > then for now, then in zip(after, before, strict=True)), (before, after)
 
 
-def followed(command: str, model: Model, target: Target) -> Model:
-    """What a printed command makes of a model, through the options that the command line reads."""
-    word, *arguments = shlex.split(command)[1:]
-    read = application().commands[word].make_context(word, arguments).params
-    asked, _ = on_request(model, to_float=read["to_float"] or (), to_int8=read["to_int8"] or ())
-    made = repair(asked, target)[0]
-    measured = read["samples"] == "DATA"
-    return quantize_activations(made, dict.fromkeys(wanted(made), 1.0))[0] if measured else made
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_a_command_that_a_finding_prints_silences_it(graph, tmp_path):
@@ -252,7 +239,7 @@ def test_a_command_that_a_finding_prints_silences_it(graph, tmp_path):
         for finding in lint(model, target).findings:
             for command in repair_commands(with_files(finding.fix, str(model.path))):
                 try:
-                    after = followed(command, model, target)
+                    after = applied(command, model, target)
                 except InputFileError as refusal:
                     assert "scales" in refusal.what  # noqa: PT017 -- a model that contradicts itself
                     continue

@@ -44,6 +44,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
             reason=f"softmax between {before[0].name} ({before[0].precision}) and {after[0].name} "
             f"({after[0].precision}): the attention is not fused",
             fix=_fix(context, layer, (*before, *after)),
+            layers=tuple(product.name for product in (*before, *after)),
             bytes=None if size is None else 4 * size,
             evidence=(
                 context.at_layer(before[0].name),

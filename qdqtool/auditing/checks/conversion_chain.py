@@ -17,6 +17,8 @@ from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
 from qdqtool.core.wording import counted
 
+_FIX = "`qdqtool fix` tries Q/DQ across slices and concatenations, so that the kernels at both ends agree on a type"
+
 
 def find(context: AuditContext) -> Iterator[Draft]:
     """One draft per longest chain of at least two kernels that only move data."""
@@ -34,7 +36,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
             subject=layer.name,
             reason=f"{counted(len(chain), 'kernel in a row only moves', 'kernels in a row only move')} data: "
             + " -> ".join(f"{link.name} ({origin(link)})" for link in chain),
-            fix="give the kernels at both ends one type and layout; move Q/DQ across slices and concatenations",
+            fix=_FIX,
             bytes=sum(known) if len(known) == len(sizes) else None,
             evidence=tuple(context.at_layer(link.name) for link in chain),
         )

@@ -30,8 +30,8 @@ def find(context: AuditContext) -> Iterator[Draft]:
         yield Draft(
             subject=layer.name,
             reason=f"turns the input {source.name} from {source.dtype} into {target}",
-            fix=f"give the engine {target} (--inputIOFormats={target}:chw) where preprocessing can make it; "
-            "else it is needed",
+            fix=f"nothing to do where preprocessing gives {source.dtype}; where it can give {target}, build so "
+            f"(trtexec --inputIOFormats={target}:chw)",
             bytes=context.bytes_of(layer),
             evidence=(context.at_layer(layer.name),),
         )

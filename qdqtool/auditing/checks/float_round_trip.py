@@ -30,16 +30,22 @@ def find(context: AuditContext) -> Iterator[Draft]:
             subject=layer.name,
             reason=f"{source.name} computes in {source.precision.value.upper()} and writes {layer.inputs[0].dtype}{why}; "
             f"this kernel only turns it back into {layer.outputs[0].dtype.value.upper()}",
-            fix=_fix(others),
+            fix=_fix(context, others),
+            layers=(source.name,),
             bytes=context.bytes_of(layer),
             evidence=(context.at_layer(source.name), context.at_layer(layer.name)),
         )
 
 
-def _fix(others: list[EngineLayer]) -> str:
-    if others:
-        return f"quantize the shortcut: put Q/DQ on the input of {others[0].name} that reads this tensor"
-    return "put the Q directly behind the operation (and its activation), so that it fuses with the kernel"
+def _fix(context: AuditContext, others: list[EngineLayer]) -> str:
+    if not others:
+        return (
+            "put the Q directly behind the operation (and its activation), so that it fuses with the kernel"
+        )
+    refused = context.refusals(others)
+    if refused or context.placement is not None:
+        return refused or f"nothing to do: placement left the shortcut that {others[0].name} reads float"
+    return f"put Q/DQ on the input of {others[0].name} that reads this tensor, as `qdqtool repair` does for a shortcut"
 
 
 PLUGIN = Check(code="QDQ207", severity=Severity.WARNING, find=find)

@@ -54,7 +54,9 @@ def _fix(context: AuditContext, readers: list[EngineLayer]) -> str:
         seen.add(reader.name)
         nodes = sorted(name for name in reader.onnx_nodes if _computes(context, name))
         if nodes:
-            return f"put Q/DQ on the input of node {nodes[0]!r} that reads it, if that operation can read quantized values"
+            return context.refusals([reader]) or (
+                f"nothing to do by a command, unless node {nodes[0]!r} can read quantized values: then put Q/DQ on its input"
+            )
         waiting += context.wiring.readers(reader)
     return "nothing to do: only conversions read it, and what they make leaves the engine"
 

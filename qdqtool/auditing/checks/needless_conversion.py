@@ -17,8 +17,8 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.wiring import dequantizes, quantizes, rounds
 from qdqtool.trt.ops import CASTS, MAY_MOVE
 
-_AGREE = "look at its neighbours: both in one type and layout need no such kernel"
-_IN_PLACE = "nothing in the model is wrong; a producer that writes in place would save it"
+_AGREE = "nothing to do: the kernels beside it take different types or layouts, and the builder chose those"
+_IN_PLACE = "nothing to do: the model is right, and the builder found no producer that writes in place"
 
 
 def find(context: AuditContext) -> Iterator[Draft]:

@@ -28,7 +28,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
             yield Draft(
                 subject=layer.name,
                 reason=f"a region whose kernels are not listed; it holds {held}",
-                fix="build with TensorRT 9 or newer to see its kernels",
+                fix="nothing to do with this release: TensorRT 9 and newer list the kernels of such regions",
                 bytes=context.bytes_of(layer),
                 evidence=(context.at_layer(layer.name),),
             )

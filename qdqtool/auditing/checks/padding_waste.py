@@ -30,6 +30,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
                 subject=layer.name,
                 reason=f"writes {tensor.shape[1]} channels in groups of {multiple}: {counted(padded, 'byte')} instead of {plain}",
                 fix=f"use a multiple of {multiple} channels, or leave the layers around this tensor float",
+                layers=(layer.name, *(reader.name for reader in context.wiring.readers(layer))),
                 bytes=padded - plain,
                 evidence=(context.at_layer(layer.name),),
             )

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.auditing.realised import stored_weight
+from qdqtool.core.advice import setting
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import NodeVerdict, Severity
@@ -21,9 +22,9 @@ from qdqtool.trt.ops import RECURRENT
 
 _FOLD = "fold constants before the build: `qdqtool repair` does it"
 _FOLDED = "nothing to do: `prepare` folded what it could, and this is left"
-_QUANTIZE = "quantize the activation of the operation that uses this weight, or take the Q/DQ off the weight"
+_QUANTIZE = "`qdqtool repair --samples DATA` quantizes the activation of the operation that uses this weight"
 _TWICE = "keep one of the Q/DQ pairs that stand one behind the other on this weight (`qdqtool repair` takes the other away)"
-_LEAVE = "leave Conv out of place.ops: only matrix products dequantize their weights inside their own kernel"
+_LEAVE = f"{setting('place.exclude_ops', ['Conv'])} leaves them float: only matrix products dequantize their weights inside their own kernel"
 
 
 def find(context: AuditContext) -> Iterator[Draft]:

@@ -28,6 +28,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
             reason=f"takes {pair.right.ms:.4f} ms in {pair.right.arithmetic} instead of {pair.left.ms:.4f} ms in "
             f"{pair.left.arithmetic} in {context.compared.left.name}",
             fix="leave this node float, or look for conversions and kernels without tensor cores around it",
+            layers=pair.right.layers,
             bytes=pair.bytes,
             evidence=tuple(context.at_layer(name) for name in pair.right.layers),
         )

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.auditing.kernels import inside, origin
+from qdqtool.core.advice import as_float
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
 from qdqtool.core.wiring import dequantizes, quantizes, rounds
@@ -43,12 +44,12 @@ def _said(layer: EngineLayer) -> tuple[str, str] | None:
     if rounds(layer):
         return (
             "rounds to eight bits and goes back to float",
-            "take this Q/DQ pair away, or quantize every input of the operation behind it",
+            "`qdqtool fix` tries without this pair, and with every input of the operation behind it quantized",
         )
     if quantizes(layer):
-        return "quantizes", "move the Q/DQ pair so that it fuses with the kernel that makes the value"
+        return "quantizes", "`qdqtool fix` tries it where it fuses with the kernel that makes the value"
     if dequantizes(layer):
-        return "dequantizes", "quantize the operation behind it too, or take the Q/DQ pair away"
+        return "dequantizes", "`qdqtool fix` tries the operation behind it quantized too, and the pair away"
     return None
 
 
@@ -64,8 +65,8 @@ def _beside(context: AuditContext, layer: EngineLayer) -> str:
     node = readers[0].node
     word = next((t.dtype.value.upper() for t in layer.outputs if t.dtype.is_quantized), "few bits")
     return (
-        f"the kernel before it cannot hand on {word}: keep it where {node} gains more by {word}, else take the Q/DQ off "
-        f"the inputs of {node}"
+        f"the kernel before it cannot hand on {word}: keep it where {node} gains more by {word}, else "
+        f"{as_float([node], placed=context.placement is not None)}"
     )
 
 

@@ -16,6 +16,8 @@ from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
 from qdqtool.core.wording import counted
 
+_SHARE = "give their shared input one Q/DQ scale, as `qdqtool repair` does; then the builder can merge them side by side"
+_PLACED = "nothing to do: their input has one scale, and the builder did not merge them"
 _Alike = tuple[str, str, tuple[int, ...], tuple[int, ...]]
 
 
@@ -33,7 +35,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
                 subject=layers[0].name,
                 reason=f"{counted(len(layers), 'convolution of the same size reads', 'convolutions of the same size read')} one tensor and were not merged: "
                 + ", ".join(layer.name for layer in layers),
-                fix="give their shared input one Q/DQ scale; then the builder can merge them side by side",
+                fix=_PLACED if context.placement else _SHARE,
                 bytes=None if size is None else size * (len(layers) - 1),
                 evidence=tuple(context.at_layer(layer.name) for layer in layers),
             )

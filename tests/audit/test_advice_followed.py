@@ -1,0 +1,96 @@
+"""Every fix can be followed as it is printed, or says that nothing can be: a law over all advice this code can make."""
+
+from __future__ import annotations
+
+import ast
+import shlex
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import qdqtool
+from qdqtool.auditing.run import audit
+from qdqtool.core.advice import as_float, followed, is_followed, repair_commands, settings_in
+from qdqtool.core.findings import Finding, NodeVerdict
+from qdqtool.core.lint import LintFinding
+from qdqtool.core.target import FAMILIES, Target
+from qdqtool.engine import read
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.pipeline import recipes
+from qdqtool.placement.decide import decide
+from qdqtool.placement.lint import lint
+from tests import golden, models
+from tests.advice import follow
+from tests.placement.qdq import GRAPHS
+from tests.placement.zoo import FLOAT
+
+WORDS = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=40)
+NAMES = st.text(
+    st.characters(min_codepoint=33, max_codepoint=382, exclude_categories=("Cs", "Cc")), min_size=1
+)
+
+
+@given(WORDS, st.sampled_from(["", "`qdqtool repair --float fc`", "--set place.first_layer=int8"]), WORDS)
+def test_whatever_a_rule_says_becomes_advice_that_can_be_followed(fix: str, command: str, at: str) -> None:
+    told = followed(fix, command=command, at=at)
+    assert told == "" if not fix else is_followed(told)
+    assert fix in told
+    assert followed(told, command=command, at=at) == told
+
+
+@given(st.lists(NAMES, min_size=1, max_size=3, unique=True))
+def test_the_advice_to_leave_nodes_float_names_these_nodes_alone(names: list[str]) -> None:
+    kept = recipes.load(None, list(settings_in(as_float(names, placed=True)))).place.exclude
+    assert all(any(fnmatchcase(name, glob) for glob in kept) for name in names)
+    assert len(kept) == len(names)
+    if not any("`" in name for name in names):
+        (command,) = repair_commands(as_float(names, placed=False))
+        assert shlex.split(command)[2:] == [word for name in names for word in ("--float", name)]
+
+
+@pytest.mark.parametrize("kind", [Finding, NodeVerdict, LintFinding], ids=lambda kind: kind.__name__)
+def test_every_place_that_makes_a_finding_makes_its_fix_one_that_can_be_followed(kind: type) -> None:
+    """Findings about samples aside: what they ask for is done to data."""
+    root = Path(qdqtool.__file__).parent
+    made = [
+        (path, node)
+        for package in ("auditing", "placement", "rules", "matching")
+        for path in sorted((root / package).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == kind.__name__
+    ]
+    assert made
+    for path, _ in made:
+        assert "followed(" in path.read_text("utf-8") or path.stem == "logged", path
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_the_fixes_of_lint_can_be_followed(graph: str, tmp_path: Path) -> None:
+    model = load(models.save(GRAPHS[graph](), tmp_path))
+    for family in FAMILIES:
+        for finding in lint(model, Target.parse(family)).findings:
+            follow(finding.fix)
+
+
+@pytest.mark.parametrize("name", sorted(FLOAT))
+def test_the_fixes_of_placement_can_be_followed(name: str, tmp_path: Path) -> None:
+    view = load(models.save(FLOAT[name](), tmp_path)).view
+    for settings in (
+        [],
+        ["place.format=fp8", "place.sm=[89]"],
+        ["place.format=nvfp4", "place.sm=[120]"],
+        ["place.sm=[75]"],
+    ):
+        for decision in decide(view, recipes.load(None, settings).place).decisions:
+            for opinion in decision.opinions:
+                if opinion.fix:
+                    follow(opinion.fix)
+
+
+@pytest.mark.parametrize("name", golden.names("layers"))
+def test_the_fixes_of_an_engine_alone_can_be_followed(name: str) -> None:
+    for finding in audit(None, read(golden.path_of("layers", name))).findings:
+        follow(finding.fix)
