@@ -41,6 +41,7 @@ class Edit:
         self.opset = default_opset(model.proto)
         self._nodes = [copied(node) for node in graph.node]
         self._gone: set[int] = set()
+        self._unknown: set[str] = set()
         self._readers: dict[str, list[onnx.NodeProto]] | None = None
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
         self.inputs = [copied(value) for value in graph.input]
@@ -87,6 +88,13 @@ class Edit:
     def fresh(self, base: str) -> str:
         """A tensor name that nobody has, as near to `base` as possible."""
         return self._tensors.take(base)
+
+    def forget_shapes(self, tensors: Iterable[str]) -> None:
+        """Believe nothing that the model notes of these shapes: they are inferred anew."""
+        self._unknown.update(tensors)
+        for value in self.outputs:
+            if value.name in self._unknown:
+                value.type.tensor_type.ClearField("shape")
 
     def constant(self, base: str, value: NDArray[Any]) -> str:
         """A new constant under a fresh name, which is returned."""
@@ -177,7 +185,7 @@ class Edit:
         proto.graph.input.extend(self.inputs)
         proto.graph.output.extend(self.outputs)
         if not retyped:
-            made = {name for node in self.nodes for name in node.output}
+            made = {name for node in self.nodes for name in node.output} - self._unknown
             proto.graph.value_info.extend(value for value in old.graph.value_info if value.name in made)
         note = infer(proto, self._model.path, keep=not retyped) if shapes else None
         if note and note not in self.notes:

@@ -247,9 +247,19 @@ def test_a_squeeze_of_a_shape_without_free_dimensions_stays(tmp_path: Path) -> N
     assert prepare(model, EVERYTHING).proto == model.proto
 
 
-def test_a_squeeze_whose_result_is_declared_with_another_rank_stays(tmp_path: Path) -> None:
+@pytest.mark.parametrize("behind", ["", "Sigmoid", "Neg"])
+def test_a_rank_that_is_noted_of_one_frame_is_dropped(behind: str, tmp_path: Path) -> None:
     sketch = models.Sketch()
-    x = sketch.node("MatMul", [sketch.input("x", ["frames", 16]), sketch.weight("w", 16, 1)], "m", name="mm")
-    sketch.output(sketch.node("Squeeze", [x], "y", name="squeeze"), [])
-    model = prepare(opened(sketch.model(), tmp_path), EVERYTHING)
-    assert [node.inputs for node in model.view.nodes if node.op == "Squeeze"] == [("m",)]
+    squeezed = sketch.node("Squeeze", [sketch.input("x", ["frames", 1, 6])], "s", name="squeeze")
+    sketch.output(sketch.node(behind, [squeezed], "y", name="behind") if behind else squeezed, [6])
+    proto = sketch.model()
+    if behind:
+        proto.graph.value_info.append(helper.make_tensor_value_info("s", TensorProto.FLOAT, [6]))
+    made = prepare(opened(proto, tmp_path), EVERYTHING)
+    (node,) = (node for node in made.view.nodes if node.op == "Squeeze")
+    assert len(node.inputs) == 2
+    assert made.view.info("s").shape == ("frames", 6)
+    assert len(made.proto.graph.output[0].type.tensor_type.shape.dim) == 2
+    feeds = {"x": np.random.default_rng(0).normal(size=(3, 1, 6)).astype(np.float32)}
+    (mine,), (theirs,) = models.run(made.proto, feeds).values(), models.run(proto, feeds).values()
+    np.testing.assert_array_equal(mine, theirs)

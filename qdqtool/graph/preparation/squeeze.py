@@ -6,6 +6,9 @@ Without axes the number of dimensions of the result depends on the data: it lose
 length 1. TensorRT fixes that number when it builds. RTX 1.7.1 refuses such a Squeeze whenever the profile allows the length 1
 ("ISqueezeLayer without an axes input requires dimension 0 to not be 1 at runtime"), which is the usual batch: networks of
 madmom and DNSMOS end so. With axes the results are the same for every length but 1, where the free dimension stays.
+
+Exporters note the rank of the sample that they traced: of one frame, which is squeezed away as well. What they note of the
+result and of all behind it is dropped then: it is wrong for every other length.
 """
 
 from __future__ import annotations
@@ -28,11 +31,9 @@ def write_squeezed_axes(edit: Edit, view: GraphView) -> int:
             continue
         shape = view.info(node.input[0]).shape or ()
         axes = [axis for axis, dim in enumerate(shape) if dim == 1]
-        declared = view.info(node.output[0]).shape
         if not axes or all(isinstance(dim, int) for dim in shape):
             continue
-        if declared is not None and len(declared) != len(shape) - len(axes):
-            continue  # the exporter squeezed a free dimension as well: what follows counts on a batch of one
+        edit.forget_shapes(_made_of(view, node.output[0]))
         if edit.opset < _AXES_ARE_AN_INPUT:
             node.attribute.append(helper.make_attribute("axes", axes))
         else:
@@ -40,3 +41,13 @@ def write_squeezed_axes(edit: Edit, view: GraphView) -> int:
             node.input[:] = [node.input[0], named]
         changed += 1
     return changed
+
+
+def _made_of(view: GraphView, tensor: str) -> frozenset[str]:
+    """The tensor and all that is computed from it."""
+    found, waiting = {tensor}, [tensor]
+    while waiting:
+        made = {name for use in view.uses(waiting.pop()) for name in use.node.outputs} - found
+        waiting += made
+        found |= made
+    return frozenset(found)
