@@ -161,3 +161,17 @@ def test_a_product_or_sum_of_symbols_is_not_taken_for_a_third(tmp_path: Path) ->
     ]
     assert not set("*+") & set(str((view.info("both_y").shape or ("",))[0]))
     assert (view.info("twice_y").shape or ())[1:] == (4,)
+
+
+def test_half_a_spectrum_is_inferred_as_onnxruntime_computes_it(tmp_path):
+    """What onnx infers of an STFT without its attribute is a whole one, and matrices behind it do not fit."""
+    s = models.Sketch()
+    window, hop = s.constant("window", np.hanning(16).astype(np.float32)), s.constant("hop", np.int64(4))
+    parts = s.node("STFT", [s.input("x", ["batch", "samples"]), hop, window], "image", name="stft")
+    power = s.node("ReduceSumSquare", [parts], "power", name="power", axes=[-1], keepdims=0)
+    s.output(s.node("MatMul", [power, s.weight("mel", 9, 5)], "y", name="mel"), ["batch", "frames", 5])
+    proto = s.model(17)
+    model = load(models.save(proto, tmp_path))
+    assert (model.view.info("image").shape or ())[2:] == (9, 2)
+    feeds = {"x": np.ones((1, 64), np.float32)}
+    assert models.run(model.proto, feeds)["y"].shape == models.run(proto, feeds)["y"].shape

@@ -31,6 +31,7 @@ def infer(proto: onnx.ModelProto, path: Path, *, keep: bool = True) -> str | Non
         InputFileError: inference takes more memory or time than a model of this size may take.
     """
     light, _ = skeleton(proto)
+    _write_defaults(light)
     stored = {value.name: value for value in light.graph.value_info}
     if not keep:
         del light.graph.value_info[:]
@@ -60,6 +61,16 @@ def infer(proto: onnx.ModelProto, path: Path, *, keep: bool = True) -> str | Non
         if not keep or not _has_shape(mine) or (_is_vague(mine) and not _is_vague(theirs)):
             mine.type.CopyFrom(theirs.type)
     return None
+
+
+def _write_defaults(light: onnx.ModelProto) -> None:
+    """Write the default that onnx's inference takes for another one: STFT gives half a spectrum unless told otherwise.
+
+    onnx 1.23 infers a whole one (512 instead of 257 frequencies), and what reads it then multiplies matrices that do not fit.
+    """
+    for node in light.graph.node:
+        if node.op_type == "STFT" and not any(field.name == "onesided" for field in node.attribute):
+            node.attribute.append(onnx.helper.make_attribute("onesided", 1))
 
 
 def infer_anew(proto: onnx.ModelProto, path: Path) -> str | None:
