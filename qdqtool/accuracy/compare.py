@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +19,11 @@ from qdqtool.accuracy.worst import Worst
 from qdqtool.core.comparison import Comparison, Measure, OutputComparison, SqnrEstimate
 from qdqtool.core.protocols import Runner, Sample, SampleSource
 from qdqtool.core.recipe import CompareOptions
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 OnSample = Callable[[int, int], None]
 """Called after each sample with the number done and the number there will be."""
@@ -79,12 +84,20 @@ class _Meeting:
         self._task = Task(options.task)
         self._worst = Worst()
         self._energies: list[tuple[float, float]] = []
+        self._unmeasured: list[str] = []
         self.seen = 0
 
     def add(self, sample: Sample, left: Outputs, right: Outputs) -> None:
         values = {}
-        for pair, meters in self._meters.items():
-            a, b = comparable(left[pair.reference], right[pair.candidate], pair, sample)
+        for pair, meters in tuple(self._meters.items()):
+            try:
+                a, b = comparable(left[pair.reference], right[pair.candidate], pair, sample)
+            except InputFileError:
+                if not self._is_nan(left[pair.reference], pair):
+                    raise
+                del self._meters[pair]
+                self._unmeasured.append(pair.reference)
+                continue
             if pair.reference not in self._inside:
                 values[pair.reference] = (a, b)
             if pair == self._scored:
@@ -95,6 +108,15 @@ class _Meeting:
         self._worst.add(sample.name, values)
         self.seen += 1
 
+    def _is_nan(self, value: NDArray[Any], pair: Pair) -> bool:
+        """Whether the reference computes NaN inside: of padding, which models mask before anybody reads it."""
+        return pair.reference in self._inside and value.dtype.kind == "f" and bool(np.isnan(value).any())
+
+    def _unmeasured_notes(self) -> Iterator[str]:
+        if self._unmeasured:
+            count = counted(len(self._unmeasured), "tensor inside is", "tensors inside are")
+            yield f"{count} not compared, first {self._unmeasured[0]!r}: the reference itself computes NaN there"
+
     def result(self, *, meaningful: bool) -> Comparison:
         return Comparison(
             reference=self._reference.description,
@@ -104,7 +126,11 @@ class _Meeting:
             outputs=self._compared(lambda name: name not in self._inside),
             task=self._task.results(),
             worst=self._worst.listed(),
-            notes=(*unpaired(self._reference, self._candidate, self._pairs), *self._task.notes()),
+            notes=(
+                *unpaired(self._reference, self._candidate, self._pairs),
+                *self._task.notes(),
+                *self._unmeasured_notes(),
+            ),
             tensors=self._compared(lambda name: name in self._inside),
             sqnr=self._sqnr(),
         )

@@ -275,6 +275,26 @@ def test_tensors_inside_the_model_are_listed_apart_from_its_outputs() -> None:
     assert found.worst == ()
 
 
+@pytest.mark.parametrize("sample", [0, 3])
+def test_a_tensor_inside_that_the_reference_computes_as_nan_is_told_and_left_out(sample: int) -> None:
+    """Frames of padding are divided by their number, zero, and masked before anybody reads them."""
+
+    def half(x: np.ndarray) -> dict[str, np.ndarray]:
+        return {"mean": x / x.sum(1, keepdims=True) if x.sum() else x * np.nan, "inner": x, "y": x}
+
+    values = np.eye(4)
+    values[sample] = 0
+    names = ("mean", "inner", "y")
+    inside = frozenset(names[:2])
+    sides = (Scripted(half, outputs=names), Scripted(half, outputs=names))
+    with np.errstate(invalid="ignore"):
+        found = compare(*sides, rows(values), CompareOptions(), inside=inside)
+        assert [entry.output for entry in found.tensors] == ["inner"]
+        assert [note for note in found.notes if "'mean'" in note and "NaN" in note]
+        with pytest.raises(InputFileError, match="NaN"):
+            compare(*sides, rows(values), CompareOptions(), inside=inside - {"mean"})
+
+
 def test_several_samples_at_a_time_give_what_one_at_a_time_gives() -> None:
     values = np.random.default_rng(1).normal(size=(50, 8))
     alone = compare(FLOAT, Scripted(skewed), rows(values, values.argmax(axis=1)), CompareOptions())
