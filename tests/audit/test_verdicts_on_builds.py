@@ -164,7 +164,7 @@ def test_a_printed_command_makes_the_node_int8_or_takes_its_qdq_off(judged, name
             made = folder / "made.onnx"
             write(applied(command, model, Target()), made)
             RTX.build(BuildRequest(model=made, folder=folder, targets=("sm86",)))
-            after = by_node(audit(load(made).view, read(folder / "layers.txt"), targets=("sm86",)).verdicts)
+            after = by_node(audit(load(made), read(folder / "layers.txt"), targets=("sm86",)).verdicts)
             if node in after:  # else it was folded, or written as another operator
                 assert after[node].precision is DType.INT8 or after[node].asked == "float", command
 
