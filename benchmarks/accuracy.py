@@ -245,7 +245,7 @@ def _measured(
     data = work / "calibration.npz"
     np.savez(data, **case.calibration)
     judge = Judge(case)
-    recipe = recipes.load(case.recipe or None, case.changes)
+    recipe = recipes.load(case.recipe, case.changes)
     results = {"FP32": judge.reference}
     results["default"] = _tried(lambda: _ours(judge, case, recipe, data, work / "default.onnx"))
     if not options.no_sweep:
@@ -259,7 +259,7 @@ def _measured(
         )
     for section, values in EVERY_WAY.items() if options.every_way else ():
         for value in values:
-            other = recipes.load(case.recipe or None, (*case.changes, f"{section}={value}"))
+            other = recipes.load(case.recipe, (*case.changes, f"{section}={value}"))
             results[f"{METHOD_PREFIX}{value}"] = _tried(
                 lambda other=other, value=value: _ours(judge, case, other, data, work / f"{value}.onnx")
             )
@@ -303,7 +303,7 @@ def _ours(judge: Judge, case: Subject, recipe: Recipe, data: Path, target: Path)
     method = recipe.calibrate.method
     table = job.tables(job.collect(job.collect_options([method]), None), [method])[method]
     save(insert(job.model, job.placement, table, recipe.insert), target)
-    note = f"{recipe.name or 'no recipe'}: {method}, weights {recipe.calibrate.weights}, bias {recipe.calibrate.bias}"
+    note = f"{recipe.name}: {method}, weights {recipe.calibrate.weights}, bias {recipe.calibrate.bias}"
     return judge.result(target, note, time.perf_counter() - started)
 
 

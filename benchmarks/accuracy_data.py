@@ -17,6 +17,7 @@ from ruamel.yaml import YAML
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.recipe import Preprocess
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.pipeline.suggest import fitting
 
 Array = np.ndarray[Any, Any]
 Feeds = dict[str, Array]
@@ -50,7 +51,7 @@ class Subject:
     Attributes:
         name: folder of the model.
         model: float ONNX file.
-        recipe: shipped recipe; "" for none.
+        recipe: shipped recipe.
         changes: changes of the recipe that the model needs.
         calibration: model inputs that everybody calibrates on, samples along the first axis.
         selection: model inputs that a sweep chooses on: others than the calibration's where there are enough.
@@ -126,7 +127,7 @@ def subject(name: str, models: Path, calibrate: int, evaluate: int) -> Subject:
 def stranger(model: Path, data: Path, calibrate: int, evaluate: int) -> Subject:
     """Any model with ready inputs in an .npz, without labels: the first rows calibrate, others, from all over the rest, judge.
 
-    Quantized without a recipe; right is an output whose largest value stands where the float model has it.
+    The recipe is the one that `qdqtool run` takes without --recipe; right is an output whose largest value stands where the float model has it.
     """
     with np.load(data, allow_pickle=False) as stored:
         rows = {name: stored[name] for name in stored.files}
@@ -143,7 +144,7 @@ def stranger(model: Path, data: Path, calibrate: int, evaluate: int) -> Subject:
     return Subject(
         name=model.stem,
         model=model,
-        recipe="",
+        recipe=fitting(load(model))[0],
         changes=(),
         **_shared_out(ready, calibrate),
         evaluation=tuple(feeds for feeds in judging if _content(feeds) not in known),

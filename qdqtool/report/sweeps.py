@@ -189,7 +189,7 @@ def about_times(sweep: Sweep) -> str:
         )
     if sweep.speed == "measured":
         return (
-            f"Times are measured on {sweep.device}, each in turns with the same reference; in brackets their 95 % interval."
+            f"Times are measured on {sweep.device}, each in turns with the same reference, with their 95 % intervals."
         ) + (" They say little about a GPU." if sweep.device.startswith("onnxruntime") else "")
     return "Nothing was timed: accuracy alone counts."
 

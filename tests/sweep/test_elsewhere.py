@@ -62,10 +62,11 @@ def test_times_of_the_script_become_the_measured_times_of_the_sweep(
 ) -> None:
     times = timed(exported, tmp_path / "there", release)
     found = json.loads(times.read_text())
-    assert sorted(found["rounds"]) == ["0000", "0001", "float"]
+    assert sorted(found["rounds"]) == ["0000", "0001", "float", "float16"]
     assert cli(command(exported / "sweep", "--import", str(times))) == 0
     data = result(exported / "sweep")
     assert (data["speed"], data["device"], data["spread"]) == ("measured", found["gpu"], None)
+    assert [(point["name"], point["ms"]) for point in data["floats"]] == [("FP32", 1.02), ("FP16", 1.02)]
     for trial in data["trials"]:
         outcome = trial["outcome"]
         assert outcome["ms_low"] <= outcome["ms"] <= outcome["ms_high"]

@@ -39,6 +39,8 @@ OUTCOME, METRIC = "outcome", "metric"
 _KEPT = frozenset({"report.json", "recipe.yaml"})
 """What stays of a trial that others beat; the rest can be made again from its recipe."""
 log = logging.getLogger(__name__)
+_FLOATS = {"FP32": "fp32", "FP16": "fp16"}
+"""Points with nothing quantized, and `insert.types` of each."""
 _ENOUGH = 64
 """Evaluation samples in each half from which one half is held back."""
 _RANKED_ON = 32
@@ -242,8 +244,8 @@ class SweepContext:
     def floats(self) -> tuple[FloatPoint, ...]:
         """The network with nothing quantized, in FP32 and in FP16; what the builder refuses is left out."""
         found = []
-        for name, types in (("FP32", "fp32"), ("FP16", "fp16")):
-            settings = ('place.exclude=["*"]', f"insert.types={types}")
+        for name, types in _FLOATS.items():
+            settings = _nothing_quantized(types)
             request = self._trial_request(settings, self.base.out / f"float-{types}")
             try:
                 with _alone_in(request.out):
@@ -267,10 +269,11 @@ class SweepContext:
             found.append(point)
         return tuple(found)
 
-    @property
-    def float_model(self) -> Path:
-        """The prepared float model."""
-        return self._base_run.path("model.prepared.onnx")
+    def float_model(self, name: str) -> Path:
+        """The model of a point of `floats`."""
+        if name == "FP32":
+            return self._base_run.path("model.prepared.onnx")
+        return self.model_of(_nothing_quantized(_FLOATS[name]))
 
     def model_of(self, settings: tuple[str, ...]) -> Path:
         """The Q/DQ model of one configuration, without an engine."""
@@ -286,6 +289,10 @@ class SweepContext:
             cache=self.base.cache or self.base.out / "builds",
             histograms=self._base_run.path("histograms.npz"),
         )
+
+
+def _nothing_quantized(types: str) -> tuple[str, ...]:
+    return 'place.exclude=["*"]', f"insert.types={types}"
 
 
 def _check_placement(request: RunRequest) -> None:

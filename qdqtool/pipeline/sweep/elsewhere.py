@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SCRIPT: Final = "time_trials.py"
-FLOAT: Final = "float"
+FLOATS: Final = {"FP32": "float", "FP16": "float16"}
+"""What the models of `Sweep.floats` are called there."""
 # As every interval of the tool.
 _SURE: Final = 0.95
 
@@ -56,13 +57,17 @@ _TIMES: Final = TypeAdapter(Times)
 
 
 def export(
-    sweep: Sweep, plain: Path, made: Callable[[Trial], Path], folder: Path, tell: Callable[[int, int], None]
+    sweep: Sweep,
+    floats: Mapping[str, Path],
+    made: Callable[[Trial], Path],
+    folder: Path,
+    tell: Callable[[int, int], None],
 ) -> Path:
-    """Write the float model, the models of all finished trials, and the script that times them; where the script is.
+    """Write the float models, the models of all finished trials, and the script that times them; where the script is.
 
     Args:
         sweep: with its trials.
-        plain: the float model.
+        floats: the models with nothing quantized, by the names of `Sweep.floats`.
         made: makes the Q/DQ model of a trial.
         folder: made if it is not there.
         tell: how many models are written, and of how many.
@@ -72,10 +77,13 @@ def export(
     """
     make_folder(folder)
     done = [trial for trial in sweep.trials if trial.outcome is not None]
-    entries = [_written(plain, FLOAT, folder, quantized=False)]
+    entries = [
+        _written(path, FLOATS[name], folder, weakly=("--fp16",) if name == "FP16" else ())
+        for name, path in floats.items()
+    ]
     for number, trial in enumerate(done):
         tell(number, len(done))
-        entries.append(_written(made(trial), _name(trial), folder, quantized=True))
+        entries.append(_written(made(trial), _name(trial), folder, weakly=("--int8", "--fp16")))
     write_text(folder / "manifest.json", canonical({"digest": digest(sweep), "models": entries}))
     script = folder / SCRIPT
     shutil.copyfile(Path(__file__).with_name(SCRIPT), script)
@@ -96,7 +104,7 @@ def with_times(sweep: Sweep, path: Path) -> Sweep:
             where=str(path),
         )
     trials = tuple(_timed(trial, times) for trial in sweep.trials)
-    floats = tuple(_float_timed(point, times) for point in sweep.floats if point.name == "FP32")
+    floats = tuple(_float_timed(point, times) for point in sweep.floats)
     return replace(
         sweep,
         trials=trials,
@@ -129,7 +137,7 @@ def middle(values: Sequence[float]) -> tuple[float, float | None, float | None]:
 
 
 def _float_timed(point: FloatPoint, times: Times) -> FloatPoint | None:
-    rounds = times.rounds.get(FLOAT)
+    rounds = times.rounds.get(FLOATS[point.name])
     if not rounds:
         return None
     ms, low, high = middle(rounds)
@@ -164,12 +172,13 @@ def _read(path: Path) -> Times:
     return found
 
 
-def _written(model: Path, name: str, folder: Path, *, quantized: bool) -> Mapping[str, Any]:
+def _written(model: Path, name: str, folder: Path, *, weakly: Sequence[str]) -> Mapping[str, Any]:
+    """The entry of a model that is written; `weakly` are the flags of a trtexec that knows no strong typing."""
     found = load(model)
     save(found, folder / f"{name}.onnx")
     shapes = shapes_of(found)
     text = spelled(shapes) if shapes else ""
-    return {"name": name, "file": f"{name}.onnx", "shapes": text, "quantized": quantized}
+    return {"name": name, "file": f"{name}.onnx", "shapes": text, "weakly": list(weakly)}
 
 
 def _name(trial: Trial) -> str:

@@ -175,7 +175,11 @@ def _export(bench: SweepContext, result: Sweep, folder: Path, tell: OnProgress) 
         return made[-1]
 
     try:
-        export(result, bench.float_model, model_of, folder, lambda done, total: tell("export", done, total))
+        floats = {"FP32": bench.float_model("FP32")}
+        for name in (point.name for point in result.floats if point.name not in floats):
+            floats[name] = bench.float_model(name)
+            made.append(floats[name])
+        export(result, floats, model_of, folder, lambda done, total: tell("export", done, total))
     finally:
         for path in made:
             shutil.rmtree(path.parent, ignore_errors=True)

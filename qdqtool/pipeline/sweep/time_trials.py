@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 # trtexec's own default.
@@ -49,13 +50,13 @@ def main() -> int:
     return 0 if rounds else 1
 
 
-def build(trtexec: str, known: str, model: "dict[str, str]") -> str:
+def build(trtexec: str, known: str, model: "dict[str, Any]") -> str:
     """Make the engine of a model; why there is none."""
     flags = [f"--onnx={HERE / model['file']}", f"--saveEngine={plan(model['name'])}"]
     if "--stronglyTyped" in known:
         flags.append("--stronglyTyped")
-    elif model["quantized"] and "--int8" in known:
-        flags += ["--int8", "--fp16"]
+    else:
+        flags += [flag for flag in model["weakly"] if flag in known]
     if model["shapes"]:
         flags += [f"--{word}Shapes={model['shapes']}" for word in ("min", "opt", "max")]
     flags.append("--skipInference" if "--skipInference" in known else "--buildOnly")
