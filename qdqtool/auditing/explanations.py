@@ -15,7 +15,6 @@ from functools import cached_property, partial
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Opinion, Stance
 from qdqtool.core.target import Target
-from qdqtool.matching.asked import asked_of, words_of
 from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.losses import violations
@@ -127,7 +126,7 @@ def explained(
     answers = [tuple(said.of(evidence)) for evidence in nodes]
     done = [realised(evidence) for evidence in nodes]
     refuted = {
-        (code, evidence.node.op, words_of(evidence))
+        (code, evidence.node.op, evidence.arithmetic)
         for evidence, told, runs in zip(nodes, answers, done, strict=True)
         for code, explanation in told
         if runs and explanation.of_builder
@@ -139,7 +138,7 @@ def explained(
                 explanation
                 for code, explanation in told
                 if not runs
-                and not (explanation.of_builder and (code, evidence.node.op, words_of(evidence)) in refuted)
+                and not (explanation.of_builder and (code, evidence.node.op, evidence.arithmetic) in refuted)
             ),
         )
         for evidence, told, runs in zip(nodes, answers, done, strict=True)
@@ -150,7 +149,7 @@ def reasons(evidence: NodeEvidence) -> tuple[Explanation, ...]:
     """What is printed: the placement's own refusals, else that there is no kernel, else all that the rules found."""
     never = tuple(found for found in evidence.explanations if found.no_kernel)
     refused = (*_vetoed(evidence), *_unasked(evidence))
-    if asked_of(evidence).endswith("-weights"):
+    if evidence.asked.endswith("-weights"):
         # Its activation is float on purpose, so that what is missing there is the reason last of all.
         return (
             never

@@ -17,7 +17,6 @@ from math import prod
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
 from qdqtool.core.quant_format import FLOAT, NAMES
-from qdqtool.matching.asked import asked_of
 from qdqtool.matching.evidence import NodeEvidence
 from qdqtool.matching.silent_float import BEFORE
 
@@ -45,7 +44,7 @@ class Realised:
 
 def realised(node_evidence: NodeEvidence, precision: DType) -> Realised:
     """What became of what was asked of one node; `precision` is the type of its arithmetic."""
-    asked = asked_of(node_evidence)
+    asked = node_evidence.asked
     if precision in NAMES:
         return Realised(asked=asked, realised=NAMES[precision])
     layers = node_evidence.holders.compute or tuple(

@@ -20,6 +20,7 @@ from qdqtool.core.quant_format import FLOAT, NAMES
 from qdqtool.engine.readers.dump import FORM as DUMP
 from qdqtool.engine.roles import is_attention
 from qdqtool.graph.model import Model
+from qdqtool.matching.asked import asked_of
 from qdqtool.matching.evidence import NodeEvidence, Operands
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.registry import Rulebook, rulebook
@@ -83,7 +84,7 @@ def cases(
     """Every compute node with its evidence, in graph order; `book` notes which rules failed."""
     view = model.view
     nodes = [node for node in view.nodes if node.op in COMPUTE]
-    operands = Operands(view)
+    operands, flow = Operands(view), Flow(model)
     named = join(engine, frozenset(node.name for node in nodes))
     holders = {
         node.name: written_out(view, node, operands.of(node), named[node.name], engine) for node in nodes
@@ -101,6 +102,7 @@ def cases(
             view=view,
             node=node,
             operands=operands.of(node),
+            asked=asked_of(flow, node, (operand.index for operand in operands.of(node))),
             decisions=tuple(decisions[node.name]),
             holders=_own(holders[node.name], shared),
             regions=regions,
@@ -115,7 +117,7 @@ def cases(
         )
         for node in nodes
     )
-    said = Said(Flow(model), builders(rtx=rtx, targets=targets), book or rulebook())
+    said = Said(flow, builders(rtx=rtx, targets=targets), book or rulebook())
     return explained(found, _in_few_bits, said)
 
 

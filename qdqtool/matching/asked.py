@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from qdqtool.core.dtypes import DType
+from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import FLOAT, FORMATS, INT4, NAMES, asked_as
-from qdqtool.graph.qdq.lower import MX_DEQUANTIZE
 from qdqtool.graph.qdq.quantized import Quantization
-from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.evidence import NodeEvidence, Operand
-from qdqtool.trt.ops import FP4_DYNAMIC
+from qdqtool.graph.view import Node
+from qdqtool.matching.flow import Flow
 
 
 def format_of(pair: QdqPair | None, quantization: Quantization | None) -> str:
@@ -22,16 +23,21 @@ def format_of(pair: QdqPair | None, quantization: Quantization | None) -> str:
     return NAMES.get(DType.INT8 if pair.dtype is DType.UINT8 else pair.dtype, str(pair.dtype))
 
 
-def asked_of(evidence: NodeEvidence) -> str:
-    """The format that the Q/DQ nodes in front of a node ask for."""
-    view = evidence.view
-    weights = {_format(view, operand) for operand in evidence.weights}
-    return asked_as(weights, {_format(view, operand) for operand in evidence.activations})
+def is_fixed(flow: Flow, node: Node, index: int) -> bool:
+    """Whether input `index` of a node is a constant, as weights are."""
+    pair, plain = flow.origin(node, index), flow.plain.by_name.get(node.name, node)
+    constant = flow.plain.is_constant(plain.inputs[index])
+    return pair.kind is SlotKind.WEIGHT if pair is not None and not constant else constant
 
 
-def words_of(evidence: NodeEvidence) -> str:
-    """What a sentence calls the arithmetic that Q/DQ on all inputs of a node would ask for."""
-    return arithmetic_word(asked_of(evidence))
+def asked_of(flow: Flow, node: Node, inputs: Iterable[int]) -> str:
+    """The format that the Q/DQ nodes in front of these inputs ask for."""
+    asked: dict[bool, set[str]] = {True: set(), False: set()}
+    for index in inputs:
+        asked[is_fixed(flow, node, index)].add(
+            format_of(flow.origin(node, index), flow.quantization(node, index))
+        )
+    return asked_as(asked[True], asked[False])
 
 
 def arithmetic_word(asked: str) -> str:
@@ -39,21 +45,3 @@ def arithmetic_word(asked: str) -> str:
     name = asked.split("+", maxsplit=1)[0].split("-", maxsplit=1)[0]
     # INT4 is a format of weights alone; UINT8 and wider integers are read as INT8 where they are read at all.
     return name.upper() if name in FORMATS and name != INT4.name else "INT8"
-
-
-def _format(view: GraphView, operand: Operand) -> str:
-    if operand.dequantize is None:
-        return FLOAT
-    return _stored_format(view, operand.dequantize)
-
-
-def _stored_format(view: GraphView, dequantize: Node) -> str:
-    if dequantize.op == MX_DEQUANTIZE:
-        return "mxfp8"
-    before = view.producer(dequantize.inputs[0])
-    if before is not None and before.op == FP4_DYNAMIC:
-        return "nvfp4"
-    dtype = view.info(dequantize.inputs[0]).dtype
-    if len(dequantize.inputs) > 2 and dequantize.inputs[2]:
-        dtype = view.info(dequantize.inputs[2]).dtype
-    return NAMES.get(dtype, str(dtype))

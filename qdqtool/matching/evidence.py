@@ -11,6 +11,7 @@ from qdqtool.core.placement import Decision, SlotKind
 from qdqtool.graph.kv_caches import stored_caches
 from qdqtool.graph.qdq.lower import MX_DEQUANTIZE
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.asked import arithmetic_word
 from qdqtool.trt.join import LayerMatch
 from qdqtool.trt.ops import DEQUANTIZE, KEEPS_AXES, QUANTIZE, RECURRENT, value_preserving
 
@@ -73,6 +74,7 @@ class NodeEvidence:
         view: the Q/DQ model.
         node: the node in question.
         operands: its inputs that take part in the products.
+        asked: the format that Q/DQ in front of them asks for, "int8", "int4-weights" or "float".
         decisions: what placement decided for them; empty without a placement.
         holders: the engine layers that name it.
         regions: regions of the engine whose kernels are not listed.
@@ -85,6 +87,7 @@ class NodeEvidence:
     view: GraphView
     node: Node
     operands: tuple[Operand, ...]
+    asked: str
     decisions: tuple[Decision, ...]
     holders: LayerMatch
     regions: tuple[EngineLayer, ...] = ()
@@ -120,6 +123,11 @@ class NodeEvidence:
     def any_quantized(self) -> bool:
         """Whether Q/DQ feeds an operand."""
         return any(operand.quantized for operand in self.operands)
+
+    @property
+    def arithmetic(self) -> str:
+        """What a sentence calls the arithmetic that Q/DQ on all of its inputs would ask for."""
+        return arithmetic_word(self.asked)
 
     @property
     def without_qdq(self) -> str:

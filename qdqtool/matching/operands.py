@@ -13,7 +13,7 @@ from qdqtool.core.quant_format import FLOAT, FP8, INT8, asked_as
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.quantized import Quantization
 from qdqtool.graph.view import Node
-from qdqtool.matching.asked import format_of
+from qdqtool.matching.asked import format_of, is_fixed
 from qdqtool.matching.flow import Flow
 from qdqtool.trt.ops import weight_axis
 
@@ -100,14 +100,12 @@ def products(flow: Flow, target: Target) -> Iterator[Product]:
 
 def _factor(flow: Flow, node: Node, index: int, target: Target) -> Factor:
     pair, quantization = flow.origin(node, index), flow.quantization(node, index)
-    plain = flow.plain.by_name.get(node.name, node)
-    constant = flow.plain.is_constant(plain.inputs[index])
     return Factor(
         index=index,
         pair=pair,
         quantization=quantization,
         format=format_of(pair, quantization),
-        fixed=pair.kind is SlotKind.WEIGHT if pair is not None and not constant else constant,
+        fixed=is_fixed(flow, node, index),
         state=_state(flow, node, index, target),
     )
 

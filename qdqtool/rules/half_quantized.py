@@ -28,7 +28,6 @@ from qdqtool.core.quant_format import FLOAT, FORMATS, INT8
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.matching.asked import words_of
 from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, scale_of
 from qdqtool.matching.evidence import Explanation, NodeEvidence, Operand
 from qdqtool.matching.flow import Flow
@@ -106,7 +105,7 @@ def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
         measured = "; `qdqtool repair --samples DATA` does" if evidence.any_quantized else ""
         yield Explanation(
             reason=f"no Q/DQ in front of its activation{'s' * several}{extra}",
-            fix=f"put Q/DQ on input{'s' * several} {numbers}{f': {words_of(evidence)} needs all of them' * several}{measured}",
+            fix=f"put Q/DQ on input{'s' * several} {numbers}{f': {evidence.arithmetic} needs all of them' * several}{measured}",
         )
     back = (
         "; its quantized activation is turned back to float" if len(bare) < len(evidence.activations) else ""
@@ -115,7 +114,7 @@ def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
         if not operand.quantized:
             yield Explanation(
                 reason=f"no Q/DQ on its weight{back}",
-                fix=f"put Q/DQ on input {operand.index} as well: {words_of(evidence)} needs both"
+                fix=f"put Q/DQ on input {operand.index} as well: {evidence.arithmetic} needs both"
                 + ("; `qdqtool repair` does" if evidence.any_quantized and not bare else ""),
             )
 
@@ -173,7 +172,7 @@ def _is_users_choice(evidence: NodeEvidence) -> bool:
 
 
 def _to_int8(evidence: NodeEvidence, goal: Goal) -> Iterator[Candidate]:
-    format_ = FORMATS[words_of(evidence).lower()]
+    format_ = FORMATS[evidence.arithmetic.lower()]
     if format_.block is not None:
         return  # blocks are made by a placement, which knows what divides them
     edits = tuple(

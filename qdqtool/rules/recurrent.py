@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from qdqtool.core.placement import Opinion, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView
-from qdqtool.matching.asked import words_of
 from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.rule import Rule
 from qdqtool.trt.ops import RECURRENT
@@ -38,7 +37,7 @@ def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
     """No INT8 kernel, with whatever Q/DQ around it."""
     if evidence.node.op in RECURRENT:
         yield Explanation(
-            reason=f"TensorRT has no {words_of(evidence)} kernel for {evidence.node.op}",
+            reason=f"TensorRT has no {evidence.arithmetic} kernel for {evidence.node.op}",
             fix=f"{evidence.without_qdq}; FP16 (`qdqtool convert`) is the fastest it runs in",
             no_kernel=True,
         )
