@@ -25,11 +25,13 @@ test-all: $(VENV)/.installed-test
 test-qat: $(TORCH)/.installed
 	OMP_NUM_THREADS=1 $(TORCH)/bin/python -m pytest -q tests/qat
 
-# The figures in the headers of the recipes, measured again: some ten minutes on one core.
+# The figures in the headers of the recipes and the tables of the guide on formats, measured again: some twenty minutes on one core.
 figures: $(TORCH)/.installed
 	OMP_NUM_THREADS=1 $(TORCH)/bin/python benchmarks/run_figures.py
 	OMP_NUM_THREADS=1 $(TORCH)/bin/python benchmarks/figures.py recipes/qat-digits.yaml
 	OMP_NUM_THREADS=1 $(TORCH)/bin/python benchmarks/figures.py recipes/qat-detector.yaml
+	OMP_NUM_THREADS=1 $(TORCH)/bin/python benchmarks/figures.py recipes/qat-cifar10-resnet20.yaml
+	OMP_NUM_THREADS=1 $(TORCH)/bin/python benchmarks/guide_figures.py
 
 # The picture of README and the site: the page of the embedded example, as it is now.
 picture: demo

@@ -9,13 +9,15 @@ A header states lines such as
     #       --set qat.scales=fixed        95.83   -1.17 (-2.67 to 0.17)
 
 The first kind belongs to the bare recipe. The second is the QAT row, or with "(PTQ alone)" the PTQ row, of the recipe
-with these options. A figure is true while what is measured lies in the interval that it states.
+with these options. A figure is true while what is measured lies in the interval that it states, and as many nodes run INT8 as it says. A recipe that
+needs the networks that QDQTOOL_MODELS names (by default those beside the checkout) is left out, and said to be, without them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -24,8 +26,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from models import DEFAULT_MODELS
+
+_NETWORKS = "QDQTOOL_MODELS"
 _ROW = re.compile(
     r"^#\s+(?P<name>FP32|PTQ|QAT)\s+(?P<value>[\d.]+)\s+\((?P<low>[\d.]+) to (?P<high>[\d.]+)\)"
+    r"(?:.*?(?P<nodes>\d+) of \d+ nodes INT8)?"
 )
 _VARIANT = re.compile(
     r"^#\s+(?P<options>(?:--set \S+\s+)+)(?P<alone>\(PTQ alone\))?\s*(?P<value>\d[\d.]*)\s+-?[\d.]+ "
@@ -35,13 +41,14 @@ _VARIANT = re.compile(
 
 @dataclass(frozen=True)
 class Figure:
-    """A stated value of one row, the options that give it, and the interval around it."""
+    """A stated value of one row, the options that give it, the interval around it, and how many nodes run INT8."""
 
     row: str
     options: tuple[str, ...]
     value: float
     low: float
     high: float
+    nodes: int | None = None
 
 
 def stated(recipe: Path) -> list[Figure]:
@@ -52,7 +59,8 @@ def stated(recipe: Path) -> list[Figure]:
         if match := _ROW.match(line):
             reference = float(match["value"]) if match["name"] == "FP32" else reference
             values = (float(match[key]) for key in ("value", "low", "high"))
-            found.append(Figure(match["name"], (), *values))
+            nodes = int(match["nodes"]) if match["nodes"] else None
+            found.append(Figure(match["name"], (), *values, nodes))
         elif match := _VARIANT.match(line):
             row = "PTQ" if match["alone"] else "QAT"
             low, high = (reference + float(match[key]) for key in ("low", "high"))
@@ -83,13 +91,18 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=None, help="runs to do; the first is the bare recipe")
     arguments = parser.parse_args()
     figures = stated(arguments.recipe)
+    if _NETWORKS in arguments.recipe.read_text("utf-8"):
+        os.environ.setdefault(_NETWORKS, str(DEFAULT_MODELS))
+        if not Path(os.environ[_NETWORKS]).exists():
+            print(f"{arguments.recipe.stem}: left out: {_NETWORKS} names no folder of networks")
+            return 0
     wrong = 0
     for options in list(dict.fromkeys(figure.options for figure in figures))[: arguments.first]:
         values = measured(arguments.recipe, options)
         for figure in (each for each in figures if each.options == options):
             row = values[figure.row]
             value = row["value"]
-            is_true = figure.low <= value <= figure.high
+            is_true = figure.low <= value <= figure.high and figure.nodes in (None, row["nodes_int8"])
             wrong += not is_true
             said = "" if is_true else "  OUTSIDE"
             print(

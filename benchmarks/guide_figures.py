@@ -1,6 +1,6 @@
 """Measures the tables of docs/guides/formats.md whose columns are settings, and says which figures are no longer true.
 
-    python benchmarks/guide_figures.py              # part of `make figures`: some six minutes on one core
+    python benchmarks/guide_figures.py              # part of `make figures`: some five minutes on one core
     python benchmarks/guide_figures.py --only digits
 
 A table is one of them where its head names settings:

@@ -360,6 +360,33 @@ def test_bfloat16_autocast_and_accumulated_gradients_train(tmp_path: Path) -> No
     assert_same(model, qat.export(model, tmp_path / "model.onnx"))
 
 
+class Widening(nn.Module):
+    """A transposed convolution with steps of two, which the graph holds as a Conv of four times the channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, 2, 1)
+        self.up = nn.ConvTranspose2d(16, 8, 2, 2)
+        self.head = nn.Conv2d(8, 3, 3, padding=1)
+
+    def forward(self, image):
+        return self.head(torch.relu(self.up(torch.relu(self.stem(image)))))
+
+
+def test_a_corrected_bias_of_a_transposed_convolution_is_that_of_all_its_places(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = Widening()
+    before = network.up.bias.detach().clone()
+    model = qat.prepare(network, IMAGES[:1], "conv-int8", settings=SETTINGS)
+    qat.calibrate(model, IMAGES.split(8))
+    (shift,) = (entry.shift for entry in model.table.shifts if len(entry.shift) == 32)
+    wanted = before + torch.tensor(shift).reshape(8, 4).mean(1)
+    assert torch.allclose(network.up.bias, wanted, atol=1e-6)
+    assert not torch.equal(before, network.up.bias)
+    assert [slot.slot.partition("[")[0] for slot in qat.untrained(model)] == ["/up/ConvTranspose"]  # its weight
+    assert qdqtool.lint(qat.export(model, tmp_path / "model.onnx", IMAGES.split(8))).findings == ()
+
+
 def test_what_is_no_network_and_what_was_not_prepared_are_refused() -> None:
     with pytest.raises(UsageError, match="cannot be read from str"):
         qat.prepare("model.onnx", IMAGES[:1])

@@ -21,6 +21,7 @@ from qdqtool.errors import InputFileError, UsageError
 TRAINED = "trained"
 """What stands as the calibrator of a range that a quantizer of the training held."""
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 class QuantizedWeight(nn.Module):
@@ -247,6 +248,9 @@ def shift_biases(flat: fx.GraphModule, shifts: Iterable[NodeShift], owners: Mapp
             continue
         module: Any = flat.get_submodule(owners[entry.node])
         shift = torch.tensor(entry.shift, dtype=torch.float32)
+        if isinstance(module, _TRANSPOSED):
+            # The graph has it as a Conv with every place between its steps as a channel of its own; the bias is of all places.
+            shift = shift.reshape(module.out_channels, -1).mean(1)
         if module.bias is None:
             module.bias = nn.Parameter(torch.zeros_like(shift))
         with torch.no_grad():
