@@ -68,8 +68,10 @@ def load(name: str) -> Calibrator:
     """The calibrator of that name.
 
     Raises:
-        ModuleNotFoundError: there is none.
+        ValueError: there is none.
     """
+    if name not in names():
+        raise ValueError(f"no calibrator is called {name!r}: choose one of {', '.join(names())}")
     plugin: Calibrator = importlib.import_module(f"calibrators.methods.{name}").PLUGIN
     return plugin
 

@@ -57,6 +57,11 @@ def test_a_range_is_positive_and_never_above_the_maximum(name: str, shape: str, 
     assert found.method in NAMES
 
 
+def test_an_unknown_calibrator_is_told_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match=r"no calibrator is called 'entrop': choose one of .*entropy"):
+        calibrators.load("entrop")
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("nothing", [empty(), histogram_of(np.zeros(9))], ids=["no data", "zeros only"])
 def test_without_anything_but_zeros_the_range_is_zero(name: str, nothing: Histogram) -> None:
