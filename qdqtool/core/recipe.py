@@ -90,9 +90,16 @@ class SampleOptions(Section):
     preprocess: Preprocess = Preprocess()
 
 
+Given = bool | int | float | tuple[float, ...]
+"""The value of an input that becomes a constant."""
+
+
 class PrepareOptions(Section):
     """What is folded before placement."""
 
+    constants: dict[str, Given] = {}
+    """Inputs that become constants, with their values: `{sr: 16000}` makes an engine for one sampling rate, and decides the
+    branches of an If that depends on it. One number fills the input, a list has all of its values."""
     fold_constants: bool = True
     """Compute what depends on constants only."""
     einsum: bool = True

@@ -13,6 +13,7 @@ from qdqtool.core.protocols import Runner, SampleSource
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.preparation.given import give_constants
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.pipeline.folder import RunFolder
 from qdqtool.pipeline.random_shapes import opener, shaped
@@ -82,8 +83,9 @@ class RunContext:
         return shaped(samples, inputs, self.recipe.build.opt_shapes, self._runner)
 
     def _runner(self) -> Runner:
-        """The model as it was brought, in onnxruntime."""
-        return opener(with_float_caches(load(self.request.model)))()
+        """The model as it was brought, but for inputs that the recipe makes constants, in onnxruntime."""
+        brought = give_constants(load(self.request.model), self.recipe.prepare.constants)
+        return opener(with_float_caches(brought))()
 
     def path(self, name: str) -> Path:
         """A file of the run folder."""

@@ -34,7 +34,7 @@ def test_the_shortcut_beside_convolutions_is_int8_with_the_recipe_for_transforme
 
 @pytest.mark.rtx
 @pytest.mark.slow
-def test_the_bytes_at_stake_are_those_that_the_engine_moves_less_after_the_fix(tmp_path: Path) -> None:
+def test_the_bytes_at_stake_are_those_that_the_engine_moves_less_after_the_fix(tmp_path: Path, capfd) -> None:
     pytest.importorskip("tensorrt_rtx", reason="needs tensorrt-rtx (pip install 'qdqtool[rtx]')")
     path = models.save(graphs.normalized_stream(), tmp_path)
 
@@ -46,8 +46,14 @@ def test_the_bytes_at_stake_are_those_that_the_engine_moves_less_after_the_fix(t
         return data["counts"]["activation_bytes_dumped"], data["findings"]
 
     before, findings = moved("before")
+    printed = " ".join(capfd.readouterr().out.split())
+    page = (tmp_path / "before" / "report.html").read_text("utf-8")
     (told,) = (finding for finding in findings if finding["code"] == "QDQ219")
     words = [word for setting in settings_in(told["fix"]) for word in ("--set", setting)]
     after, left = moved("after", *words)
     assert before - after == told["bytes"] > 0
+    assert "Kept float" in printed
+    assert "more [estimated]; without: --set 'place.skip_rules=[residual_stream]'" in printed
+    assert "Bytes kept float for accuracy" in page
+    assert "Kept float" not in capfd.readouterr().out
     assert not [finding for finding in left if finding["code"] == "QDQ219"]

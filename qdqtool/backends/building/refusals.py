@@ -58,8 +58,8 @@ _PARSED = re.compile(r"Parsing node: (?P<name>.*) \[(?P<op>\w+)\]\s*$", re.MULTI
 
 _DECIDE_IF = (
     "give the model fixed shapes (python -m onnxruntime.tools.make_dynamic_shape_fixed): `run`, `quantize` and `convert` then "
-    "put the branch that is taken in the place of every If that shapes decide. Where an input decides (a sampling rate), make it "
-    "a constant first (onnx-graphsurgeon: graph.inputs.remove(x); x.to_constant(numpy.array(16000)))"
+    "put the branch that is taken in the place of every If that shapes decide. Where an input decides (a sampling rate), it is "
+    """made a constant by --set 'prepare.constants={"sr": 16000}'"""
 )
 _NO_KERNEL = _known(
     r"[Cc]ould not find any implementation|[Nn]o implementation (?:of|for)|[Nn]o tactics? (?:available|to implement)",

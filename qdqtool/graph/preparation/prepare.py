@@ -13,14 +13,20 @@ from qdqtool.graph.preparation.conv_transpose import write_convolutions
 from qdqtool.graph.preparation.einsum import write_products
 from qdqtool.graph.preparation.flatten import flatten
 from qdqtool.graph.preparation.fold import fold_constants
+from qdqtool.graph.preparation.given import give_constants
 from qdqtool.graph.preparation.squeeze import write_squeezed_axes
 
 
 def prepare(model: Model, options: PrepareOptions) -> Model:
     """The model with idle nodes gone, constants computed, Einsum written as MatMul and BatchNormalization folded, as `options` say.
 
-    Numerically the same up to float rounding; inputs and outputs keep their names; each change leaves a note.
+    Numerically the same up to float rounding, inputs that became constants have their value; the others and the outputs
+    keep their names; each change leaves a note.
+
+    Raises:
+        UsageError: `options.constants` name no input of the model, or values that one cannot hold.
     """
+    model = give_constants(model, options.constants)
     if options.fold_constants:
         model = take_decided_branches(model)
     edit = Edit(model)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
+from qdqtool.core.advice import settings_in
+from qdqtool.core.findings import Finding
 from qdqtool.core.report import Report, Summary
 from qdqtool.report import words
 from qdqtool.report.accuracy import accuracy_rows
 from qdqtool.report.section import Row, Section
 
+_KEPT_FLOAT = "float_shortcut"
+"""The check that tells of sums that placement keeps float beside INT8 copies of the same values."""
 _PAGE = r"""
 {% set summary = report.summary %}
 <div class="tiles" id="summary-{{ run.key }}">
@@ -30,6 +35,9 @@ _PAGE = r"""
 {{ m.tile("Activation bytes, epilogues fused", words.size(summary.activation_bytes_fused), "estimated") }}
 {% endif %}
 {% endif %}
+{% for finding in report.findings if finding.check == "float_shortcut" and finding.bytes %}
+{{ m.tile("Bytes kept float for accuracy", words.size(finding.bytes), "estimated", finding.fix | clean) }}
+{% endfor %}
 {% set time = run.time %}
 {% if time %}{{ m.tile("Time of all kernels", "%.4g ms" | format(time), "measured", "one by one; an undisturbed inference takes less") }}{% endif %}
 {% if summary.engine_bytes is not none %}{{ m.tile("Engine", words.size(summary.engine_bytes), "measured") }}{% endif %}
@@ -54,6 +62,9 @@ def _rows(report: Report) -> Iterator[Row]:
             f"{summary.kernels}: {compute} compute, {convert} only quantize, cast or reformat  [recorded]",
         )
         yield "Activations", _activations(summary)
+        for finding in report.findings:
+            if finding.check == _KEPT_FLOAT and finding.bytes:
+                yield "Kept float", _kept(finding)
     if summary.engine_bytes is not None:
         yield "Engine", f"{words.size(summary.engine_bytes)}  [measured]"
     if summary.nodes_total is not None:
@@ -65,6 +76,13 @@ def _activations(summary: Summary) -> str:
     if dumped is None:
         return "bytes unknown: a shape or a type is dynamic or not understood"
     return f"{words.size(dumped)} [recorded], {words.size(fused)} with fused epilogues [estimated]"
+
+
+def _kept(finding: Finding) -> str:
+    """What accuracy costs in bytes, and the setting that saves them; the whole sentence stands among the findings."""
+    settings = " ".join(f"--set {shlex.quote(text)}" for text in settings_in(finding.fix))
+    what = finding.reason.partition(":")[0]
+    return f"{what}, for accuracy: {words.size(finding.bytes or 0)} more [estimated]; without: {settings}"
 
 
 PLUGIN = Section(order=20, page=_PAGE, rows=_rows)
