@@ -8,8 +8,9 @@ exporters, several opsets, free dimensions, no node names, NHWC and dims of -1 a
 of them is drawn from the libraries' own lists by `--seed`, so that "unseen" can be drawn again. Each one goes through
 `qdqtool recipe new`, `run` and `predict` as a stranger would type them. Then
 
-- the layer dump of the engine is read by a parser that shares nothing with the tool (`truth_engine.py`), and every compute node's precision is compared
-  with what the audit and the prediction say;
+- the layer dump of the engine is read by a parser that shares nothing with the tool (`truth_engine.py`), and every compute
+  node's precision is compared with what the audit and the prediction say; so is the format that the Q/DQ nodes ask for and
+  the one that is realised, with weights that are dequantized inside the kernel and before it;
 - every reason why a node is not INT8 is put to an experiment: the rule that refuses is skipped, or the named setting
   is applied, the engine is built again, and kernels, bytes and the node's precision are compared with the sentence;
 - the sets of nodes of all kernels are compared with those predicted; a set that is another counts as doubted where
@@ -51,7 +52,7 @@ import onnx
 from checkout import ROOT
 from environment import environment
 from onnx import helper
-from truth_engine import LOW, Kernel, kernels, precisions
+from truth_engine import BEFORE, LOW, Kernel, asked, kernels, precisions, realised
 
 PACKAGES = (
     "torch==2.13.0", "onnx", "onnxscript", "transformers", "numpy", "pyyaml", "huggingface_hub", "safetensors",
@@ -135,6 +136,12 @@ class Figures:
     precision_right: int = 0
     predicted: int = 0
     predicted_right: int = 0
+    asked: int = 0
+    asked_right: int = 0
+    realised: int = 0
+    realised_right: int = 0
+    foreseen: int = 0
+    foreseen_right: int = 0
     reasons: int = 0
     reasons_true: int = 0
     fixes: int = 0
@@ -194,7 +201,9 @@ def main() -> int:
 def line(figures: Figures) -> str:
     pairs = (
         ("told", figures.nodes_told, figures.nodes), ("right", figures.precision_right, figures.nodes_told),
-        ("predicted", figures.predicted_right, figures.predicted), ("reasons", figures.reasons_true, figures.reasons),
+        ("predicted", figures.predicted_right, figures.predicted), ("asked", figures.asked_right, figures.asked),
+        ("realised", figures.realised_right, figures.realised), ("foreseen", figures.foreseen_right, figures.foreseen),
+        ("reasons", figures.reasons_true, figures.reasons),
         ("fixes", figures.fixes_work, figures.fixes), ("kernels", figures.kernel_sets_exact, figures.kernel_sets),
     )  # fmt: skip
     counts = ", ".join(f"{word} {part}/{whole}" for word, part, whole in pairs)
@@ -438,7 +447,8 @@ class Trial:
         report = json.loads((out / "report.json").read_text())["data"]
         dump = kernels((out / "layers.txt").read_text())
         self.judge_nodes(result, report, precisions(dump))
-        self.judge_prediction(result, out, dump)
+        made = self.judge_prediction(result, out, dump)
+        self.judge_formats(result, report, made, out, dump)
         self.judge_reasons(result, report, out, recipe, dump)
         for heavy in ("engine.plan", "histograms.npz", "model.prepared.onnx"):
             (out / heavy).unlink(missing_ok=True)
@@ -481,10 +491,10 @@ class Trial:
             else:
                 result.precision_right += 1
 
-    def judge_prediction(self, result: Figures, out: Path, dump: Sequence[Kernel]) -> None:
+    def judge_prediction(self, result: Figures, out: Path, dump: Sequence[Kernel]) -> Mapping[str, Any]:
         done = self.tool("predict", out / "model.qdq.onnx", "--json", *self.way.target)
         if self.failed(result, done, "predict"):
-            return
+            return {}
         made = json.loads(done.stdout)["data"]
         real = precisions(dump)
         for node in made["nodes"]:
@@ -502,6 +512,40 @@ class Trial:
         result.kernel_sets_exact += len(wanted & given)
         doubted = {node for doubt in made["doubts"] for node in doubt["nodes"]}
         result.kernel_sets_doubted += sum(bool(doubted & set(map(plain, nodes))) for nodes in wanted - given)
+        return dict(made)
+
+    def judge_formats(
+        self,
+        result: Figures,
+        report: Mapping[str, Any],
+        made: Mapping[str, Any],
+        out: Path,
+        dump: Sequence[Kernel],
+    ) -> None:
+        """What was asked against the file, what is realised against the dump: as audited, and as predicted."""
+        verdicts = {verdict["node"]: verdict for verdict in report["verdicts"]}
+        wanted, real = asked(onnx.load(out / "model.qdq.onnx"), COMPUTE), realised(dump)
+        foreseen = {node["node"]: node["realised"] for node in made.get("nodes", ())}
+        for node in verdicts.keys() & wanted.keys():
+            result.asked += 1
+            said = verdicts[node]["asked"]
+            result.asked_right += said == wanted[node]
+            if said != wanted[node]:
+                self.miss(result, f"{node} is said to be asked for {said}, the file says {wanted[node]}")
+        for node in verdicts.keys() & real.keys():
+            result.realised += 1
+            said, truth = verdicts[node]["realised"], real[node]
+            result.realised_right += said == truth
+            if said != truth:
+                self.miss(result, f"{node} is said to be realised as {said}, the dump shows {truth}")
+            if node not in foreseen:
+                continue
+            fallen = BEFORE in truth and not wanted.get(node, "").endswith("-weights")
+            right = foreseen[node] == ("float" if fallen else truth)
+            result.foreseen += 1
+            result.foreseen_right += right
+            if not right:
+                self.miss(result, f"{node} is foreseen as {foreseen[node]}, the dump shows {truth}")
 
     def judge_reasons(
         self,
@@ -515,7 +559,8 @@ class Trial:
         rules = refusals(out)
         groups: dict[tuple[str, str, tuple[str, ...]], list[str]] = defaultdict(list)
         for verdict in report["verdicts"]:
-            if word(verdict["precision"]) in LOW.values() or not verdict["reason"]:
+            as_asked = verdict["asked"] not in {"float", ""} and verdict["asked"] == verdict["realised"]
+            if word(verdict["precision"]) in LOW.values() or as_asked or not verdict["reason"]:
                 continue
             groups[verdict["reason"], verdict["fix"], rules.get(verdict["node"], ())].append(verdict["node"])
         for (reason, fix, refused), nodes in list(groups.items())[: self.experiments]:
@@ -531,7 +576,7 @@ class Trial:
             settings = re.findall(r"--set\s+('[^']+'|\"[^\"]+\"|[^\s,;]+)", fix)
             if settings and not fix.startswith("nothing to do"):
                 engine = self.rebuilt(recipe, [text.strip("'\"") for text in settings])
-                works = engine is not None and all(is_low(precisions(engine), node) for node in nodes)
+                works = engine is not None and all(is_low(realised(engine), node) for node in nodes)
                 result.fixes += 1
                 result.fixes_work += works
                 if not works:
@@ -567,7 +612,8 @@ def word(precision: str) -> str:
 
 
 def is_low(made: Mapping[str, str], node: str) -> bool:
-    return made.get(node) in LOW.values()
+    """Whether a node multiplies few bits, or reads stored weights in its own kernel."""
+    return made.get(node, "float") != "float" and BEFORE not in made[node]
 
 
 def refusals(out: Path) -> dict[str, tuple[str, ...]]:
@@ -585,7 +631,8 @@ def refusals(out: Path) -> dict[str, tuple[str, ...]]:
 
 
 NO_KERNEL = re.compile(
-    r"no (?:INT8|FP8) kernel|computes? (?:it )?in float|stays float whatever|does not run INT8", re.IGNORECASE
+    r"no (?:INT8|FP8|NVFP4|INT4) kernel|computes? (?:it )?in float|stays float whatever|does not run INT8",
+    re.IGNORECASE,
 )
 COSTS = re.compile(
     r"more bytes|moves less|moves more|more kernels|saves nothing|fewer bytes|not pay|cheaper|costs",
@@ -600,7 +647,7 @@ def agrees(reason: str, nodes: Iterable[str], before: Sequence[Kernel], after: S
     falls when the engine with it moves fewer bytes in no more kernels. Other sentences (accuracy, the user's own
     choice) are no statement about the engine, and stand.
     """
-    forced = precisions(after)
+    forced = realised(after)
     if NO_KERNEL.search(reason):
         return not any(is_low(forced, node) for node in nodes)
     if COSTS.search(reason):
