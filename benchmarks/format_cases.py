@@ -186,6 +186,27 @@ def shared(weight: Callable[[Graph], str], *, copied: bool = False, rows: int = 
     return make
 
 
+def in_a_row(shape: tuple[int, int], block: int, *, steps: int = 0, float_type: Any = _FLOAT) -> Make:
+    """Two products with weights of their own whose scales are equal, but for `steps` of the first one."""
+
+    def make() -> onnx.ModelProto:
+        g = Graph()
+        scales = np.full((shape[0] // block, shape[1]), 0.05, float_type)
+        x = g.node("Relu", g.input(64, shape[0]))
+        for name in ("core", "core2"):
+            stored = g.constant(_RANDOM.integers(-7, 8, shape).astype(_STORED["int4"]))
+            weight = g.node("DequantizeLinear", stored, g.constant(scales), axis=0, block_size=block)
+            x = g.node("Relu", g.node("MatMul", x, weight, name=name))
+            back = g.constant(_RANDOM.normal(size=shape[::-1]).astype(_FLOAT))
+            x = g.node("Relu", g.node("MatMul", x, back))
+            scales = scales.copy()
+            for _ in range(steps):
+                scales[0, 0] = np.nextafter(scales[0, 0], float_type(1))
+        return g.done(x)
+
+    return make
+
+
 def shared_arithmetic() -> onnx.ModelProto:
     g = Graph()
     weight = g.weight("fp8", SQUARE, (256,))
@@ -529,6 +550,10 @@ WEIGHT_CASES: dict[str, Case] = {
     "int4, odd columns": (product(bare, w("int4", (256, 255), (4, 255), 0)), "int4-weights", ALL),
     "int4, one weight for two": (shared(I4), "int4-weights", ALL),
     "int4, a copy for each of two": (shared(I4, copied=True), "int4-weights", AMPERE),
+    "int4, equal scales of 504 bytes": (in_a_row((64, 126), 32), "int4-weights", ALL),
+    "int4, equal scales of 512 bytes": (in_a_row((64, 128), 32), "int4-weights", ALL),
+    "int4, equal scales of 256 bytes": (in_a_row((256, 64), 128), "int4-weights", AMPERE),
+    "int4, equal short scales but for a step": (in_a_row((64, 64), 32, steps=1), "int4-weights", ALL),
     "int4 conv": (convolution(bare, w("int4", KERNEL, C, 0)), "int4-weights", ALL),
     "int4 conv in blocks": (convolution(bare, w("int4", KERNEL, (64, 2, 3, 3), 1)), "int4-weights", AMPERE),
     "int4, float32 scales": (

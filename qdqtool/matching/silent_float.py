@@ -7,6 +7,7 @@ any of it. Each entry was seen beside one like it that was realised.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -14,7 +15,7 @@ from typing import Final
 
 from qdqtool.core.quant_format import FP8, INT4, INT8, NVFP4
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import CONVOLUTIONS, MATRIX_PRODUCTS
+from qdqtool.trt.ops import CONVOLUTIONS, DEQUANTIZE, MATRIX_PRODUCTS
 
 BEFORE: Final = " dequantized before the kernel"
 """Ends the words for a weight that another kernel turns into floats in every inference."""
@@ -31,6 +32,8 @@ _MOST_TAPS: Final = 32
 """FP8 convolutions with more kernel taps run in float: 1x32, 4x8 and 3x3x3 are FP8; 1x33, 6x6 and 7x7 are not."""
 _EVEN: Final = frozenset({INT8.name, INT4.name, FP8.name})
 """Formats of which an odd number of columns is padded by a kernel of its own."""
+_MERGED_BYTES: Final = 512
+"""Equal constants of fewer bytes become one: 252 scales in FP16 and 124 in FP32 are, 256 and 128 are not."""
 _SMALL: Final = 2**17
 """Up to so many values a matrix times one row is a kernel of its own that reads few bits: 256x512 is, 384x384 not."""
 
@@ -47,6 +50,7 @@ class StoredWeight:
         scales: shape of its scales; () for one scale.
         rows: rows of the activation, all leading dimensions together; None where they are open.
         readers: inputs that read these values with these scales.
+        twins: other weights with the same short list of scales.
         split: whether the product makes queries, keys and values, which the builder splits.
         attention: whether the activation is the result of an attention, of three dimensions or more.
     """
@@ -58,6 +62,7 @@ class StoredWeight:
     scales: tuple[int, ...]
     rows: int | None
     readers: int
+    twins: int = 0
     split: bool = False
     attention: bool = False
 
@@ -93,9 +98,14 @@ def dequantized_apart(weight: StoredWeight) -> Iterator[tuple[str, str]]:
             "several nodes read this weight through Q/DQ, and equal nodes are merged",
             "give each of them an initializer of its own, with a DequantizeLinear of its own",
         )
+    blocks = len(weight.scales) > 1
+    if weight.twins and blocks and weight.format == INT4.name:
+        yield (
+            f"another weight has the same scales, and equal lists of less than {_MERGED_BYTES} bytes are merged",
+            "move one of its scales by the smallest step that its type has",
+        )
     if weight.columns is not None and weight.columns % 2 and weight.format in _EVEN:
         yield f"{weight.columns} columns are an odd number", "pad the columns to an even number"
-    blocks = len(weight.scales) > 1
     if weight.format == INT4.name and (not blocks or 1 in weight.scales[-2:]):
         yield (
             f"INT4 without at least two blocks is not dequantized {inside}",
@@ -116,6 +126,28 @@ def dequantized_apart(weight: StoredWeight) -> Iterator[tuple[str, str]]:
         yield SPLIT_REASON, "INT4 blocks, one scale for the whole weight, or three products"
     if channels and weight.format in {INT8.name, FP8.name} and weight.rows == 1:
         yield "with one row, weights with a scale per channel are not", "one scale for the whole weight"
+
+
+def twins(view: GraphView) -> dict[str, int]:
+    """How many other stored weights have the same short list of scales, by the name of the DequantizeLinear."""
+    lists: dict[bytes, set[str]] = defaultdict(set)
+    keys = {}
+    for node in view.nodes:
+        if node.op == DEQUANTIZE and view.is_constant(node.inputs[0]):
+            key = _short_scales(view, node)
+            if key is not None:
+                keys[node.name] = key
+                lists[key].add(node.inputs[0])
+    return {name: len(lists[key]) - 1 for name, key in keys.items()}
+
+
+def _short_scales(view: GraphView, dequantize: Node) -> bytes | None:
+    """The scales of a DequantizeLinear where the builder makes one list of all that are equal to them; else None."""
+    shape, width = view.constant_shape(dequantize.inputs[1]), view.info(dequantize.inputs[1]).dtype.bits
+    if shape is None or width is None or prod(shape) * width >= _MERGED_BYTES * 8:
+        return None
+    value = view.constant(dequantize.inputs[1])
+    return None if value is None else value.tobytes()
 
 
 def columns_of(node: Node, shape: tuple[int | str, ...]) -> int | None:

@@ -6,7 +6,7 @@
 Weight-only quantization saves memory traffic where the product itself dequantizes. Where it does not, the weight is
 written as floats and read again in every inference, more traffic than float weights cost; the engine file is small all
 the same, and the log has no line on it. It is so for convolutions, FP4 weights, weights that several nodes read through
-Q/DQ, odd numbers of columns, INT4 without at least two blocks, INT8 and FP8 in blocks, scales per channel with a
+Q/DQ, INT4 weights with equal scales of less than 512 bytes (they are merged), odd numbers of columns, INT4 without at least two blocks, INT8 and FP8 in blocks, scales per channel with a
 single row or where the product makes queries, keys and values, and products that read the result of an attention. A single row times a weight of up to 131072 values is a kernel of its own, which reads all of these.
 
 Evidence: RTX 1.7.1 for SM80 to SM121, about 200 layer dumps: a kernel without inputs whose constants are the stored
@@ -15,7 +15,7 @@ weight and whose output is Half [K, N], in front of a float product. Classic Ten
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 
 from qdqtool.core.advice import repairing
@@ -27,17 +27,18 @@ from qdqtool.graph.beside_attention import is_split, reads_attention
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.operands import Factor, Product, products
 from qdqtool.matching.rule import Rule, Violation
-from qdqtool.matching.silent_float import BEFORE, StoredWeight, columns_of, dequantized_apart, rows_of
+from qdqtool.matching.silent_float import BEFORE, StoredWeight, columns_of, dequantized_apart, rows_of, twins
 from qdqtool.trt.ops import CONVOLUTIONS
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """Products of float activations and weights that they do not dequantize themselves."""
+    others = twins(flow.view)
     for product in products(flow, target):
         stored, node = product.weights_alone, product.node
         if stored is None or _is_told_elsewhere(product, stored) or node.name not in flow.plain.by_name:
             continue
-        found = next(dequantized_apart(_described(flow, product, stored)), None)
+        found = next(dequantized_apart(_described(flow, product, stored, others)), None)
         if found is not None:
             yield Violation(
                 node=node.name,
@@ -54,7 +55,7 @@ def _is_told_elsewhere(product: Product, stored: Factor) -> bool:
     return stored.format == INT8.name and product.node.op in CONVOLUTIONS
 
 
-def _described(flow: Flow, product: Product, stored: Factor) -> StoredWeight:
+def _described(flow: Flow, product: Product, stored: Factor, others: Mapping[str, int]) -> StoredWeight:
     node = flow.plain.by_name[product.node.name]
     tensor = node.inputs[stored.index]
     shape = flow.plain.info(tensor).shape or ()
@@ -71,6 +72,7 @@ def _described(flow: Flow, product: Product, stored: Factor) -> StoredWeight:
             Slot(node=use.node.name, index=use.index) in flow.lifted.assignment
             for use in flow.plain.uses(tensor)
         ),
+        twins=0 if stored.pair is None else others.get(stored.pair.dequantize or "", 0),
         split=is_split(flow.plain, node),
         attention=reads_attention(flow.plain, node),
     )

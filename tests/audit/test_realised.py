@@ -71,6 +71,7 @@ def test_a_node_that_runs_as_asked_has_no_finding(case, tmp_path):
         ("int4 in one block", "at least two blocks", "blocks of 16 to 128"),
         ("int4, odd columns", "255 columns are an odd number", "pad the columns"),
         ("int4, one weight for two", "several nodes read this weight", "an initializer of its own"),
+        ("int4, equal scales of 504 bytes", "another weight has the same scales", "by the smallest step"),
         ("int4 conv", "no Conv dequantizes", "quantize its input too"),
         ("int8 weights in blocks", "INT8 in blocks", "one scale per output channel"),
         ("int8 weights, one row, large", "with one row", "one scale for the whole weight"),

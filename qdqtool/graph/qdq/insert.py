@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -30,7 +31,7 @@ from qdqtool.graph.qdq.encode import block_scales
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.lower import lower
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
-from qdqtool.graph.qdq.scales import a_step_above, storable_as
+from qdqtool.graph.qdq.scales import a_step_above, storable_as, told_apart
 from qdqtool.graph.qdq.stored_caches import with_stored_caches
 from qdqtool.graph.row_sums import RowSums
 from qdqtool.graph.typed.convert import convert, with_opset
@@ -78,7 +79,7 @@ def insert(
     assignment = assignment_of(model, placement, table, options)
     model = _with_note_of_blocks(model, assignment, options)
     model = _with_rounded_floats(model, assignment, changes)
-    model = _with_weights_apart(model, assignment)
+    model, assignment = _with_weights_apart(model, assignment, options)
     if options.types != "fp32" and any(entry.format != INT8 for entry in assignment.values()):
         # Operators of TensorRT's own have no types that conversion could follow, so it comes first here.
         return lower(QuantizedGraph(model=convert(model, options, reach)[0], assignment=assignment))
@@ -161,17 +162,20 @@ def _with_note_of_blocks(
     return Model(proto=model.proto, path=model.path, notes=(*model.notes, note))
 
 
-def _with_weights_apart(model: Model, assignment: Mapping[Slot, Quantization]) -> Model:
+def _with_weights_apart(
+    model: Model, assignment: Mapping[Slot, Quantization], options: InsertOptions
+) -> tuple[Model, dict[Slot, Quantization]]:
     """The model in which every product with a quantized weight and a float activation reads a weight of its own.
 
     TensorRT for RTX 1.7.1 dequantizes a weight inside the kernel of one product only: with two, also where each has its
-    own DequantizeLinear, equal nodes are merged, and one kernel writes the float weight in every inference.
+    own DequantizeLinear, equal nodes are merged, and one kernel writes the float weight in every inference. Copies with
+    equal lists of scales of less than 512 bytes have the same fate (30 builds), so each has one scale a step larger.
     """
     edit = Edit(model)
+    own = dict(assignment)
     nodes = {node.name: node for node in edit.nodes}
-    taken: set[str] = set()
-    copied = False
-    for slot in assignment:
+    taken: Counter[str] = Counter()
+    for slot, entry in assignment.items():
         node = nodes[slot.node]
         alone = slot.index == 1 and Slot(node=slot.node, index=0) not in assignment
         tensor = node.input[slot.index]
@@ -182,9 +186,16 @@ def _with_weights_apart(model: Model, assignment: Mapping[Slot, Quantization]) -
             copy.CopyFrom(edit.constants[tensor])
             copy.name = node.input[slot.index] = edit.fresh(f"{tensor}_{slot.node}")
             edit.constants[copy.name] = copy
-            copied = True
-        taken.add(tensor)
-    return edit.finish() if copied else model
+            if entry.block and entry.scale is not None and entry.format.scale_dtype is None:
+                here = _stored_as(model.view.info(tensor).dtype, options)
+                own[slot] = replace(entry, scale=told_apart(entry.scale, here, taken[tensor]))
+        taken[tensor] += 1
+    return (edit.finish(), own) if taken.total() > len(taken) else (model, own)
+
+
+def _stored_as(here: DType, options: InsertOptions) -> DType:
+    """The type in which the scales of a tensor of type `here` are written."""
+    return here if here is DType.FLOAT16 else DType(options.types)
 
 
 def assignment_of(
@@ -278,7 +289,7 @@ def _quantization(
     if here not in {DType.FLOAT32, DType.FLOAT16, DType.UNKNOWN}:
         what = f"{tensor!r} has type {here}; only fp32 and fp16 can be quantized"
         raise UsageError(what, fix="exclude the node, or export the model in fp32", where=where)
-    stored_as = here if here is DType.FLOAT16 else DType(options.types)
+    stored_as = _stored_as(here, options)
     entry = ranges.get(tensor)
     if entry is None:
         raise InputFileError(f"the table has no range for {tensor!r}", fix=_RECALIBRATE, where=where)

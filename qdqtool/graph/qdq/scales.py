@@ -45,6 +45,19 @@ def storable_as(scale: NDArray[Any], dtype: DType) -> NDArray[np.float32]:
     return np.minimum(result.astype(np.float32), np.float32(LARGEST_HALF))
 
 
+def told_apart(scale: NDArray[Any], dtype: DType, number: int) -> NDArray[np.float32]:
+    """Scales that equal neither `scale` nor those of another `number`: one of them is larger by the smallest steps.
+
+    Copy 1 has the first scale one step larger, copy 2 the second, and so on; with more copies than scales two steps.
+    """
+    here = storable_as(scale, dtype).copy()
+    rounds, place = divmod(number - 1, here.size)
+    flat = here.reshape(-1)
+    for _ in range(rounds + 1):
+        flat[place] = storable_as(np.nextafter(flat[place : place + 1], np.float32(np.inf)), dtype)[0]
+    return here
+
+
 def a_step_above(scale: NDArray[Any], dtype: DType) -> NDArray[np.float32]:
     """The next larger scales that `dtype` holds, where INT8 values are the same with both; else `scale` itself.
 
