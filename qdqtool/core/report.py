@@ -55,6 +55,8 @@ class Summary:
         nodes_requested: those that placement asked for.
         requested: how many of them the Q/DQ nodes ask to run in which format ("fp8", "int4-weights", "float").
         realised: how many run in which, in the same words; empty, like `requested`, when nothing was audited.
+        requested_nodes: the names of the nodes that `requested` counts, by format, in graph order.
+        realised_nodes: the names of those that `realised` counts.
         kernels: kernels in the engine.
         compute_kernels: those that hold a compute node.
         int8_kernels: compute kernels whose arithmetic is INT8.
@@ -85,6 +87,8 @@ class Summary:
     accuracy: AccuracySummary | None
     requested: dict[str, int] = field(default_factory=dict)
     realised: dict[str, int] = field(default_factory=dict)
+    requested_nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    realised_nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     kernel_types: dict[str, int] = field(default_factory=dict)
     verdict: str = ""
     reasons: tuple[str, ...] = ()

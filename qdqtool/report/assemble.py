@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -130,6 +130,8 @@ def _summary(material: Material) -> Summary:
         nodes_requested=None if verdicts is None else sum(verdict.requested for verdict in verdicts),
         requested=_numbered(verdict.asked for verdict in verdicts or ()),
         realised=_numbered(verdict.realised for verdict in verdicts or ()),
+        requested_nodes=_named((verdict.asked, verdict.node) for verdict in verdicts or ()),
+        realised_nodes=_named((verdict.realised, verdict.node) for verdict in verdicts or ()),
         kernels=counts.kernels if counts else None,
         compute_kernels=counts.compute if counts else None,
         int8_kernels=types.get(DType.INT8.value, 0) if material.engine else None,
@@ -147,6 +149,14 @@ def _summary(material: Material) -> Summary:
 
 def _numbered(words: Iterable[str]) -> dict[str, int]:
     return dict(sorted(Counter(words).items()))
+
+
+def _named(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Word -> the nodes that it is said of."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for word, node in pairs:
+        found[word].append(node)
+    return {word: tuple(nodes) for word, nodes in sorted(found.items())}
 
 
 def _counted(engine: Engine) -> KernelCounts:

@@ -77,6 +77,17 @@ def test_summary_has_the_fields_that_scripts_rely_on() -> None:
     )
 
 
+def test_every_count_of_formats_has_the_names_of_its_nodes() -> None:
+    summary = assemble(FULL).summary
+    nodes = {verdict.node for verdict in AUDIT.verdicts}
+    for counts, names in (
+        (summary.requested, summary.requested_nodes),
+        (summary.realised, summary.realised_nodes),
+    ):
+        assert counts == {word: len(found) for word, found in names.items()}
+        assert sorted(name for found in names.values() for name in found) == sorted(nodes)
+
+
 def test_an_engine_alone_gives_kernels_but_no_nodes_and_no_bytes() -> None:
     summary = assemble(Material(model_name="m", engine=ENGINE)).summary
     assert (summary.kernels, summary.compute_kernels, summary.int8_kernels) == (2, 2, 1)
