@@ -39,6 +39,11 @@ class QdqError(Exception):
         place = f"{self.where}: " if self.where else ""
         return f"{place}{self.what} ({self.fix})"
 
+    def add(self, what: str) -> None:
+        """Put another sentence behind what is wrong."""
+        self.what = f"{self.what}; {redacted(what)}"
+        self.args = (self.what,)
+
     def say(self, rewrite: Callable[[str], str]) -> None:
         """Put what is wrong, the fix and the place into other words: those of the caller's interface."""
         self.what, self.fix = rewrite(self.what), rewrite(self.fix)

@@ -29,7 +29,6 @@ from qdqtool.api.results import BuiltEngine, Fixed
 from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.auditing.run import examine
 from qdqtool.backends import BUILDERS
-from qdqtool.backends.building.retry import build_with_retries
 from qdqtool.backends.flags import split_flags
 from qdqtool.backends.shapes import parse_shapes, profiles, usual_shapes
 from qdqtool.buildlog import is_of_builder
@@ -58,6 +57,7 @@ from qdqtool.pipeline.autofix.run import FixRequest
 from qdqtool.pipeline.autofix.run import fix as search_fixes
 from qdqtool.pipeline.autofix.run import recipe_of as recipe_beside
 from qdqtool.pipeline.autofix.search import Bounds
+from qdqtool.pipeline.building import build_engine
 from qdqtool.pipeline.engine_files import engine_of, log_of
 from qdqtool.pipeline.random_shapes import shapes_of
 
@@ -191,7 +191,7 @@ def _built(path: Path, folder: Path, recipe: Recipe, shapes: _Shapes, shown: Pro
         stack_mib=options.stack_mib,
         flags=split_flags(options.flags),
     )
-    result, _ = build_with_retries(
+    result, _ = build_engine(
         plugin,
         request,
         lambda each: shown.show("build", each.done, each.total),

@@ -164,6 +164,16 @@ def asked_as(weights: AbstractSet[str], activations: AbstractSet[str]) -> str:
     return "+".join(sorted(asked - {FLOAT}))
 
 
+def first_sm(format_: QuantFormat, *, rtx: bool) -> int:
+    """The first GPU architecture that a builder takes a format for; TensorRT for RTX has no SM100.
+
+    It builds MXFP8 from SM89 on, in float.
+    """
+    if not rtx:
+        return format_.sm
+    return {NVFP4.name: 120, MXFP8.name: FP8.sm}.get(format_.name, format_.sm)
+
+
 def by_name(name: str) -> QuantFormat:
     """The format called so.
 

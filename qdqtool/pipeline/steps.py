@@ -10,7 +10,6 @@ from qdqtool.accuracy.compare import compare as compare_runners
 from qdqtool.auditing.context import stage
 from qdqtool.auditing.run import examine, with_findings
 from qdqtool.backends import BUILDERS
-from qdqtool.backends.building.retry import build_with_retries
 from qdqtool.backends.flags import split_flags
 from qdqtool.backends.ort import open_runner
 from qdqtool.backends.shapes import parse_shapes, profiles
@@ -50,6 +49,7 @@ from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.io.files import digest_file, write_text
+from qdqtool.pipeline.building import build_engine
 from qdqtool.pipeline.channels import lost_channels
 from qdqtool.pipeline.comparing import noise_inside
 from qdqtool.pipeline.context import RunContext
@@ -229,7 +229,7 @@ def build(work: RunContext) -> Measured:
         cache=work.request.cache,
         flags=split_flags(options.flags),
     )
-    result, cost = build_with_retries(
+    result, cost = build_engine(
         builder_of(work), request, lambda progress: _tell(work, progress), most=options.retries
     )
     if result.layers is None:

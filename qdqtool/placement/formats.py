@@ -25,7 +25,18 @@ from typing import Final
 
 from qdqtool.core.advice import setting
 from qdqtool.core.placement import Bond, Opinion, QuantSpec, Slot, Stance
-from qdqtool.core.quant_format import FP8, INT4, INT8, MXFP8, NVFP4, SCHEMES, QuantFormat, Scheme, by_name
+from qdqtool.core.quant_format import (
+    FP8,
+    INT4,
+    INT8,
+    MXFP8,
+    NVFP4,
+    SCHEMES,
+    QuantFormat,
+    Scheme,
+    by_name,
+    first_sm,
+)
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.errors import UsageError
 from qdqtool.graph.beside_attention import reads_attention
@@ -50,8 +61,6 @@ _INSTEAD: Final = {_IN_INT8: "int8", _WEIGHTS_IN_INT8: "int8-weights"}
 """Fixes that become one setting for all nodes that need them: another scheme for these."""
 _STORES: Final = (10, 0)
 """TensorRT 8 asks for float weights in front of Q."""
-_RTX_FP4_SM: Final = 120
-"""TensorRT for RTX builds FP4 for SM120 and SM121; it offers no SM100."""
 
 
 def schemes(view: GraphView, options: PlacementOptions) -> dict[str, Scheme]:
@@ -86,9 +95,7 @@ def refuse(view: GraphView, options: PlacementOptions, asked: Mapping[str, Schem
 
 def _check_target(where: str, format_: QuantFormat, options: PlacementOptions, *, rule: str = RULE) -> None:
     key = "place.kv_cache" if rule != RULE else "place.format"
-    first = _RTX_FP4_SM if options.builder.is_rtx and format_ == NVFP4 else format_.sm
-    if options.builder.is_rtx and format_ == MXFP8:
-        first = FP8.sm  # builds, in float: noted, not refused
+    first = first_sm(format_, rtx=options.builder.is_rtx)  # MXFP8 in float is noted, not refused
     old = sorted((sm for sm in options.sm if sm.isdigit() and int(sm) < first), key=int)
     if old:
         what = f"the rule {rule!r} wants {format_}, which SM{', SM'.join(old)} cannot run"

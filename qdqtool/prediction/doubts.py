@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from math import isfinite
+from math import isnan
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.prediction import PredictionDoubt
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.quant_format import FORMATS, NAMES, first_sm
 from qdqtool.core.target import Target
 from qdqtool.core.wording import counted
 from qdqtool.graph.model import Model
@@ -36,6 +38,7 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
                 "said here holds once they are fixed; `qdqtool lint` tells each"
             )
             yield PredictionDoubt(reason=reason, nodes=tuple(map(_name, named)))
+    yield from _beyond(flow, target)
     yield from _bodies(model)
     if target.is_rtx:
         yield from _unforeseen(model)
@@ -77,6 +80,24 @@ def _unforeseen(model: Model) -> Iterator[PredictionDoubt]:
             "the kernels around them does what belongs to them is not foreseen where each channel is a group and where sizes are free"
         )
         yield PredictionDoubt(reason=reason, nodes=_around(model.view, grouped))
+
+
+def _beyond(flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
+    """Formats that one of the GPUs does not have: the build fails."""
+    if not target.is_rtx or not target.sm:
+        return
+    oldest = min(map(int, target.sm))
+    named: dict[str, list[str]] = defaultdict(list)
+    for pair in flow.pairs:
+        name = NAMES.get(pair.dtype, "")
+        if name in FORMATS and first_sm(FORMATS[name], rtx=True) > oldest:
+            named[name].append(_name(pair))
+    for name, nodes in named.items():
+        reason = (
+            f"SM{oldest} has no {name.upper()}, which {counted(len(nodes), 'pair holds', 'pairs hold')}, the first {nodes[0]!r}: the build "
+            f"fails, and what is said here holds from SM{first_sm(FORMATS[name], rtx=True)} on"
+        )
+        yield PredictionDoubt(reason=reason, nodes=tuple(nodes))
 
 
 def _blocks(flow: Flow) -> Iterator[PredictionDoubt]:
@@ -145,7 +166,8 @@ def _name(pair: QdqPair) -> str:
 
 
 def _is_sick(pair: QdqPair) -> bool:
-    return pair.dtype is not DType.INT4 and any(not isfinite(scale) or scale <= 0 for scale in pair.scale)
+    """Whether the parser refuses a scale; infinity is built, and INT4 takes any (QDQ103)."""
+    return pair.dtype is not DType.INT4 and any(isnan(scale) or scale <= 0 for scale in pair.scale)
 
 
 def _is_shifted(pair: QdqPair) -> bool:

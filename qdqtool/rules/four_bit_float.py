@@ -13,18 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
-from qdqtool.core.quant_format import NVFP4
+from qdqtool.core.quant_format import NVFP4, first_sm
 from qdqtool.core.target import Target
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
 
-_FIRST_OF_RTX = 120
-"""TensorRT for RTX offers no SM100."""
-
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """FP4 pairs, where the release or a GPU that was named has none, or no GPU was named."""
-    first = _FIRST_OF_RTX if target.is_rtx else NVFP4.sm
+    first = first_sm(NVFP4, rtx=target.is_rtx)
     old = sorted((sm for sm in target.sm if int(sm) < first), key=int)
     early = target.is_before(*NVFP4.release)
     if target.sm and not old and not early:

@@ -1,4 +1,4 @@
-"""INT4 where it cannot be: on activations, before TensorRT 10, or before SM80.
+"""INT4 where it cannot be: on activations, in an odd number of values, before TensorRT 10, or before SM80.
 
     x ─ Q (INT4) ─ DQ ─ MatMul      16 different values, INT8 arithmetic
 
@@ -9,18 +9,20 @@ INT4 is for weights only: the product itself is computed in float behind a dequa
 of another format are QDQ182.)
 
 The fix stores INT4 beside INT8 activations as INT8: every 4-bit integer minus its zero point fits, so one scale per tensor
-or channel stays and nothing is lost; scales of blocks are replaced by one per output channel. Weights that stay INT4
+or channel stays and nothing is lost; so do weights of an odd number of values; scales of blocks are replaced by one per output channel. Weights that stay INT4
 become signed with zero point 0, exactly where the integers then fit, else with the step and the clipping that cost least in
 each block. But for TensorRT for RTX, which does not mind, scales become positive: onnxruntime's symmetric blocks have negative
 ones, so that their farthest value is -8.
 
 Evidence: RTX 1.7.1 fuses INT4 block weights into a float product (int4_block128); an INT4 activation becomes an INT8 one of
-16 values (int4_activation); SM75 is refused. INT4 arrived with TensorRT 10.0.
+16 values (int4_activation); SM75 is refused, and so are weights of [255, 255] (`Sub-byte quantization with odd tensor
+volume is not supported`), where [256, 255] is built. INT4 arrived with TensorRT 10.0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -77,6 +79,13 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 fix=f"use INT8 for activations; {repairing(to_float=flow.products_of(pair) or [node])} leaves the layer float",
                 severity=Severity.WARNING if target.is_rtx else None,
             )
+        elif target.is_rtx and (count := _odd_number(flow.view.info(pair.tensor).shape)):
+            yield Violation(
+                node=node,
+                reason=f"it holds {count} values of 4 bits, an odd number",
+                effect="the builder refuses it: Sub-byte quantization with odd tensor volume is not supported",
+                fix="pad its columns to an even number, or store it as INT8; `qdqtool repair` stores it so",
+            )
         elif old:
             yield Violation(
                 node=node,
@@ -93,7 +102,10 @@ def fix(context: RepairContext) -> Iterator[Change]:
             continue
         rank = len(context.edit.constants[node.input[0]].dims)
         uses = tuple(_uses(context.view, node.output[0]))
-        if uses and all(_multiplies_floats(context.view, use) for use in uses):
+        odd = (context.target is None or context.target.is_rtx) and _odd_number(
+            tuple(context.edit.constants[node.input[0]].dims)
+        )
+        if uses and not odd and all(_multiplies_floats(context.view, use) for use in uses):
             yield from _signed(context, node)
             continue
         axis = weight_axis(uses[0].node, uses[0].index, rank) if len(uses) == 1 else None
@@ -102,9 +114,18 @@ def fix(context: RepairContext) -> Iterator[Change]:
             yield Change(
                 subject=node.input[0],
                 what="4-bit integers stored as INT8" + (", one scale per output channel" if error else ""),
-                reason="TensorRT takes INT4 only for weights beside float activations",
+                reason="an odd number of 4-bit values is not built"
+                if odd
+                else "TensorRT takes INT4 only for weights beside float activations",
                 error=error,
             )
+
+
+def _odd_number(shape: tuple[int | str, ...] | None) -> int:
+    """How many values a tensor holds where that is an odd number; else 0."""
+    sizes = [size for size in shape or () if isinstance(size, int)]
+    count = prod(sizes) if sizes and len(sizes) == len(shape or ()) else 0
+    return count if count % 2 else 0
 
 
 def _uses(view: GraphView, tensor: str) -> Iterator[Use]:

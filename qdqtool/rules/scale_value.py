@@ -6,14 +6,14 @@ A scale of zero often stands for a channel or a tensor that never fired, or for 
 
 Evidence: RTX 1.7.1 says `Scale coefficients must all be positive` (scale_zero, scale_negative, scale_nan; a tiny scale
 turned FP16), also of an integer or
-FP8 scale, whatever its value (scale_integer). Of INT4, per channel and in blocks, it builds negative scales, 0, NaN and
+FP8 scale, whatever its value (scale_integer). Infinity alone is built, of FP8 and INT8 alike. Of INT4, per channel and in blocks, it builds negative scales, 0, NaN and
 infinity alike, into the same kernels as for others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import isfinite
+from math import inf, isfinite
 
 import numpy as np
 
@@ -54,10 +54,13 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
             continue
         bad = [value for value in pair.scale if not (isfinite(value) and value > 0)]
         if bad:
+            taken = target.is_rtx and all(value == inf for value in bad)
             yield Violation(
                 node=node,
                 reason=f"{len(bad)} of {counted(len(pair.scale), 'scale is', 'scales are')} not positive numbers, the first is {bad[0]:g}",
-                effect="the parser refuses it: Scale coefficients must all be positive",
+                effect="the builder takes them without a word, and what they multiply is infinite or NaN"
+                if taken
+                else "the parser refuses it: Scale coefficients must all be positive",
                 fix="calibrate again, or give dead channels a small positive scale such as 1e-5; `qdqtool repair --samples DATA` does",
             )
 

@@ -327,6 +327,18 @@ def int4_weights():
 
 
 @graph
+def int4_odd_number():
+    s = Quantized()
+    x = s.input("x", [1, 64, 255])
+    s.initializers.append(
+        onnx.helper.make_tensor("w_q", TensorProto.INT4, [255, 129], s.random.integers(-8, 7, 255 * 129))
+    )
+    steps = s.constant("w_s", np.full((5, 129), 0.01, np.float32))
+    weight = s.node("DequantizeLinear", ["w_q", steps], "w_d", name="w/DQ", axis=0, block_size=51)
+    return s.done(s.node("MatMul", [x, weight], "y", name="mm"), opset=21)
+
+
+@graph
 def int4_weights_int8_activation():
     return _int4(128, activation=True)
 

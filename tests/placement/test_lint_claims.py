@@ -121,6 +121,7 @@ CASES: dict[str, tuple[set[str], tuple[Claim, ...]]] = {
     "half_microsoft_domain": ({"domain"}, (int8("c1"),)),
     "int16_activation": ({"integer_type"}, (refused("unsupported datatype"),)),
     "int4_weights": (CLEAN, (floats("mm"),)),
+    "int4_odd_number": ({"four_bits", "weights_apart"}, (refused("odd tensor volume"),)),
     "int4_weights_int8_activation": ({"mixed_formats"}, (refused("is_constant()"),)),
     "int4_own_spelling": ({"own_spelling"}, (floats("mm"),)),
     "packed_weights": ({"block_operator"}, (refused("MatMulNBits"),)),
@@ -273,6 +274,13 @@ def test_fp8_builds_for_newer_gpus(target):
 def test_fp4_builds_for_blackwell_only():
     assert "fp4_e2m1" in build(GRAPHS["fp4_weights"](), "sm89").error
     assert build(GRAPHS["fp4_weights"](), "sm120").error == ""
+
+
+def test_an_infinite_scale_is_built_and_told():
+    proto = GRAPHS["scale_zero"]()
+    step = next(tensor for tensor in proto.graph.initializer if tensor.name == "c1_x_s")
+    step.CopyFrom(onnx.numpy_helper.from_array(np.float32(np.inf), "c1_x_s"))
+    assert int8("c1")(build(proto))
 
 
 def test_a_scale_that_is_no_number_is_refused():

@@ -78,6 +78,7 @@ CURED: tuple[tuple[str, str, str, str | Maker], ...] = (
     ("operator", "qlinear_conv", "rtx", REPAIR),
     ("domain", "microsoft_domain", "rtx", REPAIR),
     ("four_bits", "int4_activation", "rtx", "matmul_weight"),
+    ("four_bits", "int4_odd_number", "rtx", REPAIR),
     ("mixed_formats", "int4_weights_int8_activation", "rtx", "int4_weights"),
     ("mixed_formats", "fp8_times_int8", "rtx", "matmul_weight"),
     ("own_spelling", "int4_own_spelling", "rtx", REPAIR),

@@ -118,6 +118,21 @@ KNOWN = (
         "let every INT8 constant feed a DequantizeLinear, and give it at least one dimension",
     ),
     _known(
+        r"HW-specific datatypes?: .*fp4",
+        "FP4 is in the model and a target GPU has none",
+        "build for sm120 or newer, or quantize to FP8 (sm89 or newer) or INT8",
+    ),
+    _known(
+        r"HW-specific datatypes?: int4",
+        "INT4 is in the model and a target GPU has none",
+        "build for sm80 or newer, or store the weights as INT8",
+    ),
+    _known(
+        r"odd tensor volume",
+        "a weight holds an odd number of 4-bit values",
+        "pad its columns to an even number, store it as INT8, or leave it float",
+    ),
+    _known(
         r"HW-specific datatypes?: fp8|fp8.*not supported",
         "FP8 is in the model and a target GPU has none",
         "build for sm89 or newer, or quantize to INT8",

@@ -46,13 +46,13 @@ def build(
     from dataclasses import replace
 
     from qdqtool.backends import BUILDERS
-    from qdqtool.backends.building.retry import build_with_retries
     from qdqtool.backends.flags import split_flags
     from qdqtool.backends.shapes import several_profiles, usual_shapes
     from qdqtool.cli.screen import progress, stderr, stdout
     from qdqtool.core.build import BuildProgress, BuildRequest
     from qdqtool.core.kinds import BUILD
     from qdqtool.graph.onnx_io.load import load
+    from qdqtool.pipeline.building import build_engine
     from qdqtool.pipeline.random_shapes import shapes_of
 
     plugin = BUILDERS.load(builder)
@@ -76,7 +76,7 @@ def build(
         def moved(news: BuildProgress) -> None:
             bars.update(bar, description=news.phase.lower(), completed=news.done, total=news.total)
 
-        result, cost = build_with_retries(plugin, request, moved, most=retries)
+        result, cost = build_engine(plugin, request, moved, most=retries)
     result = replace(result, notes=(*result.notes, *notes))
     BUILD.write(out / "build.json", result)
     if as_json:

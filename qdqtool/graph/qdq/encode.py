@@ -52,7 +52,8 @@ def decode(
     """The FP32 values that stored ones stand for; the reverse of `encode` with zero point 0."""
     folded = _folded(stored.astype(np.float32), axis, block)
     facing = _facing(scale.astype(np.float32), folded.ndim, axis, block)
-    values: NDArray[np.float32] = (folded * facing).reshape(stored.shape)
+    with np.errstate(invalid="ignore"):  # a file may hold infinite scales, which are told elsewhere
+        values: NDArray[np.float32] = (folded * facing).reshape(stored.shape)
     return values
 
 

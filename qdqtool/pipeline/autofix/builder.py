@@ -11,7 +11,6 @@ from qdqtool.accuracy.compare import compare
 from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.auditing.run import examine
 from qdqtool.backends import BUILDERS
-from qdqtool.backends.building.retry import build_with_retries
 from qdqtool.backends.ort import open_model
 from qdqtool.core.audit import Audit
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
@@ -28,6 +27,7 @@ from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.qdq.find import find
 from qdqtool.io.files import make_folder
 from qdqtool.pipeline.autofix.drafts import Draft, Edits, merged
+from qdqtool.pipeline.building import build_engine
 from qdqtool.pipeline.float_sides import open_quantized
 
 MODEL = "model.qdq.onnx"
@@ -151,7 +151,7 @@ class CandidateBuilder:
         save(model, folder / MODEL)
         request = replace(self._request, model=folder / MODEL, folder=folder)
         retries = max(0, min(self.recipe.build.retries, most - 1))
-        built, _ = build_with_retries(self._builder, request, most=retries)
+        built, _ = build_engine(self._builder, request, most=retries)
         if built.layers is None:
             raise BuildError(
                 "the builder gave no layer information, so no fix can be proven",

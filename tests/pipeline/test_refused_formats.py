@@ -1,0 +1,76 @@
+"""A format that a GPU does not have is refused by every step, with node, rule, target and way out."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qdqtool.cli.app import run as cli
+from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.placement.lint import lint
+from qdqtool.prediction.run import predict
+from tests import models
+from tests.placement.qdq import GRAPHS, Quantized
+
+FORMATS = [
+    ("int4_weights", "75", "w/DQ", "QDQ109", "SM80"),
+    ("fp8_weights", "75", "x/Q", "QDQ111", "SM89"),
+    ("fp8_weights", "86", "x/Q", "QDQ111", "SM89"),
+    ("fp4_weights", "86", "w/DQ", "QDQ117", "SM120"),
+    ("fp4_weights", "89", "w/DQ", "QDQ117", "SM120"),
+]
+
+
+@pytest.mark.parametrize(("name", "sm", "node", "code", "way"), FORMATS)
+def test_a_prediction_doubts_what_the_gpu_cannot_run(
+    name: str, sm: str, node: str, code: str, way: str, tmp_path: Path
+) -> None:
+    model = load(models.save(GRAPHS[name](), tmp_path))
+    told = [
+        doubt for doubt in predict(model, Target.parse("rtx", (sm,))).doubts if "the build" in doubt.reason
+    ]
+    assert len(told) == 1
+    assert f"SM{sm} has no" in told[0].reason
+    assert f"from {way} on" in told[0].reason
+    newer = predict(model, Target.parse("rtx", (way.removeprefix("SM"),)))
+    assert not [doubt for doubt in newer.doubts if "has no" in doubt.reason]
+
+
+@pytest.mark.parametrize(("step", "effect"), [(np.inf, "takes them without a word"), (0.0, "refuses it")])
+def test_scales_that_no_quantization_can_use_are_errors(step: float, effect: str, tmp_path: Path) -> None:
+    s = Quantized()
+    (told,) = lint(load(models.save(s.done(s.qconv("c1", s.image(), step=step)), tmp_path))).findings
+    assert (told.code, told.node, told.severity) == ("QDQ103", "c1_x/Q", Severity.ERROR)
+    assert effect in told.effect
+
+
+@pytest.mark.slow
+@pytest.mark.rtx
+@pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="building needs qdqtool[rtx]")
+@pytest.mark.parametrize(("name", "sm", "node", "code", "way"), FORMATS)
+def test_a_build_that_is_refused_names_node_rule_target_and_way_out(
+    name: str, sm: str, node: str, code: str, way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = models.save(GRAPHS[name](), tmp_path)
+    assert cli(["build", str(path), "--sm", sm, "--out", str(tmp_path / "out")]) == 4
+    said = capsys.readouterr().err
+    for word in (node, code, f"sm{sm}", way):
+        assert word in said
+
+
+@pytest.mark.slow
+@pytest.mark.rtx
+@pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="building needs qdqtool[rtx]")
+def test_an_odd_number_of_four_bit_values_is_refused_in_words_that_help(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = models.save(GRAPHS["int4_odd_number"](), tmp_path)
+    assert cli(["build", str(path), "--out", str(tmp_path / "out")]) == 4
+    said = capsys.readouterr().err
+    for word in ("an odd number of 4-bit values", "QDQ109 at 'w/DQ'", "store it as INT8"):
+        assert word in said
