@@ -161,7 +161,7 @@ def judge(name: str, sm: str) -> Judged:
             return Judged("refused", None, found, foreseen, error.what)
         assert result.layers is not None
         dump = folder / result.layers
-        verdicts = audit(model.view, read(dump), targets=(f"sm{sm}",)).verdicts
+        verdicts = audit(model, read(dump), targets=(f"sm{sm}",)).verdicts
         told = next(each for each in verdicts if each.node == "core")
         return Judged(truth(dump.read_text("utf-8"), "core", asked), told, found, foreseen)
 
