@@ -216,7 +216,7 @@ def _measure(path: Path, network: Network, folder: Path) -> Result:
     try:
         built, _ = RTX.build(BuildRequest(model=path, folder=folder))
         engine = read(folder / str(built.layers))
-        found = audit(load(path).view, engine)
+        found = audit(load(path), engine)
         judged = compare(
             open_runner(network.model, description="float"),
             open_runner(path, description="quantized"),

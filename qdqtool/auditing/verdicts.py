@@ -16,7 +16,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer
 from qdqtool.core.findings import NodeVerdict, Verdict
 from qdqtool.core.placement import Decision, Placement
-from qdqtool.core.quant_format import FLOAT, NAMES
+from qdqtool.core.quant_format import FLOAT, FORMATS, NAMES
 from qdqtool.engine.readers.dump import FORM as DUMP
 from qdqtool.engine.roles import is_attention
 from qdqtool.graph.model import Model
@@ -146,6 +146,8 @@ def verdict(node_evidence: NodeEvidence) -> NodeVerdict:
     told = replace(told, asked=found.asked, realised=found.realised, bytes_lost=found.bytes_lost)
     if told.precision is DType.INT8:
         return told
+    if told.precision is DType.UNKNOWN and found.realised in {f"{name}-weights" for name in FORMATS}:
+        told = replace(told, precision=_written(node_evidence))
     if told.asked == told.realised != FLOAT:
         return told if node_evidence.weights_alone else replace(told, reason="", fix="")
     refused = (
@@ -153,6 +155,18 @@ def verdict(node_evidence: NodeEvidence) -> NodeVerdict:
     )
     before = found.layer and told.asked.endswith("-weights") and not refused
     return replace(told, reason=_dequantized_before(found, told.reason)) if before else told
+
+
+def _written(node_evidence: NodeEvidence) -> DType:
+    """The float type that the kernel of a matrix times one row writes: it dequantizes the matrix and multiplies floats."""
+    found = {
+        tensor.dtype
+        for layer in node_evidence.holders.other
+        if layer.constants
+        for tensor in layer.outputs
+        if tensor.dtype.is_float
+    }
+    return found.pop() if len(found) == 1 else DType.UNKNOWN
 
 
 def _dequantized_before(found: Realised, reason: str) -> str:

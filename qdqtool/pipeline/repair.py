@@ -70,7 +70,7 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
     """
     model = load(request.model)
     packed = any(node.op in PACKED_WEIGHTS for node in model.view.nodes)
-    if not quantized_ops(model) and not packed and not stored_casts(model.view):
+    if not quantized_ops(model) and not stored_casts(model.view):
         raise _nothing(model, request.model)
     asked, named = on_request(model, to_float=request.to_float, to_int8=request.to_int8)
     made, changes = repaired(asked, request.recipe.place.builder)

@@ -13,6 +13,7 @@ from qdqtool.backends.builders.rtx import PLUGIN as RTX
 from qdqtool.cli.verdict import unrealised
 from qdqtool.core.audit import Audit
 from qdqtool.core.build import BuildRequest
+from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import NodeVerdict
 from qdqtool.core.target import Target
 from qdqtool.engine import read
@@ -63,6 +64,12 @@ def test_a_node_that_runs_as_asked_has_no_finding(case, tmp_path):
     assert (verdict.reason, verdict.fix) == ("", "")
     assert not [finding for finding in found.findings if finding.subject == "core"]
     assert unrealised(found.verdicts) == []
+
+
+@pytest.mark.parametrize("case", ["int4, one weight for two, one row", "int8 weights for two, one row"])
+def test_a_kernel_for_one_row_that_reads_stored_weights_multiplies_floats(case, tmp_path):
+    _, verdict, wanted = audited(case, tmp_path)
+    assert (verdict.realised, verdict.precision) == (wanted, DType.FLOAT16)
 
 
 @pytest.mark.parametrize(

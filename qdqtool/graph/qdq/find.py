@@ -10,7 +10,15 @@ from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import DEQUANTIZE, DYNAMIC_TYPES, KEEPS_AXES, QDQ, QUANTIZE, computes_integers
+from qdqtool.trt.ops import (
+    DEQUANTIZE,
+    DYNAMIC_TYPES,
+    KEEPS_AXES,
+    PACKED_WEIGHTS,
+    QDQ,
+    QUANTIZE,
+    computes_integers,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,9 +46,10 @@ def find(model: Model) -> tuple[QdqPair, ...]:
 
 
 def quantized_ops(model: Model) -> tuple[str, ...]:
-    """Operator types of the main graph that already compute with integers, sorted; empty for a float model."""
+    """Operator types of the main graph that compute with integers or hold packed ones, sorted; () for a float model."""
+    kept = QDQ | PACKED_WEIGHTS
     return tuple(
-        sorted({node.op for node in model.view.nodes if computes_integers(node.op) or node.op in QDQ})
+        sorted({node.op for node in model.view.nodes if computes_integers(node.op) or node.op in kept})
     )
 
 
