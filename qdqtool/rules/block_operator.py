@@ -249,16 +249,19 @@ def _unpacked(context: RepairContext, node: onnx.NodeProto) -> _Unpacked | None:
 def _signed(
     integers: NDArray[Any], scale: NDArray[Any], zeros: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any], float]:
-    """INT8 with zero point 0, and the largest error as a share of the largest step.
+    """INT8 with zero point 0 and positive scales, and the largest error as a share of the largest step.
 
-    Exact where the shifted integers fit; else blocks that do not get wider steps.
+    Exact where the shifted integers fit. A 128, which a negative scale makes of the farthest value of a symmetric block,
+    becomes 127, as wider steps would cost more; blocks that do not fit otherwise get wider steps.
     """
+    scale, turned = np.abs(scale), np.where(scale < 0, -1.0, 1.0)
     block = integers.shape[0] // scale.shape[0]
     steps = integers.astype(np.float64) - np.repeat(zeros.astype(np.float64), block, axis=0)
+    steps *= np.repeat(turned, block, axis=0)
     blocked = steps.reshape(*scale.shape[:1], block, scale.shape[1])
-    limits = np.where(blocked < 0, -INT8.qmin, INT8.qmax)
-    stretch = np.maximum(1.0, (np.abs(blocked) / limits).max(axis=1))
-    shrunk = np.rint(blocked / stretch[:, None])
+    low, high = blocked.min(axis=1) / INT8.qmin, blocked.max(axis=1)
+    stretch = np.maximum(1.0, np.maximum(low, np.where(high > INT8.qmax + 1, high / INT8.qmax, 0.0)))
+    shrunk = np.clip(np.rint(blocked / stretch[:, None]), INT8.qmin, INT8.qmax)
     error = np.abs(shrunk * stretch[:, None] - blocked).max(initial=0) / max(np.abs(steps).max(initial=0), 1)
     return shrunk.reshape(steps.shape).astype(np.int8), (scale * stretch).astype(scale.dtype), float(error)
 

@@ -36,6 +36,7 @@ from qdqtool.core.placement import SlotKind
 from qdqtool.core.quant_format import INT4
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.core.wording import counted
 from qdqtool.graph.qdq.find import DEQUANTIZE
 from qdqtool.graph.qdq.repairing import RepairContext, set_axis
 from qdqtool.graph.view import GraphView, Use
@@ -82,7 +83,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
         elif target.is_rtx and (count := _odd_number(flow.view.info(pair.tensor).shape)):
             yield Violation(
                 node=node,
-                reason=f"it holds {count} values of 4 bits, an odd number",
+                reason=f"it holds {counted(count, 'value')} of 4 bits, an odd number",
                 effect="the builder refuses it: Sub-byte quantization with odd tensor volume is not supported",
                 fix="pad its columns to an even number, or store it as INT8; `qdqtool repair` stores it so",
             )

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 from qdqtool.backends.ort import open_runner
 from qdqtool.cli.app import run
@@ -474,3 +474,20 @@ def test_the_command_repairs_a_model_that_has_nothing_but_packed_weights(tmp_pat
     path = models.save(matmul_nbits()(), tmp_path)
     assert run(["repair", str(path), "--out", str(tmp_path / "repaired.onnx")]) == 0
     assert not remaining(load(tmp_path / "repaired.onnx"))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_symmetric_blocks_of_onnxruntime_with_negative_scales_are_unpacked_and_lose_little(
+    bits: int, tmp_path: Path
+) -> None:
+    proto = matmul_nbits(bits)()
+    scales = next(tensor for tensor in proto.graph.initializer if tensor.name == "w_s")
+    given = numpy_helper.to_array(scales).copy()
+    given[::2] *= -1
+    scales.CopyFrom(numpy_helper.from_array(given, "w_s"))
+    made = repair(load(models.save(proto, tmp_path)))[0]
+    if bits == 8:
+        assert not [finding for finding in lint(made).findings if finding.code == "QDQ103"]
+    feeds = {"x": RANDOM.standard_normal((4, DEPTH)).astype(np.float32)}
+    wanted, found = models.run(proto, feeds)["y"], models.run(made.proto, feeds)["y"]
+    assert np.abs(found - wanted).max() < (0.02 if bits == 8 else 0.05) * np.abs(wanted).max()
