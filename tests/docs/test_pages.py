@@ -96,6 +96,24 @@ def test_every_command_of_a_page_runs(page: str, folder: Path, capsys: pytest.Ca
         assert run(words[1:]) == 0, (command, capsys.readouterr().err)
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="the pages build engines: qdqtool[rtx]")
+@pytest.mark.usefixtures("folder")
+def test_the_start_page_shows_what_run_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    """Line by line, in order; digits may differ, since processors round differently and releases of the builder come."""
+
+    def masked(text: str) -> list[str]:
+        return [re.sub(r"[\d.,]+", "0", " ".join(line.split())) for line in text.splitlines() if line.strip()]
+
+    (command,) = (line for line in "".join(blocks("start.md", "sh")).splitlines() if "runs/first" in line)
+    (shown,) = (block for block in blocks("start.md", "text") if block.startswith("Verdict"))
+    assert run(shlex.split(command)[1:]) == 0
+    printed = masked(capsys.readouterr().out)
+    first = printed.index(masked(shown)[0])
+    assert printed[first : first + len(masked(shown))] == masked(shown)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="the pages build engines: qdqtool[rtx]")
 @pytest.mark.usefixtures("folder")
