@@ -16,6 +16,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.constant_blocks import in_sums
 from qdqtool.matching.flow import Flow
+from qdqtool.matching.small import has_free_batch, is_folded
 from qdqtool.prediction.block_scales import are_open
 from qdqtool.prediction.normalizations import normalizations
 from qdqtool.prediction.sums import is_row, is_scalar_product, is_written_out
@@ -44,6 +45,7 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
         yield from _unforeseen(model)
         yield from _written_out(flow)
         yield from _blocks(flow)
+        yield from _of_one_sample(flow)
 
 
 def _bodies(model: Model) -> Iterator[PredictionDoubt]:
@@ -115,6 +117,23 @@ def _blocks(flow: Flow) -> Iterator[PredictionDoubt]:
         reason = (
             f"{counted(len(named), 'FP4 product')} with free dimensions, the first {named[0].name!r}: how many kernels order "
             "their block scales, none to two for each, follows from the shapes"
+        )
+        yield PredictionDoubt(reason=reason, nodes=_around(flow.view, named))
+
+
+def _of_one_sample(flow: Flow) -> Iterator[PredictionDoubt]:
+    """Convolutions that are float in an engine for one sample and INT8 in one for several."""
+    named = [
+        node
+        for node in flow.products()
+        if is_folded(flow.view, node)
+        and has_free_batch(flow.view, node)
+        and all(flow.origin(node, index) for index in (0, 1))
+    ]
+    if named:
+        reason = (
+            f"{counted(len(named), 'convolution')} of one value of few channels, the first {named[0].name!r}, are float in an engine for "
+            "one sample, which is what is shown; in one that is built for several samples each is an INT8 kernel"
         )
         yield PredictionDoubt(reason=reason, nodes=_around(flow.view, named))
 

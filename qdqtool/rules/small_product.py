@@ -9,7 +9,8 @@ rules `gemv` and `narrow`, which leave such products float.
 
     x [1, 4, 1, 1] ─ Q ─ DQ ─ Conv [32, 4, 1, 1]      no INT8 kernel: computed in float, with its neighbours
 
-A Conv that reads one value of four channels or fewer is no kernel of its own, so that its Q/DQ only round.
+A Conv that reads one value of four channels or fewer is no kernel of its own, so that its Q/DQ only round. With a free batch that
+holds for an engine of one sample; in a range that allows two it is an INT8 kernel.
 
 Evidence: RTX 1.7.1 (one_row, narrow_head; 24 gates of 1 to 8 channels for SM86, 89 and 120). nvidia-modelopt leaves them float too.
 """
@@ -26,7 +27,15 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.patterns import is_pooled
 from qdqtool.matching.rule import Rule, Violation
-from qdqtool.matching.small import MOST_FOLDED, TILE, is_folded, is_narrow, is_one_vector, static_shape
+from qdqtool.matching.small import (
+    MOST_FOLDED,
+    TILE,
+    has_free_batch,
+    is_folded,
+    is_narrow,
+    is_one_vector,
+    static_shape,
+)
 from qdqtool.trt.ops import MATRIX_PRODUCTS
 
 
@@ -40,7 +49,8 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=node.name,
                 reason=f"it reads one value of each of {MOST_FOLDED} channels or fewer",
-                effect="it is computed in float, in one kernel with its neighbours",
+                effect="it is computed in float, in one kernel with its neighbours"
+                + (", in an engine for one sample" if has_free_batch(flow.view, node) else ""),
                 fix=f"{repairing(to_float=[node.name])} takes Q/DQ off both of its inputs",
                 products=(node.name,),
                 no_kernel=True,

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import onnx
 import pytest
 
 import qdqtool
+from qdqtool.auditing import audit
+from qdqtool.backends.builders.rtx import PLUGIN as RTX
+from qdqtool.core.build import BuildRequest, InputProfile
+from qdqtool.engine import read
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.matching.small import MOST_FOLDED
 from tests import models
 
 pytestmark = [pytest.mark.rtx, pytest.mark.slow]
@@ -40,5 +48,31 @@ def test_what_is_foreseen_of_a_gate_is_what_is_built(channels: int, batch: int, 
     assert foreseen["down"] == made["down"]["precision"] == "int8"
     if not runs_int8:
         assert ("QDQ147", "up") in found
-        told = made["up"]["precision"] == "unknown" or "computed with its neighbours" in str(made["up"])
+        told = made["up"]["precision"] == "unknown" or f"of each of {MOST_FOLDED} channels or fewer" in str(
+            made["up"]
+        )
         assert told, "where the kernel is known to be float, the audit says why"
+
+
+@pytest.mark.parametrize("channels", [4, 5])
+@pytest.mark.parametrize("most", [1, 2, 8])
+def test_a_gate_of_a_free_batch_is_float_for_one_sample_alone_and_its_doubt_says_so(
+    channels: int, most: int, tmp_path: Path
+) -> None:
+    proto = gate(channels, 1)
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "n"
+    quantized = qdqtool.quantize(proto, samples="random:2", recipe="conv-int8", settings=EVERYTHING)
+    foreseen = qdqtool.predict(quantized).to_dict()
+    least, largest = (1, 16, 16, 16), (most, 16, 16, 16)
+    profile = InputProfile(name="x", low=least, opt=least, high=largest)
+    path = quantized.save(tmp_path / "model.onnx")
+    RTX.build(BuildRequest(model=path, folder=tmp_path, targets=("sm86",), profiles=(profile,)))
+    told = {verdict.node: verdict for verdict in audit(load(path), read(tmp_path / "layers.txt")).verdicts}
+    doubted = any("up" in doubt["nodes"] and "one sample" in doubt["reason"] for doubt in foreseen["doubts"])
+    precision = {node["node"]: node["precision"] for node in foreseen["nodes"]}["up"]
+    assert (precision == "int8") is (channels > 4)
+    assert doubted is (channels <= 4)
+    assert (told["up"].precision.value == "int8") is (channels > 4 or most > 1)
+    found = {finding["node"]: finding for finding in qdqtool.lint(quantized).to_dict()["findings"]}
+    assert ("up" in found and "for one sample" in found["up"]["effect"]) is (channels <= 4)
