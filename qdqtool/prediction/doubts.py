@@ -20,7 +20,7 @@ from qdqtool.matching.small import has_free_batch, is_folded
 from qdqtool.prediction.block_scales import are_open
 from qdqtool.prediction.normalizations import normalizations
 from qdqtool.prediction.sums import is_row, is_scalar_product, is_written_out
-from qdqtool.trt.ops import OWN_KERNELS, PRODUCTS, QDQ, RECURRENT, WRITTEN_AS
+from qdqtool.trt.ops import OWN_KERNELS, PRODUCTS, QDQ, RECURRENT, REDUCTIONS, WRITTEN_AS
 
 _AROUND = 12
 """Nodes on each side of a kernel that is not foreseen whose own kernels may be others: no stretch that was seen has more."""
@@ -44,6 +44,7 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
     if target.is_rtx:
         yield from _unforeseen(model)
         yield from _written_out(flow)
+        yield from _whole(flow)
         yield from _blocks(flow)
         yield from _of_one_sample(flow)
 
@@ -119,6 +120,25 @@ def _blocks(flow: Flow) -> Iterator[PredictionDoubt]:
             "their block scales, none to two for each, follows from the shapes"
         )
         yield PredictionDoubt(reason=reason, nodes=_around(flow.view, named))
+
+
+def _whole(flow: Flow) -> Iterator[PredictionDoubt]:
+    """Maxima and sums of whole samples: some are a kernel of their own, others take what stands before them along."""
+    named = [node for node in flow.view.nodes if node.op in REDUCTIONS and _is_whole(flow.view, node)]
+    if named:
+        reason = (
+            f"{counted(len(named), 'reduction')} of all values of a sample, the first {named[0].name!r}: in one step or in two, and in which "
+            "kernel the operators before and behind are, follows from the shapes"
+        )
+        yield PredictionDoubt(reason=reason, nodes=_around(flow.view, named))
+
+
+def _is_whole(view: GraphView, node: Node) -> bool:
+    """Whether a reduction leaves one value of a sample of several dimensions."""
+    before, after = (view.info(name).shape for name in (node.inputs[0], node.outputs[0]))
+    if before is None or after is None:
+        return not any(node.inputs[1:]) and not node.attribute("axes", ())
+    return sum(dim != 1 for dim in before[1:]) > 1 and all(dim == 1 for dim in after[1:])
 
 
 def _of_one_sample(flow: Flow) -> Iterator[PredictionDoubt]:

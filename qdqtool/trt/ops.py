@@ -215,7 +215,9 @@ BEHIND_GROUPS = ("Reshape", "Mul", "Add")
 """What exporters write behind the InstanceNormalization of a GroupNormalization, in order."""
 WRITTEN_AS = {
     "LRN": "squares, a pool of its own, and what divides by them are three kernels",
+    "GatherElements": "what computes its places, and what it reads, are kernels of their own where they are long",
     "MeanVarianceNormalization": "the mean, the variance and what divides by it are three kernels",
+    "STFT": "what pads the recording, its frames and what sums them are kernels of their own",
 }
 """What RTX 1.7.1 makes of operators whose parts are kernels of their own."""
 LAST_IN_KERNEL = frozenset({"ArgMax", "ArgMin", "TopK"})

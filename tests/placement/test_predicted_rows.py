@@ -162,3 +162,37 @@ def test_the_nodes_of_a_body_are_in_doubt(tmp_path: Path) -> None:
     (doubt,) = made.doubts
     assert {"choice", "inside_Relu", "inside_Neg"} <= set(doubt.nodes)
     assert "If 'choice'" in doubt.reason
+
+
+def spectrum(s: models.Sketch) -> str:
+    window, hop = s.constant("window", np.hanning(16).astype(np.float32)), s.constant("hop", np.int64(4))
+    return s.node("STFT", [s.input("x", [1, 64]), hop, window], "told", name="told")
+
+
+def gathered(s: models.Sketch) -> str:
+    return s.node(
+        "GatherElements",
+        [s.input("x", [4, 8]), s.input("at", [4, 8], TensorProto.INT64)],
+        "told",
+        name="told",
+    )
+
+
+def whole_maximum(s: models.Sketch) -> str:
+    return s.node("ReduceMax", [s.input("x", [1, 8, 16])], "told", name="told")
+
+
+def row_maximum(s: models.Sketch) -> str:
+    return s.node("ReduceMax", [s.input("x", [1, 8, 16])], "told", name="told", axes=[-1])
+
+
+@pytest.mark.parametrize(
+    ("make", "doubted"), [(spectrum, True), (gathered, True), (whole_maximum, True), (row_maximum, False)]
+)
+def test_kernels_that_the_shapes_decide_are_doubted(
+    make: Callable[[models.Sketch], str], doubted: bool, tmp_path: Path
+) -> None:
+    s = models.Sketch()
+    s.output(s.node("Sigmoid", [make(s)], "y", name="behind"))
+    made = predict(load(models.save(s.model(), tmp_path)))
+    assert [{"told", "behind"} <= set(doubt.nodes) for doubt in made.doubts] == [True] * doubted
