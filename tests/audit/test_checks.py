@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ from qdqtool.auditing.check import Check
 from qdqtool.auditing.counts import counts
 from qdqtool.auditing.run import CHECKS
 from qdqtool.core.dtypes import DType
+from qdqtool.core.findings import NodeVerdict, Verdict
 from qdqtool.engine import read_text
 from tests.audit.scenes import engine, kernel
 from tests.engine.records import CONV, EPILOGUE, QUANTIZE, dump
@@ -58,3 +60,24 @@ def test_a_dynamic_shape_makes_bytes_unknown():
 
 def test_counts_do_not_need_known_precisions():
     assert counts(engine(kernel("k", precision=DType.UNKNOWN))).compute == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "realised", "told"),
+    [
+        ("int8-weights", "float", "the engine holds the weight as floats: because"),
+        ("int4-weights", "int4-weights dequantized before the kernel", "because"),
+        ("int4-weights", "int4-weights", ""),
+        ("int4-weights", "unknown", ""),
+        ("int8", "float", ""),
+    ],
+)
+def test_weights_that_were_to_be_stored_and_are_not_are_told(asked: str, realised: str, told: str):
+    one = NodeVerdict(
+        node="mm", op="MatMul", verdict=Verdict.FP16, precision=DType.FLOAT16, requested=False,
+        reason="because", asked=asked, realised=realised,
+    )  # fmt: skip
+    context = SimpleNamespace(verdicts=(one,), at_node=str, at_layer=str)
+    found = [draft.reason for draft in CHECKS.load("weights_before_kernel").find(context)]
+    assert len(found) == bool(told)
+    assert all(reason.endswith(told) for reason in found)

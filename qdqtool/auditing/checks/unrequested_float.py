@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.core.findings import Severity, Verdict
+from qdqtool.core.quant_format import FLOAT
 from qdqtool.matching.silent_float import BEFORE
 
 
@@ -20,7 +21,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
     for case, verdict in zip(context.cases, context.verdicts, strict=True):
         if verdict.requested or verdict.precision.is_quantized or verdict.verdict is Verdict.ABSORBED:
             continue
-        defeated = verdict.realised.endswith(BEFORE)  # told by another check
+        defeated = verdict.realised == FLOAT or verdict.realised.endswith(BEFORE)  # told by another check
         if case.weights_alone or (verdict.asked.endswith("-weights") and (verdict.is_as_asked or defeated)):
             continue
         yield Draft(

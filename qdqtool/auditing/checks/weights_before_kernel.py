@@ -2,7 +2,8 @@
 
 Only the weight is stored in few bits, so that a product that waits for memory reads less. Here another kernel turns the
 whole weight into floats in every inference, and the product reads those: more bytes move than without quantization,
-although the engine file is small and the log says nothing.
+although the engine file is small and the log says nothing. Or the builder makes the weight float at build time, and the
+engine holds it so: nothing is saved (INT8 in blocks of three merged products with one row).
 
     W (INT4) ── dequantize ── W (Half) ── gemm         written and read again
     W (INT4) ── gemm                                   dequantized inside
@@ -18,16 +19,21 @@ from collections.abc import Iterator
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.core.findings import Severity
+from qdqtool.core.quant_format import FLOAT
 from qdqtool.matching.silent_float import BEFORE
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
     """One draft per node whose weight alone was quantized, and defeated."""
     for verdict in context.verdicts:
-        if verdict.asked.endswith("-weights") and verdict.realised.endswith(BEFORE):
+        before = verdict.realised.endswith(BEFORE)
+        if verdict.asked.endswith("-weights") and (before or verdict.realised == FLOAT):
+            held = (
+                f"{verdict.asked} are asked for, and the engine holds the weight as floats: {verdict.reason}"
+            )
             yield Draft(
                 subject=verdict.node,
-                reason=verdict.reason,
+                reason=verdict.reason if before else held,
                 fix=verdict.fix,
                 bytes=verdict.bytes_lost,
                 evidence=(
