@@ -100,7 +100,7 @@ KNOWN = (
     _known(
         r"shiftIsAllZeros|[Nn]on-zero zero point",
         "the zero point is not 0; TensorRT knows symmetric quantization only",
-        "quantize with zero point 0 (signed INT8)",
+        "`qdqtool repair` quantizes with zero point 0 (signed INT8)",
     ),
     _known(
         r"Scale coefficients must all be positive",
@@ -110,7 +110,7 @@ KNOWN = (
     _known(
         r"has type Int32 but must have type",
         "an INT32 tensor stands before DequantizeLinear, as onnxruntime writes for biases",
-        "keep biases in float (onnxruntime: extra option QuantizeBias=False)",
+        "`qdqtool repair` stores biases as floats (onnxruntime: extra option QuantizeBias=False)",
     ),
     _known(
         r"Quantized constant .* is only allowed before DQ|only allowed before DQ",
