@@ -197,7 +197,10 @@ def quark(job: Job) -> None:
 
 
 def modern(model: Path, out: Path) -> Path:
-    """The model in opset 17, which all rivals need for scales per channel; itself where it is new enough."""
+    """The model in opset 17, which all rivals need for scales per channel; itself where it is new enough.
+
+    Old models list their constants as inputs, too; aimet would leave them there without a value.
+    """
     import onnx
     from onnx import version_converter
 
@@ -206,7 +209,11 @@ def modern(model: Path, out: Path) -> Path:
         return model
     proto.ir_version = 8
     path = out.with_suffix(".modern.onnx")
-    onnx.save(version_converter.convert_version(proto, 17), path)
+    proto = version_converter.convert_version(proto, 17)
+    constants = {entry.name for entry in proto.graph.initializer}
+    for entry in [entry for entry in proto.graph.input if entry.name in constants]:
+        proto.graph.input.remove(entry)
+    onnx.save(proto, path)
     return path
 
 
