@@ -32,11 +32,16 @@ def with_scales(name: str, change: Callable[[np.ndarray], np.ndarray]) -> onnx.M
     return proto
 
 
-@pytest.mark.parametrize("value", [-0.05, 0.0, np.inf], ids=["negative", "zero", "infinite"])
+@pytest.mark.parametrize("value", [-0.05, 0.0, np.nan], ids=["negative", "zero", "not a number"])
 @pytest.mark.parametrize("name", ["c_x_s", "c_w_s"], ids=["activation", "weight"])
 def test_scales_that_the_parser_refuses_are_named(name: str, value: float, tmp_path: Path) -> None:
     proto = with_scales(name, lambda scale: np.full_like(scale, value))
     assert "scales that are not positive numbers" in notes(proto, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["c_x_s", "c_w_s"], ids=["activation", "weight"])
+def test_an_infinite_scale_is_built_and_no_doubt(name: str, tmp_path: Path) -> None:
+    assert notes(with_scales(name, lambda scale: np.full_like(scale, np.inf)), tmp_path) == ""
 
 
 @pytest.mark.parametrize(
