@@ -61,6 +61,9 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="every fault at every point by a run of its own")
     parser.add_argument("--list", action="store_true", help="print the points and end")
     parser.add_argument("--every", type=int, default=1, help="of the faults only each Nth")
+    parser.add_argument(
+        "--skip", type=int, default=0, help="leave out the first N faults: an earlier run made them"
+    )
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument(
         "--kept", type=Path, help="write each result there; faults whose result is there are done"
@@ -83,7 +86,7 @@ def main() -> int:
         hits += own
     if asked.list:
         return 0
-    hits = quick(hits, asked.turn) if asked.quick else hits
+    hits = quick(hits, asked.turn) if asked.quick else hits[asked.skip :]
     total: Counter[str] = Counter()
     hit_points = set()
     faults = 0

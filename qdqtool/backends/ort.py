@@ -44,6 +44,9 @@ _TROUBLE: tuple[type[Exception], ...] = (
 """All that onnxruntime raises; its classes share no parent of their own and differ by release."""
 
 _ADVICE = {
+    "Protobuf serialization failed|No space left": (
+        "the optimized model goes through a temporary file: free some space there, or name another folder in TMPDIR"
+    ),
     r"is not a registered function/op|No Op registered|NOT_IMPLEMENTED": (
         "onnxruntime has no kernel for this operator: replace it, or cut the model before it"
     ),

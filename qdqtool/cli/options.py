@@ -209,12 +209,15 @@ def _configured() -> bool:
     from ruamel.yaml.error import YAMLError
 
     from qdqtool.errors import UsageError
+    from qdqtool.io.files import unreadable
 
     path = configuration()
     try:
         found = YAML(typ="safe", pure=True).load(path.read_text("utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # HOME may be a file, such as /dev/null
         return False
+    except OSError as error:
+        raise unreadable(path, error) from error
     except (YAMLError, UnicodeDecodeError) as error:
         raise UsageError(
             "is not YAML", fix="write `trust: true` or delete the file", where=str(path)

@@ -138,6 +138,26 @@ def write_text(path: Path, content: str) -> None:
     write_bytes(path, content.encode("utf-8"))
 
 
+def read_at_most(path: Path, most: int) -> bytes | None:
+    """The content of a file, None where it is larger than `most` bytes.
+
+    What the system says of the size is no bound: it is 0 for devices and pipes, and a file may grow while it is read.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size > most:
+            return None
+        pieces = [stream.read(size)]
+        held = len(pieces[0])
+        while held <= most and (piece := stream.read(1 << 20)):
+            pieces.append(piece)
+            held += len(piece)
+    return b"".join(pieces) if held <= most else None
+
+
 def digest_file(path: Path) -> str:
     """SHA-256 of a file in hexadecimal, read in pieces.
 

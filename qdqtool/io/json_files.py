@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from qdqtool.errors import InputFileError
-from qdqtool.io.files import unreadable
+from qdqtool.io.files import read_at_most, unreadable
 
 _LARGEST = 1 << 30
 """Bytes; a larger JSON file is not one of ours."""
@@ -38,9 +38,10 @@ def read_json(path: Path) -> Any:
         InputFileError: unreadable, too large, too deeply nested, or not JSON.
     """
     try:
-        if path.stat().st_size > _LARGEST:
+        content = read_at_most(path, _LARGEST)
+        if content is None:
             raise InputFileError("is larger than 1 GiB", fix="pass a qdqtool artefact", where=str(path))
-        return json.loads(path.read_text("utf-8"))
+        return json.loads(content.decode("utf-8"))
     except OSError as error:
         raise unreadable(path, error) from error
     except (ValueError, RecursionError) as error:

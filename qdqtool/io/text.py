@@ -23,7 +23,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from qdqtool.errors import InputFileError, MissingPackage
+from qdqtool.errors import InputFileError, MissingPackage, of_system
 from qdqtool.io.files import unreadable
 
 Source = str | Path | BinaryIO | TextIO
@@ -35,6 +35,9 @@ LINE_LIMIT = 4 << 20
 
 LARGEST = 1 << 28
 """Characters that are held at once; a larger text is refused where it cannot be read piece by piece."""
+_UNPACKED = 1 << 26
+_TIMES = 1000
+"""Bytes that packed text may unpack to, and how many for each packed one beyond them: logs reach tens, bombs millions."""
 # Longer than any sequence for a terminal: what is, is text.
 _LONGEST_ESCAPE = 256
 
@@ -105,7 +108,7 @@ class TextSource:
             through: makes other lines of the UTF-8 text, before it is cut into lines.
 
         Raises:
-            InputFileError: the source cannot be opened or read.
+            InputFileError: the source cannot be opened or read, or unpacks to a thousand times its size.
             MissingPackage: it is packed with zstd, and no decompressor is installed.
         """
         with self._named():
@@ -166,15 +169,32 @@ class TextSource:
         name = _packing(first)
         if name is not None:
             self._note(name)
-            yield from self._unpack(name, io.BufferedReader(_Joined(first, raw), BLOCK))
+            packed = io.BufferedReader(_Joined(first, raw), BLOCK)
+            with tempfile.TemporaryFile() if name == "zip" else packed as held:
+                if name == "zip":
+                    self._keep(packed, held)
+                yield from self._unpack(name, held)
             return
         if first:
             yield first
         yield from raw
 
-    def _unpack(self, name: str, packed: io.BufferedReader) -> Iterator[bytes]:
+    def _keep(self, packed: io.BufferedReader, held: BinaryIO) -> None:
+        """Put an archive on the disk: its table stands at its end, and a pipe cannot be read from there.
+
+        Raises:
+            SystemFault: the folder for temporary files takes no more.
+        """
+        try:
+            held.writelines(iter(lambda: packed.read(BLOCK), b""))
+            held.flush()
+        except OSError as error:
+            raise of_system(error) or error from error
+
+    def _unpack(self, name: str, packed: BinaryIO) -> Iterator[bytes]:
         """What can be unpacked, up to the end or to the first damage: readers count what is cut as unread."""
         damage = _DAMAGE
+        unpacked = 0
         try:
             if name == "zip":
                 streams = _members(packed)
@@ -185,9 +205,19 @@ class TextSource:
             for stream in streams:
                 with stream:
                     while piece := stream.read1(BLOCK):
+                        unpacked += len(piece)
+                        if unpacked > max(_UNPACKED, _TIMES * self.taken):
+                            raise self._bomb()
                         yield piece
         except damage as error:
             self._note(f"packed data damaged: {error}")
+
+    def _bomb(self) -> InputFileError:
+        return InputFileError(
+            f"unpacks to more than {_TIMES} times its {self.taken} bytes, as no text does that a program wrote",
+            fix="unpack it with a program of your own, and pass what it holds",
+            where=str(self._source) if isinstance(self._source, (str, Path)) else "the log",
+        )
 
     def _utf8(self, raw: Iterator[bytes]) -> Iterator[bytes]:
         first = _at_least(_TELLING, raw)
@@ -321,15 +351,12 @@ def _cut(held: bytes) -> int:
     return end if escape < 0 else escape
 
 
-def _members(packed: io.BufferedReader) -> Iterator[Any]:
-    """The files of a zip archive, one after the other; its table stands at its end, so a pipe is kept on disk first."""
-    with tempfile.TemporaryFile() as kept:
-        for piece in iter(lambda: packed.read(BLOCK), b""):
-            kept.write(piece)
-        with zipfile.ZipFile(kept) as archive:
-            for member in archive.infolist():
-                if not member.is_dir():
-                    yield archive.open(member)
+def _members(kept: BinaryIO) -> Iterator[Any]:
+    """The files of a zip archive, one after the other."""
+    with zipfile.ZipFile(kept) as archive:
+        for member in archive.infolist():
+            if not member.is_dir():
+                yield archive.open(member)
 
 
 def _decompressor(name: str) -> tuple[Callable[[Any], Any], type[Exception]]:

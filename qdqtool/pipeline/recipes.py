@@ -17,7 +17,7 @@ from ruamel.yaml.nodes import Node
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.io.files import make_folder, write_bytes
+from qdqtool.io.files import make_folder, read_at_most, write_bytes
 from qdqtool.pipeline.recipe_mistakes import checked
 from qdqtool.pipeline.recipe_places import Places, yaml_trouble
 
@@ -342,9 +342,10 @@ def _document(text: str, path: Path) -> tuple[dict[str, Any], Node | None]:
 
 def _text(path: Path) -> str:
     try:
-        if path.stat().st_size > _LARGEST:
+        content = read_at_most(path, _LARGEST)
+        if content is None:
             raise InputFileError("is larger than 1 MiB", fix="pass a recipe", where=str(path))
-        return path.read_text("utf-8")
+        return content.decode("utf-8")
     except OSError as error:
         raise InputFileError(
             f"cannot be read: {error.strerror}", fix="check the path", where=str(path)

@@ -175,3 +175,15 @@ def test_a_graph_that_the_optimizer_cannot_open_runs_node_by_node(monkeypatch: p
     runner = open_runner(graphs.conv_relu().SerializeToString(), description="", faithful=False)
     assert runner.outputs
     assert levels[-1] == onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+
+
+def test_no_room_for_the_optimized_model_is_no_fault_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What onnxruntime says where TMPDIR is full; its fix was to export the model again."""
+
+    def full(*_: object, **__: object) -> object:
+        raise RuntimeError("Protobuf serialization failed.")
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", full)
+    with pytest.raises(InputFileError) as caught:
+        open_runner(graphs.conv_relu().SerializeToString(), description="", faithful=False)
+    assert "TMPDIR" in caught.value.fix

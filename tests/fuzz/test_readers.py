@@ -51,6 +51,31 @@ def test_what_once_went_wrong_is_refused_or_read(path: Path, tmp_path: Path) -> 
     assert not found["over_memory"]
 
 
+REPEATED = {
+    "layers of empty lines": ("layers", "\n" * 300_000),
+    "layers with empty lines behind a record": (
+        "layers",
+        "Name: a, LayerType: b, Inputs: [], Outputs: []\n" + "\n" * 300_000 + "x",
+    ),
+    "profile with a row of blanks": (
+        "profiles",
+        "=== Profile (5 iterations ) ===\nLayer Time (ms)\na" + " " * 300_000 + "b\n",
+    ),
+    "labels in a cell without end": ("labels", "a,b\n" + "a" * 300_000 + ",1\n"),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_what_is_repeated_is_looked_through_once(name: str, tmp_path: Path) -> None:
+    """Each of them took minutes, or ended in an internal error: some tenths of a megabyte."""
+    reader, content = REPEATED[name]
+    path = tmp_path / "input.txt"
+    path.write_text(content)
+    found = attempt(reader, path)
+    assert found["result"] in {"ok", "refused"}, found
+    assert not found["slow"]
+
+
 @pytest.mark.slow
 def test_the_benchmark_counts_and_prints_one_line_for_scripts() -> None:
     program = Path(__file__).parents[2] / "benchmarks" / "fuzz.py"

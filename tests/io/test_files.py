@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from qdqtool.errors import InputFileError
-from qdqtool.io.files import digest_file, replacing, sweep, write_text
+from qdqtool.io.files import digest_file, read_at_most, replacing, sweep, write_text
 from qdqtool.pipeline.folder import RunFolder
 from qdqtool.platform import try_lock
 
@@ -172,3 +172,22 @@ def test_a_folder_in_the_place_of_a_file_is_told_with_the_files_of_a_run(tmp_pat
     with pytest.raises(InputFileError, match="is a folder, not a file") as raised:
         digest_file(tmp_path)
     assert "layers.json" in raised.value.fix
+
+
+@pytest.mark.parametrize("size", [0, 1, 99, 100, 101])
+def test_a_file_is_read_up_to_a_size(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"x" * size)
+    assert read_at_most(path, 100) == (b"x" * size if size <= 100 else None)
+
+
+@POSIX
+def test_what_has_no_end_is_not_read_to_it() -> None:
+    assert read_at_most(Path("/dev/zero"), 3 << 20) is None
+
+
+@POSIX
+def test_a_pipe_is_read_though_it_has_no_size() -> None:
+    with subprocess.Popen([sys.executable, "-c", "print('a' * 70000)"], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert read_at_most(Path(f"/dev/fd/{writer.stdout.fileno()}"), 1 << 20) == b"a" * 70000 + b"\n"

@@ -14,7 +14,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qdqtool.errors import InputFileError, MissingPackage
+from qdqtool.errors import InputFileError, MissingPackage, SystemFault
 from qdqtool.io import text
 from qdqtool.io.text import TextSource, decode, text_of
 
@@ -120,3 +120,43 @@ def test_a_text_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatc
     monkeypatch.setattr(text, "LARGEST", 99)
     with pytest.raises(InputFileError, match="piece by piece"):
         text_of(tmp_path / "a.log")
+
+
+@pytest.mark.parametrize("pack", [pack for name, pack in PACKINGS.items() if name != "plain"])
+def test_what_unpacks_to_a_thousand_times_its_size_is_refused(
+    tmp_path: Path, pack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three kilobytes of bzip2 held gigabytes of empty lines, and kept `parse` and `audit` busy for minutes."""
+    monkeypatch.setattr(text, "_UNPACKED", 1 << 16)
+    monkeypatch.setattr(text, "_TIMES", 100)
+    bomb, log = tmp_path / "bomb", tmp_path / "log"
+    bomb.write_bytes(pack(b"\n" * (1 << 20)))
+    with pytest.raises(InputFileError, match="100 times its"):
+        list(TextSource(bomb).blocks())
+    lines = b"".join(b"%x\n" % (number * 7919**2) for number in range(20_000))
+    log.write_bytes(pack(lines))
+    assert b"".join(TextSource(log).blocks()) == lines
+
+
+def test_archives_whose_members_are_one_and_the_same_are_bounded_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text, "_UNPACKED", 1 << 16)
+    monkeypatch.setattr(text, "_TIMES", 100)
+    path = tmp_path / "many.zip"
+    path.write_bytes(zipped(*[b"\n" * (1 << 15)] * 100))
+    with pytest.raises(InputFileError, match="100 times its"):
+        list(TextSource(path).blocks())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_an_archive_for_which_there_is_no_room_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table stands at an archive's end, so that it is kept on the disk; a full one made it an empty log."""
+    path = tmp_path / "log.zip"
+    path.write_bytes(zipped(LINES.encode()))
+    with Path("/dev/full").open("r+b", buffering=0) as full:
+        monkeypatch.setattr(text.tempfile, "TemporaryFile", lambda: full)
+        with pytest.raises(SystemFault, match="no space is left"):
+            list(TextSource(path).blocks())

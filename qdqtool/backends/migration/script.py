@@ -11,7 +11,7 @@ from qdqtool.backends.migration.advice import Advice, Migration
 from qdqtool.backends.migration.api_facts import ASSIGNED, MEMBERS, NAMES, ApiFate
 from qdqtool.backends.migration.command_line import gone_flag
 from qdqtool.errors import InputFileError
-from qdqtool.io.files import unreadable
+from qdqtool.io.files import read_at_most, unreadable
 
 _LARGEST = 16 << 20
 """Bytes; no script is larger."""
@@ -41,9 +41,10 @@ def migrate_script(path: Path) -> Migration:
 
 def _parse(path: Path) -> ast.Module:
     try:
-        if path.stat().st_size > _LARGEST:
+        content = read_at_most(path, _LARGEST)
+        if content is None:
             raise InputFileError("is larger than 16 MiB", fix="pass one Python script", where=str(path))
-        return ast.parse(path.read_bytes(), filename=path.name)
+        return ast.parse(content, filename=path.name)
     except OSError as error:
         raise unreadable(path, error) from error
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

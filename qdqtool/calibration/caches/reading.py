@@ -26,6 +26,7 @@ from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
+from qdqtool.io.files import read_at_most
 
 # A cache has some 40 bytes a tensor, so that this is millions of tensors.
 _LARGEST = 256 << 20
@@ -44,13 +45,13 @@ def read_cache(path: Path) -> Cache:
         InputFileError: unreadable, or nothing in it looks like a calibration cache.
     """
     try:
-        if path.stat().st_size > _LARGEST:
-            raise _foreign(path, "is larger than 256 MiB")
-        content = path.read_bytes()
+        content = read_at_most(path, _LARGEST)
     except OSError as error:
         raise InputFileError(
             f"cannot be read: {error.strerror}", fix="check the path and its permissions", where=str(path)
         ) from error
+    if content is None:
+        raise _foreign(path, "is larger than 256 MiB")
     if content.startswith(_UTF16):
         raise InputFileError(
             "is UTF-16 text, which TensorRT cannot read either", fix="save it as UTF-8", where=str(path)

@@ -13,10 +13,13 @@ from pathlib import Path
 from qdqtool.calibration.samples.array_files import LABEL_KEYS
 from qdqtool.calibration.samples.arrays import members
 from qdqtool.errors import InputFileError
+from qdqtool.io.files import read_at_most
 from qdqtool.io.json_files import read_json
 
 Labels = Mapping[str, int] | Sequence[int]
 _FILE = ("file", "filename", "name", "path", "image")
+_LARGEST = 256 << 20
+"""Bytes of a text of labels: millions of them."""
 _CLASS = ("class_id", "label", "class", "class_index", "y", "target")
 
 
@@ -76,7 +79,12 @@ def _from_json(path: Path) -> Labels:
 
 def _from_text(path: Path) -> Labels:
     try:
-        lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
+        content = read_at_most(path, _LARGEST)
+        if content is None:
+            raise InputFileError(
+                "is larger than 256 MiB", fix="pass a text file with one label per line", where=str(path)
+            )
+        lines = [line for line in content.decode("utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise InputFileError(
             f"cannot be read: {error}", fix="pass a text file of labels", where=str(path)
@@ -84,7 +92,12 @@ def _from_text(path: Path) -> Labels:
     separator = (
         "\t" if any("\t" in line for line in lines) else "," if any("," in line for line in lines) else " "
     )
-    rows = list(csv.reader(lines, delimiter=separator, skipinitialspace=True))
+    try:
+        rows = list(csv.reader(lines, delimiter=separator, skipinitialspace=True))
+    except csv.Error as error:
+        raise InputFileError(
+            f"is no table of labels: {error}", fix="write one label per line", where=str(path)
+        ) from error
     if not rows:
         raise InputFileError("holds no labels", fix="write one label per line", where=str(path))
     header = [word.strip().lower() for word in rows[0]]

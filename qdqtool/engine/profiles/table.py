@@ -18,8 +18,8 @@ from qdqtool.core.timing import Profile, ProfileRow
 FORM = "dumpProfile"
 _HEAD = re.compile(r"=== Profile \((\d{1,12}) iterations \) ===")
 _NUMBER = r"(\d{1,12}(?:\.\d{1,9})?)"
+_ONE_NUMBER = re.compile(_NUMBER)
 _NAME_LAST = re.compile(rf"^\s*{_NUMBER}\s+{_NUMBER}\s+{_NUMBER}\s+{_NUMBER}\s{{1,4}}(\S.*)$")
-_NAME_FIRST = re.compile(rf"^\s*(\S.*?)\s+{_NUMBER}\s+{_NUMBER}(?:\s+{_NUMBER})?\s+{_NUMBER}\s*$")
 _PREFIX = re.compile(r"^(?:\[[^\]\n]{1,40}\] )+")
 
 
@@ -43,10 +43,10 @@ def read(text: str) -> Profile:
 
 
 def _row(line: str, *, name_first: bool) -> ProfileRow | None:
-    found = (_NAME_FIRST if name_first else _NAME_LAST).match(line)
-    if found is None:
+    cells = _behind_name(line) if name_first else _before_name(line)
+    if cells is None:
         return None
-    name, total, average, middle, percent = found.groups() if name_first else (found[5], *found.groups()[:4])
+    name, total, average, middle, percent = cells
     return ProfileRow(
         name=name.strip(),
         total_ms=float(total),
@@ -54,3 +54,20 @@ def _row(line: str, *, name_first: bool) -> ProfileRow | None:
         median_ms=float(middle) if middle else None,
         percent=float(percent),
     )
+
+
+def _before_name(line: str) -> tuple[str, ...] | None:
+    found = _NAME_LAST.match(line)
+    return None if found is None else (found[5], *found.groups()[:4])
+
+
+def _behind_name(line: str) -> tuple[str, ...] | None:
+    """Name and numbers, counted from the line's end: the name itself may hold numbers. Older tables have no median."""
+    words = line.rsplit(maxsplit=4)
+    numbers = [word for word in words[-4:] if _ONE_NUMBER.fullmatch(word)]
+    if len(words) == 5 and len(numbers) == 4:
+        return (words[0], *numbers)
+    words = line.rsplit(maxsplit=3)
+    if len(words) == 4 and all(map(_ONE_NUMBER.fullmatch, words[1:])):
+        return (words[0], words[1], words[2], "", words[3])
+    return None

@@ -23,7 +23,7 @@ from qdqtool.trt.layer_records import opt_shape_of, record_fields, simple_fields
 
 FORM = "layers-dump"
 _RECORD = re.compile(r"^(?:\[[^\]\n]*\] )*(?=Name: )", re.MULTILINE)
-_AFTER = re.compile(r"\n(?=\[[^\]\n]*\] |\s*$|I/O Tensors:|Bindings:|Engine Metadata:)")
+_AFTER = re.compile(r"\n(?=\[[^\]\n]*\] |I/O Tensors:|Bindings:|Engine Metadata:)")
 _HEADING = re.compile(r"^(?:I/O Tensors|Bindings):$", re.MULTILINE)
 _NAMES = re.compile(r"^Bindings:\n((?:[^\[\n][^\n]*\n)+)", re.MULTILINE)
 _BINDING = re.compile(r"^ +(Name: .*, IOMode: .*)$", re.MULTILINE)
@@ -78,13 +78,20 @@ def _records(text: str) -> Iterator[str]:
     pending = ""
     for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
         piece = text[start:end]
-        stop = _AFTER.search(piece)
-        pending += piece[: stop.start()] if stop else piece
-        if stop or ", LayerType: " in pending:
+        stop = _stop(piece)
+        pending += piece[:stop]
+        if stop is not None or ", LayerType: " in pending:
             yield pending.rstrip("\n")
             pending = ""
     if pending:
         yield pending.rstrip("\n")
+
+
+def _stop(piece: str) -> int | None:
+    """Where a record ends in its piece: before what is no part of it, or before blank lines at the end."""
+    after, blank = _AFTER.search(piece), piece.find("\n", len(piece.rstrip()))
+    ends = [*((after.start(),) if after else ()), *((blank,) if blank >= 0 else ())]
+    return min(ends, default=None)
 
 
 def _fields(record: str) -> dict[str, Any] | None:

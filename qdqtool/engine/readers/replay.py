@@ -12,8 +12,9 @@ from itertools import islice
 from qdqtool.core.engine import Engine
 from qdqtool.engine.fields import MOST_LAYERS, layer
 
+# Blanks only: `\s` takes line ends too, so that a hundred thousand empty lines would be looked through from each of them.
 _ENTRY = re.compile(
-    r"^(?:\[\w\] )?\s*Layer: (.*)\n\s*Algorithm: \(Implementation: (-?\d{1,20}), Tactic: (-?\d{1,20})\)"
+    r"^(?:\[\w\] )?[ \t]*Layer: (.*)\n[ \t]*Algorithm: \(Implementation: (-?\d{1,20}), Tactic: (-?\d{1,20})\)"
     r" \| Inputs: (.*?) \| Outputs: (.*)$",
     re.MULTILINE,
 )
