@@ -179,7 +179,7 @@ class TextSource:
             yield first
         yield from raw
 
-    def _keep(self, packed: io.BufferedReader, held: BinaryIO) -> None:
+    def _keep(self, packed: BinaryIO, held: BinaryIO) -> None:
         """Put an archive on the disk: its table stands at its end, and a pipe cannot be read from there.
 
         Raises:
