@@ -36,8 +36,9 @@ LINE_LIMIT = 4 << 20
 LARGEST = 1 << 28
 """Characters that are held at once; a larger text is refused where it cannot be read piece by piece."""
 _UNPACKED = 1 << 26
+"""Bytes that packed text of any size may unpack to."""
 _TIMES = 1000
-"""Bytes that packed text may unpack to, and how many for each packed one beyond them: logs reach tens, bombs millions."""
+"""Bytes that it may unpack to for each packed one beyond them: logs reach tens, bombs millions."""
 # Longer than any sequence for a terminal: what is, is text.
 _LONGEST_ESCAPE = 256
 
