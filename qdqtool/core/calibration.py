@@ -58,7 +58,8 @@ class TensorRange:
 
     def scales_in(self, format_: QuantFormat) -> tuple[float, ...]:
         """Quantization steps of any format, amax / its largest number, in the order of `amax`."""
-        return tuple(amax / format_.qmax for amax in self.amax)
+        qmax = format_.qmax
+        return tuple([amax / qmax for amax in self.amax])
 
 
 _InMemory = GetPydanticSchema(lambda _source, _handler: core_schema.any_schema())

@@ -52,6 +52,7 @@ class GraphView:
     def __init__(self, model: onnx.ModelProto) -> None:
         self._graph = model.graph
         self._model = model
+        self._infos: dict[str, TensorInfo] = {}
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
@@ -116,6 +117,11 @@ class GraphView:
 
     def info(self, tensor: str) -> TensorInfo:
         """Type and shape as far as shape inference knows them."""
+        if tensor not in self._infos:
+            self._infos[tensor] = self._read(tensor)
+        return self._infos[tensor]
+
+    def _read(self, tensor: str) -> TensorInfo:
         proto = self._initializers.get(tensor) or self._constants.get(tensor)
         if proto is not None:
             return TensorInfo(name=tensor, dtype=dtype_of(proto.data_type), shape=tuple(proto.dims))

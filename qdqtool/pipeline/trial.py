@@ -391,7 +391,7 @@ class Trial:
         }
         values = self._runner.run(feeds)
         shifts = tuple(
-            NodeShift(node=node, shift=tuple(float(value) for value in np.nan_to_num(values[name])))
+            NodeShift(node=node, shift=tuple(np.nan_to_num(values[name]).tolist()))
             for node, name in self._corrected.shifts.items()
         )
         return values, shifts
@@ -456,6 +456,7 @@ def _opened(tuned: Tunable, layers: Sequence[str]) -> tuple[OrtRunner, Corrected
         frozenset(tuned.scales.values()),
         {name: shift for name, shift in found.shifts.items() if name in set(convolutions)},
         plain.view,
+        found.tail,
     )
     if given is not None:
         model = serialize(given.model)

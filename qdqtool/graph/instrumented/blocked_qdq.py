@@ -26,6 +26,7 @@ from onnx import helper, numpy_helper
 from qdqtool.graph.canonical.order import sort
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.instrumented.blocked import DOMAIN
+from qdqtool.graph.instrumented.corrected import Tail
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.bias import BIAS
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
@@ -49,6 +50,7 @@ class StandIns:
         sources: the tensors that are returned too.
         zero_points: the constants that the pairs read.
         shifts: for each convolution the names it may go by, the number of its channels, and the name of its shift.
+        tail: what computes these shifts; None where the model does.
     """
 
     model: Model
@@ -57,14 +59,20 @@ class StandIns:
     sources: frozenset[str]
     zero_points: tuple[onnx.TensorProto, ...]
     shifts: tuple[tuple[tuple[str, ...], int, str], ...]
+    tail: Tail | None = None
 
 
 def with_stand_ins(
-    model: Model, scales: Collection[str], shifts: Mapping[str, str], view: GraphView
+    model: Model,
+    scales: Collection[str],
+    shifts: Mapping[str, str],
+    view: GraphView,
+    tail: Tail | None = None,
 ) -> StandIns | None:
     """The model with stand-ins for all pairs whose scale is one of these inputs; None where there is nothing to gain.
 
-    `shifts` names, by convolution, the tensor that is to be added to its bias; `view` knows the shapes of weights.
+    `shifts` names, by convolution, the tensor that is to be added to its bias; `view` knows the shapes of weights, and
+    `tail` is what is to be put behind the model.
     """
     edit = Edit(model)
     used = {node.op_type for node in edit.nodes}
@@ -111,6 +119,7 @@ def with_stand_ins(
         sources=frozenset(sources),
         zero_points=tuple(zero_points.values()),
         shifts=tuple(_shifted(readers, view.by_name[node], shift, view) for node, shift in shifts.items()),
+        tail=tail,
     )
 
 
@@ -144,7 +153,14 @@ def put_in(path: Path, given: StandIns) -> bool:
         nodes += _with_shift(graph, convolution, channels[convolution.input[1]] - wanted, shift)
     if not _all_stand(graph, given, found):
         return False
-    kept = [value for value in graph.output if value.name not in given.sources]
+    known = given.sources
+    if given.tail is not None:
+        nodes += given.tail.nodes
+        graph.initializer.extend(given.tail.constants)
+        graph.input.extend(given.tail.inputs)
+        graph.output.extend(given.tail.outputs)
+        known |= given.tail.sources
+    kept = [value for value in graph.output if value.name not in known]
     del graph.output[:]
     graph.output.extend(kept)
     graph.initializer.extend(zero for zero in given.zero_points if zero.name not in channels)

@@ -20,14 +20,14 @@ to read what a convolution writes, and onnxruntime can fuse what follows into it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
@@ -64,17 +64,20 @@ class Means:
 
         They are of shape (samples, channels).
         """
-        found = {}
-        for node, name in self.outputs.items():
-            rows = np.stack([_of_channels(one[name]) for one in values])
-            found[node] = _through(rows, self.taps[node]) if node in self.taps else rows
-        return found
+        # Layers that read the same tensor share its means.
+        rows = {
+            name: np.stack([_of_channels(one[name]) for one in values]) for name in {*self.outputs.values()}
+        }
+        return {
+            node: _through(rows[name], self.taps[node]) if node in self.taps else rows[name]
+            for node, name in self.outputs.items()
+        }
 
 
 def _of_channels(means: NDArray[Any]) -> NDArray[np.float32]:
     """(channels,) means, also where a sample is several rows of what the layer reads, (rows, channels, 1, 1)."""
     rows = means.reshape(len(means), -1) if means.ndim > 1 else means[None]
-    found: NDArray[np.float32] = rows.mean(axis=0, dtype=np.float32)
+    found: NDArray[np.float32] = rows[0] if len(rows) == 1 else rows.mean(axis=0, dtype=np.float32)
     return found
 
 
@@ -82,11 +85,33 @@ def _through(means: NDArray[np.float32], taps: NDArray[np.float32]) -> NDArray[n
     """Mean outputs of a convolution, (samples, outputs), from those of its input, (samples, inputs)."""
     outputs, inside = taps.shape
     groups = means.shape[1] // inside
+    if groups == 1:
+        return means @ taps.T
     parts = means.reshape(len(means), groups, inside)
-    found: NDArray[np.float32] = np.einsum(
-        "ngi,goi->ngo", parts, taps.reshape(groups, -1, inside), optimize=True
-    )
+    found: NDArray[np.float32] = np.einsum("ngi,goi->ngo", parts, taps.reshape(groups, -1, inside))
     return found.reshape(len(means), outputs)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tail:
+    """What a model still lacks that returns the mean outputs of some nodes: their shifts.
+
+    It is put behind the model when that is optimized: its nodes, some fifteen per layer, would be most of the graph, and
+    nothing can be fused in them.
+
+    Attributes:
+        nodes: in an order in which they can run.
+        constants: that they read.
+        inputs: that the whole takes besides those of the model.
+        outputs: that it returns besides them.
+        sources: outputs of the model that the nodes read, and nobody else.
+    """
+
+    nodes: tuple[onnx.NodeProto, ...]
+    constants: tuple[onnx.TensorProto, ...]
+    inputs: tuple[onnx.ValueInfoProto, ...]
+    outputs: tuple[onnx.ValueInfoProto, ...]
+    sources: frozenset[str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +124,7 @@ class Corrected:
         shifts: name of that output by node, in graph order.
         split: name of an input that says how many samples the batch holds.
         doubt: name of an input, see `feeds`.
+        tail: what is still to be put behind the model, where some nodes are bare.
     """
 
     model: Model
@@ -106,6 +132,7 @@ class Corrected:
     shifts: Mapping[str, str]
     split: str
     doubt: str
+    tail: Tail | None = None
 
     def feeds(self, means: Mapping[str, NDArray[Any]], doubt: float) -> dict[str, NDArray[Any]]:
         """What the additional inputs are fed.
@@ -151,36 +178,51 @@ def channel_means(
         others = [dim for dim in range(rank) if dim != axis]
         outputs[node.name] = build.reduce("ReduceMean", measured, others)
     freed = free and _free_batch(edit)
-    _return(edit, [name for name in dict.fromkeys(outputs.values()) if name not in averaged])
+    _return(edit.outputs, [name for name in dict.fromkeys(outputs.values()) if name not in averaged])
     return Means(model=edit.finish(retyped=freed, shapes=False), outputs=outputs, taps=taps)
 
 
 def corrected(model: Model, nodes: Collection[str], bare: Collection[str] = ()) -> Corrected:
     """The Q/DQ model, for batches of any size, with these nodes corrected.
 
-    The shifts of `bare` ones are computed, and left to be added by a caller that can do so without breaking a fusion.
+    The model only returns the mean outputs of `bare` ones: their shifts are left to the caller, who is told by `tail` how
+    they follow, and adds them where that breaks no fusion.
     """
     edit = Edit(model)
     build = _Builder(edit)
     _free_batch(edit)
     split, doubt = edit.fresh("corrected_split"), edit.fresh("corrected_doubt")
-    _take(edit, split, onnx.TensorProto.INT64, [3])
-    _take(edit, doubt, onnx.TensorProto.FLOAT, [])
+    _take(edit.inputs, split, onnx.TensorProto.INT64, [3])
+    _take(edit.inputs, doubt, onnx.TensorProto.FLOAT, [])
     means: dict[str, str] = {}
     shifts: dict[str, str] = {}
+    behind = _Behind(edit)
+    build_behind = _Builder(behind)
     for node, rank in _ranked(model, edit, nodes):
-        means[node.name] = edit.fresh(f"{node.name}_float_means")
-        _take(edit, means[node.name], onnx.TensorProto.FLOAT, [f"{split}_samples", f"{node.name}_channels"])
-        output = node.output[0]
-        if node.name not in bare:
-            node.output[0] = edit.fresh(f"{output}_raw")
+        name, output = node.name, node.output[0]
+        means[name] = edit.fresh(f"{name}_float_means")
+        if name in bare:
+            measured, axis = build.measured(node, model.view, rank)
+            _take(
+                behind.inputs, means[name], onnx.TensorProto.FLOAT, [f"{split}_samples", f"{name}_channels"]
+            )
+            shifts[name] = build_behind.shift(measured, (rank, axis), means[name], split, doubt)
+            behind.sources.append(measured)
+            continue
+        _take(edit.inputs, means[name], onnx.TensorProto.FLOAT, [f"{split}_samples", f"{name}_channels"])
+        node.output[0] = edit.fresh(f"{output}_raw")
         measured, axis = build.measured(node, model.view, rank)
-        shifts[node.name] = build.shift(measured, (rank, axis), means[node.name], split, doubt)
-        if node.name not in bare:
-            build.add(node, rank, shifts[node.name], output)
-    _return(edit, shifts.values())
+        shifts[name] = build.shift(measured, (rank, axis), means[name], split, doubt)
+        build.add(node, rank, shifts[name], output)
+    _return(edit.outputs, [*(shift for name, shift in shifts.items() if name not in bare), *behind.sources])
+    _return(behind.outputs, [shift for name, shift in shifts.items() if name in bare])
     return Corrected(
-        model=edit.finish(retyped=True, shapes=False), means=means, shifts=shifts, split=split, doubt=doubt
+        model=edit.finish(retyped=True, shapes=False),
+        means=means,
+        shifts=shifts,
+        split=split,
+        doubt=doubt,
+        tail=behind.tail() if bare else None,
     )
 
 
@@ -215,19 +257,57 @@ def _rank(view: GraphView, node: onnx.NodeProto) -> int:
     return len(view.info(known).shape or view.info(node.output[0]).shape or ())
 
 
-def _take(edit: Edit, name: str, kind: int, shape: Sequence[int | str]) -> None:
-    edit.inputs.append(helper.make_tensor_value_info(name, kind, shape))
+def _take(inputs: list[onnx.ValueInfoProto], name: str, kind: int, shape: Sequence[int | str]) -> None:
+    inputs.append(helper.make_tensor_value_info(name, kind, shape))
 
 
-def _return(edit: Edit, names: Collection[str]) -> None:
-    edit.outputs += [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names]
+def _return(outputs: list[onnx.ValueInfoProto], names: Iterable[str]) -> None:
+    outputs += [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names]
+
+
+class _Behind:
+    """Collects what comes behind the model of an edit; names are those that it leaves free."""
+
+    def __init__(self, edit: Edit) -> None:
+        self.opset = edit.opset
+        self.fresh = edit.fresh
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.outputs: list[onnx.ValueInfoProto] = []
+        self.sources: list[str] = []
+        self._nodes: list[onnx.NodeProto] = []
+        self._constants: list[onnx.TensorProto] = []
+
+    def constant(self, base: str, value: NDArray[Any]) -> str:
+        """A new constant under a fresh name, which is returned."""
+        name = self.fresh(base)
+        self._constants.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def node(
+        self, op: str, inputs: Sequence[str], outputs: Sequence[str], *, name: str, **attributes: Any
+    ) -> onnx.NodeProto:
+        """A new node."""
+        node: onnx.NodeProto = helper.make_node(op, list(inputs), list(outputs), name=name, **attributes)
+        self._nodes.append(node)
+        return node
+
+    def tail(self) -> Tail:
+        """All of it."""
+        return Tail(
+            nodes=tuple(self._nodes),
+            constants=tuple(self._constants),
+            inputs=tuple(self.inputs),
+            outputs=tuple(self.outputs),
+            sources=frozenset(self.sources),
+        )
 
 
 class _Builder:
-    """Adds nodes to an edit."""
+    """Adds nodes to an edit, or to what comes behind it."""
 
-    def __init__(self, edit: Edit) -> None:
+    def __init__(self, edit: Edit | _Behind) -> None:
         self._edit = edit
+        self._shapes: dict[tuple[int, ...], str] = {}
         self._one = edit.constant("corrected_one", np.ones((), np.float32))
         self._zero = edit.constant("corrected_zero", np.zeros((), np.float32))
         self._tiny = edit.constant("corrected_tiny", np.array(np.finfo(np.float32).tiny))
@@ -246,9 +326,7 @@ class _Builder:
             if inside is not None:
                 whole = self._new("Mul", [weight, self._edit.constant(f"{weight}_inside", inside)])
             summed = self.reduce("ReduceSum", whole, spatial)
-            weight = self._new(
-                "Reshape", [summed, self._shape(f"{summed}_taps", [0, 0] + [1] * len(spatial))]
-            )
+            weight = self._new("Reshape", [summed, self._shape([0, 0] + [1] * len(spatial))])
         groups = next((field.i for field in node.attribute if field.name == "group"), 1)
         return self._new("Conv", [pooled, weight], group=groups), 1
 
@@ -270,7 +348,7 @@ class _Builder:
     def add(self, node: onnx.NodeProto, rank: int, shift: str, output: str) -> None:
         """Let the network go on with the node's output shifted, under this name."""
         axis = result_axis(node.op_type) % rank
-        spread = self._shape(f"{node.name}_spread", [-1 if dim == axis else 1 for dim in range(rank)])
+        spread = self._shape([-1 if dim == axis else 1 for dim in range(rank)])
         inputs = [node.output[0], self._new("Reshape", [shift, spread])]
         self._edit.node("Add", inputs, [output], name=f"{node.name}_corrected")
 
@@ -279,7 +357,7 @@ class _Builder:
         if not axes:
             return self._new("Identity", [tensor])
         if op == "ReduceSum" or self._edit.opset >= _AXES_ARE_INPUTS:
-            return self._new(op, [tensor, self._shape(f"{tensor}_axes", axes)], keepdims=0)
+            return self._new(op, [tensor, self._shape(axes)], keepdims=0)
         return self._new(op, [tensor], axes=axes, keepdims=0)
 
     def _means(self, tensor: str, rank: int, axis: int, split: str) -> str:
@@ -287,11 +365,14 @@ class _Builder:
         others = [dim for dim in range(1, rank) if dim != axis]
         flat = self.reduce("ReduceMean", tensor, others) if others else tensor
         # Rows of one sample lie together; the 0 of `split` takes the dimension at that place, which has one less.
-        rows = self._new("Unsqueeze", [flat, self._shape(f"{tensor}_rows", [1])])
+        rows = self._new("Unsqueeze", [flat, self._shape([1])])
         return self.reduce("ReduceMean", self._new("Reshape", [rows, split]), [1])
 
-    def _shape(self, base: str, numbers: list[int]) -> str:
-        return self._edit.constant(base, np.array(numbers, np.int64))
+    def _shape(self, numbers: list[int]) -> str:
+        key = tuple(numbers)
+        if key not in self._shapes:
+            self._shapes[key] = self._edit.constant("corrected_shape", np.array(numbers, np.int64))
+        return self._shapes[key]
 
     def _new(self, op: str, inputs: list[str], *, name: str = "", **attributes: Any) -> str:
         output = self._edit.fresh(name or f"{inputs[0]}_{op}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import onnx
 from google.protobuf.message import Message
+
+_GRAPHS: Final = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -27,10 +29,11 @@ def captured(node: onnx.NodeProto) -> Iterator[str]:
         yield from (value.name for value in body.output if value.name not in own)
 
 
-def reads(node: onnx.NodeProto) -> Iterator[str]:
+def reads(node: onnx.NodeProto) -> list[str]:
     """Every tensor a node needs, its bodies' needs included; absent optional inputs are left out."""
-    yield from (name for name in node.input if name)
-    yield from captured(node)
+    names = [name for name in node.input if name]
+    # Asked of every node many times: attributes are looked into only where one is a graph.
+    return [*names, *captured(node)] if any(field.type in _GRAPHS for field in node.attribute) else names
 
 
 def copied(message: Any) -> Any:

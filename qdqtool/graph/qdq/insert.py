@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from math import isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -356,7 +355,8 @@ def _misfit(found: TensorRange, axis: int | None, shape: tuple[int, ...] | None)
     """Why a range cannot become a scale; `shape` is None for run-time tensors, which take one scale only."""
     if found.axis != axis:
         return f"is along axis {found.axis}, the placement asks for axis {axis}"
-    if not all(isfinite(amax) and amax > 0 for amax in found.amax):
+    amax = np.asarray(found.amax, np.float64)
+    if not (np.isfinite(amax) & (amax > 0)).all():
         return "is not a positive number"
     if axis is None:
         if shape == ():
