@@ -28,7 +28,7 @@ from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError
 from qdqtool.graph.emulation.emulate_blocks import block_emulation
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, save_split, serialize, weight_bytes
+from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, save_beside, save_split, serialize, weight_bytes
 from qdqtool.graph.typed.emulate import emulation
 from qdqtool.graph.typed.rounding import EXAMPLE, STEPS, example_model, rounding
 from qdqtool.platform import processors
@@ -193,8 +193,11 @@ def open_model(model: Model, *, description: str, crowded: bool = False) -> OrtR
     return runner
 
 
-def open_rewritten(model: bytes, rewrite: Callable[[Path], bool], *, description: str) -> OrtRunner | None:
+def open_rewritten(model: Model, rewrite: Callable[[Path], bool], *, description: str) -> OrtRunner | None:
     """A runner for what `rewrite` makes of the model's file after onnxruntime has optimized it; None where it makes nothing.
+
+    Weights go through a file, which onnxruntime maps into memory: as a block of bytes the model would be copied three
+    times (ResNet-50: 100 MB each).
 
     Raises:
         InputFileError: the model holds what onnxruntime cannot run.
@@ -210,8 +213,10 @@ def open_rewritten(model: bytes, rewrite: Callable[[Path], bool], *, description
         options.add_session_config_entry(
             "session.optimized_model_external_initializers_file_name", "optimized.data"
         )
+        source = Path(folder) / "model.onnx"
+        save_beside(model, source)
         try:
-            _session(model, options, CPU)
+            _session(source, options, CPU)
             if not rewrite(saved):
                 return None
             options = session_options()

@@ -28,7 +28,6 @@ from qdqtool.graph.instrumented.blocked_qdq import put_in, with_stand_ins
 from qdqtool.graph.instrumented.corrected import Corrected, Means, channel_means, corrected
 from qdqtool.graph.instrumented.tunable import Tunable, tunable
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.view import GraphView, Node
@@ -459,9 +458,7 @@ def _opened(tuned: Tunable, layers: Sequence[str]) -> tuple[OrtRunner, Corrected
         found.tail,
     )
     if given is not None:
-        model = serialize(given.model)
-        given = replace(given, model=plain)
-        runner = open_rewritten(model, partial(put_in, given=given), description="candidate tables")
+        runner = open_rewritten(given.model, partial(put_in, given=given), description="candidate tables")
         if runner is not None:
             return runner, found
     found = corrected(plain, layers)

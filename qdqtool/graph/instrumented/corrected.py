@@ -20,6 +20,7 @@ to read what a convolution writes, and onnxruntime can fuse what follows into it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -36,6 +37,8 @@ from qdqtool.trt.ops import CONVOLUTIONS, result_axis
 
 _AXES_ARE_INPUTS: Final = 18
 """First opset in which ReduceMean reads its axes from an input."""
+_OF_ONE_THREAD: Final = 1 << 18
+"""Multiplications up to which OpenBLAS computes a product in one thread."""
 _IMAGE: Final = 3
 """Dimensions of what a convolution reads, at least."""
 
@@ -86,7 +89,10 @@ def _through(means: NDArray[np.float32], taps: NDArray[np.float32]) -> NDArray[n
     outputs, inside = taps.shape
     groups = means.shape[1] // inside
     if groups == 1:
-        return means @ taps.T
+        # In parts so small that BLAS does not share one among threads, which would wait for each other longer than they work.
+        size = math.gcd(outputs, 1 << max(0, (_OF_ONE_THREAD // (len(means) * inside)).bit_length() - 1))
+        products: NDArray[np.float32] = taps.reshape(-1, size, inside) @ means.T
+        return np.ascontiguousarray(products.reshape(outputs, len(means)).T)
     parts = means.reshape(len(means), groups, inside)
     found: NDArray[np.float32] = np.einsum("ngi,goi->ngo", parts, taps.reshape(groups, -1, inside))
     return found.reshape(len(means), outputs)

@@ -63,12 +63,21 @@ def save_split(model: Model, path: Path) -> None:
 
     Weights first, under a name made of their content, so that no reader ever finds a mix of old and new.
     """
+    _, heavy = skeleton(model.proto)
+    _save(model, path, path.with_name(f"{path.name}.{_digest(heavy)[:12]}.data"))
+
+
+def save_beside(model: Model, path: Path) -> None:
+    """The same into a folder that nobody else reads: the weights go into `path`.data, whatever they are."""
+    _save(model, path, path.with_name(f"{path.name}.data"))
+
+
+def _save(model: Model, path: Path, data: Path) -> None:
     light, heavy = skeleton(model.proto)
     names = {tensor.name for tensor in heavy}
     inputs = [value for value in model.proto.graph.input if value.name not in names]
     del light.graph.input[:]
     light.graph.input.extend(inputs)
-    data = path.with_name(f"{path.name}.{_digest(heavy)[:12]}.data")
     light.graph.initializer.extend(store_weights(heavy, data))
     write_bytes(path, light.SerializeToString(deterministic=True))
 
