@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.cli.app import run
 from qdqtool.core.memory import VARIABLE, budget, parse_size
-from qdqtool.errors import InputFileError, UsageError
+from qdqtool.errors import InputFileError, SystemFault, UsageError
 from qdqtool.graph.onnx_io import passes
 from qdqtool.graph.onnx_io.load import load
 from tests import models
@@ -226,6 +226,18 @@ def test_a_pass_that_crashes_ends_its_child_and_not_us(monkeypatch: pytest.Monke
         passes.run_pass("check", models.conv_chain())
     monkeypatch.undo()
     passes.run_pass("check", models.conv_chain())
+
+
+def test_a_child_that_cannot_start_is_no_verdict_on_the_model(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    passes._end()
+    path = models.save(models.conv_chain(), tmp_path)
+    monkeypatch.setattr(passes, "_START", "import a_library_that_is_missing")
+    with pytest.raises(SystemFault, match="the model was not judged"):
+        load(path)
+    monkeypatch.undo()
+    load(path)
 
 
 def test_the_child_imports_nothing_from_the_current_directory(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import onnx
@@ -12,6 +13,7 @@ from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.onnx_io.read import default_opset
 from qdqtool.graph.onnx_io.skeleton import restore, skeleton
 from qdqtool.graph.onnx_io.walk import parts
+from qdqtool.trt.ops import QDQ
 
 LOWEST = 13
 """First opset whose QuantizeLinear and DequantizeLinear have a channel axis."""
@@ -20,11 +22,40 @@ HALF_SCALES = 19
 _SCAN_WITHOUT_BATCH = 9
 """First opset whose Scan has no batch dimension and no lengths; onnx's converter leaves the node as it is."""
 _RAISED = "opset raised from"
+_LATER = "qdqtool.later"
+"""Domain of Q/DQ nodes while a converter that does not know their attributes is at work."""
 
 
 def was_raised(notes: Iterable[str]) -> bool:
     """Whether the notes of a model say that its opset was converted."""
     return any(note.startswith(_RAISED) for note in notes)
+
+
+def written_for(proto: onnx.ModelProto) -> int:
+    """The opset that the attributes of Q/DQ nodes come from; 0 where that of the model has them all.
+
+    NVIDIA's modelopt writes blocks of INT4 (block_size, opset 21) into models of opset 17, and TensorRT reads them.
+    """
+    opset = default_opset(proto)
+    return max((_needs(part) for part in _late(proto, opset)), default=0)
+
+
+def _late(proto: onnx.ModelProto, opset: int) -> Iterator[onnx.NodeProto]:
+    for part in parts(proto.graph):
+        is_qdq = isinstance(part, onnx.NodeProto) and part.op_type in QDQ and part.domain in {"", "ai.onnx"}
+        if is_qdq and _needs(part) > opset:
+            yield part
+
+
+def _needs(node: onnx.NodeProto) -> int:
+    """The first opset that knows all attributes of a node; 0 where none does, which the checker tells."""
+    names = {attribute.name for attribute in node.attribute}
+    known = [
+        schema.since_version
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if (schema.name, schema.domain) == (node.op_type, "") and names <= set(schema.attributes)
+    ]
+    return min(known, default=0)
 
 
 def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.ModelProto, str | None]:
@@ -46,6 +77,8 @@ def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.M
         )
     light, heavy = skeleton(proto)
     light.ir_version = max(light.ir_version, 4)
+    later = {part.name for part in _late(light, opset)}
+    _move(light, later, _LATER)
     try:
         raised = onnx.ModelProto.FromString(run_pass("convert", light, target=target))
     except (PassRefused, PassExceeded) as error:
@@ -57,7 +90,20 @@ def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.M
         ) from error
     # Only graph and version are taken: the converter forgets metadata and other domains.
     light.graph.CopyFrom(raised.graph)
+    _move(light, later, "")
     for entry in light.opset_import:
         if entry.domain in {"", "ai.onnx"}:
             entry.version = target
     return restore(light, heavy), f"{_RAISED} {opset} to {target}"
+
+
+def _move(proto: onnx.ModelProto, names: AbstractSet[str], domain: str) -> None:
+    """Put Q/DQ nodes into a domain."""
+    for part in parts(proto.graph) if names else ():
+        if isinstance(part, onnx.NodeProto) and part.op_type in QDQ and part.name in names:
+            part.domain = domain
+    kept = [entry for entry in proto.opset_import if entry.domain != _LATER]
+    del proto.opset_import[:]
+    proto.opset_import.extend(kept)
+    if names and domain:
+        proto.opset_import.add(domain=domain, version=1)

@@ -14,7 +14,7 @@ from qdqtool.errors import InputFileError
 from qdqtool.graph.canonical.constants import densify, drop_default_inputs, drop_repeats, lift_constants
 from qdqtool.graph.canonical.functions import inlined
 from qdqtool.graph.canonical.naming import name_nodes
-from qdqtool.graph.canonical.opset import LOWEST, raise_opset
+from qdqtool.graph.canonical.opset import LOWEST, raise_opset, written_for
 from qdqtool.graph.canonical.order import sort
 from qdqtool.graph.canonical.settled import settle
 from qdqtool.graph.canonical.shapes import infer_anew
@@ -91,7 +91,7 @@ def _loaded(path: Path) -> Model:
         "nodes without a name of their own were named after their outputs",
     )
     _sort(proto, notes, path)
-    proto, raised = raise_opset(proto, LOWEST, path)
+    proto, raised = raise_opset(proto, max(LOWEST, written_for(proto)), path)
     graph = proto.graph
     lift_constants(graph)
     name_nodes(graph.node)

@@ -23,6 +23,7 @@ import onnx
 
 import qdqtool
 from qdqtool.core.memory import budget
+from qdqtool.errors import SystemFault
 from qdqtool.platform import own_group, signal_number
 
 _START: Final = (
@@ -39,6 +40,8 @@ _SECONDS_PER_MIB: Final = 20
 """Processor time that a pass may take, and that it may take more per MiB of its model without heavy weights."""
 _PATIENCE: Final = 10
 """Wall-clock time per processor time, for machines that are busy or cannot limit processor time."""
+_OWN_CODES: Final = 255
+"""The largest exit code that a process gives itself; Windows ends one that crashed with a larger one."""
 _TIME_IS_UP: Final = tuple(filter(None, map(signal_number, ("SIGKILL", "SIGXCPU"))))
 """What ends the child when its time is up: our timer, or the system."""
 
@@ -73,6 +76,7 @@ class _Worker:
         Raises:
             PassRefused: the pass does not accept the model.
             PassExceeded: the pass was ended; this worker serves no more.
+            SystemFault: the child ended by itself.
         """
         seconds = _SECONDS + _SECONDS_PER_MIB * len(content) // (1 << 20)
         limits = {"memory": min(_MEMORY + _MEMORY_PER_BYTE * len(content), budget()), "seconds": seconds}
@@ -112,18 +116,25 @@ class _Worker:
             stdin.write(question)
             stdin.flush()
         except BrokenPipeError:
-            raise PassExceeded(self._death()) from None
+            raise self._death() from None
         line = stdout.readline()
         if not line:
-            raise PassExceeded(self._death())
+            raise self._death()
         answer: dict[str, Any] = json.loads(line)
         return answer, _exactly(stdout, answer["size"])
 
-    def _death(self) -> str:
+    def _death(self) -> Exception:
         code = self._process.wait()
         if code in {-number for number in _TIME_IS_UP}:
-            return "took more time than a model of its size may take"
-        return f"crashed (exit code {code})"
+            return PassExceeded("took more time than a model of its size may take")
+        if code < 0 or code > _OWN_CODES:
+            return PassExceeded(f"crashed (exit code {code})")
+        # Only a signal is native code's answer to a model: this is a library that is missing, or memory for none.
+        return SystemFault(
+            f"the process that checks models ended by itself (exit code {code}); the model was not judged",
+            fix="run the command again; `qdqtool doctor` says whether the installation is whole",
+            where=sys.executable,
+        )
 
 
 def _exactly(stream: IO[bytes], size: int) -> bytes:
@@ -149,12 +160,13 @@ def run_pass(name: str, proto: onnx.ModelProto, **arguments: Any) -> bytes:
     Raises:
         PassRefused: the pass does not accept the model.
         PassExceeded: it took more memory or time than a model of its size may take, or crashed.
+        SystemFault: the child could not run.
     """
     content = proto.SerializeToString()
     with _lock:
         try:
             return _ready().ask(name, content, arguments)
-        except PassExceeded:
+        except (PassExceeded, SystemFault):
             _end()
             raise
 
