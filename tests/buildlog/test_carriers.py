@@ -156,6 +156,7 @@ def test_a_log_that_was_copied_says_the_same(name):
         assert _said(copied, stated=True) == _said(text, stated=True)
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("file", log_files() or ["corpus/verbose_log"])
 def test_a_real_log_says_the_same_in_every_carrier(file):

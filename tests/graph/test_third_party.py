@@ -136,6 +136,7 @@ def test_repairing_leaves_no_error_for_lint_or_refuses_a_contradiction(name: str
     assert bool(errors) is (name in BEYOND_REPAIR)
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("path", SHARED)
 def test_real_models_compute_nearly_the_same_after_the_repair(path: str) -> None:
@@ -151,6 +152,7 @@ def test_real_models_compute_nearly_the_same_after_the_repair(path: str) -> None
         assert _cosine(value, after[output]) > 0.99
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.rtx
 @pytest.mark.parametrize("path", SHARED)

@@ -103,6 +103,7 @@ SEMANTICS = (
     _says("S4", "scales per block are for 4 bits", "110", "int8_blocks"),
     _says("S4", "weights alone, they are made float first", "184", "int8_blocks_float"),
     _says("S4", "INT4 is for weights only", "109", "int4_activation"),
+    _says("S4", "an odd number of INT4 values is refused", "109", "int4_odd_number"),
     _says("S4", "INT4 came with TensorRT 10", "109", "int4_weights", "8.6"),
     _says("S4", "FP4 needs Blackwell", "117", "fp4_weights", sm="86 120"),
     _says("S4", "FP4 weights beside a float activation are made float first", "184", "fp4_weights", sm="120"),
