@@ -59,6 +59,7 @@ def test_the_first_model_is_closed_before_the_second_opens(tmp_path: Path) -> No
         assert compare(first, second, samples, CompareOptions()).samples == 2
 
 
+@pytest.mark.slow
 def test_a_run_of_a_large_model_compares_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from qdqtool.cli.app import run
 

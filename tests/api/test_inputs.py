@@ -301,6 +301,7 @@ def test_random_samples_of_a_model_with_two_free_dimensions_have_the_shapes_of_t
     assert qdqtool.compare(found, quantized, "random:2").samples == 2
 
 
+@pytest.mark.slow
 def test_a_model_with_qdq_runs_against_the_float_model_that_is_named(reference: Quantized) -> None:
     pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
     report = qdqtool.run(reference, IMAGES, eval_samples=EVALUATION, labels=LABELS, reference=MODEL)
@@ -354,6 +355,7 @@ def test_calls_from_many_threads_give_what_one_gives(reference: Quantized) -> No
     assert all(each.ranges == reference.ranges for each in found)
 
 
+@pytest.mark.slow
 def test_a_run_folder_can_be_audited(tmp_path: Path) -> None:
     pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
     report = qdqtool.run(MODEL, IMAGES, tmp_path / "run")

@@ -31,6 +31,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = qdqtool.nothing_of_this_name  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_audit_is_one_call_whatever_was_imported_before(tmp_path: Path) -> None:
     probe = "import qdqtool, qdqtool.auditing.run; assert qdqtool.audit is qdqtool.api.audit"
     subprocess.run([sys.executable, "-c", probe], check=True)

@@ -102,6 +102,7 @@ def _as_onnxruntime_quantizes() -> None:
     quantization.quantize_static("model.onnx", "theirs.onnx", Reader())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="the page builds an engine: qdqtool[rtx]")
 def test_every_command_of_the_page_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

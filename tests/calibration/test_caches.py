@@ -512,6 +512,7 @@ def test_a_cache_of_another_export_is_recognised_and_renamed(tmp_path: Path) -> 
         renamed(parse_text(TEXT), view)
 
 
+@pytest.mark.slow
 def test_a_real_cache_of_another_export_is_recognised(tmp_path: Path) -> None:
     packed = shared("corpus/onnx/lannyyip__share__my_model.onnx.xz")
     (tmp_path / "m.onnx").write_bytes(lzma.decompress(packed.read_bytes()))
@@ -626,6 +627,7 @@ def chain_of(names: list[str], folder: Path) -> Path:
     return models.save(sketch.model(), folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.name[:50])
 def test_scales_of_every_cache_of_the_corpus_survive_the_way_to_qdq_and_back(
     path: Path, tmp_path: Path
@@ -646,6 +648,7 @@ def test_scales_of_every_cache_of_the_corpus_survive_the_way_to_qdq_and_back(
     }
 
 
+@pytest.mark.slow
 def test_a_real_model_and_its_cache_survive_the_way_to_qdq_and_back(tmp_path: Path) -> None:
     from qdqtool.core.recipe import Recipe
     from qdqtool.graph.onnx_io.save import save

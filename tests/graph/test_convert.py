@@ -383,6 +383,7 @@ def _graphs(draw: st.DrawFn) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     return s.model(), tuple(draw(st.sets(st.sampled_from(names)))) if names else ()
 
 
+@pytest.mark.slow
 @given(graph=_graphs(), types=st.sampled_from(TYPES), keep_io=st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_no_cast_ever_stands_behind_a_pair_and_kept_nodes_are_fp32(

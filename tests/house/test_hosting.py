@@ -141,6 +141,7 @@ needs_bash = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_bash
 def test_the_whole_action_runs_and_fails_on_findings_that_a_baseline_does_not_hold(tmp_path: Path) -> None:
     layers = str(next((ROOT / "tests" / "data" / "layers").glob("rtx-*int8conv*")))

@@ -186,6 +186,7 @@ def _compute(engine: Engine) -> list[str]:
     return [str(layer.precision) for layer in engine.layers if layer.role is Role.COMPUTE]
 
 
+@pytest.mark.slow
 @needs_rtx
 @pytest.mark.rtx
 @pytest.mark.parametrize("types", ["fp16", "bf16"])
@@ -241,6 +242,7 @@ def test_a_written_out_norm_in_fp32_costs_no_kernel(tmp_path: Path) -> None:
     assert len(engines[0].layers) == len(engines[1].layers)
 
 
+@pytest.mark.slow
 @needs_rtx
 @pytest.mark.rtx
 def test_the_line_knows_bf16_from_insertion_to_accuracy(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def test_where_the_code_lies_and_when_it_was_written_does_not_matter(
     assert fingerprint() == before
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_after_an_update_makes_its_findings_anew(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

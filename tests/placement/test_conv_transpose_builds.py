@@ -66,6 +66,7 @@ def quantized(proto: onnx.ModelProto, folder: Path, *, strided: bool) -> Built:
     return build(insert(model, placement, table(model, placement), InsertOptions()).proto)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "ups", "more"),
     [(unet, {"up1", "up2"}, 0), (spectra, {"u1", "u2"}, 1)],

@@ -62,6 +62,7 @@ def test_attention_gets_the_transformer_recipe(tmp_path: Path) -> None:
     assert "extends: transformer-int8" in suggest(network(tmp_path / "m.onnx", nodes, {}, (3, 3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "name"),
     [
