@@ -111,7 +111,6 @@ def _left_float(refusal: Opinion) -> Explanation:
     return Explanation(
         reason=f"no Q/DQ in front of it, as placement would leave it: {refusal.reason}",
         fix="nothing to do",
-        no_kernel=True,
     )
 
 

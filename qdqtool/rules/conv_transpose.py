@@ -31,6 +31,7 @@ from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.graph.view import GraphView
 from qdqtool.matching.asked import arithmetic_word
+from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.operands import products
 from qdqtool.matching.products import both_or_neither, compute_nodes, veto, weight_specs
@@ -70,10 +71,23 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
             )
 
 
+def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
+    """No kernel of TensorRT for RTX, with or without Q/DQ, so that no other candidate is worth a build."""
+    if evidence.rtx and evidence.node.op == "ConvTranspose":
+        yield Explanation(
+            reason=f"TensorRT for RTX runs no ConvTranspose in {evidence.arithmetic}",
+            fix=f"{repairing(to_float=[evidence.node.name])} takes its Q/DQ off"
+            if evidence.any_quantized
+            else "nothing to do",
+            no_kernel=True,
+        )
+
+
 PLUGIN = Rule(
     code="QDQ130",
     severity=Severity.WARNING,
     targets=frozenset({"rtx"}),
     place=place,
     check=check,
+    explain=explain,
 )
