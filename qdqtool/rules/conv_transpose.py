@@ -79,6 +79,7 @@ def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
             fix=f"{repairing(to_float=[evidence.node.name])} takes its Q/DQ off"
             if evidence.any_quantized
             else "nothing to do",
+            of_builder=True,
             no_kernel=True,
         )
 
