@@ -42,17 +42,18 @@ class Said:
 
         What a rule finds wrong with a node without saying that it costs its format is a reason where there is no other.
         """
-        refusal = self._refused.get(evidence.node.name)
-        if refusal is not None and not evidence.decisions and not evidence.any_quantized:
-            yield refusal.rule, _left_float(refusal)
-            return
         known = self._lost.get(evidence.node.name, {})
         found = [
             (rule.code, explanation)
             for name, rule in sorted(self._book.rules.items(), key=lambda entry: entry[1].code)
             for explanation in self._of_rule(name, rule, evidence, known)
         ]
-        yield from found or self._suspected.get(evidence.node.name, {}).items()
+        refusal = self._refused.get(evidence.node.name)
+        if refusal is not None and not evidence.decisions and not evidence.any_quantized:
+            # The words are placement's; that no build can refute them is what the rules know.
+            yield refusal.rule, _left_float(refusal, no_kernel=any(told.no_kernel for _, told in found))
+        else:
+            yield from found or self._suspected.get(evidence.node.name, {}).items()
 
     def _of_rule(
         self, name: str, rule: Rule, evidence: NodeEvidence, known: Mapping[str, Explanation]
@@ -74,18 +75,20 @@ class Said:
 
     @cached_property
     def _lost(self) -> dict[str, dict[str, Explanation]]:
-        return self._told(sure=True)
+        """By node and code what costs a product its format."""
+        return self._told(lambda violation: bool(violation.products))
 
     @cached_property
     def _suspected(self) -> dict[str, dict[str, Explanation]]:
-        return self._told(sure=False)
+        """By node and code what is wrong with a node, and may cost its format."""
+        return self._told(
+            lambda violation: not violation.products and violation.severity is not Severity.INFO
+        )
 
-    def _told(self, *, sure: bool) -> dict[str, dict[str, Explanation]]:
-        """By node and code the violations that cost the format, or may do so."""
+    def _told(self, wanted: Callable[[Violation], bool]) -> dict[str, dict[str, Explanation]]:
         told: dict[str, dict[str, Explanation]] = defaultdict(dict)
         for (code, node), found in self._violations.items():
-            violation = found[0][1]
-            if sure if violation.products else not sure and violation.severity is not Severity.INFO:
+            if wanted(found[0][1]):
                 told[node][code] = self._explanation(found)
         return told
 
@@ -107,10 +110,11 @@ class Said:
         return {node: opinion for node, opinion in first.items() if all(node in other for other in others)}
 
 
-def _left_float(refusal: Opinion) -> Explanation:
+def _left_float(refusal: Opinion, *, no_kernel: bool) -> Explanation:
     return Explanation(
         reason=f"no Q/DQ in front of it, as placement would leave it: {refusal.reason}",
         fix="nothing to do",
+        no_kernel=no_kernel,
     )
 
 
