@@ -343,6 +343,11 @@ def bare(_graph: Graph, tensor: str) -> str:
     return tensor
 
 
+def alone(weight: Callable[[Graph], str], rows: int = 64, depth: int = 256, **attributes: Any) -> Make:
+    """A product whose weight alone is in few bits."""
+    return product(bare, weight, rows, depth, **attributes)
+
+
 def q(format_: str, *shape: int, **more: Any) -> Callable[[Graph, str], str]:
     return lambda g, tensor: g.pair(tensor, format_, shape, **more)
 
@@ -448,7 +453,7 @@ INT8_CASES: dict[str, Case] = {
     "int8 times nvfp4": (product(q("int8"), w4(SQUARE)), "int8+nvfp4", FP4),
     "int8 conv times int4": (convolution(q("int8"), w("int4", KERNEL, C, 0)), "int4+int8", AMPERE),
     "int16 matmul": (product(q("int16"), I8), "int16", AMPERE),
-    "uint8 weights": (product(bare, w("uint8", SQUARE, (256,))), "uint8-weights", AMPERE),
+    "uint8 weights": (alone(w("uint8", SQUARE, (256,))), "uint8-weights", AMPERE),
 }
 
 FP8_CASES: dict[str, Case] = {
@@ -500,12 +505,12 @@ FP8_CASES: dict[str, Case] = {
     "fp8 attention of 17 tokens": (attention("fp8", tokens=17), "fp8", ADA),
     "fp8 attention, float shares": (attention("fp8", shares=False), "fp8-activations", ADA),
     "fp8 attention node": (attention_node("fp8"), "fp8", ADA),
-    "fp8 weights": (product(bare, F8), "fp8-weights", NEW),
-    "fp8 weights for sm86": (product(bare, F8), "fp8-weights", AMPERE),
-    "fp8 weights, one row, large": (product(bare, w("fp8", WIDE, (1024,)), 1, 1024), "fp8-weights", ADA),
-    "fp8 weights, one row, per tensor": (product(bare, w("fp8", WIDE), 1, 1024), "fp8-weights", ADA),
-    "fp8 weights, odd columns": (product(bare, w("fp8", (256, 255), (255,))), "fp8-weights", ADA),
-    "fp8 weights in blocks": (product(bare, w("fp8", SQUARE, (2, 256), 0)), "fp8-weights", ADA),
+    "fp8 weights": (alone(F8), "fp8-weights", NEW),
+    "fp8 weights for sm86": (alone(F8), "fp8-weights", AMPERE),
+    "fp8 weights, one row, large": (alone(w("fp8", WIDE, (1024,)), 1, 1024), "fp8-weights", ADA),
+    "fp8 weights, one row, per tensor": (alone(w("fp8", WIDE), 1, 1024), "fp8-weights", ADA),
+    "fp8 weights, odd columns": (alone(w("fp8", (256, 255), (255,))), "fp8-weights", ADA),
+    "fp8 weights in blocks": (alone(w("fp8", SQUARE, (2, 256), 0)), "fp8-weights", ADA),
     "fp8 weights for two": (shared(F8), "fp8-weights", ADA),
     "fp8 weights of a conv": (convolution(bare, F8C), "fp8-weights", ADA),
     "fp8 activation alone": (product(q("fp8"), plain(*SQUARE)), "fp8-activations", NEW),
@@ -518,36 +523,24 @@ FP8_CASES: dict[str, Case] = {
 }
 
 WEIGHT_CASES: dict[str, Case] = {
-    "int4 blocks of 64": (product(bare, I4), "int4-weights", ALL),
-    "int4 for sm75": (product(bare, I4), "int4-weights", OLD),
-    "int4 blocks of 128": (product(bare, w("int4", SQUARE, (2, 256), 0)), "int4-weights", AMPERE),
-    "int4 blocks along the columns": (product(bare, w("int4", SQUARE, (256, 4), 1)), "int4-weights", AMPERE),
-    "int4 gemm": (product(bare, w("int4", SQUARE, (256, 4), 1), transB=1), "int4-weights", AMPERE),
-    "int4 blocks, one row": (product(bare, I4, 1), "int4-weights", ALL),
-    "int4 blocks, one row, large": (
-        product(bare, w("int4", WIDE, (8, 1024), 0), 1, 1024),
-        "int4-weights",
-        ALL,
-    ),
-    "int4 in one block": (product(bare, w("int4", SQUARE, (1, 256), 0)), "int4-weights", ALL),
-    "int4 per channel": (product(bare, w("int4", SQUARE, (256,))), "int4-weights", ALL),
-    "int4 per row": (product(bare, w("int4", SQUARE, (256,), 0)), "int4-weights", AMPERE),
-    "int4 per tensor": (product(bare, w("int4", SQUARE)), "int4-weights", AMPERE),
-    "int4 per channel, one row": (product(bare, w("int4", SQUARE, (256,)), 1), "int4-weights", AMPERE),
-    "int4 in one block, one row": (product(bare, w("int4", SQUARE, (1, 256), 0), 1), "int4-weights", AMPERE),
-    "int4, odd columns, one row": (
-        product(bare, w("int4", (256, 255), (4, 255), 0), 1),
-        "int4-weights",
-        AMPERE,
-    ),
+    "int4 blocks of 64": (alone(I4), "int4-weights", ALL),
+    "int4 for sm75": (alone(I4), "int4-weights", OLD),
+    "int4 blocks of 128": (alone(w("int4", SQUARE, (2, 256), 0)), "int4-weights", AMPERE),
+    "int4 blocks along the columns": (alone(w("int4", SQUARE, (256, 4), 1)), "int4-weights", AMPERE),
+    "int4 gemm": (alone(w("int4", SQUARE, (256, 4), 1), transB=1), "int4-weights", AMPERE),
+    "int4 blocks, one row": (alone(I4, 1), "int4-weights", ALL),
+    "int4 blocks, one row, large": (alone(w("int4", WIDE, (8, 1024), 0), 1, 1024), "int4-weights", ALL),
+    "int4 in one block": (alone(w("int4", SQUARE, (1, 256), 0)), "int4-weights", ALL),
+    "int4 per channel": (alone(w("int4", SQUARE, (256,))), "int4-weights", ALL),
+    "int4 per row": (alone(w("int4", SQUARE, (256,), 0)), "int4-weights", AMPERE),
+    "int4 per tensor": (alone(w("int4", SQUARE)), "int4-weights", AMPERE),
+    "int4 per channel, one row": (alone(w("int4", SQUARE, (256,)), 1), "int4-weights", AMPERE),
+    "int4 in one block, one row": (alone(w("int4", SQUARE, (1, 256), 0), 1), "int4-weights", AMPERE),
+    "int4, odd columns, one row": (alone(w("int4", (256, 255), (4, 255), 0), 1), "int4-weights", AMPERE),
     "int4, one weight for two, one row": (shared(I4, rows=1), "int4-weights", AMPERE),
-    "int8 weights in blocks, one row": (
-        product(bare, w("int8", SQUARE, (4, 256), 0), 1),
-        "int8-weights",
-        AMPERE,
-    ),
+    "int8 weights in blocks, one row": (alone(w("int8", SQUARE, (4, 256), 0), 1), "int8-weights", AMPERE),
     "int8 weights for two, one row": (shared(I8, rows=1), "int8-weights", AMPERE),
-    "int4, odd columns": (product(bare, w("int4", (256, 255), (4, 255), 0)), "int4-weights", ALL),
+    "int4, odd columns": (alone(w("int4", (256, 255), (4, 255), 0)), "int4-weights", ALL),
     "int4, one weight for two": (shared(I4), "int4-weights", ALL),
     "int4, a copy for each of two": (shared(I4, copied=True), "int4-weights", AMPERE),
     "int4, equal scales of 504 bytes": (in_a_row((64, 126), 32), "int4-weights", ALL),
@@ -557,46 +550,26 @@ WEIGHT_CASES: dict[str, Case] = {
     "int4 conv": (convolution(bare, w("int4", KERNEL, C, 0)), "int4-weights", ALL),
     "int4 conv in blocks": (convolution(bare, w("int4", KERNEL, (64, 2, 3, 3), 1)), "int4-weights", AMPERE),
     "int4, float32 scales": (
-        product(bare, w("int4", SQUARE, (4, 256), 0, float_type=np.float32)),
+        alone(w("int4", SQUARE, (4, 256), 0, float_type=np.float32)),
         "int4-weights",
         AMPERE,
     ),
-    "int4, zero point": (product(bare, w("int4", SQUARE, (4, 256), 0, shift=2)), "int4-weights", AMPERE),
-    "int4, zero point of zero": (
-        product(bare, w("int4", SQUARE, (4, 256), 0, shift=0)),
-        "int4-weights",
-        AMPERE,
-    ),
-    "int4, wrong block_size": (
-        product(bare, w("int4", SQUARE, (4, 256), 0, block=100)),
-        "int4-weights",
-        AMPERE,
-    ),
-    "int4, blocks that do not divide": (
-        product(bare, w("int4", SQUARE, (3, 256), 0)),
-        "int4-weights",
-        AMPERE,
-    ),
+    "int4, zero point": (alone(w("int4", SQUARE, (4, 256), 0, shift=2)), "int4-weights", AMPERE),
+    "int4, zero point of zero": (alone(w("int4", SQUARE, (4, 256), 0, shift=0)), "int4-weights", AMPERE),
+    "int4, wrong block_size": (alone(w("int4", SQUARE, (4, 256), 0, block=100)), "int4-weights", AMPERE),
+    "int4, blocks that do not divide": (alone(w("int4", SQUARE, (3, 256), 0)), "int4-weights", AMPERE),
     "int4 activation": (product(q("int4"), I8), "int4+int8", AMPERE),
-    "uint4 weights": (product(bare, w("uint4", SQUARE, (4, 256), 0)), "uint4-weights", AMPERE),
-    "int8 weights": (product(bare, I8), "int8-weights", ALL),
-    "int8 weights for sm75": (product(bare, I8), "int8-weights", OLD),
-    "int8 weights along K": (product(bare, w("int8", SQUARE, (256,), 0)), "int8-weights", AMPERE),
-    "int8 weights behind Q and DQ": (
-        product(bare, rounded("int8", SQUARE, (256,), 1)),
-        "int8-weights",
-        AMPERE,
-    ),
+    "uint4 weights": (alone(w("uint4", SQUARE, (4, 256), 0)), "uint4-weights", AMPERE),
+    "int8 weights": (alone(I8), "int8-weights", ALL),
+    "int8 weights for sm75": (alone(I8), "int8-weights", OLD),
+    "int8 weights along K": (alone(w("int8", SQUARE, (256,), 0)), "int8-weights", AMPERE),
+    "int8 weights behind Q and DQ": (alone(rounded("int8", SQUARE, (256,), 1)), "int8-weights", AMPERE),
     "int8 weights for two": (shared(I8), "int8-weights", AMPERE),
-    "int8 weights in blocks": (product(bare, w("int8", SQUARE, (4, 256), 0)), "int8-weights", ALL),
-    "int8 weights, one row": (product(bare, I8, 1), "int8-weights", AMPERE),
-    "int8 weights, one row, large": (
-        product(bare, w("int8", (512, 512), (512,)), 1, 512),
-        "int8-weights",
-        ALL,
-    ),
-    "int8 weights per tensor, one row": (product(bare, w("int8", (512, 512)), 1, 512), "int8-weights", ALL),
-    "int8 weights, odd columns": (product(bare, w("int8", (256, 255), (255,))), "int8-weights", ALL),
+    "int8 weights in blocks": (alone(w("int8", SQUARE, (4, 256), 0)), "int8-weights", ALL),
+    "int8 weights, one row": (alone(I8, 1), "int8-weights", AMPERE),
+    "int8 weights, one row, large": (alone(w("int8", (512, 512), (512,)), 1, 512), "int8-weights", ALL),
+    "int8 weights per tensor, one row": (alone(w("int8", (512, 512)), 1, 512), "int8-weights", ALL),
+    "int8 weights, odd columns": (alone(w("int8", (256, 255), (255,))), "int8-weights", ALL),
     "int8 weights of a conv": (convolution(bare, I8C), "int8-weights", ALL),
 }
 
@@ -673,9 +646,9 @@ BLOCK_CASES: dict[str, Case] = {
         "fp8+nvfp4",
         FP4,
     ),
-    "nvfp4 weights": (product(bare, w4(SQUARE)), "nvfp4-weights", FP4),
-    "nvfp4 weights, one row": (product(bare, w4(SQUARE), 1), "nvfp4-weights", FP4),
-    "nvfp4 weights, one row, large": (product(bare, w4(WIDE), 1, 1024), "nvfp4-weights", FP4),
+    "nvfp4 weights": (alone(w4(SQUARE)), "nvfp4-weights", FP4),
+    "nvfp4 weights, one row": (alone(w4(SQUARE), 1), "nvfp4-weights", FP4),
+    "nvfp4 weights, one row, large": (alone(w4(WIDE), 1, 1024), "nvfp4-weights", FP4),
     "nvfp4 weights of a conv": (convolution(bare, w4(KERNEL, 1)), "nvfp4-weights", FP4),
     "nvfp4 conv": (convolution(computed4(), w4(KERNEL, 1)), "nvfp4", FP4),
     "fp4 with scales of one level": (product(computed4(), w("nvfp4", SQUARE, (16, 256), 0)), "nvfp4", FP4),

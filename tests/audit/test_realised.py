@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,10 @@ from qdqtool.engine import read
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.prediction.run import predict
 from tests import models
+from tests.shared import benchmark
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from formats import CASES, truth
+FORMATS = benchmark("formats")
+CASES, truth = FORMATS.CASES, FORMATS.truth
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("tensorrt_rtx") is None, reason="needs tensorrt-rtx: pip install 'qdqtool[rtx]'"

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
+from tests.shared import benchmark
+
 pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from format_cases import CASES
-from formats import audited_right, foreseen_right, judge, linted_right
+FORMATS = benchmark("formats")
 
 pytestmark = [pytest.mark.rtx, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", FORMATS.CASES)
 def test_lint_predict_and_audit_agree_with_the_layers_of_the_engine(case: str) -> None:
-    found = judge(case, CASES[case][2][-1])
-    assert linted_right(case, found), found
-    assert foreseen_right(case, found), found
-    assert audited_right(case, found), found
+    found = FORMATS.judge(case, FORMATS.CASES[case][2][-1])
+    assert FORMATS.linted_right(case, found), found
+    assert FORMATS.foreseen_right(case, found), found
+    assert FORMATS.audited_right(case, found), found

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 import time
 
 import pytest
@@ -22,7 +20,7 @@ from tests import models
 from tests.graph.placing import opened
 from tests.graph.test_quantized_graph import quantized
 from tests.placement.qdq import GRAPHS, Quantized
-from tests.shared import ROOT, SHARED
+from tests.shared import SHARED, benchmark
 
 
 def foresee(name, tmp_path, profile="10"):
@@ -239,13 +237,11 @@ def test_a_dq_meets_the_q_that_comes_back_through_a_concat(tmp_path):
 
 @pytest.mark.shared
 @pytest.mark.slow
-def test_recorded_classic_engines_are_predicted_as_well_as_promised(monkeypatch):
+def test_recorded_classic_engines_are_predicted_as_well_as_promised():
     if not (SHARED / "corpus").is_dir():
         pytest.skip("needs corpus of the shared material beside the checkout")
     pytest.importorskip("tensorrt_rtx", reason="the benchmark imports the builder")
-    monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), str(ROOT), *sys.path])
-    benchmark = importlib.import_module("prediction")
-    precision, partition = benchmark.measure_classic(SHARED / "corpus")
+    precision, partition = benchmark("prediction").measure_classic(SHARED / "corpus")
     assert precision.total > 190
     assert precision.share() >= 0.97
     assert partition.total > 250

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import onnx
@@ -16,9 +15,9 @@ from qdqtool.matching.flow import Flow
 from qdqtool.matching.registry import code_names, rulebook
 from qdqtool.pages.lookup import explanation
 from qdqtool.placement.lint import lint
+from tests.shared import benchmark
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from format_cases import CASES
+CASES = benchmark("format_cases").CASES
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.shared import ROOT, SHARED
+from tests.shared import ROOT, SHARED, benchmark
 
 pytest.importorskip("torch", reason="needs torch: pip install 'qdqtool[qat]'")
 pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
@@ -39,11 +39,7 @@ def test_a_figure_outside_its_interval_is_told(tmp_path: Path) -> None:
     wrong.write_text(
         text.replace("#   FP32   97.00   (95.31 to 98.09)", "#   FP32   99.00   (98.50 to 99.50)")
     )
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        import figures as module
-    finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
+    module = benchmark("figures")
     stated = module.stated(wrong)
     assert [figure.row for figure in stated[:3]] == ["FP32", "PTQ", "QAT"]
     assert (stated[0].low, stated[0].high) == (98.5, 99.5)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.shared import ROOT, SHARED
+from tests.shared import ROOT, SHARED, benchmark
 
 PAGE = ROOT / "docs" / "guides" / "formats.md"
 SCRIPT = ROOT / "benchmarks" / "guide_figures.py"
@@ -17,13 +17,7 @@ SCRIPT = ROOT / "benchmarks" / "guide_figures.py"
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    """The script as a module; it imports what lies beside it."""
-    sys.path.insert(0, str(SCRIPT.parent))
-    try:
-        import guide_figures
-    finally:
-        sys.path.remove(str(SCRIPT.parent))
-    return guide_figures
+    return benchmark("guide_figures")
 
 
 def test_the_guide_states_no_decibels_that_are_not_measured(script: Any) -> None:

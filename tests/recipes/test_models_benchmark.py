@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
 from qdqtool.pipeline import recipes
+from tests.shared import ROOT, benchmark
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-ENTRIES: dict[str, dict[str, Any]] = YAML(typ="safe").load((FOLDER / "models.yaml").read_text("utf-8"))
-
-
-@pytest.fixture(scope="module")
-def benchmark() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("models_benchmark", FOLDER / "models.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+ENTRIES: dict[str, dict[str, Any]] = YAML(typ="safe").load(
+    (ROOT / "benchmarks" / "models.yaml").read_text("utf-8")
+)
+BENCHMARK = benchmark("models")
 
 
 @pytest.fixture
@@ -41,9 +32,9 @@ def options(tmp_path: Path) -> argparse.Namespace:
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_every_model_has_a_shipped_recipe_that_takes_its_preprocessing_and_changes(
-    name: str, benchmark: ModuleType, options: argparse.Namespace
+    name: str, options: argparse.Namespace
 ) -> None:
-    call = benchmark.command(name, ENTRIES[name], options)
+    call = BENCHMARK.command(name, ENTRIES[name], options)
     changes = [call[place + 1] for place, word in enumerate(call) if word == "--set"]
     assert ENTRIES[name]["recipe"] in recipes.names()
     assert (
@@ -58,22 +49,18 @@ def test_arrays_that_calibrate_are_not_those_that_evaluate(name: str) -> None:
     assert entry["samples"] != entry["evaluation"]
 
 
-def test_every_picture_either_calibrates_or_evaluates(
-    benchmark: ModuleType, options: argparse.Namespace
-) -> None:
+def test_every_picture_either_calibrates_or_evaluates(options: argparse.Namespace) -> None:
     entry = {"samples": "imagenet500", "split": 5, "labels": "imagenet500/labels.tsv"}
-    words = benchmark.sample_words("m", entry, options)
+    words = BENCHMARK.sample_words("m", entry, options)
     calibration, evaluation = ({path.name for path in Path(words[place]).iterdir()} for place in (1, 3))
     assert calibration == {"picture0.JPEG", "picture5.JPEG"}
     assert len(evaluation) == 8
     assert not calibration & evaluation
 
 
-def test_a_detector_is_scored_on_pictures_that_show_one_of_its_classes(
-    benchmark: ModuleType, options: argparse.Namespace
-) -> None:
+def test_a_detector_is_scored_on_pictures_that_show_one_of_its_classes(options: argparse.Namespace) -> None:
     entry = {**ENTRIES["yolox_nano"], "split": 5}
-    words = benchmark.sample_words("m", entry, options)
+    words = BENCHMARK.sample_words("m", entry, options)
     birds = {path.name for path in Path(words[3]).iterdir()}
     assert birds == {"picture7.JPEG", "picture8.JPEG", "picture9.JPEG"}
     assert "picture7.JPEG\t14\n" in Path(words[5]).read_text("utf-8")
@@ -89,7 +76,7 @@ def test_no_picture_shows_two_classes_of_the_detector() -> None:
     assert max(seen) < 1000
 
 
-def test_a_failed_model_is_shown_and_counted(benchmark: ModuleType) -> None:
+def test_a_failed_model_is_shown_and_counted() -> None:
     results = {"m": {"error": ["no such file"], "exit_code": 5, "seconds": 0.1}}
-    assert "exit code 5: no such file" in benchmark.accuracy_table(results)
-    assert benchmark.totals(results)["failed"] == ["m"]
+    assert "exit code 5: no such file" in BENCHMARK.accuracy_table(results)
+    assert BENCHMARK.totals(results)["failed"] == ["m"]

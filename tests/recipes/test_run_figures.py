@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.shared import ROOT, SHARED
+from tests.shared import ROOT, SHARED, benchmark
 
 RECIPES = ROOT / "recipes"
 SCRIPT = ROOT / "benchmarks" / "run_figures.py"
@@ -18,13 +18,7 @@ SCRIPT = ROOT / "benchmarks" / "run_figures.py"
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    """The script as a module; it imports what lies beside it."""
-    sys.path.insert(0, str(SCRIPT.parent))
-    try:
-        import run_figures
-    finally:
-        sys.path.remove(str(SCRIPT.parent))
-    return run_figures
+    return benchmark("run_figures")
 
 
 def stating() -> list[str]:
