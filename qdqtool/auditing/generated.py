@@ -22,7 +22,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
 from qdqtool.engine.roles import words
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.evidence import Operand
+from qdqtool.matching.flow import Flow
 from qdqtool.trt.join import LayerMatch
 from qdqtool.trt.ops import MATRIX_PRODUCTS, RECURRENT, STEP_GATES
 
@@ -32,19 +32,23 @@ _MAY_MULTIPLY = frozenset({"Sum", "Etc"})
 
 
 def written_out(
-    view: GraphView, node: Node, operands: tuple[Operand, ...], holders: LayerMatch, engine: Engine
+    flow: Flow, node: Node, weights: tuple[int, ...], holders: LayerMatch, engine: Engine
 ) -> LayerMatch:
-    """`holders` with the generated kernels that compute `node`, where no other kernel does and their type is proved."""
+    """`holders` with the generated kernels that compute `node`, where no other kernel does and their type is proved.
+
+    `weights` are the inputs that are known when the engine is built.
+    """
     if holders.compute:
         return holders
     if node.op in RECURRENT:
-        found = tuple(_steps(view, node, engine))
+        found = tuple(_steps(flow.view, node, engine))
         if found:
             return replace(holders, compute=found, certainty=Certainty.INFERRED)
-    weights = {sizes_of(view.info(operand.source).shape) for operand in operands if operand.fixed} - {()}
+    plain = flow.plain.by_name.get(node.name, node)
+    shapes = {sizes_of(flow.plain.info(plain.inputs[index]).shape) for index in weights} - {()}
     generated = [layer for layer in holders.other if words(layer)]
     for layer in generated:
-        held = next((c for c in layer.constants if c.dtype.is_float and sizes_of(c.shape) in weights), None)
+        held = next((c for c in layer.constants if c.dtype.is_float and sizes_of(c.shape) in shapes), None)
         if held is not None:
             return replace(holders, compute=(_typed(layer, held.dtype),), certainty=Certainty.STATED)
     types = _float_types(generated)

@@ -21,7 +21,7 @@ from qdqtool.engine.readers.dump import FORM as DUMP
 from qdqtool.engine.roles import is_attention
 from qdqtool.graph.model import Model
 from qdqtool.matching.asked import asked_of
-from qdqtool.matching.evidence import NodeEvidence, Operands
+from qdqtool.matching.evidence import NodeEvidence, operands
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.registry import Rulebook, rulebook
 from qdqtool.trt.join import LayerMatch, join
@@ -82,16 +82,17 @@ def cases(
     book: Rulebook | None = None,
 ) -> tuple[NodeEvidence, ...]:
     """Every compute node with its evidence, in graph order; `book` notes which rules failed."""
-    view = model.view
-    nodes = [node for node in view.nodes if node.op in COMPUTE]
-    operands, flow = Operands(view), Flow(model)
+    nodes = [node for node in model.view.nodes if node.op in COMPUTE]
+    flow, rtx = Flow(model), _made_by_rtx(engine)
+    made_by = builders(rtx=rtx, targets=targets)
     named = join(engine, frozenset(node.name for node in nodes))
-    holders = {
-        node.name: written_out(view, node, operands.of(node), named[node.name], engine) for node in nodes
-    }
+    factors = {node.name: operands(flow, node, made_by[0]) for node in nodes}
+    holders = {}
+    for node in nodes:
+        fixed = tuple(factor.index for factor in factors[node.name] if factor.fixed)
+        holders[node.name] = written_out(flow, node, fixed, named[node.name], engine)
     shared = Counter(layer.name for found in holders.values() for layer in found.compute)
     regions = tuple(layer for layer in engine.layers if is_opaque(layer))
-    rtx = _made_by_rtx(engine)
     decisions: dict[str, list[Decision]] = defaultdict(list)
     for decision in placement.decisions if placement else ():
         if decision.slot.index < 2:
@@ -99,10 +100,10 @@ def cases(
     made = makers(engine)
     found = tuple(
         NodeEvidence(
-            view=view,
+            flow=flow,
             node=node,
-            operands=operands.of(node),
-            asked=asked_of(flow, node, (operand.index for operand in operands.of(node))),
+            operands=factors[node.name],
+            asked=asked_of(flow, node, (factor.index for factor in factors[node.name])),
             decisions=tuple(decisions[node.name]),
             holders=_own(holders[node.name], shared),
             regions=regions,
@@ -117,7 +118,7 @@ def cases(
         )
         for node in nodes
     )
-    said = Said(flow, builders(rtx=rtx, targets=targets), book or rulebook())
+    said = Said(flow, made_by, book or rulebook())
     return explained(found, _in_few_bits, said)
 
 

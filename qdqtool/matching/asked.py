@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from qdqtool.core.dtypes import DType
-from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import FLOAT, FORMATS, INT4, NAMES, asked_as
 from qdqtool.graph.qdq.quantized import Quantization
@@ -23,18 +22,11 @@ def format_of(pair: QdqPair | None, quantization: Quantization | None) -> str:
     return NAMES.get(DType.INT8 if pair.dtype is DType.UINT8 else pair.dtype, str(pair.dtype))
 
 
-def is_fixed(flow: Flow, node: Node, index: int) -> bool:
-    """Whether input `index` of a node is a constant, as weights are."""
-    pair, plain = flow.origin(node, index), flow.plain.by_name.get(node.name, node)
-    constant = flow.plain.is_constant(plain.inputs[index])
-    return pair.kind is SlotKind.WEIGHT if pair is not None and not constant else constant
-
-
 def asked_of(flow: Flow, node: Node, inputs: Iterable[int]) -> str:
     """The format that the Q/DQ nodes in front of these inputs ask for."""
     asked: dict[bool, set[str]] = {True: set(), False: set()}
     for index in inputs:
-        asked[is_fixed(flow, node, index)].add(
+        asked[flow.is_fixed(node, index)].add(
             format_of(flow.origin(node, index), flow.quantization(node, index))
         )
     return asked_as(asked[True], asked[False])

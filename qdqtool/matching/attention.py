@@ -8,7 +8,8 @@ from qdqtool.core.engine import EngineLayer
 from qdqtool.core.wiring import Wiring
 from qdqtool.graph.qdq.find import QUANTIZE
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.evidence import NodeEvidence, reads_through
+from qdqtool.matching.evidence import NodeEvidence
+from qdqtool.trt.ops import value_preserving
 
 
 def unquantized_results(
@@ -31,7 +32,7 @@ def _quantized(view: GraphView, tensor: str) -> bool:
         if not uses or view.is_output(name):
             return False
         for use in uses:
-            if reads_through(view, use.node):
+            if use.node.op != "Concat" and value_preserving(view, use.node):
                 fresh = use.node.outputs[0]
                 if fresh not in seen:
                     seen.add(fresh)

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from functools import cached_property
 
 from qdqtool.core.dtypes import DType
-from qdqtool.core.placement import Slot
+from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import NAMES
 from qdqtool.graph.model import Model
@@ -28,6 +28,7 @@ from qdqtool.trt.ops import (
     QDQ,
     carried_inputs,
     carried_outputs,
+    computed_once,
     holds_dequantize_back,
 )
 
@@ -74,6 +75,17 @@ class Flow:
         """The float graph alone, irregular Q/DQ taken off as well."""
         model = self.lifted.model
         return unquantize(model, (node.name for node in model.view.nodes)).view
+
+    @cached_property
+    def _computed_once(self) -> frozenset[str]:
+        return computed_once(self.plain)
+
+    def is_fixed(self, node: Node, index: int) -> bool:
+        """Whether input `index` of a node depends on constants only, as weights do."""
+        pair, plain = self.origin(node, index), self.plain.by_name.get(node.name, node)
+        tensor = plain.inputs[index]
+        constant = self.plain.is_constant(tensor) or tensor in self._computed_once
+        return pair.kind is SlotKind.WEIGHT if pair is not None and not constant else constant
 
     @cached_property
     def by_dequantize(self) -> dict[str, QdqPair]:
@@ -159,6 +171,20 @@ class Flow:
         """The pair whose values input `index` of `node` holds."""
         slot = self.source(node, index)
         return None if slot is None else self.by_slot.get(slot)
+
+    def moves(self, node: Node, index: int) -> tuple[Node, ...]:
+        """The nodes between input `index` of `node` and the slot whose values it holds, nearest first."""
+        slot = self.source(node, index)
+        found: list[Node] = []
+        if slot is None or slot == Slot(node=node.name, index=index):
+            return ()
+        tensor = self.plain.by_name[node.name].inputs[index]
+        while (mover := self.plain.producer(tensor)) is not None:
+            found.append(mover)
+            if mover.name == slot.node:
+                break
+            tensor = mover.inputs[carried_inputs(self.plain, mover)[0]]
+        return tuple(found)
 
     def quantization(self, node: Node, index: int) -> Quantization | None:
         """How the values that input `index` of `node` holds are quantized; None in float and for irregular Q/DQ."""

@@ -13,7 +13,7 @@ from qdqtool.core.quant_format import FLOAT, FP8, INT8, asked_as
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.quantized import Quantization
 from qdqtool.graph.view import Node
-from qdqtool.matching.asked import format_of, is_fixed
+from qdqtool.matching.asked import format_of
 from qdqtool.matching.flow import Flow
 from qdqtool.trt.ops import weight_axis
 
@@ -36,7 +36,7 @@ class Factor:
     """Input `index` of a product.
 
     Attributes:
-        index: 0 or 1.
+        index: 0 or 1, and 2 for the values of an attention and the second weight of a recurrence.
         pair: the Q/DQ nodes of ONNX that its values come from; None without, and for MXFP8.
         quantization: what these mean; None in float and for irregular pairs.
         format: name of the number format; "float" without Q/DQ.
@@ -94,18 +94,19 @@ class Product:
 def products(flow: Flow, target: Target) -> Iterator[Product]:
     """All products of a graph, in graph order, as a builder sees them."""
     for node in flow.products():
-        first, second = (_factor(flow, node, index, target) for index in (0, 1))
+        first, second = (factor(flow, node, index, target) for index in (0, 1))
         yield Product(node=node, factors=(first, second))
 
 
-def _factor(flow: Flow, node: Node, index: int, target: Target) -> Factor:
+def factor(flow: Flow, node: Node, index: int, target: Target) -> Factor:
+    """What is in front of input `index` of a node that multiplies, for one builder."""
     pair, quantization = flow.origin(node, index), flow.quantization(node, index)
     return Factor(
         index=index,
         pair=pair,
         quantization=quantization,
         format=format_of(pair, quantization),
-        fixed=is_fixed(flow, node, index),
+        fixed=flow.is_fixed(node, index),
         state=_state(flow, node, index, target),
     )
 

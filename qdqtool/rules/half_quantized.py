@@ -28,10 +28,11 @@ from qdqtool.core.quant_format import FLOAT, FORMATS, INT8
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, scale_of
-from qdqtool.matching.evidence import Explanation, NodeEvidence, Operand
+from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal
+from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.half_quantized import half_int8, half_quantized
+from qdqtool.matching.operands import Factor, State
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.matching.silent_float import BEFORE
 from qdqtool.matching.weights import requantized
@@ -95,7 +96,7 @@ def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
     bare = [operand for operand in evidence.activations if not operand.quantized]
     if 0 < len(bare) < len(evidence.activations):
         yield Explanation(
-            reason=f"only one of the matrices it multiplies is quantized; {bare[0].source!r} is float",
+            reason=f"only one of the matrices it multiplies is quantized; {evidence.node.inputs[bare[0].index]!r} is float",
             fix=f"put Q/DQ on input {bare[0].index} as well, or take it off both",
         )
     if bare and len(bare) == len(evidence.activations) and not any(map(evidence.concat, bare)):
@@ -144,7 +145,9 @@ def candidates(built: BuiltGraph) -> Iterator[Candidate]:
             yield from _to_int8(evidence, Goal.INT8)
         elif has_kernel and not _is_users_choice(evidence):
             yield from _to_int8(evidence, Goal.CHEAPER)
-        direct = [operand for operand in evidence.operands if operand.quantized and not operand.moves]
+        direct = [
+            operand for operand in evidence.operands if operand.quantized and not evidence.moves(operand)
+        ]
         if direct:
             yield Candidate(
                 subject=evidence.node.name,
@@ -188,24 +191,20 @@ def _to_int8(evidence: NodeEvidence, goal: Goal) -> Iterator[Candidate]:
         yield Candidate(subject=evidence.node.name, goal=goal, text=f"quantize input {inputs}", edits=edits)
 
 
-def _wanted(evidence: NodeEvidence, operand: Operand) -> SlotEdit | None:
+def _wanted(evidence: NodeEvidence, operand: Factor) -> SlotEdit | None:
     """What an operand lacks for INT8; None where it is as it should be."""
     slot = Slot(node=evidence.node.name, index=operand.index)
+    cast = "Cast" in evidence.moves(operand)
     if operand.fixed:
         rank = len(evidence.view.info(evidence.node.inputs[operand.index]).shape or ())
         axis = weight_axis(evidence.node, operand.index, rank)
-        right = operand.quantized and "Cast" not in operand.moves
-        crossed = None not in {operand.seen_axis, axis} and operand.seen_axis != axis
-        return None if right and not crossed else SlotEdit(slot=slot, scales=None, axis=axis)
-    if not operand.quantized:
-        return SlotEdit(slot=slot, scales=_known(evidence.largest_branch(operand)))
-    odd = operand.axis is not None or operand.scale_shape == (1,) or "Cast" in operand.moves
-    scale = scale_of(evidence.view, operand.dequantize)
-    return SlotEdit(slot=slot, scales=_known(scale)) if odd else None
-
-
-def _known(scale: float | None) -> tuple[float, ...] | None:
-    return None if scale is None else (scale,)
+        right = operand.quantized and not cast and operand.state is not State.WRONG_AXIS
+        return None if right else SlotEdit(slot=slot, scales=None, axis=axis)
+    pair = operand.pair
+    if operand.quantized and not cast and (pair is None or pair.scale_shape in {None, ()}):
+        return None
+    scale = max(map(abs, pair.scale), default=None) if pair else evidence.largest_branch(operand)
+    return SlotEdit(slot=slot, scales=None if scale is None else (scale,))
 
 
 PLUGIN = Rule(

@@ -24,7 +24,7 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import GraphView
 from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, kernel_of
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Stage, Violation
@@ -112,8 +112,8 @@ def candidates(built: BuiltGraph) -> Iterator[Candidate]:
         edits = []
         for evidence, _ in built.nodes:
             for operand in evidence.weights:
-                held = operand.dequantize is not None and _stacked(built.view, operand.dequantize)
-                if held and held & set(layer.onnx_nodes):
+                held = _stacked(built.view, operand.pair) if operand.pair is not None else set()
+                if held & set(layer.onnx_nodes):
                     rank = len(built.view.info(evidence.node.inputs[operand.index]).shape or ())
                     axis = weight_axis(evidence.node, operand.index, rank)
                     slot = Slot(node=evidence.node.name, index=operand.index)
@@ -127,12 +127,12 @@ def candidates(built: BuiltGraph) -> Iterator[Candidate]:
             )
 
 
-def _stacked(view: GraphView, dequantize: Node) -> set[str]:
+def _stacked(view: GraphView, pair: QdqPair) -> set[str]:
     """The Q of a pair and the DQ of another pair right in front of it; nothing where there is only one pair."""
-    quantize = view.producer(dequantize.inputs[0])
-    first = view.producer(quantize.inputs[0]) if quantize is not None else None
-    two = quantize is not None and first is not None and first.op == DEQUANTIZE
-    return {node.name for node in (quantize, first) if node is not None} if two else set()
+    first = view.producer(pair.tensor)
+    if pair.quantize is None or first is None or first.op != DEQUANTIZE:
+        return set()
+    return {pair.quantize, first.name}
 
 
 PLUGIN = Rule(

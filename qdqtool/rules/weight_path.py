@@ -18,7 +18,7 @@ from qdqtool.core.placement import SlotKind
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.matching.evidence import Explanation, NodeEvidence, Operand
+from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import CLASSIC, Rule, Stage, Violation
 from qdqtool.matching.weights import StoredWeight, stored_again
@@ -49,7 +49,8 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
 def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
     """An operator between DequantizeLinear and the node: Cast and Pad hinder, others only some classic releases."""
     for operand in evidence.operands:
-        hindering = sorted({move for move in operand.moves if not evidence.rtx or move in _HINDERING})
+        moves = evidence.moves(operand)
+        hindering = sorted(move for move in moves if not evidence.rtx or move in _HINDERING)
         if hindering:
             hinders = (
                 "" if _HINDERING & set(hindering) else ", which keeps some TensorRT releases from fusing"
@@ -57,14 +58,14 @@ def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
             yield Explanation(
                 reason=f"{' and '.join(hindering)} between DequantizeLinear and input {operand.index}{hinders}",
                 fix="move Q/DQ behind it, so that DequantizeLinear feeds this node directly"
-                + ("; `qdqtool repair` does" if _is_repaired(operand, evidence) else ""),
+                + ("; `qdqtool repair` does" if _is_repaired(evidence, moves, fixed=operand.fixed) else ""),
                 of_builder=True,
             )
 
 
-def _is_repaired(operand: Operand, evidence: NodeEvidence) -> bool:
+def _is_repaired(evidence: NodeEvidence, moves: frozenset[str], *, fixed: bool) -> bool:
     """Whether `fix` finds it: stored weights behind operators that only move them."""
-    return operand.fixed and not evidence.decisions and not _HINDERING & set(operand.moves)
+    return fixed and not evidence.decisions and not _HINDERING & moves
 
 
 def fix(context: RepairContext) -> Iterator[Change]:

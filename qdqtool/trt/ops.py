@@ -296,6 +296,17 @@ _MOST_PADS = 8
 """Pads in a row that one Conv takes along; nobody writes more."""
 
 
+def computed_once(view: GraphView) -> frozenset[str]:
+    """Outputs of nodes that depend on constants only, so that a builder computes them once."""
+    found: set[str] = set()
+    for node in view.nodes:
+        if node.op not in RANDOM and all(
+            not name or name in found or view.is_constant(name) for name in node.inputs
+        ):
+            found.update(node.outputs)
+    return frozenset(found)
+
+
 class _Attributed(Protocol):
     @property
     def op(self) -> str: ...

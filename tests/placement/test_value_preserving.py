@@ -21,9 +21,10 @@ from qdqtool.api import quantize
 from qdqtool.calibration.bounds import bounds
 from qdqtool.calibration.caches.converting import scales_of
 from qdqtool.core.recipe import PlacementOptions
+from qdqtool.core.target import Target
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import find
-from qdqtool.matching.evidence import Operands
+from qdqtool.matching.evidence import operands
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.half_quantized import is_quantized
 from qdqtool.placement.decide import decide
@@ -171,8 +172,8 @@ class TestBehindAMove:
         assert pair.dequantize == "dq"
 
     def test_int8_values_survive_for_the_audit(self, move, tmp_path) -> None:
-        view = graph(move, tmp_path, pair=True).view
-        (operand, _) = Operands(view).of(view.by_name["product"])
+        flow = Flow(graph(move, tmp_path, pair=True))
+        (operand, _) = operands(flow, flow.view.by_name["product"], Target.parse("rtx"))
         assert operand.quantized
 
     def test_int8_values_survive_for_repair_as_far_as_the_builder_carries_them(self, move, tmp_path) -> None:

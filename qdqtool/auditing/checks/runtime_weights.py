@@ -17,7 +17,6 @@ from qdqtool.core.advice import setting
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import NodeVerdict, Severity
-from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import RECURRENT
 
 _FOLD = "fold constants before the build: `qdqtool repair` does it"
@@ -76,14 +75,10 @@ def _readers(context: AuditContext, layer: EngineLayer) -> list[NodeVerdict]:
         for case, told in zip(context.cases, context.verdicts, strict=True)
         if not told.precision.is_quantized
         and any(
-            operand.dequantize and _pair(case.view, operand.dequantize) & held for operand in case.operands
+            operand.pair and {operand.pair.quantize, operand.pair.dequantize} & held
+            for operand in case.operands
         )
     ]
-
-
-def _pair(view: GraphView, dequantize: Node) -> set[str]:
-    quantize = view.producer(dequantize.inputs[0])
-    return {dequantize.name} | ({quantize.name} if quantize is not None else set())
 
 
 def _because(readers: list[NodeVerdict]) -> str:

@@ -17,7 +17,7 @@ from qdqtool.core.protocols import SampleSource
 from qdqtool.core.quant_format import QuantFormat
 from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
-from qdqtool.matching.evidence import Operands
+from qdqtool.trt.ops import computed_once
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,7 +54,7 @@ class Ranges:
         self._model = reference
         self._samples = samples
         self._guesses = guesses and samples is not None and not samples.meaningful
-        self._fixed = Operands(reference.view).fixed
+        self._fixed = computed_once(reference.view)
         self._known: dict[_Key, NDArray[Any]] = {}
 
     def resolve(self, edits: Iterable[SlotEdit]) -> Resolved | str:
