@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,6 +15,7 @@ settings.load_profile("gate")
 
 HERE = Path(__file__).resolve().parent
 SLOW = {
+    "api/test_results.py": "makes a result with every call of the library",
     "audit/test_verdicts_on_builds.py": "one engine for each small graph",
     "buildlog/test_corpus.py": "reads every log beside the checkout",
     "docs/test_pages.py": "runs the commands of every page",
@@ -43,8 +45,36 @@ SLOW = {
 """Files that `make test` leaves to `make test-all`, and why they take long; single tests are marked where they stand."""
 
 
+OVER_MANY_GRAPHS = frozenset(
+    {
+        "test_commands_and_options_in_fixes_exist",
+        "test_every_node_is_in_one_layer_and_every_q_and_dq_has_one_fate",
+        "test_every_scale_comes_back_and_as_a_range",
+        "test_findings_say_what_is_wrong_what_follows_and_what_to_do",
+        "test_insert_then_find_returns_the_same_placement_and_scales",
+        "test_lifting_what_was_lowered_gives_it_back",
+        "test_lowering_what_was_lifted_computes_the_same",
+        "test_no_model_of_the_zoo_changes_when_its_weights_wait",
+        "test_repairing_leaves_no_error_for_lint_or_refuses_a_contradiction",
+        "test_the_finding_is_gone_when_its_fix_is_followed",
+        "test_the_fixes_of_lint_can_be_followed",
+        "test_the_model_holds_the_stored_values_that_were_chosen",
+        "test_what_placement_makes_lint_accepts_and_repair_leaves_alone",
+        "test_what_tensorrt_refuses_or_runs_in_float_is_int8_after_the_repair",
+        "test_without_the_prefilter_a_real_log_says_the_same",
+        "test_a_product_named_float_reads_floats_and_the_others_read_what_they_read",
+        "test_streams_that_the_caller_closed_go_nowhere_and_into_no_file",
+    }
+)
+"""Laws over so many cases that `make test` takes every fourth of them, always the same; `make test-all` takes all."""
+SHARE = 4
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of slow files."""
+    """Mark the tests of slow files, and most cases of the laws that have very many."""
     for item in items:
-        if item.path.is_relative_to(HERE) and item.path.relative_to(HERE).as_posix() in SLOW:
+        if not item.path.is_relative_to(HERE):
+            continue
+        law = getattr(item, "originalname", "") in OVER_MANY_GRAPHS
+        if item.path.relative_to(HERE).as_posix() in SLOW or (law and crc32(item.name.encode()) % SHARE):
             item.add_marker(pytest.mark.slow)

@@ -169,6 +169,7 @@ def test_labels_beside_the_samples_are_scored(reference: Quantized) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_free_dimension_takes_the_shape_of_the_samples_or_one_and_says_so(reference: Quantized) -> None:
     pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
     alone = qdqtool.build(reference)

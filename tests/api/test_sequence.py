@@ -39,6 +39,7 @@ def test_audit_is_one_call_whatever_was_imported_before(tmp_path: Path) -> None:
         qdqtool.audit(tmp_path / "none.onnx")
 
 
+@pytest.mark.slow
 def test_the_example_of_the_manual_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
     manual = api.__doc__ or ""
@@ -86,6 +87,7 @@ def test_place_explains_and_changes_nothing() -> None:
     assert MODEL.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_quantize_build_audit_and_compare_one_after_the_other(tmp_path: Path) -> None:
     pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
     quantized = tmp_path / "digits.qdq.onnx"

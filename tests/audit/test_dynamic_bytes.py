@@ -27,6 +27,7 @@ def layers(quantized: qdqtool.Quantized, folder: Path, **shapes: str) -> Path:
     return folder / "layers.txt"
 
 
+@pytest.mark.slow
 def test_a_dynamic_engine_moves_as_many_bytes_at_its_optimum_as_samples_say(
     quantized: qdqtool.Quantized, tmp_path: Path
 ) -> None:
@@ -53,6 +54,7 @@ def test_a_dynamic_engine_moves_as_many_bytes_at_its_optimum_as_samples_say(
     }
 
 
+@pytest.mark.slow
 def test_without_an_optimum_the_bytes_of_dynamic_shapes_stay_unknown(
     quantized: qdqtool.Quantized, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def nodes_of(proto: onnx.ModelProto, folder: Path, int8: Sequence[str]) -> dict[
     return {found.node.name: found for found in cases(model_of(proto, folder), layers, None)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GRAPHS)
 def test_what_the_engine_contradicts_is_not_said(tmp_path: Path, name: str) -> None:
     proto = twice(GRAPHS[name]())

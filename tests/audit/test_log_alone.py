@@ -28,6 +28,7 @@ def verdicts(text: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_the_log_alone_gives_every_node_the_precision_that_log_and_model_give(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -296,6 +296,7 @@ def test_parts_keep_the_moments_within_their_room(tmp_path: Path) -> None:
     assert parts(layers, 8) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounding", ["nearest", "mse", "seqmse", "adaround", "gptq", "auto"])
 def test_the_command_takes_every_rounding_and_its_table_says_the_method(
     rounding: str, tmp_path: Path

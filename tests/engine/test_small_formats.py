@@ -230,6 +230,7 @@ def block(batch: int | str) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
+@pytest.mark.slow
 @pytest.mark.rtx
 def test_a_dynamic_engine_costs_at_its_optimum_what_the_static_one_costs(tmp_path):
     pytest.importorskip("tensorrt_rtx", reason="needs tensorrt-rtx")

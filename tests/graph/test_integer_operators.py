@@ -196,6 +196,7 @@ def test_a_dynamic_integer_operator_computes_the_same_with_a_float_activation(
     assert apart(proto, fixed) < 0.03
 
 
+@pytest.mark.slow
 @pytest.mark.rtx
 @pytest.mark.parametrize("name", [*STATIC, *DYNAMIC])
 def test_tensorrt_builds_what_an_integer_operator_became(name: str, tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ def test_a_pad_that_two_layers_read_is_a_barrier(shared: bool, tmp_path: Path) -
     assert kinds(repaired(s.model(), tmp_path)[1]) == ({"held_back": 2} if shared else {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("move", "channels"),
     [

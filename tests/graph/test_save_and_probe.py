@@ -54,6 +54,7 @@ def test_weights_beyond_the_limit_go_to_a_file_beside_the_model(
     assert len(list((tmp_path / "out").iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_the_same_model_gives_the_same_bytes_under_any_hash_seed(tmp_path: Path) -> None:
     path = models.save(models.attention(), tmp_path)
     code = (

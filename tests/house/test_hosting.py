@@ -35,6 +35,7 @@ def test_an_issue_form_has_what_the_service_asks_for(path: Path) -> None:
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.slow
 def test_the_action_audits_and_writes_findings(tmp_path: Path) -> None:
     bash = shutil.which("bash")
     if bash is None or sys.platform == "win32":
@@ -71,6 +72,7 @@ def test_lists_in_brackets_are_quoted_in_workflows_that_run_on_windows() -> None
     assert all(word.startswith('"') and word.endswith('"') for word in asked if "," in word)
 
 
+@pytest.mark.slow
 def test_the_hook_of_pre_commit_takes_all_models_of_a_commit(tmp_path: Path) -> None:
     (hook,) = read(ROOT / ".pre-commit-hooks.yaml")
     program, *words = hook["entry"].split()

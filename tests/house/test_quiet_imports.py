@@ -21,6 +21,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [(), *((name,) for name in COMMANDS)], ids=lambda command: " ".join(command) or "all"
 )

@@ -94,6 +94,7 @@ ONE_OUTPUT = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ONE_OUTPUT)
 @pytest.mark.parametrize("tail", [0.0, 40.0], ids=["even values", "one value far out"])
 def test_no_single_calibrator_is_better_on_the_choosing_samples(
@@ -108,6 +109,7 @@ def test_no_single_calibrator_is_better_on_the_choosing_samples(
     assert mine == pytest.approx(best.best.noise, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["conv_chain", "residual_cnn", "depthwise_cnn"])
 @pytest.mark.parametrize("tail", [0.0, 40.0], ids=["even values", "one value far out"])
 @pytest.mark.parametrize("large", [True, False], ids=["large", "small"])

@@ -71,6 +71,7 @@ def judged(proto: onnx.ModelProto, folder: Path, *, prepared: bool = True) -> tu
     return trial, [trial.candidate(name, table, reference.samples) for name, table in tables.items()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [*(models.ALL[name] for name in CONVOLUTIONAL), odd_channels])
 def test_blocks_of_channels_change_no_judgement(
     make: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -81,6 +81,7 @@ def test_a_second_run_does_nothing_and_says_so(folder: Path, capsys: pytest.Capt
     assert capsys.readouterr().err.count("up to date") >= 10
 
 
+@pytest.mark.slow
 def test_a_change_repeats_only_what_depends_on_it(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,6 +124,7 @@ def test_the_same_inputs_give_the_same_bytes_under_two_hash_seeds(tmp_path: Path
     assert not different
 
 
+@pytest.mark.slow
 def test_random_samples_are_marked_as_meaningless(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = cli(
         ["run", str(DIGITS / "digits.onnx"), "--samples", "random:4", "--out", str(tmp_path / "x"), "--json"]
@@ -132,6 +134,7 @@ def test_random_samples_are_marked_as_meaningless(tmp_path: Path, capsys: pytest
     assert summary["accuracy"]["meaningful"] is False
 
 
+@pytest.mark.slow
 def test_an_excluded_node_is_reported_as_float_with_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,6 +145,7 @@ def test_an_excluded_node_is_reported_as_float_with_the_reason(
     assert fallback["fix"]
 
 
+@pytest.mark.slow
 def test_pre_quantized_weights_and_fp16_make_the_model_smaller(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "small"
     assert cli(arguments(out, "--set", "insert.types=fp16", "--set", "insert.weights=int8")) == 0

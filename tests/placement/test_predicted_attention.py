@@ -66,6 +66,7 @@ def halves(*, between_channels: bool) -> Quantized:
     return s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sketch", "inside"),
     [

@@ -48,6 +48,7 @@ def test_a_png_too_large_to_be_read_is_refused(tmp_path: Path) -> None:
         write_picture(tmp_path / "huge.png", canvas(100_000, 100_000))
 
 
+@pytest.mark.slow
 def test_a_large_png_is_zoomed_out(tmp_path: Path) -> None:
     pytest.importorskip("resvg_py", reason="needs the extra png")
     from PIL import Image

@@ -56,6 +56,7 @@ def outcomes(out: Path) -> list[dict[str, object]]:
     return [trial["outcome"] for trial in data["trials"] if trial["outcome"]]
 
 
+@pytest.mark.slow
 def test_settings_that_the_database_names_are_not_run(
     finished: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +80,7 @@ def test_settings_that_the_database_names_are_not_run(
     assert not any("stranger" in recipe for recipe in recipes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value"),
     [
