@@ -19,3 +19,15 @@ def worked_s(pid: int) -> float:
         return 0.0 if Path("/proc/self/stat").exists() else time.monotonic()
     ticks = sum(int(word) for word in words[11:15])
     return ticks / os.sysconf("SC_CLK_TCK") + sum(worked_s(int(child)) for child in children)
+
+
+def is_asleep(pid: int) -> bool:
+    """Whether a process, all its threads and all its children wait for something; False where the system does not tell."""
+    states, children = [], []
+    try:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            states.append((thread / "stat").read_text().rpartition(") ")[2][:1])
+            children += (thread / "children").read_text().split()
+    except OSError:
+        return False
+    return bool(states) and set(states) <= set("SZ") and all(is_asleep(int(child)) for child in children)

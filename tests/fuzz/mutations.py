@@ -7,6 +7,7 @@ import random
 import zipfile
 from collections.abc import Sequence
 from copy import deepcopy
+from functools import lru_cache
 from io import BytesIO
 from typing import Any
 
@@ -218,5 +219,6 @@ def _value(field: Any, proto: onnx.ModelProto, dice: random.Random) -> Any:
     return max(0 if unsigned else -(1 << bits), min(number, (1 << bits) - 1))
 
 
+@lru_cache
 def _operators() -> list[str]:
     return sorted({schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain})

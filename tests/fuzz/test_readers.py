@@ -80,15 +80,15 @@ def test_what_is_repeated_is_looked_through_once(name: str, tmp_path: Path) -> N
 def test_the_benchmark_counts_and_prints_one_line_for_scripts() -> None:
     program = Path(__file__).parents[2] / "benchmarks" / "fuzz.py"
     done = subprocess.run(
-        [sys.executable, str(program), "--seconds", "8", "--readers", "caches", "--json"],
+        [sys.executable, str(program), "--inputs", "600", "--readers", "caches,labels", "--json"],
         capture_output=True,
         text=True,
         check=False,
     )
     (line,) = done.stdout.splitlines()
     summary = json.loads(line)
-    assert summary["inputs"] > 0
-    assert summary["by_reader"]["caches"]["inputs"] == summary["inputs"]
+    assert summary["inputs"] == 1200
+    assert [counts["inputs"] for counts in summary["by_reader"].values()] == [600, 600]
     assert done.returncode == (
         1 if any(summary[key] for key in ("crashes", "internal_errors", "over_memory", "hangs")) else 0
     )
