@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import onnx
@@ -51,17 +51,20 @@ def _late(proto: onnx.ModelProto, opset: int) -> Iterator[onnx.NodeProto]:
 def _needs(node: onnx.NodeProto) -> int:
     """The first opset that knows all attributes of a node; 0 where none does, which the checker tells."""
     names = {attribute.name for attribute in node.attribute}
-    return min((opset for opset, known in _attributes(node.op_type) if names <= known), default=0)
+    return min((since for since, known in _versions(node.op_type) if names <= known), default=0)
 
 
-@lru_cache
-def _attributes(op_type: str) -> tuple[tuple[int, frozenset[str]], ...]:
-    """The attributes of an operator of ONNX's own domain by the opset they came with: onnx lists thousands of schemas."""
-    return tuple(
-        (schema.since_version, frozenset(schema.attributes))
-        for schema in onnx.defs.get_all_schemas_with_history()
-        if (schema.name, schema.domain) == (op_type, "")
-    )
+@cache
+def _versions(op: str) -> tuple[tuple[int, frozenset[str]], ...]:
+    """Since which opsets an operator has which attributes, newest first."""
+    found = []
+    schema = onnx.defs.get_schema(op)
+    while True:
+        found.append((schema.since_version, frozenset(schema.attributes)))
+        try:
+            schema = onnx.defs.get_schema(op, schema.since_version - 1, "")
+        except onnx.defs.SchemaError:  # the operator is no older
+            return tuple(found)
 
 
 def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.ModelProto, str | None]:
