@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,6 +39,14 @@ pytestmark = [
     ),
     pytest.mark.skipif(shutil.which("cc") is None, reason="empty libraries are made with a C compiler"),
 ]
+
+CLASSES = {
+    "builder": "Builder",
+    "parser": "OnnxParser",
+    "config": "IBuilderConfig",
+    "profile": "IOptimizationProfile",
+}
+"""Types of the variables of the example program."""
 
 
 @dataclass(frozen=True)
@@ -89,14 +99,10 @@ def bindings(
     return release, next(folder.glob("tensorrt_bindings/tensorrt*.so"))
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_builder_gets_batches_and_caches_through_the_bindings(
-    name: str, bindings: tuple[Release, Path], tmp_path: Path
-) -> None:
-    release, library = bindings
-    script = str(ROOT / "tests" / "calibrators" / "through_bindings.py")
+def through(library: Path, *words: str) -> Any:
+    """What a program of Python says when it is run where the empty libraries are found."""
     done = subprocess.run(
-        [sys.executable, script, str(library), str(release.first), name, str(tmp_path)],
+        [sys.executable, *words],
         env={**os.environ, "PYTHONPATH": str(ROOT), "LD_LIBRARY_PATH": str(library.parent.parent)},
         capture_output=True,
         text=True,
@@ -104,7 +110,43 @@ def test_the_builder_gets_batches_and_caches_through_the_bindings(
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+def test_everything_that_the_example_program_asks_of_tensorrt_is_there(
+    bindings: tuple[Release, Path],
+) -> None:
+    """By the names in its text: of the module, and of the objects that it makes."""
+    text = (ROOT / "recipes" / "examples" / "tensorrt_8_to_10" / "calibrate.py").read_text("utf-8")
+    asked = set(re.findall(r"\btrt\.([A-Z][\w.]*)", text))
+    _, _, build = text.partition("def build")
+    for variable, kind in CLASSES.items():
+        asked |= {f"{kind}.{name}" for name in re.findall(rf"\b{variable}\.(\w+)", build)}
+    assert {"Builder.build_serialized_network", "IBuilderConfig.int8_calibrator", "BuilderFlag.INT8"} <= asked
+    assert len(asked) >= 15
+    code = (
+        "import importlib.util, json, operator, sys\n"
+        "spec = importlib.util.spec_from_file_location('tensorrt', sys.argv[1])\n"
+        "module = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(module)\n"
+        "def known(name):\n"
+        "    try: operator.attrgetter(name)(module)\n"
+        "    except AttributeError: return False\n"
+        "    return True\n"
+        "print(json.dumps([name for name in sys.argv[2:] if not known(name)]))\n"
+    )
+    _, library = bindings
+    assert through(library, "-c", code, str(library), *sorted(asked)) == []
+    assert through(library, "-c", code, str(library), "Builder.max_vorkspace_size") != []
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_builder_gets_batches_and_caches_through_the_bindings(
+    name: str, bindings: tuple[Release, Path], tmp_path: Path
+) -> None:
+    release, library = bindings
+    script = str(ROOT / "tests" / "calibrators" / "through_bindings.py")
+    seen = through(library, script, str(library), str(release.first), name, str(tmp_path))
     assert seen["size"] == 1
     assert seen["algorithm"] == ALGORITHMS[name]
     assert seen["before"] is None
