@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import io
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnxruntime
@@ -361,16 +362,51 @@ def test_bfloat16_autocast_and_accumulated_gradients_train(tmp_path: Path) -> No
 
 
 class Widening(nn.Module):
-    """A transposed convolution with steps of two, which the graph holds as a Conv of four times the channels."""
+    """A transposed convolution, which the graph holds as a Conv whose channels are its places."""
 
-    def __init__(self) -> None:
+    def __init__(self, norm: bool = False, **more) -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, 16, 3, 2, 1)
-        self.up = nn.ConvTranspose2d(16, 8, 2, 2)
-        self.head = nn.Conv2d(8, 3, 3, padding=1)
+        self.up = nn.ConvTranspose2d(16, **{"out_channels": 8, "kernel_size": 2, "stride": 2, **more})
+        self.norm = nn.BatchNorm2d(self.up.out_channels) if norm else nn.Identity()
+        self.head = nn.Conv2d(self.up.out_channels, 3, 3, padding=1)
 
     def forward(self, image):
-        return self.head(torch.relu(self.up(torch.relu(self.stem(image)))))
+        return self.head(torch.relu(self.norm(self.up(torch.relu(self.stem(image))))))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {},
+        {"norm": True},
+        {"kernel_size": 4, "padding": 1, "norm": True},
+        {"kernel_size": 3, "padding": 1, "output_padding": 1},
+        {"kernel_size": (4, 2), "stride": (4, 2)},
+        {"kernel_size": 1},
+        {"groups": 4, "norm": True},
+        {"out_channels": 16, "kernel_size": 3, "stride": 1, "padding": 1},
+        {"out_channels": 16, "kernel_size": 3, "stride": 1, "padding": 1, "groups": 2, "norm": True},
+    ],
+    ids=str,
+)
+def test_a_transposed_convolution_is_trained_as_the_graph_has_it(
+    form: dict[str, Any], tmp_path: Path
+) -> None:
+    network = seeded(partial(Widening, **form))
+    channel = (
+        torch.arange(1, network.up.out_channels + 1) / 4.0
+    )  # scales that cannot be taken for one another
+    with torch.no_grad():
+        network.up.weight *= channel.reshape(network.up.groups, -1).repeat_interleave(
+            16 // network.up.groups, 0
+        )[:, :, None, None]
+    model = ready(network)
+    assert qat.untrained(model) == ()
+    before = network.up.weight.detach().clone()
+    train(model)
+    assert not torch.equal(before, network.up.weight)
+    assert_same(model, qat.export(model, tmp_path / "model.onnx"))
 
 
 def test_a_corrected_bias_of_a_transposed_convolution_is_that_of_all_its_places(tmp_path: Path) -> None:
@@ -383,8 +419,6 @@ def test_a_corrected_bias_of_a_transposed_convolution_is_that_of_all_its_places(
     wanted = before + torch.tensor(shift).reshape(8, 4).mean(1)
     assert torch.allclose(network.up.bias, wanted, atol=1e-6)
     assert not torch.equal(before, network.up.bias)
-    (untrained,) = qat.untrained(model)
-    assert untrained.slot == "/up/ConvTranspose[1]"  # its weight
     assert qdqtool.lint(qat.export(model, tmp_path / "model.onnx", IMAGES.split(8))).findings == ()
 
 

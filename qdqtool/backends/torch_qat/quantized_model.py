@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import fx, nn
 from torch.func import functional_call
 
 from qdqtool.backends.torch_qat.fake_quant_backend import FakeQuantBackend, Start
-from qdqtool.backends.torch_qat.sites import Site
+from qdqtool.backends.torch_qat.sites import TRANSPOSED, Site
 from qdqtool.core.calibration import CalibrationTable, NodeShift, TensorRange
 from qdqtool.core.equivalence import classes
 from qdqtool.core.placement import Placement
@@ -21,20 +23,33 @@ from qdqtool.errors import InputFileError, UsageError
 TRAINED = "trained"
 """What stands as the calibrator of a range that a quantizer of the training held."""
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 class QuantizedWeight(nn.Module):
     """A layer that computes with its quantized weight.
 
     Where a BatchNorm follows, the weight is quantized as it will be once that is folded: multiplied by
-    gain / sqrt(variance + epsilon) of the running statistics, rounded, and divided again.
+    gain / sqrt(variance + epsilon) of the running statistics, rounded, and divided again. Where the graph holds the weight in
+    another order (`Site.layout`), it is quantized in that order, whose channels have the scales.
     """
 
     def __init__(
-        self, layer: nn.Module, quantizer: nn.Module, norm: nn.Module | None, *, owner: bool
+        self,
+        layer: nn.Module,
+        quantizer: nn.Module,
+        norm: nn.Module | None = None,
+        layout: NDArray[np.int64] | None = None,
+        *,
+        owner: bool,
     ) -> None:
         super().__init__()
+        # Not in the checkpoint: both follow from the layer.
+        places = None if layout is None else torch.from_numpy(np.ascontiguousarray(layout))
+        self.register_buffer("_places", places, persistent=False)
+        back = None if places is None else torch.argsort(places.flatten(), stable=True)
+        # The zeros come first; behind them stands the place of every element, in the layer's order.
+        back = None if back is None else back[back.numel() - layer.weight.numel() :]  # type: ignore[operator]
+        self.register_buffer("_back", back, persistent=False)
         self.layer = layer
         if owner:
             self.quantizer = quantizer
@@ -50,8 +65,15 @@ class QuantizedWeight(nn.Module):
         raw: torch.Tensor = self.layer.weight
         factor = self._factor(raw)
         if factor is None:
-            return self._quantizer[0](raw)
-        return self._quantizer[0](raw * factor) / factor
+            return self._rounded(raw)
+        return self._rounded(raw * factor) / factor
+
+    def _rounded(self, value: torch.Tensor) -> torch.Tensor:
+        if self._places is None:
+            rounded: torch.Tensor = self._quantizer[0](value)
+            return rounded
+        there = torch.cat([value.new_zeros(1), value.flatten()])[self._places]
+        return self._quantizer[0](there).flatten()[self._back].reshape(value.shape)
 
     def _factor(self, raw: torch.Tensor) -> torch.Tensor | None:
         norm: Any = self._norm[0]
@@ -60,8 +82,12 @@ class QuantizedWeight(nn.Module):
         gain = torch.ones_like(norm.running_var) if norm.weight is None else norm.weight
         factor = gain / torch.sqrt(norm.running_var + norm.eps)
         factor = torch.where(factor.abs() < 1e-12, torch.full_like(factor, 1e-12), factor)
-        transposed = isinstance(self.layer, (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d))
-        return factor.reshape([-1 if dim == int(transposed) else 1 for dim in range(raw.ndim)])
+        if isinstance(self.layer, TRANSPOSED):
+            # [inputs, outputs/group, ...]: each group has outputs of its own.
+            groups, inputs = self.layer.groups, raw.shape[0]
+            factor = factor.reshape(groups, -1).repeat_interleave(inputs // groups, 0)
+            return factor.reshape(*factor.shape, *(1 for _ in range(raw.ndim - 2)))
+        return factor.reshape(-1, *(1 for _ in range(raw.ndim - 1)))
 
 
 class QuantizedInput(nn.Module):
@@ -185,7 +211,7 @@ def _start(entry: TensorRange | None, site: Site, flat: fx.GraphModule, *, learn
     if site.source or site.axis is None:
         whole = (1.0,) if entry is None else (max(entry.amax),)
         return Start(amax=whole, learn=learn, format=site.format)
-    weight: Any = flat.get_submodule(site.owner).weight
+    weight: Any = flat.get_submodule(site.owner).weight if site.layout is None else site.layout
     amax = (1.0,) * weight.shape[site.axis] if entry is None else entry.amax
     return Start(amax=amax, axis=site.axis, rank=weight.ndim, learn=learn, format=site.format)
 
@@ -207,7 +233,7 @@ def _place(
         return
     if not site.source:
         norm = flat.get_submodule(site.norm) if site.norm else None
-        layer = QuantizedWeight(flat.get_submodule(site.step), quantizer, norm, owner=not path)
+        layer = QuantizedWeight(flat.get_submodule(site.step), quantizer, norm, site.layout, owner=not path)
         # The name of the step too, because tied weights have one quantizer and several layers.
         step.target = f"{name}_{site.step}"
         network.add_submodule(str(step.target), layer)
@@ -236,9 +262,9 @@ def _wrap(network: nn.Module, path: str, site: Site, quantizer: nn.Module, *, ow
     if site.source:
         setattr(holder, name, QuantizedInput(layer, quantizer, owner=owner))
     elif isinstance(layer, QuantizedInput):
-        layer.layer = QuantizedWeight(layer.layer, quantizer, None, owner=owner)
+        layer.layer = QuantizedWeight(layer.layer, quantizer, owner=owner)
     else:
-        setattr(holder, name, QuantizedWeight(layer, quantizer, None, owner=owner))
+        setattr(holder, name, QuantizedWeight(layer, quantizer, owner=owner))
 
 
 def shift_biases(flat: fx.GraphModule, shifts: Iterable[NodeShift], owners: Mapping[str, str]) -> None:
@@ -248,9 +274,10 @@ def shift_biases(flat: fx.GraphModule, shifts: Iterable[NodeShift], owners: Mapp
             continue
         module: Any = flat.get_submodule(owners[entry.node])
         shift = torch.tensor(entry.shift, dtype=torch.float32)
-        if isinstance(module, _TRANSPOSED):
-            # The graph has it as a Conv with every place between its steps as a channel of its own; the bias is of all places.
-            shift = shift.reshape(module.out_channels, -1).mean(1)
+        # The graph has a transposed convolution, or the one in front of a BatchNorm, as a Conv with every place between its
+        # steps as a channel of its own; the bias is of all places.
+        outputs = getattr(module, "num_features", None) or getattr(module, "out_channels", len(shift))
+        shift = shift.reshape(outputs, -1).mean(1)
         if module.bias is None:
             module.bias = nn.Parameter(torch.zeros_like(shift))
         with torch.no_grad():

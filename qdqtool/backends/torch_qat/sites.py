@@ -14,8 +14,10 @@ from qdqtool.backends.torch_qat.flat import LAYERS
 from qdqtool.core.calibration import NodeShift
 from qdqtool.core.placement import Decision, Placement, Slot, SlotKind
 from qdqtool.core.quant_format import INT8, QuantFormat
+from qdqtool.graph.preparation.conv_transpose import as_convolution
 from qdqtool.graph.view import GraphView, Node
 
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
@@ -33,6 +35,8 @@ class Site:
         norm: a BatchNorm step that is folded into this weight when the model is prepared; "" where there is none.
         layer: path of a layer inside `step`, where that is a part that cannot be traced: the layer itself gets the
             quantizer, of its input where there is a `source`, else of its weight. "" for a whole step.
+        layout: where the graph holds the weight in another order (a transposed convolution as a Conv): for every element
+            there, which of the layer's own it is, counted from 1, and 0 for a zero. None where both are in one order.
     """
 
     slot: Slot
@@ -43,6 +47,7 @@ class Site:
     format: QuantFormat = INT8
     norm: str = ""
     layer: str = ""
+    layout: NDArray[np.int64] | None = None
 
     @property
     def owner(self) -> str:
@@ -88,6 +93,15 @@ def _site(decision: Decision, step: str, **place: Any) -> Site:
     return Site(slot=decision.slot, tensor=decision.tensor, step=step, format=chosen, **place)
 
 
+def _layout(node: Node, layer: nn.Module) -> NDArray[np.int64] | None:
+    """The `layout` of a Site: where the weight of this layer went when preparation wrote the layer as `node`."""
+    if node.op != "Conv" or not isinstance(layer, TRANSPOSED):
+        return None
+    numbers = np.arange(1, layer.weight.numel() + 1, dtype=np.int64).reshape(tuple(layer.weight.shape))
+    pads = tuple(int(size) for size in layer.padding) * 2
+    return as_convolution(numbers, layer.stride, pads, layer.output_padding, layer.groups)
+
+
 class _Finder:
     def __init__(self, view: GraphView, flat: fx.GraphModule) -> None:
         self._view = view
@@ -123,13 +137,14 @@ class _Finder:
         shape = self._view.constant_shape(decision.tensor)
         if weight is None or shape is None:
             return f"{step} has no weight of its own"
-        own = tuple(weight.shape)
+        layout = _layout(node, self._modules[step])
+        own = tuple(weight.shape) if layout is None else layout.shape
         axis = decision.spec.axis if decision.spec else None
         if node.op == "MatMul" and own == shape[::-1]:
             axis = None if axis is None else 1 - axis
         elif own != shape:
             return f"the weight of {step} has shape {own}, the model has {shape}"
-        return _site(decision, step, axis=axis, norm=self._norm_after(step))
+        return _site(decision, step, axis=axis, norm=self._norm_after(step), layout=layout)
 
     def _layer_in(self, node: Node, step: str) -> str:
         """The path inside a step of the layer that a node is; "" where it is none."""

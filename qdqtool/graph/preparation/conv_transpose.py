@@ -49,6 +49,24 @@ def write_convolutions(edit: Edit, view: GraphView, *, strided: bool) -> int:
     return sum(_rewritten(node, edit, view if strided else None) for node in found)
 
 
+def as_convolution(
+    weight: NDArray[Any], strides: tuple[int, ...], pads: tuple[int, ...], extra: tuple[int, ...], group: int
+) -> NDArray[Any] | None:
+    """The weight of the Conv that a ConvTranspose with this weight becomes; None where it stays one.
+
+    Args:
+        weight: [inputs, outputs/group, kernel...], of any type: what stands where in it shows where it goes.
+        strides: steps along each axis of the kernel.
+        pads: in front of all axes, then behind them.
+        extra: output padding of each axis.
+        group: groups of channels.
+    """
+    if prod(strides) == 1:
+        return _turned(weight, group)
+    axes = _axes(weight.shape[2:], strides, pads, extra)
+    return None if axes is None else _of_places(weight, axes, group)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Axis:
     """One spatial axis: what each place between two steps reads.
@@ -90,14 +108,10 @@ def _rewritten(node: onnx.NodeProto, edit: Edit, view: GraphView | None) -> bool
     sizes = _sizes(view, node.input[0], rank)
     if sizes is None and not _is_plain(strides):
         return False
-    axes = [
-        _axis(size, stride, (pads[index], pads[rank + index]), extra[index])
-        for index, (size, stride) in enumerate(zip(weight.shape[2:], strides, strict=True))
-    ]
-    found = [axis for axis in axes if axis is not None]
-    if len(found) < rank or (len(node.input) > 2 and node.input[2] and edit.value(node.input[2]) is None):
+    axes = _axes(weight.shape[2:], strides, pads, extra)
+    if axes is None or (len(node.input) > 2 and node.input[2] and edit.value(node.input[2]) is None):
         return False
-    _interleave(node, edit, found, _gathered(weight, found, group), strides, sizes)
+    _interleave(node, edit, axes, _of_places(weight, axes, group), strides, sizes)
     return True
 
 
@@ -134,6 +148,19 @@ def _sizes(view: GraphView, tensor: str, rank: int) -> tuple[int, ...] | None:
     return known if len(known) == rank else None
 
 
+def _axes(
+    kernel: tuple[int, ...], strides: tuple[int, ...], pads: tuple[int, ...], extra: tuple[int, ...]
+) -> list[_Axis] | None:
+    """What each place reads along every axis; None where that is no convolution along one of them."""
+    rank = len(kernel)
+    axes = [
+        _axis(size, stride, (pads[index], pads[rank + index]), extra[index])
+        for index, (size, stride) in enumerate(zip(kernel, strides, strict=True))
+    ]
+    found = [axis for axis in axes if axis is not None]
+    return found if len(found) == rank else None
+
+
 def _axis(size: int, stride: int, pads: tuple[int, int], extra: int) -> _Axis | None:
     """What each place reads along one axis; None where outputs are no multiple of the stride, or pads would be negative.
 
@@ -154,8 +181,8 @@ def _axis(size: int, stride: int, pads: tuple[int, int], extra: int) -> _Axis | 
     return None if min(around) < 0 else _Axis(taps=taps, pads=around)
 
 
-def _gathered(weight: NDArray[Any], axes: list[_Axis], group: int) -> NDArray[Any]:
-    """Weights [outputs, places..., inputs/group, taps...] of all places."""
+def _of_places(weight: NDArray[Any], axes: list[_Axis], group: int) -> NDArray[Any]:
+    """Weights [outputs * places, inputs/group, taps...] of all places."""
     found = _exchanged(weight, group)
     for index, axis in enumerate(axes):
         position = 2 + 2 * index  # each axis done before left its places and its taps
@@ -164,7 +191,8 @@ def _gathered(weight: NDArray[Any], axes: list[_Axis], group: int) -> NDArray[An
         found = np.where(missing, 0, np.take(found, np.maximum(taps, 0), axis=position)).astype(weight.dtype)
     rank = len(axes)
     places, taps_at = [2 + 2 * index for index in range(rank)], [3 + 2 * index for index in range(rank)]
-    return found.transpose(0, *places, 1, *taps_at)
+    apart = found.transpose(0, *places, 1, *taps_at)
+    return apart.reshape(-1, *apart.shape[rank + 1 :])
 
 
 def _interleave(
@@ -177,10 +205,9 @@ def _interleave(
 ) -> None:
     """Make `node` the Conv of all places and put their results side by side behind it."""
     rank, places = len(axes), prod(strides)
-    channels, kernel = weight.shape[0], weight.shape[rank + 2 :]
+    channels, kernel = weight.shape[0] // places, weight.shape[2:]
     group = int(next((a.i for a in node.attribute if a.name == "group"), 1))
-    flat = weight.reshape(channels * places, *weight.shape[rank + 1 :])
-    node.input[1] = edit.constant(f"{node.input[1]}_places", flat)
+    node.input[1] = edit.constant(f"{node.input[1]}_places", weight)
     if len(node.input) > 2 and node.input[2]:
         bias = edit.value(node.input[2])
         node.input[2] = edit.constant(f"{node.input[2]}_places", np.repeat(bias, places))  # type: ignore[arg-type]
