@@ -188,6 +188,7 @@ MISTAKES: dict[str, Callable[[], object]] = {
     "samples of a wrong kind": lambda: qdqtool.quantize(MODEL, 5),
     "samples that do not fit": lambda: qdqtool.quantize(MODEL, np.zeros((4, 3, 8, 8), np.float32)),
     "samples that are not numbers": lambda: qdqtool.quantize(MODEL, [["a", "b"]]),
+    "samples of unequal length": lambda: qdqtool.quantize(MODEL, [[[1.0, 2.0], [3.0]]]),
     "samples that raise": lambda: qdqtool.quantize(MODEL, _raises),
     "no samples": lambda: qdqtool.quantize(MODEL, []),
     "a tuple of too many inputs": lambda: qdqtool.quantize(MODEL, [(IMAGES[0], IMAGES[0], IMAGES[0])]),

@@ -55,7 +55,7 @@ def sample_objects(value: object) -> SampleObjects:
     if hasattr(value, "get_next"):
         return _kept(_read_out(value), kind)
     if isinstance(value, np.ndarray) or hasattr(value, "__array__"):
-        return SampleObjects(give=lambda: [value], description=f"array of shape {np.shape(value)}")
+        return SampleObjects(give=lambda: [value], description=f"array of shape {tuple(np.shape(value))}")
     if isinstance(value, Mapping):
         return SampleObjects(give=lambda: [value], description="arrays " + ", ".join(map(str, value)))
     if isinstance(value, Iterator):
@@ -222,10 +222,17 @@ def _tell_inputs(loader: Any, inputs: tuple[TensorInfo, ...]) -> None:
 
 def as_array(value: Any) -> NDArray[Any]:
     """The value as a numpy array; tensors of any device and type come home."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
-    array = np.asarray(value)
+    try:
+        if hasattr(value, "detach"):
+            value = value.detach().cpu()
+            value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+        array = np.asarray(value)
+    except Exception as error:  # sparse tensors, those without storage, lists of unequal length, arrays of others
+        raise UsageError(
+            f"{type(value).__name__} cannot be read as an array: {' '.join(str(error).split())[:200]}",
+            fix="pass numpy arrays",
+            where="samples",
+        ) from error
     if array.dtype == object:
         raise UsageError(
             f"{type(value).__name__} is no array of numbers", fix="pass numpy arrays", where="samples"
