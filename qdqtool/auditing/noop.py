@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from qdqtool.core.dtypes import DType
-from qdqtool.core.engine import Engine, EngineLayer, Role, multiplied_in
+from qdqtool.core.engine import Engine, EngineLayer, Role, computed_in
 from qdqtool.core.noop import Evidence, NoOpReport, NoOpVerdict, Vote
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import computing_in, counted
 
 _SAME = 0.02
 """Two sizes or byte counts closer than this share are called the same."""
@@ -42,7 +42,7 @@ def really_int8(
 ) -> NoOpReport:
     """The verdict on `engine`, compared with the float build `reference` where there is one."""
     computing = [layer for layer in engine.kernels if layer.role is Role.COMPUTE]
-    others = multiplied_in(computing)
+    others = computed_in(computing)
     int8 = others.pop(str(DType.INT8), 0)
     unknown = sum(layer.precision is DType.UNKNOWN for layer in computing)
     signs = (
@@ -77,7 +77,7 @@ def _own(
         yield Evidence(text="the layer information shows no compute kernel", points=Vote.NOTHING)
         return
     points = Vote.INT8 if int8 else Vote.NOTHING if unknown or others else Vote.NO_OP
-    rest = "".join(f", {count} in {name}" for name, count in others.items())
+    rest = "".join(f", {count} {computing_in(name)}" for name, count in others.items())
     rest += f", {unknown} of unknown type" if unknown else ""
     yield Evidence(
         text=f"{int8} of {counted(len(computing), 'compute kernel multiplies', 'compute kernels multiply')} in INT8{rest}",
@@ -105,8 +105,8 @@ def _against(engine: Engine, reference: Engine) -> Iterator[Evidence]:
 def _unlike(engine: Engine, reference: Engine) -> str:
     """Why the other engine is no yardstick; "" where it is one."""
     there = [layer for layer in reference.kernels if layer.role is Role.COMPUTE]
-    for name, count in multiplied_in(there).items():
-        return f"{count} of {counted(len(there), 'compute kernel of the float engine multiplies', 'compute kernels of the float engine multiply')} in {name.upper()}: it is none"
+    for name, count in computed_in(there).items():
+        return f"{count} of {counted(len(there), 'compute kernel of the float engine multiplies', 'compute kernels of the float engine multiply')} {computing_in(name)}: it is none"
     half = [_halves(one) for one in (engine, reference)]
     return (
         "only one of the two engines uses FP16 or BF16, which halves bytes by itself"

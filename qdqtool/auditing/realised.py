@@ -10,12 +10,11 @@ Evidence: layer dumps of about 790 builds with TensorRT for RTX 1.7.1. Nothing i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 
 from qdqtool.core.dtypes import DType
-from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
+from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role, stored_weight
 from qdqtool.core.quant_format import FLOAT, NAMES
 from qdqtool.matching.evidence import NodeEvidence
 from qdqtool.matching.silent_float import BEFORE
@@ -83,16 +82,3 @@ def makers(engine: Engine) -> Mapping[str, EngineLayer]:
         if layer.constants and not layer.inputs and layer.role is not Role.NONE
         for tensor in layer.outputs
     }
-
-
-def stored_weight(layers: Iterable[EngineLayer]) -> EngineTensor | None:
-    """The largest constant in few bits that is no list of scales; None without one."""
-    found = [
-        constant
-        for layer in layers
-        for constant in layer.constants
-        if constant.dtype in NAMES and sum(size != 1 for size in constant.shape or ()) > 1
-    ]
-    # Block scales of a small FP4 weight are padded, and may then be larger than the weight.
-    found = [constant for constant in found if constant.dtype is DType.FLOAT4] or found
-    return max(found, key=lambda constant: prod(constant.shape or ()), default=None)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from qdqtool.auditing.noop import ExtraEvidence
 from qdqtool.core.noop import NoOpReport, NoOpVerdict
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import computing_in, counted
 from qdqtool.engine.diff import Explored
 from qdqtool.engine.dot import dot
 from qdqtool.engine.nodes import node_facts
@@ -93,8 +93,8 @@ def missed(found: NoOpReport, least: float) -> list[str]:
     if found.verdict is NoOpVerdict.NO_OP:
         return ["this engine is not INT8"]
     if found.verdict is NoOpVerdict.OTHER:
-        kinds = " and ".join(f"{count} in {name}" for name, count in found.others.items())
-        return [f"this engine is not INT8: of {counted(found.compute, 'compute kernel')} {kinds} multiply"]
+        kinds = " and ".join(f"{count} {computing_in(name)}" for name, count in found.others.items())
+        return [f"this engine is not INT8: {kinds}, of {counted(found.compute, 'compute kernel')}"]
     if found.verdict is NoOpVerdict.UNKNOWN:
         return ["nothing shows that this engine is INT8"]
     share = found.int8 / found.compute

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from qdqtool.core.difference import EngineDiff
 from qdqtool.core.explore import EngineView
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import computing_in, counted
 
 
 def cell(value: object) -> str:
@@ -40,20 +40,24 @@ def summary(view: EngineView, shown: int) -> list[str]:
 def difference(found: EngineDiff) -> Iterator[str]:
     """Two engines side by side, the outcome in a sentence, and the causes, the largest first."""
     width = 3 + max(12, len(found.left.name), len(found.right.name))
-    yield f"{'':<16}{found.left.name:>{width}}{found.right.name:>{width}}"
-    for title, left, right in (
+    totals = (found.left, found.right)
+    rows: list[tuple[str, object, object]] = [
         ("kernels", found.left.kernels, found.right.kernels),
         ("compute", found.left.compute, found.right.compute),
         ("of these INT8", found.left.int8, found.right.int8),
-        *(
-            (f"of these {name.upper()}", found.left.others.get(name, 0), found.right.others.get(name, 0))
-            for name in sorted({*found.left.others, *found.right.others})
-        ),
+    ]
+    for name in sorted({*found.left.others, *found.right.others}):
+        left, right = (side.others.get(name, 0) for side in totals)
+        rows.append((computing_in(name).replace("in ", "of these ", 1), left, right))
+    rows += [
         ("conversions", found.left.conversions, found.right.conversions),
         ("bytes, recorded", found.left.bytes, found.right.bytes),
         ("ms, measured", found.left.ms, found.right.ms),
-    ):
-        yield f"{title:<16}{cell(left):>{width}}{cell(right):>{width}}"
+    ]
+    first = max(16, *(len(title) + 1 for title, _, _ in rows))
+    yield f"{'':<{first}}{found.left.name:>{width}}{found.right.name:>{width}}"
+    for title, left, right in rows:
+        yield f"{title:<{first}}{cell(left):>{width}}{cell(right):>{width}}"
     yield _outcome(found)
     yield from (f"- {cause.text}" for cause in found.causes)
     yield from (f"note: {note}" for note in found.notes)

@@ -73,7 +73,7 @@ class EngineTotals:
         kernels: layers that launch something.
         compute: of these, convolutions, matrix products and attentions.
         int8: of these, INT8.
-        others: of these, in other quantized types, by type ("fp8", "fp4").
+        others: of these, in other formats than float, by format ("fp8", "int4-weights").
         conversions: kernels that only quantize, dequantize, cast or reformat.
         ms: sum of all layers, or None.
         conversion_ms: time of the conversions, or None.

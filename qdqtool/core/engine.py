@@ -9,6 +9,7 @@ from enum import Enum
 from math import prod
 
 from qdqtool.core.dtypes import DType
+from qdqtool.core.quant_format import NAMES
 from qdqtool.core.showing import Shown
 
 
@@ -128,7 +129,32 @@ class Engine(Shown):
         return tuple(layer for layer in self.layers if layer.role is not Role.NONE and layer.profile == 0)
 
 
-def multiplied_in(layers: Iterable[EngineLayer]) -> dict[str, int]:
-    """How many layers multiply in each type that tensors are quantized to, the most frequent first."""
-    found = Counter(str(layer.precision) for layer in layers if layer.precision.is_quantized)
+def computed_in(layers: Iterable[EngineLayer]) -> dict[str, int]:
+    """How many layers compute in each format, float apart, the most frequent first.
+
+    A format ("int8", "nvfp4") where the layer multiplies in it; one of weights alone ("int4-weights") where float arithmetic
+    reads weights that are stored in few bits.
+    """
+    found = Counter(word for layer in layers if (word := _computed(layer)))
     return dict(found.most_common())
+
+
+def _computed(layer: EngineLayer) -> str:
+    """The format of one layer; "" for float and for what is not known."""
+    if layer.precision.is_quantized:
+        return NAMES.get(layer.precision, str(layer.precision))
+    held = stored_weight((layer,)) if layer.precision.is_float else None
+    return "" if held is None else f"{NAMES[held.dtype]}-weights"
+
+
+def stored_weight(layers: Iterable[EngineLayer]) -> EngineTensor | None:
+    """The largest constant in few bits that is no list of scales; None without one."""
+    found = [
+        constant
+        for layer in layers
+        for constant in layer.constants
+        if constant.dtype in NAMES and sum(size != 1 for size in constant.shape or ()) > 1
+    ]
+    # Block scales of a small FP4 weight are padded, and may then be larger than the weight.
+    found = [constant for constant in found if constant.dtype is DType.FLOAT4] or found
+    return max(found, key=lambda constant: prod(constant.shape or ()), default=None)

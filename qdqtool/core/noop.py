@@ -46,7 +46,7 @@ class NoOpReport:
         int8: compute kernels that multiply in INT8.
         compute: all compute kernels.
         unknown: compute kernels whose type is not known.
-        others: compute kernels that multiply in other quantized types, by type ("fp8", "fp4").
+        others: compute kernels in other formats than float, by format ("fp8", "int4-weights").
         signs: the observations, those on kernels first.
     """
 

@@ -48,3 +48,13 @@ def counted(number: int, one: str, many: str = "", *, grouped: bool = False) -> 
 def metric(name: str) -> str:
     """A metric's name as people write it: "top-1" for "top1"."""
     return _METRICS.get(name, name)
+
+
+def computing_in(format_: str) -> str:
+    """What a kernel does in a format that `core.engine.computed_in` counts.
+
+    >>> computing_in("fp8"), computing_in("int4-weights")
+    ('in FP8', 'with INT4 weights')
+    """
+    title = format_.removesuffix("-weights").upper()
+    return f"in {title}" if title == format_.upper() else f"with {title} weights"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from qdqtool.auditing.counts import counts
-from qdqtool.auditing.realised import realised, stored_weight
+from qdqtool.auditing.realised import realised
 from qdqtool.auditing.verdicts import cases
 from qdqtool.core.dtypes import DType
-from qdqtool.core.engine import Role
+from qdqtool.core.engine import Role, stored_weight
 from tests.audit.scenes import engine, kernel, model_of, tensor
 from tests.placement.qdq import Quantized
 

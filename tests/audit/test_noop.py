@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from qdqtool.auditing.noop import ExtraEvidence, really_int8
 from qdqtool.cli.app import run
 from qdqtool.cli.engine_files import missed
 from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import EngineTensor
 from qdqtool.core.noop import NoOpReport, NoOpVerdict, Vote
 from qdqtool.engine.outputs import read_outputs
 from qdqtool.errors import InputFileError
@@ -180,11 +182,25 @@ def test_an_engine_of_another_small_format_is_neither_int8_nor_float():
     small = engine(kernel("a", precision=DType.FLOAT8), kernel("b", precision=DType.FLOAT4))
     found = really_int8(small, HALF)
     assert found.verdict is NoOpVerdict.OTHER
-    assert found.others == {"fp8": 1, "fp4": 1}
-    assert found.signs[0].text == "0 of 2 compute kernels multiply in INT8, 1 in fp8, 1 in fp4"
-    assert missed(found, 0.0) == [
-        "this engine is not INT8: of 2 compute kernels 1 in fp8 and 1 in fp4 multiply"
-    ]
+    assert found.others == {"fp8": 1, "nvfp4": 1}
+    assert found.signs[0].text == "0 of 2 compute kernels multiply in INT8, 1 in FP8, 1 in NVFP4"
+    assert missed(found, 0.0) == ["this engine is not INT8: 1 in FP8 and 1 in NVFP4, of 2 compute kernels"]
     assert (
         "1 of 2 compute kernels of the float engine multiply in FP8" in really_int8(HALF, small).signs[1].text
     )
+
+
+@pytest.mark.parametrize("word", ["int4", "int8"])
+def test_a_kernel_that_reads_stored_weights_is_not_float_either(word):
+    weight = EngineTensor(name="w", shape=(64, 64), dtype=DType.parse(word))
+    scales = EngineTensor(name="s", shape=(64,), dtype=DType.INT8)
+    held, bare = (
+        replace(kernel("a", precision=DType.FLOAT16), constants=constants)
+        for constants in ((scales, weight), (scales,))
+    )
+    found = really_int8(engine(held, bare))
+    assert (found.verdict, found.others) == (NoOpVerdict.OTHER, {f"{word}-weights": 1})
+    assert missed(found, 0.0) == [
+        f"this engine is not INT8: 1 with {word.upper()} weights, of 2 compute kernels"
+    ]
+    assert really_int8(engine(bare, bare)).verdict is NoOpVerdict.NO_OP

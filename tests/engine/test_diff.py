@@ -189,6 +189,12 @@ def test_kernels_of_other_small_formats_are_counted_by_their_type():
     assert (found.left.others, found.right.int8, found.right.others) == ({}, 0, {"fp8": 2})
     (row,) = [line for line in difference(found) if "FP8" in line]
     assert row.split() == ["of", "these", "FP8", "0", "2"]
+    stored = EngineTensor(name="w", shape=(64, 64), dtype=DType.INT4)
+    held = replace(left.engine, layers=tuple(replace(one, constants=(stored,)) for one in left.engine.layers))
+    told = list(difference(compare(left, replace(left, name="int4", engine=held))))
+    (row,) = [line for line in told if "INT4" in line]
+    assert row.split() == ["with", "INT4", "weights", "0", "2"]
+    assert len({len(line) for line in told[:5]}) == 1, "the columns stand below one another"
 
 
 def test_layers_of_several_types_are_told_with_all_of_them():

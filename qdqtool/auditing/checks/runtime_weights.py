@@ -12,10 +12,9 @@ from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
-from qdqtool.auditing.realised import stored_weight
 from qdqtool.core.advice import setting
 from qdqtool.core.dtypes import DType
-from qdqtool.core.engine import EngineLayer, Role
+from qdqtool.core.engine import EngineLayer, Role, stored_weight
 from qdqtool.core.findings import NodeVerdict, Severity
 from qdqtool.trt.ops import RECURRENT
 

@@ -227,7 +227,9 @@ def as_array(value: Any) -> NDArray[Any]:
             value = value.detach().cpu()
             value = value.float() if str(value.dtype) == "torch.bfloat16" else value
         array = np.asarray(value)
-    except Exception as error:  # sparse tensors, those without storage, lists of unequal length, arrays of others
+    except (
+        Exception
+    ) as error:  # sparse tensors, those without storage, lists of unequal length, arrays of others
         raise UsageError(
             f"{type(value).__name__} cannot be read as an array: {' '.join(str(error).split())[:200]}",
             fix="pass numpy arrays",

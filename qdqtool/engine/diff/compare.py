@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qdqtool.core.difference import EngineDiff, EngineTotals, LayerPair, Side
 from qdqtool.core.dtypes import DType
-from qdqtool.core.engine import EngineLayer, Role, multiplied_in
+from qdqtool.core.engine import EngineLayer, Role, computed_in
 from qdqtool.engine.diff.align import align, computing
 from qdqtool.engine.diff.causes import causes
 from qdqtool.engine.diff.explored import Explored
@@ -42,7 +42,7 @@ def totals(side: Explored) -> EngineTotals:
     kernels = side.engine.kernels
     compute = computing(kernels)
     conversions = [layer for layer in kernels if layer.role is Role.QDQ]
-    others = multiplied_in(compute)
+    others = computed_in(compute)
     return EngineTotals(
         name=side.name,
         kernels=len(kernels),
