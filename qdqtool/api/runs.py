@@ -256,7 +256,7 @@ def sweep(
         labels: class indices of the evaluation samples, as for `run`.
         trials: how many; None tries the whole grid, or 50 with a sampler that draws.
         storage: address of the study, as postgresql://..., which many processes may share.
-        pick: also make the run folder OUT/pick: "max-drop 0.5", "min-accuracy 70" or "max-ms 1.5".
+        pick: also make the run folder OUT/pick: "max-drop 0.5", "min-accuracy 70", "min-sqnr 30" or "max-ms 1.5".
         recipe: base recipe, as for `run`; its section `sweep` is the space.
         settings: changes of the base recipe, as {"sweep.keep_float": [0, 1]}.
         trust: whether a recipe file may name Python functions, which are imported and run.

@@ -28,6 +28,8 @@ class Outcome:
         accuracy_low: lower end of the 95 % interval of `accuracy` over samples, of a task metric as the float model's
             value and the interval of the paired difference; None where it is not known.
         accuracy_high: upper end.
+        sqnr_db: signal to noise of the outputs against the float model in dB, whatever the metric is; None where the two are
+            equal, or nothing is known.
     """
 
     settings: tuple[str, ...]
@@ -42,6 +44,7 @@ class Outcome:
     accuracy_low: float | None = None
     accuracy_high: float | None = None
     formats: dict[str, int] = field(default_factory=dict)
+    sqnr_db: float | None = None
 
     @property
     def quantized(self) -> int:

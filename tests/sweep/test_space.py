@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -137,6 +139,25 @@ def test_pick_takes_the_best_point_within_the_limit(words: str, number: int) -> 
 def test_a_limit_that_nothing_meets_is_a_clear_error(words: str) -> None:
     with pytest.raises(UsageError):
         pick(sweep_of(trial(0, 70, 1), trial(1, 76, 2)), words)
+
+
+def test_a_limit_of_noise_takes_the_fastest_trial_that_keeps_it_whatever_the_metric_is() -> None:
+    def quiet(number: int, accuracy: float, ms: float, sqnr: float | None) -> Trial:
+        made = trial(number, accuracy, ms)
+        assert made.outcome is not None
+        return replace(made, outcome=replace(made.outcome, sqnr_db=sqnr))
+
+    found = sweep_of(quiet(0, 70, 1, 20), quiet(1, 60, 2, 31), quiet(2, 65, 2, 33), quiet(3, 80, 3, None))
+    assert pick(found, "min-sqnr 20").number == 0
+    assert pick(found, "min-sqnr 30").number == 2, "of equally fast ones the quietest; no Pareto point"
+    with pytest.raises(UsageError, match="no trial meets 'min-sqnr 40'"):
+        pick(found, "min-sqnr 40")
+    with pytest.raises(UsageError, match="no trial of this sweep says its SQNR"):
+        pick(sweep_of(quiet(0, 70, 1, None)), "min-sqnr 20")
+    noise = replace(sweep_of(trial(0, 25, 1), trial(1, 31, 2), reference=None), metric="sqnr_db")
+    assert pick(noise, "min-sqnr 30") == pick(noise, "min-accuracy 30")
+    with pytest.raises(UsageError, match="write 'min-sqnr 30' instead"):
+        pick(noise, "max-drop 1")
 
 
 def test_a_drop_needs_a_metric_that_the_float_model_has() -> None:

@@ -23,9 +23,9 @@ may stand in ~/.pgpass or PGPASSWORD instead of the address; it is hidden in mes
 
 Formats can be searched for each group of layers, for the architectures that `--sm` names: a choice that one of them does
 not run is a failed trial, which says so. The fastest that keeps a limit of accuracy becomes the run folder OUT/pick
-with `--pick 'max-drop 0.5'`:
+with `--pick 'max-drop 0.5'`, and without labels with a limit of noise, `--pick 'min-sqnr 30'`:
 
-    qdqtool sweep model.onnx --samples data/ --sm 89 --set 'sweep.space={"place.formats.*fc*": [int8, fp8]}' --out runs/fp8
+    qdqtool sweep model.onnx --samples data/ --sm 89 --set 'sweep.space={"place.formats.*fc*": [int8, fp8]}' --pick 'min-sqnr 30' --out runs/fp8
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def sweep(
     ] = "",
     pick: Annotated[
         str,
-        typer.Option(help="Make the run folder OUT/pick: 'max-drop 0.5', 'min-accuracy 70', 'max-ms 1.5'."),
+        typer.Option(
+            help="Make the run folder OUT/pick: 'max-drop 0.5', 'min-accuracy 70', 'min-sqnr 30', 'max-ms 1.5'."
+        ),
     ] = "",
     chart: Annotated[
         Path | None, typer.Option(help="Also write the chart to this .svg or .png file.")

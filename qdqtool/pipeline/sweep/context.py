@@ -181,6 +181,7 @@ class SweepContext:
             ms_high=tried.high,
             accuracy_low=low,
             accuracy_high=high,
+            sqnr_db=accuracy.sqnr_db,
             nodes_int8=tried.nodes_int8,
             formats=tried.formats,
             nodes_total=tried.nodes_total,

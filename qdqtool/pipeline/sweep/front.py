@@ -18,6 +18,7 @@ from qdqtool.pipeline.sweep.study import choice_of
 
 _OUTCOME = TypeAdapter(Outcome)
 _METRIC = TypeAdapter(tuple[str, str, float | None])
+_LIMITS = frozenset({"max-drop", "min-accuracy", "min-sqnr", "max-ms"})
 _STATES = {"COMPLETE": "complete", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
 
 
@@ -60,12 +61,13 @@ def assemble(raw: Sequence[Any], space: Space, model: str, speed: Speed) -> Swee
 
 
 def pick(sweep: Sweep, words: str) -> Trial:
-    """The Pareto point that a person's limit asks for.
+    """The trial that a person's limit asks for, a Pareto point where the limit is about what the sweep searched.
 
     Args:
         sweep: a finished sweep.
         words: "max-drop 0.5": the fastest point that loses at most 0.5 against the float model;
-            "min-accuracy 70": the fastest with at least 70; "max-ms 1.5": the most accurate within 1.5 ms.
+            "min-accuracy 70": the fastest with at least 70; "max-ms 1.5": the most accurate within 1.5 ms;
+            "min-sqnr 30": the fastest of all trials whose outputs keep 30 dB, which need not be a Pareto point of another metric.
 
     Raises:
         UsageError: not such a limit, or no point meets it.
@@ -75,14 +77,18 @@ def pick(sweep: Sweep, words: str) -> Trial:
         raise UsageError(
             "this sweep has no times", fix="set sweep.speed=estimated, engine or measured", where="--pick"
         )
-    if name == "max-ms":
+    if name == "min-sqnr":
+        fitting = _quiet(sweep, limit)
+    elif name == "max-ms":
         fitting = [trial for trial in sweep.pareto if _ms(trial) <= limit][::-1]
     else:
         least = _least(sweep, limit) if name == "max-drop" else limit
         fitting = [trial for trial in sweep.pareto if _accuracy(trial) >= least]
     if not fitting:
         raise UsageError(
-            f"no Pareto point meets {words!r}", fix="loosen the limit, or search more", where="--pick"
+            f"no {'trial' if name == 'min-sqnr' else 'Pareto point'} meets {words!r}",
+            fix="loosen the limit, or search more",
+            where="--pick",
         )
     return fitting[0]
 
@@ -98,20 +104,43 @@ def limit_of(words: str) -> tuple[str, float]:
         limit = float(text)
     except ValueError:
         limit = math.nan
-    if math.isnan(limit) or name not in {"max-drop", "min-accuracy", "max-ms"}:
+    if math.isnan(limit) or name not in _LIMITS:
         raise UsageError(
             f"{words!r} is no limit",
-            fix="write 'max-drop 0.5', 'min-accuracy 70' or 'max-ms 1.5'",
+            fix="write 'max-drop 0.5', 'min-accuracy 70', 'min-sqnr 30' or 'max-ms 1.5'",
             where="--pick",
         )
     return name, limit
+
+
+def _quiet(sweep: Sweep, least: float) -> list[Trial]:
+    """The trials with at least so much SQNR, fastest first; of equally fast ones the quietest.
+
+    Raises:
+        UsageError: the sweep is of a time when trials did not say it.
+    """
+    known = [(level, trial) for trial in sweep.trials if (level := _sqnr(sweep, trial)) is not None]
+    if not known and any(trial.outcome is not None for trial in sweep.trials):
+        raise UsageError(
+            "no trial of this sweep says its SQNR", fix="sweep again, into another folder", where="--pick"
+        )
+    known.sort(key=lambda entry: (_ms(entry[1]), -entry[0], entry[1].number))
+    return [trial for level, trial in known if level >= least]
+
+
+def _sqnr(sweep: Sweep, trial: Trial) -> float | None:
+    if trial.outcome is None:
+        return None
+    return trial.outcome.accuracy if sweep.metric == "sqnr_db" else trial.outcome.sqnr_db
 
 
 def _least(sweep: Sweep, drop: float) -> float:
     if sweep.reference is None:
         raise UsageError(
             f"{sweep.metric} has no value for the float model",
-            fix="write 'min-accuracy 30' instead",
+            fix="write 'min-sqnr 30' instead"
+            if sweep.metric == "sqnr_db"
+            else "write 'min-accuracy 30' instead",
             where="--pick",
         )
     return sweep.reference - drop
