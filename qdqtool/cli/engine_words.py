@@ -40,15 +40,14 @@ def summary(view: EngineView, shown: int) -> list[str]:
 def difference(found: EngineDiff) -> Iterator[str]:
     """Two engines side by side, the outcome in a sentence, and the causes, the largest first."""
     width = 3 + max(12, len(found.left.name), len(found.right.name))
-    totals = (found.left, found.right)
     rows: list[tuple[str, object, object]] = [
         ("kernels", found.left.kernels, found.right.kernels),
         ("compute", found.left.compute, found.right.compute),
         ("of these INT8", found.left.int8, found.right.int8),
     ]
     for name in sorted({*found.left.others, *found.right.others}):
-        left, right = (side.others.get(name, 0) for side in totals)
-        rows.append((computing_in(name).replace("in ", "of these ", 1), left, right))
+        counts = (found.left.others.get(name, 0), found.right.others.get(name, 0))
+        rows.append((computing_in(name).replace("in ", "of these ", 1), *counts))
     rows += [
         ("conversions", found.left.conversions, found.right.conversions),
         ("bytes, recorded", found.left.bytes, found.right.bytes),
@@ -56,8 +55,8 @@ def difference(found: EngineDiff) -> Iterator[str]:
     ]
     first = max(16, *(len(title) + 1 for title, _, _ in rows))
     yield f"{'':<{first}}{found.left.name:>{width}}{found.right.name:>{width}}"
-    for title, left, right in rows:
-        yield f"{title:<{first}}{cell(left):>{width}}{cell(right):>{width}}"
+    for title, ours, theirs in rows:
+        yield f"{title:<{first}}{cell(ours):>{width}}{cell(theirs):>{width}}"
     yield _outcome(found)
     yield from (f"- {cause.text}" for cause in found.causes)
     yield from (f"note: {note}" for note in found.notes)

@@ -48,7 +48,7 @@ class QuantizedWeight(nn.Module):
         self.register_buffer("_places", places, persistent=False)
         back = None if places is None else torch.argsort(places.flatten(), stable=True)
         # The zeros come first; behind them stands the place of every element, in the layer's order.
-        back = None if back is None else back[back.numel() - layer.weight.numel() :]  # type: ignore[operator]
+        back = None if back is None else back[back.numel() - layer.weight.numel() :]
         self.register_buffer("_back", back, persistent=False)
         self.layer = layer
         if owner:
