@@ -67,7 +67,7 @@ def pick(sweep: Sweep, words: str) -> Trial:
         sweep: a finished sweep.
         words: "max-drop 0.5": the fastest point that loses at most 0.5 against the float model;
             "min-accuracy 70": the fastest with at least 70; "max-ms 1.5": the most accurate within 1.5 ms;
-            "min-sqnr 30": the fastest of all trials whose outputs keep 30 dB, which need not be a Pareto point of another metric.
+            "min-sqnr 30": the fastest of all trials with at least that SQNR, which need not be a Pareto point of another metric.
 
     Raises:
         UsageError: not such a limit, or no point meets it.
