@@ -26,6 +26,8 @@ from qdqtool.io.json_files import canonical
 
 KIND: Final = "histograms"
 SCHEMA: Final = 1
+EQUALIZED: Final = "histograms.equalized.npz"
+"""In a run folder, those of the network that `weights.equalize: auto` has equalized."""
 _NUMBERS: Final = {
     "exponent": (int, type(None)),
     "low": (float,),
@@ -109,6 +111,12 @@ def load_histograms(path: Path) -> Histograms:
         span=Span(**about["span"]),
         identity=about["identity"],
     )
+
+
+def fitting_histograms(run: Path) -> Path:
+    """Where the histograms of the network are that the table of a run folder is for."""
+    equalized = run / EQUALIZED
+    return equalized if equalized.is_file() else run / "histograms.npz"
 
 
 def merged(parts: Iterable[Mapping[str, Histogram]]) -> dict[str, Histogram]:

@@ -12,10 +12,13 @@ from qdqtool.core.findings import Finding
 from qdqtool.core.quant_format import INT8, NamedFormat, QuantFormat
 from qdqtool.core.showing import Shown
 from qdqtool.core.weights import WeightChanges
+from qdqtool.core.wording import listed
 from qdqtool.plugins import Registry
 
 CALIBRATORS: Final = Registry(package="calibrators.methods")
 """Every way to choose a range from a histogram; each is a `calibrators.Calibrator`."""
+_TOLD: Final = 4
+"""Constants that are named in a sentence."""
 INT8_LEVELS = float(INT8.qmax)
 """Largest magnitude of symmetric INT8: scale = amax / 127."""
 
@@ -73,6 +76,27 @@ class NodeShift:
     shift: tuple[float, ...]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Equalized:
+    """Channels that were scaled by constants on both sides of a tensor.
+
+    Attributes:
+        way: as `weights.equalize` names it.
+        constants: names of the constants that changed, sorted.
+        gain_db: how much signal to noise the network's outputs gained; None where nobody measured it.
+    """
+
+    way: str
+    constants: tuple[str, ...]
+    gain_db: float | None = None
+
+    @property
+    def told(self) -> str:
+        """It in words."""
+        gain = "" if self.gain_db is None else f"{self.gain_db:+.1f} dB at the output, "
+        return f"equalized: {gain}{self.way}, by {listed(self.constants, _TOLD)}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class CalibrationTable(Shown):
     """One range per tensor, sorted by name.
@@ -85,6 +109,7 @@ class CalibrationTable(Shown):
         shifts: bias corrections in graph order; empty where none was asked for.
         findings: ranges that will cost accuracy, in graph order.
         weights: constants that calibration changed; None where it changed none.
+        equalized: which channels were scaled, and what that gained; None where none were.
         weights_digest: SHA-256 of the file beside calibration.json that holds them; "" without one.
     """
 
@@ -94,6 +119,7 @@ class CalibrationTable(Shown):
     source: str = ""
     shifts: tuple[NodeShift, ...] = ()
     findings: tuple[Finding, ...] = ()
+    equalized: Annotated[Equalized | None, Field(exclude_if=lambda value: value is None)] = None
     weights: Annotated[WeightChanges | None, _InMemory, Field(exclude=True)] = field(
         default=None, repr=False, compare=False
     )

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -32,6 +34,10 @@ _CHANNELWISE: Final = HOMOGENEOUS | AVERAGE_POOLS | MAXIMUM_POOLS
 _SWEEPS: Final = 20
 _SETTLED: Final = 1e-3
 """Relative change of factors below which equalization of layers that follow each other has come to rest."""
+TAIL: Final = 4.0
+"""Standard deviations that the largest of many values reaches."""
+_LEVELS: Final = 127
+"""Largest magnitude of symmetric INT8."""
 _WIDEST: Final = 2.0**16
 """A factor beyond it, or below its inverse, would move a channel that never fires into the numbers that FP16 lacks."""
 
@@ -43,7 +49,8 @@ class Scalable:
     Attributes:
         tensor: its name.
         channels: how many.
-        divided: constants in front of it with their channel axis, which take 1 / factor; () where none can.
+        divided: constants in front of it with their channel axis, which take 1 / factor: the first multiplies, the others are
+            added. () where none can.
         weight: the one of them that is the weight of a layer with few bits; "" where there is none.
         readers: layers that read it, all with weights of their own.
     """
@@ -72,9 +79,9 @@ def cross_layer(view: GraphView, among: Iterable[Scalable]) -> WeightChanges:
         for one in chosen:
             axis = dict(one.divided)[one.weight]
             before = _ranges(_value(view, values, one.weight), axis)
-            after = _behind(view, values, one)
+            after = behind(view, one, values)
             factors = _bounded(np.sqrt(before / np.where(after > 0, after, 1)), (before > 0) & (after > 0))
-            _scale(view, values, one, factors)
+            rescaled(view, values, one, factors)
             largest = max(largest, float(np.abs(np.log(factors)).max()))
         if largest < _SETTLED:
             break
@@ -86,7 +93,7 @@ def scaled(view: GraphView, factors: Mapping[Scalable, Factors]) -> WeightChange
     values: dict[str, NDArray[Any]] = {}
     inputs: list[ScaledInput] = []
     for one, each in factors.items():
-        _scale(view, values, one, each)
+        rescaled(view, values, one, each)
         if not one.divided:
             told = tuple(float(np.float32(1 / factor)) for factor in each)
             inputs.append(
@@ -115,9 +122,77 @@ def protection(energy: NDArray[Any], strength: float) -> Factors:
     return _bounded(root / _middle(root, fires), fires)
 
 
-def behind(view: GraphView, one: Scalable) -> NDArray[np.float64]:
-    """Largest magnitude of what each channel is multiplied with."""
-    return _behind(view, {}, one)
+def behind(
+    view: GraphView, one: Scalable, values: Mapping[str, NDArray[Any]] = MappingProxyType({})
+) -> NDArray[np.float64]:
+    """Largest magnitude of what each channel is multiplied with; `values` are constants that have changed."""
+    found = [_ranges(_value(view, values, r.weight), _read_axis(r)) for r in one.readers]
+    largest: NDArray[np.float64] = np.max(found, axis=0)
+    return largest
+
+
+def read_energy(
+    view: GraphView, one: Scalable, values: Mapping[str, NDArray[Any]] = MappingProxyType({})
+) -> NDArray[np.float64]:
+    """Sum of the squares of what each channel is multiplied with."""
+    found = [_energy(_value(view, values, r.weight), _read_axis(r)) for r in one.readers]
+    summed: NDArray[np.float64] = np.sum(found, axis=0)
+    return summed
+
+
+def largest_in_front(view: GraphView, one: Scalable) -> NDArray[np.float64]:
+    """About how large each channel becomes, up to a factor that all share, by the constants in front of it.
+
+    What a layer reads is taken for independent, of mean square 1, and so is what a normalization gives.
+    """
+    (name, axis), *added = one.divided
+    found = TAIL * np.sqrt(_energy(_value(view, {}, name), axis))
+    for each, _ in added:
+        found += np.abs(_value(view, {}, each))
+    return found
+
+
+def rescaled(view: GraphView, values: dict[str, NDArray[Any]], one: Scalable, factors: Factors) -> None:
+    """Divide a tensor by these factors in the constants around it; in place, of the originals where `values` has none."""
+    changes = [(name, axis, 1 / factors) for name, axis in one.divided]
+    changes += [(reader.weight, _read_axis(reader), factors) for reader in one.readers]
+    for name, axis, by in changes:
+        old = _value(view, values, name)
+        spread = by.reshape([-1 if dim == axis else 1 for dim in range(old.ndim)])
+        values[name] = (old.astype(np.float64) * spread).astype(old.dtype)
+
+
+def weight_noise(
+    view: GraphView,
+    one: Scalable,
+    factors: Factors,
+    energy: Factors,
+    values: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+) -> float:
+    """Mean energy that rounding to 8 bits with a scale per output adds behind the layers, once they are scaled.
+
+    Args:
+        view: the graph.
+        one: the tensor.
+        factors: by which the weights are multiplied, one per channel.
+        energy: mean square of each channel before it is divided.
+        values: constants that have changed.
+    """
+    total = 0.0
+    for reader in one.readers:
+        axis, groups = _read_axis(reader), reader.reading.groups
+        value = np.moveaxis(np.asarray(_value(view, values, reader.weight), np.float32), axis, 0)
+        spread = factors.astype(np.float32).reshape([-1, *([1] * (value.ndim - 1))])
+        taps = prod(reader.reading.kernel)
+        rest = energy / factors**2
+        if groups > 1:  # each output reads one channel
+            steps = _ranges(value * spread, 0) / _LEVELS
+            total += taps * float((steps**2 * rest).sum()) / 12
+            continue
+        place = reader.output_axis if reader.output_axis > axis else reader.output_axis + 1
+        steps = _ranges(value * spread, place) / _LEVELS
+        total += taps * float((steps**2).sum()) * float(rest.sum()) / 12
+    return total
 
 
 def _scalable(view: GraphView, tensor: str) -> Scalable | None:
@@ -160,14 +235,17 @@ def _source(view: GraphView, tensor: str, channels: int, *, of_pictures: bool) -
             if bool(layer.reading.kernel) != of_pictures:
                 return ()  # its channels are another axis
             own = _own(view, [(layer.weight, layer.output_axis), *_bias(node)], channels, layer)
-            return (*divided, *own) if own else ()
+            return (*own, *divided) if own else ()
         if node.op == "LayerNormalization" and not of_pictures:
             names = [(name, 0) for name in node.inputs[1:3] if name]
             own = _vectors(view, names, channels)
-            return (*divided, *own) if own else ()
+            return (*own, *divided) if own else ()
         side = _constant_side(view, node, channels) if not of_pictures else None
         if node.op == "Mul" and side is not None:
-            return (*divided, (node.inputs[side], 0))
+            return ((node.inputs[side], 0), *divided)
+        if node.op == "Mul":
+            own = _of_gated(view, node, channels, of_pictures=of_pictures)
+            return (*own, *divided) if own else ()
         if node.op == "Add" and side is not None:
             divided.append((node.inputs[side], 0))
             tensor = node.inputs[1 - side]
@@ -177,6 +255,18 @@ def _source(view: GraphView, tensor: str, channels: int, *, of_pictures: bool) -
             return ()
         if view.is_output(tensor) or len(view.uses(tensor)) != 1:
             return ()
+    return ()
+
+
+def _of_gated(
+    view: GraphView, node: Node, channels: int, *, of_pictures: bool
+) -> tuple[tuple[str, int], ...]:
+    """The constants in front of one factor of a product of two computed tensors, as in gated layers: scaling one is enough."""
+    for name in node.inputs:
+        if not view.is_output(name) and len(view.uses(name)) == 1:
+            own = _source(view, name, channels, of_pictures=of_pictures)
+            if own:
+                return own
     return ()
 
 
@@ -224,23 +314,15 @@ def _ranges(value: NDArray[Any], axis: int) -> NDArray[np.float64]:
     return found
 
 
-def _behind(view: GraphView, values: Mapping[str, NDArray[Any]], one: Scalable) -> NDArray[np.float64]:
-    found = [_ranges(_value(view, values, r.weight), _read_axis(r)) for r in one.readers]
-    largest: NDArray[np.float64] = np.max(found, axis=0)
-    return largest
+def _energy(value: NDArray[Any], axis: int) -> NDArray[np.float64]:
+    """Sum of squares for each place along the axis."""
+    rows = np.asarray(np.moveaxis(value, axis, 0).reshape(value.shape[axis], -1), np.float32)
+    found: NDArray[np.float64] = np.einsum("ij,ij->i", rows, rows).astype(np.float64)
+    return found
 
 
 def _read_axis(reader: Product) -> int:
     return reader.input_axis if reader.reading.groups == 1 else 0
-
-
-def _scale(view: GraphView, values: dict[str, NDArray[Any]], one: Scalable, factors: Factors) -> None:
-    changes = [(name, axis, 1 / factors) for name, axis in one.divided]
-    changes += [(reader.weight, _read_axis(reader), factors) for reader in one.readers]
-    for name, axis, by in changes:
-        old = _value(view, values, name)
-        spread = by.reshape([-1 if dim == axis else 1 for dim in range(old.ndim)])
-        values[name] = (old.astype(np.float64) * spread).astype(old.dtype)
 
 
 def _middle(values: NDArray[Any], fires: NDArray[np.bool_]) -> float:

@@ -66,10 +66,16 @@ class CalibrationRequest:
 
 
 class Calibration:
-    """One order in progress; the model is opened once."""
+    """One order in progress; the model is opened once.
+
+    Attributes:
+        request: the order.
+        histograms: of the network that each table of `tables` is for, which may have been equalized, by method.
+    """
 
     def __init__(self, request: CalibrationRequest) -> None:
         self.request = request
+        self.histograms: dict[str, Histograms] = {}
         self._seen: FloatPass | None = None
 
     @cached_property
@@ -95,7 +101,7 @@ class Calibration:
 
     @cached_property
     def changes(self) -> WeightChanges | None:
-        """Equalized channels; None where the recipe asks for none, or without samples."""
+        """Channels equalized by the way that the recipe names; None where it names none, or without samples."""
         if not self.request.samples:
             return None
         return equalization(self.model, self.placement, self.request.recipe, self.samples)
@@ -204,7 +210,9 @@ class Calibration:
             samples=self.samples if self.request.samples else None,
             seen=self._seen,
         )
-        return final_tables(request, methods)
+        made = final_tables(request, methods)
+        self.histograms = {method: one.histograms for method, one in made.items()}
+        return {method: one.table for method, one in made.items()}
 
     def table(self, on_progress: OnProgress | None = None) -> CalibrationTable:
         """What the recipe's method makes of one pass over the samples, with findings.

@@ -29,7 +29,7 @@ from qdqtool.calibration.table import Constants, constants, groups, make_table, 
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Sample, SampleSource
-from qdqtool.core.recipe import InsertOptions, Recipe
+from qdqtool.core.recipe import AUTO, InsertOptions, Recipe
 from qdqtool.core.sensitivity import CauseKind, Cure, NoiseCause, Sensitivity
 from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.instrumented.noise_parts import (
@@ -310,7 +310,7 @@ class _Cures:
     def _equalized(self) -> Iterator[Cure]:
         """Both ways, calibrated on the samples that judge, as is what they are compared with."""
         recipe = self._origin.recipe
-        if recipe.weights.equalize != "none":
+        if self._origin.table.equalized is not None or recipe.weights.equalize not in {"none", AUTO}:
             return
         before: Candidate | None = None
         for way in ("cross-layer", "smooth"):

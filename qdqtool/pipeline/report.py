@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from qdqtool.calibration.histograms import load_histograms
+from qdqtool.calibration.histograms import fitting_histograms, load_histograms
 from qdqtool.core import kinds
 from qdqtool.core.artefacts import Artefact
 from qdqtool.core.report import Report
@@ -28,7 +28,7 @@ def read_material(run: Path) -> Material:
     inserted = _read(run / "insertion.json", kinds.INSERTION)
     built = _read(run / "build.json", kinds.BUILD)
     engine = _read(run / "layers.json", kinds.ENGINE)
-    histograms = run / "histograms.npz"
+    histograms = fitting_histograms(run)
     return Material(
         model_name=prepared.model if prepared else run.resolve().name,
         placement=_read(run / "placement.json", kinds.PLACEMENT),

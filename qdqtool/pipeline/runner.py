@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from qdqtool._version import __version__
+from qdqtool.calibration.histograms import EQUALIZED
 from qdqtool.core.kinds import REPORT
+from qdqtool.core.recipe import AUTO
 from qdqtool.core.report import Report
 from qdqtool.io.files import digest_file, write_text
 from qdqtool.io.json_files import canonical
@@ -58,11 +60,11 @@ def _samples(work: RunContext) -> Mapping[str, str]:
 
 
 def _collected(work: RunContext) -> Mapping[str, str]:
-    """Equalization is judged with ranges and biases; without it no option of calibration matters yet."""
+    """Equalization by a way that the recipe names comes first; without it no option of calibration matters yet."""
     recipe = work.recipe
-    if recipe.weights.equalize == "none":
+    if recipe.weights.equalize in {"none", AUTO}:
         return _samples(work)
-    options = [recipe.calibrate.model_dump(mode="json"), recipe.weights.equalize, recipe.insert.types]
+    options = [recipe.weight_ranges, recipe.weights.equalize, recipe.insert.model_dump(mode="json")]
     return {**_samples(work), "equalized": canonical(options)}
 
 
@@ -123,7 +125,7 @@ LINE = (
         act=steps.calibrate,
         reads=("model.prepared.onnx", "placement.json", "histograms.npz"),
         writes=("calibration.json",),
-        may_write=("calibration.weights.npz",),
+        may_write=("calibration.weights.npz", EQUALIZED),
         obeys=("calibrate", "weights", "insert"),
         outside=_calibrated,
     ),

@@ -10,7 +10,7 @@ from pathlib import Path
 from qdqtool.accuracy.run_store import Journal
 from qdqtool.accuracy.sensitivity import SensitivityOptions, Subject, sensitivity
 from qdqtool.accuracy.trials import TrialRunner
-from qdqtool.calibration.histograms import load_histograms
+from qdqtool.calibration.histograms import fitting_histograms, load_histograms
 from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.core.calibration import NodeShift
 from qdqtool.core.kinds import CALIBRATION, PLACEMENT, SENSITIVITY
@@ -160,7 +160,7 @@ def _quantized(request: SensitivityRequest, on_step: OnStep) -> _Quantized:
             prepared=calibration.model,
             placement=calibration.placement,
             table=table,
-            histograms=histograms,
+            histograms=calibration.histograms[method],
             recipe=request.recipe,
         ),
     )
@@ -171,7 +171,7 @@ def _of_run(request: SensitivityRequest, model: Model) -> _Quantized:
     folder = request.model.parent
     table = CALIBRATION.read(folder / "calibration.json")
     prepared, placement, histograms = (
-        folder / name for name in ("model.prepared.onnx", "placement.json", "histograms.npz")
+        folder / name for name in ("model.prepared.onnx", "placement.json", fitting_histograms(folder).name)
     )
     if not prepared.is_file():
         return _Quantized(model=model, shifts=table.shifts)

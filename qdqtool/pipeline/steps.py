@@ -15,7 +15,8 @@ from qdqtool.backends.ort import open_runner
 from qdqtool.backends.shapes import parse_shapes, profiles
 from qdqtool.buildlog import read as read_log
 from qdqtool.calibration.collect import Collection, activations
-from qdqtool.calibration.histograms import Histograms, load_histograms, save_histograms
+from qdqtool.calibration.collect import collect as collect_histograms
+from qdqtool.calibration.histograms import EQUALIZED, Histograms, load_histograms, save_histograms
 from qdqtool.calibration.span import Span
 from qdqtool.calibration.table import constants, formats_of, make_table
 from qdqtool.core.build import BuildProgress, BuildRequest, InputProfile
@@ -37,6 +38,7 @@ from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.preparation import Insertion, Preparation
 from qdqtool.core.protocols import Builder
 from qdqtool.core.quant_format import INT8
+from qdqtool.core.recipe import AUTO
 from qdqtool.core.weights import WeightChanges
 from qdqtool.core.weights_file import load_weights, save_weights
 from qdqtool.engine.read import read as read_layers
@@ -45,7 +47,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save, weight_bytes
 from qdqtool.graph.preparation.prepare import prepare as prepare_model
-from qdqtool.graph.qdq.changes import with_changes
+from qdqtool.graph.qdq.changes import unrounded, with_changes
 from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.io.files import digest_file, write_text
@@ -109,7 +111,7 @@ def equalized(work: RunContext, placement: Placement) -> WeightChanges | None:
     path = work.path("equalization.npz")
     path.unlink(missing_ok=True)
     model = work.model("model.prepared.onnx")
-    changes = equalization(model, placement, work.recipe, work.samples, work.listener.progressed)
+    changes = equalization(model, placement, work.recipe, work.samples)
     if changes:
         save_weights(path, changes)
     return changes
@@ -141,6 +143,7 @@ def calibrate(work: RunContext) -> Measured:
     """Choose a range for every tensor: activations from histograms, weights from their values; correct biases."""
     placement = PLACEMENT.read(work.path("placement.json"))
     model = work.model("model.prepared.onnx")
+    work.path(EQUALIZED).unlink(missing_ok=True)
     table = _given_table(work, placement) or _chosen_table(work, placement, model)
     found = lost_channels(model, placement, table, work.samples)
     CALIBRATION.write(work.path("calibration.json"), replace(table, findings=found))
@@ -166,10 +169,7 @@ def _given_table(work: RunContext, placement: Placement) -> CalibrationTable | N
     if any(formats[name] == INT8 for name in lacking):
         return None
     if lacking:
-        view = work.model("model.prepared.onnx").view
-        fresh = make_table(
-            load_histograms(work.path("histograms.npz")), placement, view, work.recipe.calibrate
-        )
+        fresh = _own_ranges(work, placement, known)
         taken |= {name: entry for name, entry in fresh.by_tensor().items() if name in lacking}
     others = {decision.slot.node for decision in placement.quantized if decision.tensor in lacking}
     nodes = {decision.slot.node for decision in placement.quantized} - others
@@ -183,6 +183,16 @@ def _given_table(work: RunContext, placement: Placement) -> CalibrationTable | N
         shifts=tuple(entry for entry in known.shifts if entry.node in nodes),
         weights=changes,
     )
+
+
+def _own_ranges(work: RunContext, placement: Placement, known: CalibrationTable) -> CalibrationTable:
+    """What the recipe's calibrator alone makes of the network that a table is for, which may be equalized."""
+    model = unrounded(work.model("model.prepared.onnx"), known)
+    if known.equalized is not None and known.equalized.way == AUTO:
+        histograms = collect_histograms(model, placement, work.samples)
+    else:
+        histograms = load_histograms(work.path("histograms.npz"))
+    return make_table(histograms, placement, model.view, work.recipe.calibrate)
 
 
 def _chosen_table(work: RunContext, placement: Placement, model: Model) -> CalibrationTable:
@@ -200,7 +210,10 @@ def _chosen_table(work: RunContext, placement: Placement, model: Model) -> Calib
         recipe=work.recipe,
         samples=work.samples,
     )
-    return final_tables(request, [method], work.listener.progressed)[method]
+    made = final_tables(request, [method], work.listener.progressed)[method]
+    if made.histograms is not histograms:
+        save_histograms(work.path(EQUALIZED), made.histograms)
+    return made.table
 
 
 def insert(work: RunContext) -> Measured:

@@ -19,12 +19,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from qdqtool.calibration.collect import collect
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.moments import SAMPLES
 from qdqtool.calibration.noise_shares import weight_share
 from qdqtool.calibration.rounding import GPTQ, layers_of, round_weights
-from qdqtool.calibration.table import Constants, groups, make_tables
-from qdqtool.core.calibration import CalibrationTable
+from qdqtool.calibration.table import Constants, constants, groups, make_tables
+from qdqtool.core.calibration import CalibrationTable, Equalized
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import AUTO, CalibrationOptions, Recipe
@@ -34,12 +35,14 @@ from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.pipeline.auto import Judged, choose
 from qdqtool.pipeline.bias import correct_biases, shifted
+from qdqtool.pipeline.outliers import SAMPLES as OUTLIER_SAMPLES
+from qdqtool.pipeline.outliers import relieved, suspects
 from qdqtool.pipeline.trial import Budget, FloatPass, Reference, Trial, fitting_numbers, others
 
-ROUNDING_GAIN_DB: Final = 0.3
-"""What rounding must gain at the outputs: it ties the weights to the samples, and less is within their chance."""
+GAIN_DB: Final = 0.3
+"""What rounding or equalizing must gain at the outputs: it ties weights to the samples, and less is within their chance."""
 _FEWEST: Final = 8
-"""Samples below which a choice between roundings would be chance."""
+"""Samples below which a choice by the outputs would be chance."""
 
 _MOST_OF_IT: Final = 0.5
 """Share of the weights in the noise from which rounding is tried."""
@@ -61,7 +64,7 @@ class TableRequest:
         histograms: of the model with `changes`.
         known: ranges of weights with `changes`, and bounds.
         recipe: methods and rounding.
-        changes: equalization; None where there was none.
+        changes: equalization by the way that the recipe names; None where it names none.
         samples: calibration samples; None where histograms were merged without any.
         seen: what the collection kept of the samples that judge; None where it kept nothing.
     """
@@ -76,10 +79,18 @@ class TableRequest:
     seen: FloatPass | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FinalTable:
+    """A table, and the histograms of the network that it is for: others than were given where `auto` equalized it."""
+
+    table: CalibrationTable
+    histograms: Histograms
+
+
 def final_tables(
     request: TableRequest, methods: Sequence[str], on_progress: OnProgress | None = None
-) -> dict[str, CalibrationTable]:
-    """One table per calibrator or `auto`, weights rounded and biases corrected as the recipe says.
+) -> dict[str, FinalTable]:
+    """One table per calibrator or `auto`, weights rounded, biases corrected and channels equalized as the recipe says.
 
     Without samples weights are rounded to the nearest, biases stay, and `auto` takes each tensor's own best calibrator, as
     it does on random samples.
@@ -92,16 +103,76 @@ def final_tables(
     return {method: _final(request, method, on_progress) for method in methods}
 
 
-def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -> CalibrationTable:
+def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -> FinalTable:
     options = request.recipe.calibrate.model_copy(update={"method": method})
     maker = _Maker(request, options, on_progress)
+    way = request.recipe.weights.equalize
     if request.samples is None:
-        return replace(maker.plain(), weights=request.changes)
+        table = maker.plain()
+        made = _with_changes(table, request.changes, way) if request.changes else table
+        return FinalTable(table=made, histograms=request.histograms)
     table = maker.table(request.samples)
     if request.changes:
-        rounded = table.weights.rounded if table.weights else {}
-        table = replace(table, weights=request.changes.rounding(rounded))
-    return table
+        table = _with_changes(table, request.changes, way)
+    elif way == AUTO:
+        return _equalized_if_better(request, table, options, on_progress)
+    return FinalTable(table=table, histograms=request.histograms)
+
+
+def _with_changes(
+    table: CalibrationTable, changes: WeightChanges, way: str, gain_db: float | None = None
+) -> CalibrationTable:
+    """The table of an equalized network for the network as it was given."""
+    names = (*changes.values, *(one.tensor for one in changes.scaled))
+    told = Equalized(
+        way=way, constants=tuple(sorted(names)), gain_db=None if gain_db is None else round(gain_db, 2)
+    )
+    rounded = table.weights.rounded if table.weights else {}
+    return replace(table, weights=changes.rounding(rounded), equalized=told)
+
+
+def _equalized_if_better(
+    request: TableRequest,
+    plain: CalibrationTable,
+    options: CalibrationOptions,
+    on_progress: OnProgress | None,
+) -> FinalTable:
+    """The table of the network without its outlier channels, where it has any and the outputs gain more than 0.3 dB.
+
+    Both tables are judged as they are, on the samples that judge calibrators, and the gain must show on both halves.
+    """
+    kept = FinalTable(table=plain, histograms=request.histograms)
+    model, placement, samples = request.model, request.placement, request.samples
+    assert samples is not None
+    if not samples.meaningful or len(samples) <= _FEWEST or weight_bytes(model) >= SINGLE_FILE_LIMIT:
+        return kept
+    chosen = suspects(model, placement, plain, request.histograms)
+    if not chosen:
+        return kept
+    changes = relieved(model, chosen, plain, others(model.view, samples, OUTLIER_SAMPLES))
+    if not changes:
+        return kept
+    changed = with_changes(model, changes)
+    histograms = collect(changed, placement, samples)
+    after = replace(
+        request,
+        model=changed,
+        histograms=histograms,
+        known=constants(placement, changed.view, request.recipe.weight_ranges),
+        seen=None,
+    )
+    table = _Maker(after, options, on_progress).table(samples)
+    budget = Budget(on_progress=on_progress)
+    reference = Reference(model, samples, budget, bias=options.bias == "correct")
+    trial = Trial(model, placement, plain, reference, budget)
+    judges = trial.at_once()
+    before = trial.candidate("", plain, judges)
+    found = Trial(changed, placement, table, reference.of(changed), Budget()).candidate("", table, judges)
+    gain = found.decibel - before.decibel
+    is_chance = any(one >= two for one, two in zip(found.halves, before.halves, strict=True))
+    if gain <= GAIN_DB or is_chance:
+        return kept
+    return FinalTable(table=_with_changes(table, changes, AUTO, gain), histograms=histograms)
 
 
 class _Maker:
@@ -171,7 +242,7 @@ class _Maker:
         after, plain = best.on(unseen), nearest.best.on(unseen)
         gain = best.decibel - nearest.best.decibel
         is_chance = any(one >= two for one, two in zip(after.halves, plain.halves, strict=True))
-        if gain <= ROUNDING_GAIN_DB or is_chance:
+        if gain <= GAIN_DB or is_chance:
             return nearest
         return replace(nearest, table=_with_gain(table, gain), best=best, trial=trial)
 

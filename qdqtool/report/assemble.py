@@ -241,6 +241,7 @@ def _notes(material: Material) -> tuple[str, ...]:
         *material.notes,
         *(material.placement.notes if material.placement else ()),
         *((_RANDOM,) if table and not table.meaningful else ()),
+        *((table.equalized.told,) if table and table.equalized else ()),
         *((_PROXY,) if build and build.builder == "rtx" else ()),
         *(build.warnings if build else ()),
         *(_unread(material.engine) if material.engine else ()),

@@ -73,7 +73,8 @@ def quantize(
     for finding in table.findings:
         words = f"{finding.code} {finding.subject}: {finding.reason}; {finding.fix}"
         stderr().print(escaped(words), style="yellow", markup=False, highlight=False)
-    for note in made.notes:
+    told = (table.equalized.told,) if table.equalized else ()
+    for note in (*told, *made.notes):
         stderr().print(escaped(f"note: {note}"), markup=False, highlight=False)
     if as_json:
         sys.stdout.write(CALIBRATION.dump(table))

@@ -13,6 +13,7 @@ from pathlib import Path
 from qdqtool.backends.flags import split_flags
 from qdqtool.backends.shapes import parse_shapes, profiles
 from qdqtool.buildlog import read as read_log
+from qdqtool.calibration.histograms import EQUALIZED
 from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.core.build import BuildRequest, InputProfile
 from qdqtool.core.conversion import DynamicRangeReport
@@ -49,7 +50,7 @@ from qdqtool.pipeline.folder import RunFolder
 from qdqtool.pipeline.random_shapes import opener, shaped, shapes_of
 from qdqtool.pipeline.request import NullProgress, RunRequest
 
-_COPIED = ("preparation.json", "histograms.npz", "recipe.yaml")
+_COPIED = ("preparation.json", "histograms.npz", EQUALIZED, "recipe.yaml")
 _BUILDS = ".builds"
 _BUILT = ("engine.plan", "build.log", "layers.txt", "model.retried.onnx")
 

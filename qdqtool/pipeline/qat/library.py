@@ -18,7 +18,7 @@ from qdqtool.backends.torch_qat.ranks import from_first, gathered
 from qdqtool.calibration.samples import sample_objects
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
-from qdqtool.core.recipe import Recipe, WeightOptions
+from qdqtool.core.recipe import AUTO, Recipe, WeightOptions
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
@@ -68,8 +68,8 @@ def _for_training(recipe: Recipe) -> Recipe:
 
     A table with rounded weights or scaled channels would put those of before the training into the exported model.
     """
-    plain = WeightOptions(rounding="mse" if recipe.weights.rounding == "mse" else "nearest")
-    if recipe.weights.rounds_by_outputs or recipe.weights.equalize != "none":
+    plain = WeightOptions(rounding="mse" if recipe.weights.rounding == "mse" else "nearest", equalize="none")
+    if recipe.weights.rounds_by_outputs or recipe.weights.equalize not in {"none", AUTO}:
         _LOGGER.warning(
             "weights.rounding=%s and weights.equalize=%s are for calibration alone: training goes without",
             recipe.weights.rounding,
