@@ -123,19 +123,28 @@ def protection(energy: NDArray[Any], strength: float) -> Factors:
 
 
 def behind(
-    view: GraphView, one: Scalable, values: Mapping[str, NDArray[Any]] = MappingProxyType({})
+    view: GraphView,
+    one: Scalable,
+    values: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+    most: int | None = None,
 ) -> NDArray[np.float64]:
-    """Largest magnitude of what each channel is multiplied with; `values` are constants that have changed."""
-    found = [_ranges(_value(view, values, r.weight), _read_axis(r)) for r in one.readers]
+    """Largest magnitude of what each channel is multiplied with, for all outputs or about `most` of them.
+
+    `values` are constants that have changed.
+    """
+    found = [np.abs(_rows(view, values, r, most)).max(axis=1).astype(np.float64) for r in one.readers]
     largest: NDArray[np.float64] = np.max(found, axis=0)
     return largest
 
 
 def read_energy(
-    view: GraphView, one: Scalable, values: Mapping[str, NDArray[Any]] = MappingProxyType({})
+    view: GraphView,
+    one: Scalable,
+    values: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+    most: int | None = None,
 ) -> NDArray[np.float64]:
-    """Sum of the squares of what each channel is multiplied with."""
-    found = [_energy(_value(view, values, r.weight), _read_axis(r)) for r in one.readers]
+    """Sum of the squares of what each channel is multiplied with, as `behind`."""
+    found = [_energy(_rows(view, values, r, most)) for r in one.readers]
     summed: NDArray[np.float64] = np.sum(found, axis=0)
     return summed
 
@@ -146,7 +155,8 @@ def largest_in_front(view: GraphView, one: Scalable) -> NDArray[np.float64]:
     What a layer reads is taken for independent, of mean square 1, and so is what a normalization gives.
     """
     (name, axis), *added = one.divided
-    found = TAIL * np.sqrt(_energy(_value(view, {}, name), axis))
+    value = np.moveaxis(_value(view, {}, name), axis, 0)
+    found = TAIL * np.sqrt(_energy(np.asarray(value.reshape(len(value), -1), np.float32)))
     for each, _ in added:
         found += np.abs(_value(view, {}, each))
     return found
@@ -314,9 +324,19 @@ def _ranges(value: NDArray[Any], axis: int) -> NDArray[np.float64]:
     return found
 
 
-def _energy(value: NDArray[Any], axis: int) -> NDArray[np.float64]:
-    """Sum of squares for each place along the axis."""
-    rows = np.asarray(np.moveaxis(value, axis, 0).reshape(value.shape[axis], -1), np.float32)
+def _rows(
+    view: GraphView, values: Mapping[str, NDArray[Any]], reader: Product, most: int | None
+) -> NDArray[np.float32]:
+    """What each channel is multiplied with, (channels, weights), for all outputs or about so many."""
+    axis = _read_axis(reader)
+    value = np.moveaxis(_value(view, values, reader.weight), axis, 0)
+    if most is not None and reader.reading.groups == 1:
+        value = value[:, :: max(1, value.shape[1] // most)]
+    return np.asarray(value.reshape(len(value), -1), np.float32)
+
+
+def _energy(rows: NDArray[np.float32]) -> NDArray[np.float64]:
+    """The sum of squares of each row."""
     found: NDArray[np.float64] = np.einsum("ij,ij->i", rows, rows).astype(np.float64)
     return found
 

@@ -58,6 +58,8 @@ _FORETOLD: Final = 10 ** (7 / 10)
 networks without outlier channels reached and what made ones with channels four times larger than the others did."""
 _STEPS: Final = 2.0
 """Steps below which half of a tensor's values lie in a network with outlier channels; in the others they lie higher."""
+_OUTPUTS: Final = 32
+"""Outputs of a layer that tell how much each channel counts, while a large network is looked through."""
 _STRENGTHS: Final = (0.3, 0.5, 0.7, 1.0)
 """Shares of the channels' spread that go into the weights."""
 
@@ -107,24 +109,30 @@ def relieved(
 
 
 def _is_foretold(model: Model, one: Scalable, seen: Histogram, reach: float) -> bool:
-    likely = largest_in_front(model.view, one)
-    top = likely.max(initial=0)
+    front = largest_in_front(model.view, one)
+    top = front.max(initial=0)
     if not np.isfinite(top) or top <= 0:
         return False
-    peaks = likely * (seen.amax / top)
-    return _best(model, one, _Channels(peaks=peaks, energy=(peaks / TAIL) ** 2), reach, {}) is not None
+    peaks = front * (seen.amax / top)
+    likely = _Channels(peaks=peaks, energy=(peaks / TAIL) ** 2)
+    return _best(model, one, likely, reach, {}, _OUTPUTS) is not None
 
 
 def _best(
-    model: Model, one: Scalable, seen: _Channels, reach: float, values: Mapping[str, NDArray[Any]]
+    model: Model,
+    one: Scalable,
+    seen: _Channels,
+    reach: float,
+    values: Mapping[str, NDArray[Any]],
+    most: int | None = None,
 ) -> Floats | None:
     """The factors with the least noise behind a tensor whose range then is its largest value; None where they gain too little.
 
-    The comparison is with the range that it has now.
+    The comparison is with the range that it has now. With `most`, about so many outputs of each layer tell what it reads.
     """
     view, peaks = model.view, seen.peaks
-    read = np.where(peaks > 0, read_energy(view, one, values), 0.0)
-    weights = behind(view, one, values)
+    read = np.where(peaks > 0, read_energy(view, one, values, most), 0.0)
+    weights = behind(view, one, values, most)
 
     def of_values(factors: Floats, amax: float) -> float:
         return float((read * factors**2).sum()) * (amax / INT8_LEVELS) ** 2 / 12
