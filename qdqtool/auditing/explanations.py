@@ -58,10 +58,10 @@ class Said:
     def _of_rule(
         self, name: str, rule: Rule, evidence: NodeEvidence, known: Mapping[str, Explanation]
     ) -> Iterator[Explanation]:
-        if rule.explain is not None:
-            yield from self._book.asked(name, partial(rule.explain, evidence))
-        elif rule.code in known:
+        if rule.code in known:
             yield known[rule.code]
+        elif rule.explain is not None:
+            yield from self._book.asked(name, partial(rule.explain, evidence))
 
     @cached_property
     def _violations(self) -> dict[tuple[str, str], list[tuple[Target, Violation]]]:

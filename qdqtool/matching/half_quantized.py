@@ -35,8 +35,21 @@ def half_quantized(flow: Flow, target: Target, *, alone: bool = False) -> Iterat
     for product in found:
         bare = [factor for factor in product.factors if not factor.quantized]
         stored = product.weights_alone
-        if len(bare) == 1 and (stored is None or _is_half(product, stored, target, others=others or alone)):
+        if len(bare) != 1 or _reads_unequal_branches(flow, product.node, bare[0].index):
+            continue  # the rule concat tells it
+        if stored is None or _is_half(product, stored, target, others=others or alone):
             yield product, bare[0]
+
+
+def scales_of_branches(flow: Flow, concat: Node) -> int:
+    """How many different scales the branches of a Concat have; 0 where one of them is float."""
+    pairs = [flow.origins.get(tensor) for tensor in concat.inputs]
+    return 0 if None in pairs else len({pair.scale for pair in pairs if pair is not None})
+
+
+def _reads_unequal_branches(flow: Flow, node: Node, index: int) -> bool:
+    maker = flow.view.producer(node.inputs[index])
+    return maker is not None and maker.op == "Concat" and scales_of_branches(flow, maker) > 1
 
 
 def _is_half(product: Product, stored: Factor, target: Target, *, others: bool) -> bool:

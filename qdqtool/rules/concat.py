@@ -34,8 +34,8 @@ from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.scales import a_step_above
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, feeding, scale_of
-from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
+from qdqtool.matching.half_quantized import scales_of_branches
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import PRODUCTS
 
@@ -60,17 +60,17 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Tie]:
 def check(flow: Flow, _target: Target) -> Iterator[Violation]:
     """Concats of INT8 branches with more than one scale."""
     for node in match(flow.view):
-        pairs = [flow.origins.get(tensor) for tensor in node.inputs]
-        scales = {pair.scale for pair in pairs if pair is not None}
-        if len(scales) < 2 or None in pairs:
+        scales = scales_of_branches(flow, node)
+        if scales < 2:
             continue
         layers = [reader.name for reader in flow.readers(node.outputs[0]) if reader.op in PRODUCTS]
         yield Violation(
             node=node.name,
-            reason=f"its {counted(len(pairs), 'branch has', 'branches have')} {counted(len(scales), 'different scale')}",
+            reason=f"the branches of {node.name} have {counted(scales, 'different scale')}",
             effect=f"{', '.join(layers)} runs in float" if layers else "branches are quantized twice",
             fix="give all branches one scale; `qdqtool repair` takes the largest",
             severity=None if layers else Severity.INFO,
+            products=tuple(layers),
         )
 
 
@@ -112,19 +112,6 @@ def _families(context: RepairContext) -> list[list[QdqPair]]:
         whole = list({pair.quantize: pair for pair in merged}.values())
         family |= {pair.quantize or "": whole for pair in whole}
     return list({id(members): members for members in family.values()}.values())
-
-
-def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """A Concat of differently scaled branches with no Q/DQ behind it."""
-    for operand in evidence.activations:
-        found = evidence.concat(operand)
-        if found is not None:
-            name = found[0].name
-            yield Explanation(
-                reason=f"its input comes from {name!r}, whose branches are quantized with scales of their own "
-                "and which no Q/DQ follows",
-                fix=f"put Q/DQ between {name!r} and this node, or give its branches one shared scale",
-            )
 
 
 _NAMED = 3
@@ -187,5 +174,4 @@ PLUGIN = Rule(
     check=check,
     fix=fix,
     candidates=candidates,
-    explain=explain,
 )

@@ -28,6 +28,7 @@ from qdqtool.core.quant_format import FLOAT, FORMATS, INT8
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.matching.asked import arithmetic_word
 from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal
 from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
@@ -47,7 +48,8 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
     for product, missing in half_quantized(flow, target):
         node, stored = product.node, product.weights_alone
         what = "its weights have" if missing.fixed else f"its input {missing.index} has"
-        fix = f"put Q/DQ on {node.inputs[missing.index]}, or take it off the other input"
+        both = f"{arithmetic_word(product.asked)} needs both"
+        fix = f"put Q/DQ on {node.inputs[missing.index]} as well ({both}), or take it off the other input"
         if INT8.name in product.asked:
             samples = "" if missing.fixed else " --samples DATA"
             fix += f"; `qdqtool repair{samples}` does the first"
@@ -92,31 +94,22 @@ def _quantized(context: RepairContext, name: str, index: int) -> Change | None:
 
 
 def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """What has no Q/DQ: one of two activations, all of them, or the weight."""
+    """What has no Q/DQ beyond the halves of `check`: all factors, or the one beside stored weights."""
     bare = [operand for operand in evidence.activations if not operand.quantized]
-    if 0 < len(bare) < len(evidence.activations):
-        yield Explanation(
-            reason=f"only one of the matrices it multiplies is quantized; {evidence.node.inputs[bare[0].index]!r} is float",
-            fix=f"put Q/DQ on input {bare[0].index} as well, or take it off both",
-        )
-    if bare and len(bare) == len(evidence.activations) and not any(map(evidence.concat, bare)):
+    several = "s" * (len(bare) > 1)
+    if bare:
         numbers = " and ".join(str(operand.index) for operand in bare)
-        several = len(bare) > 1
         extra = "; its quantized weight is dequantized in every inference" if _is_computed(evidence) else ""
         measured = "; `qdqtool repair --samples DATA` does" if evidence.any_quantized else ""
         yield Explanation(
-            reason=f"no Q/DQ in front of its activation{'s' * several}{extra}",
-            fix=f"put Q/DQ on input{'s' * several} {numbers}{f': {evidence.arithmetic} needs all of them' * several}{measured}",
+            reason=f"no Q/DQ in front of its activation{several}{extra}",
+            fix=f"put Q/DQ on input{several} {numbers}{f': {evidence.arithmetic} needs all of them' if several else ''}{measured}",
         )
-    back = (
-        "; its quantized activation is turned back to float" if len(bare) < len(evidence.activations) else ""
-    )
     for operand in evidence.weights if evidence.activations else ():
         if not operand.quantized:
             yield Explanation(
-                reason=f"no Q/DQ on its weight{back}",
-                fix=f"put Q/DQ on input {operand.index} as well: {evidence.arithmetic} needs both"
-                + ("; `qdqtool repair` does" if evidence.any_quantized and not bare else ""),
+                reason="no Q/DQ on its weight",
+                fix=f"put Q/DQ on input {operand.index} as well: {evidence.arithmetic} needs both",
             )
 
 

@@ -52,7 +52,7 @@ PLACEMENT_CASES = (
     _says("T6", "Q/DQ on both branches of a residual rounds twice", "127", "residual_both"),
     _says("T7", "a pair between Conv and Relu is one rounding more", "126", "pair_before_relu"),
     _says("T8", "Concat branches of two scales are quantized twice", "125", "concat_other_scales"),
-    _says("T8", "without Q/DQ behind it the next Conv is float", "125 120", "concat_other_scales_bare"),
+    _says("T8", "without Q/DQ behind it the next Conv is float", "125", "concat_other_scales_bare"),
     _says("T9", "one pair behind a Concat is enough", "", "concat_pair_behind concat_same_scale"),
     _says("T10", "a depthwise Conv is INT8", "", "depthwise depthwise_swish"),
     _says("T10", "left float between INT8 layers it costs kernels", "134", "depthwise_float"),

@@ -240,7 +240,7 @@ class TestCommand:
         assert run(["lint", str(path), "--ignore", "QDQ101=for DLA"]) == 0
 
     def test_sarif_names_rules_nodes_and_suppressions(self, tmp_path):
-        path = models.save(GRAPHS["concat_other_scales_bare"](), tmp_path)
+        path = models.save(GRAPHS["relu_behind_pair"](), tmp_path)
         out = tmp_path / "lint.sarif"
         run(["lint", str(path), "--sarif", str(out), "--ignore", "QDQ120=known"])
         log = json.loads(out.read_text())
@@ -249,8 +249,8 @@ class TestCommand:
         for result in log["runs"][0]["results"]:
             assert driver["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
         shown = {r["ruleId"]: r for r in log["runs"][0]["results"]}
-        assert shown["QDQ125"]["level"] == "warning"
-        assert shown["QDQ125"]["locations"][0]["logicalLocations"][0]["name"] == "cat"
+        assert shown["QDQ133"]["level"] == "warning"
+        assert shown["QDQ133"]["locations"][0]["logicalLocations"][0]["name"] == "relu"
         assert shown["QDQ120"]["suppressions"][0]["justification"] == "known"
 
     @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ CASES: dict[str, tuple[set[str], tuple[Claim, ...]]] = {
     "concat_same_scale": (CLEAN, (int8("c3"),)),
     "concat_other_scales": ({"concat"}, (int8("c3"), more_roundings_than("concat_same_scale"))),
     "concat_same_scale_bare": (CLEAN, (int8("c3"),)),
-    "concat_other_scales_bare": ({"concat", "half_quantized"}, (floats("c3"), int8("c1", "c2"))),
+    "concat_other_scales_bare": ({"concat"}, (floats("c3"), int8("c1", "c2"))),
     "concat_pair_behind": (CLEAN, (int8("c3"), as_many_kernels_as("concat_same_scale"))),
     "residual_shortcut": (CLEAN, (int8("c2", "c3"),)),
     "residual_bare": ({"residual_add"}, (int8("c2", "c3"), writes(DType.INT8, DType.FLOAT32))),
