@@ -136,14 +136,16 @@ def int8_obstacle(view: GraphView, scores: Node, values: Node, target: Target) -
     """Why a builder has no fused INT8 kernel for an attention; "" where it has one or shapes are not known.
 
     Found by building with RTX 1.7.1: heads of 16, 32 and 64 with up to 512 tokens are fused, no others from 8 to 288,
-    and none between channels instead of tokens, whose result is turned back, unless several heads become a picture for
+    none whose values have another size than the queries, and none between channels instead of tokens, whose result is turned back, unless several heads become a picture for
     convolutions (heads of 16, 32 and 64, 16 to 256 pixels); for classic releases only the limit of tokens is known.
     """
     size, tokens = _head_size(view, scores), _tokens(view, scores)
-    if target.is_rtx and has_one_query(view, scores):
+    if target.is_rtx and has_one_query(view, scores, values):
         return "it has one query, for which the fused kernel multiplies floats, with Q/DQ and without"
     if target.is_rtx and size is not None and size not in _FUSED_HEADS:
         return f"its heads have size {size}, and only sizes {', '.join(map(str, _FUSED_HEADS))} are fused in INT8"
+    if target.is_rtx and (unequal := _unequal_sizes(view, scores, values)):
+        return f"{unequal} are fused in INT8"
     if target.is_rtx and _is_turned(view, values):
         return "its result is transposed along the last axis, and only results that stay in rows are fused in INT8"
     if tokens > _MOST_TOKENS:
@@ -158,38 +160,53 @@ def fp8_obstacle(view: GraphView, scores: Node, values: Node) -> str:
     31 keys and fewer never are, nor values of another size than queries, nor attention between channels; with a mask or
     bias and without, in FP16 and FP32, whatever reads the result.
     """
-    if has_one_query(view, scores):
+    if has_one_query(view, scores, values):
         return "it has one query, for which the fused kernel multiplies floats, with Q/DQ and without"
     keys = (view.info(scores.outputs[0]).shape or (None,))[-1]
     if isinstance(keys, int) and keys < _LEAST_FP8_KEYS:
         return f"it has {keys} keys, and only attentions of {_LEAST_FP8_KEYS} and more are fused in FP8"
-    size, made = _head_size(view, scores), (view.info(values.outputs[0]).shape or (None,))[-1]
-    if size is not None and isinstance(made, int) and size != made:
-        return f"its queries have size {size} and its values {made}, and only equal sizes are fused in FP8"
+    if unequal := _unequal_sizes(view, scores, values):
+        return f"{unequal} are fused in FP8"
     if _is_turned(view, values):
         return "its result is transposed along the last axis, and only results that stay in rows are fused in FP8"
     return ""
 
 
-def is_fused_as_float(view: GraphView, scores: Node, target: Target, float_type: str) -> bool:
+def is_fused_as_float(view: GraphView, scores: Node, values: Node, target: Target, float_type: str) -> bool:
     """Whether an attention without Q/DQ is one kernel, when the float part of the network has this type.
 
     RTX 1.7.1: in FP16 and BF16 with heads of 12 to 128 and 16 to 1024 tokens, with a position bias and without; never
     with heads of 8, and never in FP32 (256 builds of one block), except for one query, whose kernel (`_gemv_mha`) is
-    made in FP32 too (heads of 16, 48 and 64 with 64 tokens). Of classic TensorRT nothing else is known than that its
+    made in FP32 too (heads of 16, 48 and 64 with 64 tokens). Values of another size than the queries are never fused (FP16 for
+    SM86, SM89 and SM120, 16 to 256 tokens and one query: 16 of 16). Of classic TensorRT nothing else is known than that its
     float attention is fused, so it is believed to be.
     """
-    if not target.is_rtx or has_one_query(view, scores):
+    if not target.is_rtx:
+        return True
+    if _unequal_sizes(view, scores, values):
+        return False
+    if has_one_query(view, scores, values):
         return True
     half = float_type != "fp32" or view.info(scores.inputs[0]).dtype in {DType.FLOAT16, DType.BFLOAT16}
     size = _head_size(view, scores)
     return half and (size is None or size >= _LEAST_FLOAT_HEAD)
 
 
-def has_one_query(view: GraphView, scores: Node) -> bool:
-    """Whether an attention asks for one token only, as the class attention of vision transformers does."""
+def has_one_query(view: GraphView, scores: Node, values: Node) -> bool:
+    """Whether an attention asks for one token only, as the class attention of vision transformers does, in its one kernel.
+
+    There is none where values have another size than queries: such products are computed like any others.
+    """
     shape = view.info(scores.outputs[0]).shape or ()
-    return len(shape) > 1 and shape[-2] == 1
+    return len(shape) > 1 and shape[-2] == 1 and not _unequal_sizes(view, scores, values)
+
+
+def _unequal_sizes(view: GraphView, scores: Node, values: Node) -> str:
+    """Words for values of another size than queries; "" where they are equal or not known."""
+    size, made = _head_size(view, scores), (view.info(values.outputs[0]).shape or (None,))[-1]
+    if size is None or not isinstance(made, int) or size == made:
+        return ""
+    return f"its queries have size {size} and its values {made}, and only equal sizes"
 
 
 def _is_turned(view: GraphView, values: Node) -> bool:

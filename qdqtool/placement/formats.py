@@ -160,7 +160,7 @@ def replace_opinions(
 
 def _with_one_query(view: GraphView) -> frozenset[str]:
     """Both products of every attention with a single query."""
-    found = (pair for pair in attentions(view) if has_one_query(view, pair[0]))
+    found = (pair for pair in attentions(view) if has_one_query(view, *pair))
     return frozenset(node.name for pair in found for node in pair)
 
 

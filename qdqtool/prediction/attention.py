@@ -31,7 +31,7 @@ def whole_attentions(flow: Flow, precision: Mapping[str, DType]) -> Iterator[tup
         inner = (*_mask(view, between(view, scores, values)), scores, *between(view, scores, values), values)
         behind = [use.node for use in readers(view, values.outputs[0])]
         kinds = {precision.get(node.name, DType.UNKNOWN) for node in (scores, values)}
-        if has_one_query(flow.plain, plain[0]):
+        if has_one_query(flow.plain, *plain):
             before = [node for name in _inputs(scores, values) for node in _before(view, name)]
             yield (*before, *inner, *_behind(view, values))
         elif kinds == {DType.FLOAT8}:
@@ -43,7 +43,7 @@ def whole_attentions(flow: Flow, precision: Mapping[str, DType]) -> Iterator[tup
             if kept and not int8_obstacle(view, scores, values, Target()):
                 yield (*inner, *behind)
         elif not any(kind.is_quantized for kind in kinds) and is_fused_as_float(
-            view, scores, Target(), "fp32"
+            view, scores, values, Target(), "fp32"
         ):
             yield inner
 

@@ -8,9 +8,10 @@ The requests come from the MatMul rules; this rule binds them, all four or none,
 INT8 (the projection behind is quantized too), because the fused kernel hands INT8 on. The softmax result is part of it
 although rounding it costs some accuracy: without it the fusion falls apart.
 
-Heads of other sizes than 16, 32 and 64, more than 512 tokens, a result that no product reads and an attention between
-channels (its result is transposed along the last axis) have no fused INT8 kernel. Then it depends on the float part. In FP16 and BF16 the float attention is one kernel, so it stays float. In
-FP32 neither is fused, and the two products are quantized like any others.
+Heads of other sizes than 16, 32 and 64, values of another size than queries, more than 512 tokens, a result that no product
+reads and an attention between channels (its result is transposed along the last axis) have no fused INT8 kernel. Then it depends on the float part. In FP16 and BF16 the float attention is one kernel, so it stays float. In
+FP32 neither is fused, and the two products are quantized like any others; so they are where values have another size than
+queries, which no float kernel fuses either.
 
 One query, as in the class attention of vision transformers, has a fused kernel of its own (`_gemv_mha`), in FP32 too.
 It multiplies floats even where all four inputs have Q/DQ, so such an attention stays float. With FP8 it is so in FP16 too:
@@ -30,6 +31,8 @@ Between pixels, convolutions before and behind, 2 heads of 32 in FP16: 7 kernels
 pixels, 852 against 950 with 256; one head is not fused.
 FP8 for SM89 and SM120, 40 attentions: one kernel with heads of 8 to 256 and 32 to 1024 keys, with a mask or bias, for any reader
 of the result; several with 31 keys and fewer, with values of another size than queries, and between channels.
+Values of another size than queries, 16 to 128 against 16 to 64: two products and a kernel between them in all of 23 builds, INT8 and
+one query for SM86, FP8 for SM89, FP16 for SM86, SM89 and SM120, where equal sizes are one kernel.
 NVIDIA/TensorRT issue 3243 says of 8.x that all four inputs are needed, and 3724 that more than 512 tokens are not fused.
 """
 
@@ -75,10 +78,10 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond
                 reason="a half-quantized attention cannot be fused into one kernel",
                 requires=behind,
             )
-        elif is_fused_as_float(view, scores, options.builder, options.float_type):
+        elif is_fused_as_float(view, scores, values, options.builder, options.float_type):
             objection = f"{obstacle}: INT8 would take several kernels where the float attention is one"
             fix = f"{skipping('attention', options)} quantizes the two products without fusing them"
-            if has_one_query(view, scores):
+            if has_one_query(view, scores, values):
                 fix = "nothing to do: with Q/DQ its kernel multiplies floats too"
             for node in (scores, values):
                 yield from veto(node, objection, fix)
@@ -99,12 +102,12 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
     for scores, values in attentions(view):
         inputs = [(node, index) for node in (scores, values) for index in (0, 1)]
         bare = [f"{node.name}[{index}]" for node, index in inputs if not is_int8(flow.origin(node, index))]
-        float_is_one = is_fused_as_float(view, scores, target, "fp32")
+        float_is_one = is_fused_as_float(view, scores, values, target, "fp32")
         in_fp8 = any(
             pair is not None and pair.dtype is DType.FLOAT8
             for pair in (flow.origin(node, index) for node, index in inputs)
         )
-        if has_one_query(view, scores) and target.is_rtx and (in_fp8 or len(bare) < len(inputs)):
+        if has_one_query(view, scores, values) and target.is_rtx and (in_fp8 or len(bare) < len(inputs)):
             yield Violation(
                 node=scores.name,
                 reason=f"its attention has Q/DQ, but {int8_obstacle(view, scores, values, target)}",

@@ -11,7 +11,13 @@ from onnx import TensorProto, helper
 
 from qdqtool.core.target import Target
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.matching.patterns import attentions, int8_obstacle
+from qdqtool.matching.patterns import (
+    attentions,
+    fp8_obstacle,
+    has_one_query,
+    int8_obstacle,
+    is_fused_as_float,
+)
 from qdqtool.prediction.run import predict
 from tests.audit.graphs import Quantized
 from tests.models import save
@@ -100,6 +106,49 @@ def test_an_attention_between_channels_has_no_fused_int8_kernel(tmp_path: Path) 
         scores, values = next(iter(attentions(view)))
         obstacle = int8_obstacle(view, scores, values, Target())
         assert ("transposed along the last axis" in obstacle) is between_channels
+
+
+def of_sizes(size: int, made: int, rows: int) -> onnx.ModelProto:
+    """A float attention in FP16 with heads of `size` whose values have another size."""
+    s, tokens = Quantized(), 64
+    q, k, v = (
+        s.node(
+            "Exp", [s.input(name, [1, HEADS, *shape], TensorProto.FLOAT16)], f"{name}_exp", name=f"{name}_e"
+        )
+        for name, shape in (("q", (rows, size)), ("k", (size, tokens)), ("v", (tokens, made)))
+    )
+    scores = s.node("MatMul", [q, k], "scores_y", name="scores")
+    probs = s.node("Softmax", [scores], "probs", name="softmax", axis=-1)
+    y = s.node("MatMul", [probs, v], "values_y", name="values")
+    s.output(s.node("Exp", [y], "y", name="last"), [1, HEADS, rows, made], TensorProto.FLOAT16)
+    return s.model()
+
+
+SIZES = [
+    (size, made, rows) for size, made in ((16, 16), (16, 32), (64, 32), (32, 64)) for rows in (1, 48, 64)
+]
+
+
+@pytest.mark.parametrize(("size", "made", "rows"), SIZES)
+def test_values_of_another_size_than_queries_have_no_attention_in_one_kernel(
+    size: int, made: int, rows: int, tmp_path: Path
+) -> None:
+    model = load(save(of_sizes(size, made, rows), tmp_path))
+    pair = next(iter(attentions(model.view)))
+    assert is_fused_as_float(model.view, *pair, Target(), "fp16") is (size == made)
+    assert has_one_query(model.view, *pair) is (size == made and rows == 1)
+    assert ("only equal sizes are fused" in int8_obstacle(model.view, *pair, Target())) is (size != made)
+    assert ("only equal sizes are fused" in fp8_obstacle(model.view, *pair)) is (size != made)
+    told = [{"scores", "values"} & set(layer.nodes) for layer in predict(model).layers]
+    assert ({"scores", "values"} in told) is (size == made)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "made", "rows"), SIZES)
+def test_the_builder_has_no_such_kernel_either(size: int, made: int, rows: int) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    names = [kernel.name for kernel in build(of_sizes(size, made, rows)).kernels]
+    assert any("_mha_" in name for name in names) is (size == made), names
 
 
 def between_pixels(heads: int, size: int = 32, side: int = 8) -> onnx.ModelProto:
