@@ -32,6 +32,7 @@ from qdqtool.prediction.normalizations import normalizations
 from qdqtool.prediction.qkv import split_products
 from qdqtool.prediction.shuffles import shuffles
 from qdqtool.prediction.sums import Axes, axes, is_row, is_scalar_product, is_written_out, shrinks
+from qdqtool.prediction.totals import behind_total
 from qdqtool.trt.ops import (
     CONVOLUTIONS,
     FP4_DYNAMIC,
@@ -80,6 +81,7 @@ class RtxPlan:
         self._members: list[list[str]] = []
         self._named_again: dict[str, list[str]] = {}
         self._named_before: dict[str, list[str]] = {}
+        self._staying: frozenset[str] = frozenset()
         self._place_products()
         self._place_rest()
         self._members.extend([name] for name in ordered_scales(flow, precision))
@@ -289,13 +291,19 @@ class RtxPlan:
 
     def _levels(self) -> dict[str, int]:
         """How many products, pools and changes of the axes of sums are on the longest way to each node between them."""
+        view = self._flow.view
         first = self._counted(frozenset())
-        self._cuts = cuts(self._flow.view, first)
-        ending = self._cuts.ends | {
-            node.name
-            for node in self._flow.view.nodes
-            if shrinks(self._flow.view, node) and self._shares(node, first)
-        }
+        self._cuts = cuts(view, first)
+        totals = [
+            node
+            for node in view.nodes
+            if shrinks(view, node) and (node.name in self._cuts.ends or self._shares(node, first))
+        ]
+        for behind in (behind_total(view, node, first) for node in totals):
+            self._staying |= behind.staying
+            for reader in behind.readers:
+                self._named_again.setdefault(reader, list(behind.again))
+        ending = self._cuts.ends | {node.name for node in totals} | self._staying
         return self._counted(ending) if ending else first
 
     def _counted(self, ending: frozenset[str]) -> dict[str, int]:
@@ -308,6 +316,7 @@ class RtxPlan:
         for node in self._flow.view.nodes:
             makers = [maker for tensor in node.inputs if (maker := self._maker(node, tensor)) is not None]
             start = max((depth.get(maker.name, 0) for maker in makers), default=0)
+            start -= node.name in self._staying  # in the kernel that ends with it
             before = {summed.get(maker.name, ()) for maker in makers if depth.get(maker.name) == start} - {()}
             own = axes(self._flow.view, node)
             if own and before - {own}:

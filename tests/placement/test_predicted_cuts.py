@@ -421,7 +421,42 @@ def shuffled(units: int, op: str) -> Quantized:
     return s
 
 
+def shared_mean(behind: str, end: str) -> Quantized:
+    """A mean of pixels that a second convolution reads too, and what is computed of it for a product or an output."""
+    s, y = convolved()
+    y = s.node("Tanh", [y], "act_y", name="act")
+    x = s.node("GlobalAveragePool", [y], "mean_y", name="mean")
+    half, root, one = (s.constant(f"c{value}", np.array(value, np.float32)) for value in (0.5, 0.7071, 1.0))
+    if behind == "Gelu in five":
+        curve = s.node("Erf", [s.node("Mul", [x, root], "root_y", name="root")], "erf_y", name="erf")
+        x = s.node("Mul", [x, s.node("Add", [curve, one], "one_y", name="one")], "gelu_y", name="gelu")
+        x = s.node("Mul", [x, half], "half_y", name="half")
+    elif behind == "Swish":
+        x = s.node("Mul", [x, s.node("Sigmoid", [x], "gate_y", name="gate")], "swish_y", name="swish")
+    elif behind == "square, Relu":
+        x = s.node("Relu", [s.node("Mul", [x, x], "square_y", name="square")], "relu_y", name="relu")
+    elif behind == "Relu, square":
+        x = s.node("Relu", [x], "relu_y", name="relu")
+        x = s.node("Mul", [x, x], "square_y", name="square")
+    else:
+        x = s.node(behind, [x], "behind_y", name="behind")
+    y = s.qconv("second", y, channels=(32, 32))
+    if end == "product":
+        y = s.node("Mul", [y, x], "scaled_y", name="scaled")
+    elif end == "Q":
+        s.output(s.qconv("small", x, channels=(32, 32), kernel=1), [1, 32, 1, 1])
+    else:
+        s.output(x, [1, 32, 1, 1])
+    s.output(s.qconv("last", y, channels=(32, 32)), [1, 32, 8, 8])
+    return s
+
+
 CASES = {
+    **{
+        f"mean read twice, {behind}, {end}": shared_mean(behind, end)
+        for behind in ("Relu", "Gelu in five", "Swish", "square, Relu", "Relu, square", "Gelu", "Mish")
+        for end in ("product", "Q", "output")
+    },
     **{f"shuffled {units} times, Split": shuffled(units, "Split") for units in (2, 4, 5, 8)},
     "shuffled 6 times, Gather": shuffled(6, "Gather"),
     "shuffled 8 times, Slice": shuffled(8, "Slice"),
@@ -474,7 +509,7 @@ CASES = {
     "average of 5x5": pooled(5),
 }
 
-NEWER = {"8 groups, one operator"}
+NEWER = {name for name in CASES if name == "8 groups, one operator" or "Gelu," in name or "Mish," in name}
 
 
 def shortcut_of_the_input(*, shared: bool = False) -> Sketch:
