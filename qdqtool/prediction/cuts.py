@@ -42,6 +42,7 @@ from qdqtool.trt.ops import (
     MATRIX_PRODUCTS,
     NORMALIZES,
     PICKING,
+    POINTWISE,
     QDQ,
     QUANTIZE,
     REARRANGING,
@@ -91,6 +92,9 @@ def cuts(view: GraphView, level: Levels) -> Cuts:
             continue
         if axes(view, node):
             long = _is_long(view, node)
+            if node.op in NORMALIZES and _is_summed_across(view, node, level):
+                ends.add(node.name)
+                shared.add(node.name)
             if long or _leaves_rows(view, node, level):
                 ends.add(node.name)
                 if node.op in NORMALIZES:
@@ -121,6 +125,21 @@ def _meets_others(view: GraphView, total: Node) -> bool:
     own = axes(view, total)
     behind = [axes(view, use.node) for use in view.uses(total.outputs[0])]
     return total.op == "ReduceL2" and any(found not in {(), own} for found in behind)
+
+
+def _is_summed_across(view: GraphView, total: Node, level: Levels) -> bool:
+    """Whether a sum along other axes comes next behind a normalization: the kernel of that sum normalizes."""
+    own, here = axes(view, total), level[total.name]
+    waiting, seen = [total], {total.name}
+    while waiting and len(seen) < _FARTHEST:
+        for use in (use for tensor in waiting.pop(0).outputs for use in view.uses(tensor)):
+            node, at = use.node, level.get(use.node.name, -1)
+            if at == here + 1 and axes(view, node) not in {(), own}:
+                return True
+            if node.name not in seen and node.op in POINTWISE and at in {here, here + 1}:
+                seen.add(node.name)
+                waiting.append(node)
+    return False
 
 
 def _row(view: GraphView, node: Node) -> int:
@@ -225,14 +244,23 @@ def _is_apart(view: GraphView, node: Node, level: Levels) -> bool:
         return False
     if node.op in PICKING:
         sizes = {_size(view, part) for part in node.outputs}
+        summed = max(_size(view, total.inputs[0]) for total in _sums(view, behind))
+        if len(sizes) == 1 and joins and summed >= _size(view, node.inputs[0]):
+            return False  # joined with the other parts again
         return len(sizes) > 1 or max(sizes) * _SMALL_PART <= _size(view, node.inputs[0])
     if node.op in RESAMPLING:
         return joins or not _is_reshaped(view, node, level)
     if _ends_resampling(view, node, level):
         return True
-    if node.op != "Transpose" or _size(view, node.outputs[0]) < _LARGE_TRANSPOSE:
+    if node.op != "Transpose" or _size(view, node.outputs[0]) < _LARGE_TRANSPOSE or _keeps_rows(node):
         return False
     return joins or not (keeps_order(view, node) and _is_added(view, node))
+
+
+def _keeps_rows(transpose: Node) -> bool:
+    """Whether a Transpose leaves the last axis where it is: a sum along rows reads whole pieces of them."""
+    order = list(transpose.attribute("perm", ()))
+    return bool(order) and order[-1] == len(order) - 1
 
 
 def _sums(view: GraphView, nodes: tuple[Node, ...]) -> tuple[Node, ...]:

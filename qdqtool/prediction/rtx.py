@@ -32,7 +32,7 @@ from qdqtool.prediction.normalizations import normalizations
 from qdqtool.prediction.qkv import split_products
 from qdqtool.prediction.shuffles import shuffles
 from qdqtool.prediction.sums import Axes, axes, is_row, is_scalar_product, is_written_out, shrinks
-from qdqtool.prediction.totals import behind_total
+from qdqtool.prediction.totals import behind_total, is_rounded_apart
 from qdqtool.trt.ops import (
     CONVOLUTIONS,
     FP4_DYNAMIC,
@@ -207,32 +207,12 @@ class RtxPlan:
         return {reader: first.get(names[-1], -1) for reader, names in self._named_again.items()}
 
     def _rounded_apart(self, level: dict[str, int]) -> set[str]:
-        """The Q of a convolution behind a sum that leaves fewer values: the kernel of the sum only scales for it."""
+        """The Q behind sums whose kernel only scales for it."""
         return {
             node.name
             for node in self._flow.view.nodes
-            if node.op == QUANTIZE and node.name in level and self._is_behind_sum(node, level)
+            if node.op == QUANTIZE and node.name in level and is_rounded_apart(self._flow.view, node, level)
         }
-
-    def _is_behind_sum(self, node: Node, level: dict[str, int]) -> bool:
-        view = self._flow.view
-        read = [
-            use.node
-            for dequantize in view.uses(node.outputs[0])
-            for use in view.uses(dequantize.node.outputs[0])
-        ]
-        if not any(reader.op in CONVOLUTIONS for reader in read):
-            return False
-        maker = self._flow.view.producer(node.inputs[0])
-        for _ in range(_CHAIN):
-            if maker is None or level.get(maker.name) != level[node.name]:
-                return False
-            if shrinks(view, maker):
-                return True
-            if maker.op not in POINTWISE:
-                return False
-            maker = self._flow.view.producer(maker.inputs[0])
-        return False
 
     def _is_behind_row(self, node: Node) -> bool:
         """Whether a float product of one row makes what a Q rounds: its kernel adds up products, and rounds nothing."""

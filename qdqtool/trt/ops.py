@@ -220,6 +220,10 @@ WRITTEN_AS = {
     "STFT": "what pads the recording, its frames and what sums them are kernels of their own",
 }
 """What RTX 1.7.1 makes of operators whose parts are kernels of their own."""
+GELU_NODES = ("Mul", "Erf", "Add", "Mul", "Mul")
+"""A Gelu as exporters write it: its constant factor comes first or last, and a division is a factor."""
+WRITTEN_AS_FORKS = frozenset({"Gelu", "Mish"})
+"""Activations of which RTX 1.7.1 makes several operators that read the input more than once; those with a gate are one."""
 LAST_IN_KERNEL = frozenset({"ArgMax", "ArgMin", "TopK"})
 """Operators behind which another kernel begins in RTX 1.7.1."""
 NOT_TOUCHING = PRODUCTS | OWN_KERNELS | {"Add", "Concat"}

@@ -451,7 +451,55 @@ def shared_mean(behind: str, end: str) -> Quantized:
     return s
 
 
+def mean_of_tokens(total: Callable[..., str] | None, axis: int) -> Quantized:
+    """The mean of all tokens or of each, perhaps of normalized ones."""
+    s = Quantized()
+    y = s.qmatmul("first", s.input("x", [4, ROWS, WIDTH]), shape=(WIDTH, WIDTH))
+    y = s.node("Relu", [y], "act_y", name="act")
+    y = total(s, y) if total else y
+    y = s.node("ReduceMean", [y], "all_y", name="all", axes=[axis], keepdims=0)
+    size = ROWS if axis == 2 else WIDTH
+    s.output(s.qmatmul("last", y, shape=(size, WIDTH)), [4, WIDTH])
+    return s
+
+
+def windows(inner: int) -> Quantized:
+    """Many rows in pieces of `inner` values find another order, and are normalized."""
+    s, rows = Quantized(), 2304
+    y = s.qmatmul("first", s.input("x", [1, rows, WIDTH]), shape=(WIDTH, WIDTH))
+    y = s.node("Add", [y, s.weight("bias_w", WIDTH)], "bias_y", name="bias")
+    y = s.node(
+        "Reshape", [y, integers(s, "pieces", 1, rows, WIDTH // inner, inner)], "pieces_y", name="apart"
+    )
+    y = s.node("Transpose", [y], "t_y", name="t", perm=[0, 2, 1, 3])
+    y = s.node("Reshape", [y, integers(s, "rows", 1, rows, WIDTH)], "rows_y", name="together")
+    s.output(s.qmatmul("last", normalized(s, y), shape=(WIDTH, WIDTH)), [1, rows, WIDTH])
+    return s
+
+
+def rolled(taken: int) -> Quantized:
+    """The first rows come behind all others, and all are normalized."""
+    s = Quantized()
+    y = s.qmatmul("first", s.input("x", [1, 64, WIDTH]), shape=(WIDTH, WIDTH))
+    y = s.node("Add", [y, s.input("r", [1, 64, WIDTH])], "sum", name="add")
+    zero, middle, end, axis = (integers(s, f"i{value}", value) for value in (0, taken, 64, 1))
+    parts = [
+        s.node("Slice", [y, *ends, axis], f"{name}_y", name=name)
+        for name, ends in (("rest", (middle, end)), ("few", (zero, middle)))
+    ]
+    y = s.node("Concat", parts, "cat_y", name="cat", axis=1)
+    s.output(s.qmatmul("last", normalized(s, y), shape=(WIDTH, WIDTH)), [1, 64, WIDTH])
+    return s
+
+
 CASES = {
+    **{
+        f"mean along {axis} {'behind ' + total.__name__ if total else 'alone'}": mean_of_tokens(total, axis)
+        for axis in (1, 2)
+        for total in (None, normalized, softmax, length)
+    },
+    **{f"windows of {inner}": windows(inner) for inner in (1, 32)},
+    "rolled by a 21st": rolled(3),
     **{
         f"mean read twice, {behind}, {end}": shared_mean(behind, end)
         for behind in ("Relu", "Gelu in five", "Swish", "square, Relu", "Relu, square", "Gelu", "Mish")
