@@ -34,8 +34,6 @@ from tests.fuzz.readers import READERS  # noqa: E402
 from tests.fuzz.worker import Finding, Fuzzer  # noqa: E402
 
 KINDS = ("crashes", "internal_errors", "over_memory", "hangs")
-KEPT = 10
-"""Inputs of a kind that are kept of a reader for the same reason."""
 
 
 def main() -> int:
@@ -86,11 +84,9 @@ def fuzz(fuzzer: Fuzzer, asked: argparse.Namespace) -> dict[str, int]:
     end = float("inf") if asked.seconds is None else time.monotonic() + asked.seconds
     count = 1 << 60 if asked.inputs is None else asked.inputs
     counts = Counter[str]()
-    reasons = Counter[tuple[str, str]]()
     for found in fuzzer.findings(range(asked.first, asked.first + count), end):
         counts[found.kind] += 1
-        reasons[found.kind, found.why] += 1
-        if reasons[found.kind, found.why] <= KEPT:
+        if found.alone is not None:
             keep(fuzzer, found, asked)
     return {"inputs": fuzzer.inputs, **{kind: counts[kind] for kind in KINDS}}
 

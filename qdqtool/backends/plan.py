@@ -12,7 +12,7 @@ from pathlib import Path
 
 from qdqtool.backends.releases import Release
 from qdqtool.errors import InputFileError
-from qdqtool.io.files import unreadable
+from qdqtool.io.files import require_file, unreadable
 
 # Bytes in front of a plan that hold its magic number and its versions.
 _HEADER = 32
@@ -42,6 +42,7 @@ def read_plan(path: Path) -> Plan:
     Raises:
         InputFileError: missing, no engine, or cut short.
     """
+    require_file(path)
     try:
         size = path.stat().st_size
         with path.open("rb") as stream:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qdqtool.cli.screen import stderr, wide
-from qdqtool.core.memory import allowed
+from qdqtool.io.memory import allowed
 from qdqtool.redact import redacted
 
 if TYPE_CHECKING:

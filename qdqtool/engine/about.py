@@ -18,6 +18,7 @@ from qdqtool.core.wording import counted
 from qdqtool.engine.outputs import outputs_of
 from qdqtool.engine.times import spans_of
 from qdqtool.errors import InputFileError
+from qdqtool.io.json_files import parsed
 from qdqtool.io.text import text_of
 
 
@@ -50,7 +51,7 @@ def about(path: Path) -> About:
         InputFileError: unreadable, or in none of the known forms.
     """
     try:
-        value = json.loads(text_of(path))
+        value = parsed(text_of(path), str(path))
     except (ValueError, RecursionError) as error:
         raise _unknown(path) from error
     for form, read in _FORMS.items():

@@ -8,7 +8,6 @@ Multiprocessors, clocks and bandwidths are those of the datasheets named with ea
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -18,6 +17,7 @@ from typing import Any
 from qdqtool.core.explore import Device
 from qdqtool.engine.profiles.numbers import number
 from qdqtool.errors import InputFileError, UsageError
+from qdqtool.io.json_files import parsed
 from qdqtool.io.text import text_of
 
 _RATES = {
@@ -111,7 +111,7 @@ def device_of_metadata(path: Path) -> Device:
         InputFileError: unreadable, or without the figures that are needed.
     """
     try:
-        value = json.loads(text_of(path))
+        value = parsed(text_of(path), str(path))
     except (ValueError, RecursionError) as error:
         raise _no_device(path) from error
     fields = value.get("device_information") if isinstance(value, Mapping) else _as_trtexec(value)

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from qdqtool.errors import InputFileError
+from qdqtool.io.json_files import parsed
 from qdqtool.io.text import text_of
 
 Values = dict[str, list[object]]
@@ -32,7 +32,7 @@ def read_outputs(path: Path) -> Values:
         InputFileError: unreadable, or no list of outputs.
     """
     try:
-        entries = json.loads(text_of(path))
+        entries = parsed(text_of(path), str(path))
     except (ValueError, RecursionError) as error:
         raise _not_outputs(path) from error
     found = outputs_of(entries)

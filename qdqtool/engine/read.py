@@ -14,6 +14,7 @@ from qdqtool.engine.readers.lean import lean
 from qdqtool.engine.roles import settled
 from qdqtool.engine.unknowns import unknown_formats
 from qdqtool.errors import InputFileError
+from qdqtool.io.files import require_file
 from qdqtool.io.text import TextSource
 
 _ARTEFACT = re.compile(r'"kind": *"engine"')
@@ -32,6 +33,7 @@ def read(path: Path) -> Engine:
     Raises:
         InputFileError: unreadable, or in no known form of layer information.
     """
+    require_file(path)
     head = next(TextSource(path).pieces(), "")
     if head.startswith("{") and (_ARTEFACT.search(head, 0, _EDGE) or _ARTEFACT.search(_tail(path))):
         return ENGINE.read(path)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from qdqtool.errors import InputFileError, SystemFault, UsageError
 from qdqtool.platform import try_lock, umask
@@ -21,6 +22,8 @@ _STEM = 200
 """Bytes of a file's name that its draft bears; file systems take 255."""
 FORGOTTEN_S = 3600.0
 """Age from which drafts are given up where the file system has no locks that tell whether somebody holds them."""
+WRITER_S = 10.0
+"""Seconds in which a program may open a pipe for writing that is to be read."""
 _TRIES = 20
 """Drafts that another process may take for left behind, one after the other, before their maker has locked them."""
 
@@ -72,11 +75,16 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def _is_special(path: Path) -> bool:
     """Whether something stands there that is neither a file nor a folder, directly or behind links."""
+    mode = _mode(path)
+    return bool(mode) and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _mode(path: Path) -> int:
+    """What kind of thing stands there, behind links; 0 for nothing."""
     try:
-        mode = path.stat().st_mode
-    except OSError:
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+        return path.stat().st_mode
+    except (OSError, ValueError):  # a name may hold what no name of a file can
+        return 0
 
 
 def _locked_draft(prefix: str, folder: Path) -> tuple[int | None, Path]:
@@ -138,15 +146,77 @@ def write_text(path: Path, content: str) -> None:
     write_bytes(path, content.encode("utf-8"))
 
 
+def opened(path: Path, *, buffering: int = -1) -> BinaryIO:
+    """A file, or a pipe that a program writes to, to be read once from its beginning.
+
+    `<(zcat build.log.gz)` and /dev/stdin are such pipes. The null device is an empty file; other devices have no end.
+
+    Raises:
+        InputFileError: it is another device, or a pipe that nobody opens for writing in `WRITER_S`.
+        OSError: it cannot be opened.
+    """
+    mode = _mode(path)
+    if (stat.S_ISCHR(mode) and not path.samefile(os.devnull)) or stat.S_ISBLK(mode):
+        raise InputFileError("is a device, not a file", fix="pass a file, or a pipe", where=str(path))
+    if stat.S_ISFIFO(mode):
+        return os.fdopen(_pipe(path), "rb", buffering=buffering)
+    return path.open("rb", buffering=buffering)
+
+
+def _pipe(path: Path) -> int:
+    """The reading end of a pipe; the system opens it when somebody else opens the other end.
+
+    Raises:
+        InputFileError: nobody does in `WRITER_S`.
+        OSError: it cannot be opened.
+    """
+    from concurrent.futures import ThreadPoolExecutor, wait
+
+    with ThreadPoolExecutor(1) as apart:
+        opening = apart.submit(os.open, path, os.O_RDONLY)
+        try:
+            wait((opening,), WRITER_S)
+        finally:
+            is_silent = not opening.done()
+            if is_silent:
+                # The thread waits inside the system until the pipe has a writer: for this moment, us.
+                os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+                os.close(opening.result())
+    if is_silent:
+        raise InputFileError(
+            f"is a pipe that no program opened for writing in {WRITER_S:g} s",
+            fix="start the program that writes to it first, or pass a file",
+            where=str(path),
+        )
+    return opening.result()
+
+
+def require_file(path: Path) -> None:
+    """Refuse what cannot be read more than once, or from its middle; what is not there is found by who opens it.
+
+    Raises:
+        InputFileError: it is a pipe, or a device that is not the null device.
+    """
+    mode = _mode(path)
+    if stat.S_ISFIFO(mode) or stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and not path.samefile(os.devnull)):
+        kind = "a pipe" if stat.S_ISFIFO(mode) else "a device"
+        raise InputFileError(
+            f"is {kind}, and is read more than once",
+            fix="write what it gives to a file, and pass that",
+            where=str(path),
+        )
+
+
 def read_at_most(path: Path, most: int) -> bytes | None:
     """The content of a file, None where it is larger than `most` bytes.
 
     What the system says of the size is no bound: it is 0 for devices and pipes, and a file may grow while it is read.
 
     Raises:
+        InputFileError: as of `opened`.
         OSError: it cannot be read.
     """
-    with path.open("rb") as stream:
+    with opened(path) as stream:
         size = os.fstat(stream.fileno()).st_size
         if size > most:
             return None

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import read_at_most, unreadable
+from qdqtool.io.memory import budget
 
 _LARGEST = 1 << 30
 """Bytes; a larger JSON file is not one of ours."""
+_OBJECT, _ARRAY, _VALUE = 240, 72, 64
+"""Bytes that Python takes for an object with a member, for an array, and for one more value: forty times the text of some."""
 _STEERING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that JSON leaves as they are and a terminal obeys: C1 controls (U+009B begins ANSI sequences), directions."""
 
@@ -41,8 +45,40 @@ def read_json(path: Path) -> Any:
         content = read_at_most(path, _LARGEST)
         if content is None:
             raise InputFileError("is larger than 1 GiB", fix="pass a qdqtool artefact", where=str(path))
-        return json.loads(content.decode("utf-8"))
+        return parsed(content.decode("utf-8"), str(path))
     except OSError as error:
         raise unreadable(path, error) from error
     except (ValueError, RecursionError) as error:
         raise InputFileError(f"is not JSON: {error}", fix="write the file again", where=str(path)) from error
+
+
+def parsed(text: str, where: str, *, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """The value of JSON text.
+
+    Args:
+        text: the JSON.
+        where: names it in messages.
+        pairs: makes the objects, out of their members; Python's dictionaries without.
+
+    Raises:
+        InputFileError: as of `weigh`.
+        ValueError: it is not JSON.
+        RecursionError: it is too deeply nested.
+    """
+    weigh(text, where)
+    return json.loads(text, object_pairs_hook=pairs)
+
+
+def weigh(text: str, where: str) -> None:
+    """Refuse JSON text whose value would take more memory than the content of input files may.
+
+    Raises:
+        InputFileError: it would.
+    """
+    needed = _OBJECT * text.count("{") + _ARRAY * text.count("[") + _VALUE * text.count(",")
+    if needed > budget():
+        raise InputFileError(
+            f"holds values that take up to {needed:,} bytes of memory, more than the {budget():,} allowed",
+            fix="cut out what is needed, or allow more with --max-memory",
+            where=where,
+        )

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from qdqtool.errors import InputFileError, MissingPackage, of_system
-from qdqtool.io.files import unreadable
+from qdqtool.io.files import opened, unreadable
 
 Source = str | Path | BinaryIO | TextIO
 
@@ -35,8 +35,8 @@ LINE_LIMIT = 4 << 20
 
 LARGEST = 1 << 28
 """Characters that are held at once; a larger text is refused where it cannot be read piece by piece."""
-_UNPACKED = 1 << 26
-"""Bytes that packed text of any size may unpack to."""
+_UNPACKED = 1 << 30
+"""Bytes that packed text of any size may unpack to: a build that is repeated all night packs to a ten-thousandth."""
 _TIMES = 1000
 """Bytes that it may unpack to for each packed one beyond them: logs reach tens, bombs millions."""
 # Longer than any sequence for a terminal: what is, is text.
@@ -109,7 +109,7 @@ class TextSource:
             through: makes other lines of the UTF-8 text, before it is cut into lines.
 
         Raises:
-            InputFileError: the source cannot be opened or read, or unpacks to a thousand times its size.
+            InputFileError: the source cannot be opened or read, or unpacks to a thousand times its size and a GiB.
             MissingPackage: it is packed with zstd, and no decompressor is installed.
         """
         with self._named():
@@ -144,8 +144,9 @@ class TextSource:
     def _raw(self) -> Iterator[bytes]:
         source = self._source
         if isinstance(source, (str, Path)):
-            with Path(source).open("rb", buffering=0) as stream:
-                stream.seek(self._begin)
+            with opened(Path(source), buffering=0) as stream:
+                if self._begin:
+                    stream.seek(self._begin)
                 yield from self._pieces(stream)
         else:
             yield from self._pieces(source)
@@ -215,7 +216,7 @@ class TextSource:
 
     def _bomb(self) -> InputFileError:
         return InputFileError(
-            f"unpacks to more than {_TIMES} times its {self.taken} bytes, as no text does that a program wrote",
+            f"unpacks to more than {_UNPACKED >> 20} MiB and {_TIMES} times its {self.taken} bytes",
             fix="unpack it with a program of your own, and pass what it holds",
             where=str(self._source) if isinstance(self._source, (str, Path)) else "the log",
         )

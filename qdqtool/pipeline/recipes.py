@@ -17,7 +17,7 @@ from ruamel.yaml.nodes import Node
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.io.files import make_folder, read_at_most, write_bytes
+from qdqtool.io.files import make_folder, read_at_most, require_file, write_bytes
 from qdqtool.pipeline.recipe_mistakes import checked
 from qdqtool.pipeline.recipe_places import Places, yaml_trouble
 
@@ -85,6 +85,7 @@ def locate(recipe: str) -> Path:
         UsageError: neither a file nor a shipped recipe.
     """
     path = Path(recipe)
+    require_file(path)
     if path.suffix in {".yaml", ".yml"} or path.is_file():
         if path.is_file():
             return path

@@ -23,6 +23,7 @@ import tempfile
 import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -48,6 +49,8 @@ LOOKING_S = 1.0
 BATCH = 500
 """Inputs of one child: whatever they leave in its memory is forgotten with it."""
 _FORGET = Path("/proc/self/clear_refs")
+AGAIN = 10
+"""Inputs that went wrong for the same reason which are read again."""
 FINDINGS = "findings.jsonl"
 """Where a child writes what went wrong, in its folder."""
 
@@ -60,13 +63,13 @@ class Finding:
         number: which one.
         kind: crashes, internal_errors, over_memory or hangs.
         why: the error and where it came from, or how the child ended.
-        alone: whether it goes wrong as the only input of a child, too.
+        alone: whether it goes wrong as the only input of a child, too; not tried again where others did for the same reason.
     """
 
     number: int
     kind: str
     why: str
-    alone: bool = True
+    alone: bool | None = None
 
 
 class Fuzzer:
@@ -86,6 +89,7 @@ class Fuzzer:
         self.inputs = 0
         self._files = sorted(files.items())
         self._seed = seed
+        self._reasons = Counter[tuple[str, str]]()
         self._at = memoryview(mmap.mmap(-1, 8)).cast("q")
 
     def content(self, number: int) -> tuple[str, bytes]:
@@ -102,6 +106,10 @@ class Fuzzer:
             self.inputs += after - at
             at = after
             for found in batch:
+                self._reasons[found.kind, found.why] += 1
+                if self._reasons[found.kind, found.why] > AGAIN:
+                    yield found
+                    continue
                 _, again = self._child(range(found.number, found.number + 1), float("inf"))
                 yield replace(found, alone=found.kind in {other.kind for other in again})
 

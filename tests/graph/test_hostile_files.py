@@ -14,10 +14,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.cli.app import run
-from qdqtool.core.memory import VARIABLE, budget, parse_size
 from qdqtool.errors import InputFileError, SystemFault, UsageError
 from qdqtool.graph.onnx_io import passes
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.io.memory import VARIABLE, budget, parse_size
 from tests import models
 
 _SECRET = np.arange(4, dtype=np.float32) + 111

@@ -183,7 +183,10 @@ def test_a_file_is_read_up_to_a_size(tmp_path: Path, size: int) -> None:
 
 @POSIX
 def test_what_has_no_end_is_not_read_to_it() -> None:
-    assert read_at_most(Path("/dev/zero"), 3 << 20) is None
+    with subprocess.Popen(["cat", "/dev/zero"], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert read_at_most(Path(f"/dev/fd/{writer.stdout.fileno()}"), 3 << 20) is None
+        writer.stdout.close()
 
 
 @POSIX

@@ -12,7 +12,7 @@ from qdqtool.backends.migration.script import migrate_script
 from qdqtool.backends.plan import read_plan
 from qdqtool.backends.releases import banner_release, spell
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.io.files import unreadable
+from qdqtool.io.files import require_file, unreadable
 
 _CACHE = re.compile(rb"TRT-(?P<release>\d+)-(?P<kind>\w+)\r?\n")
 _BANNER = re.compile(r"^&&&& RUNNING TensorRT\.trtexec(?: \[[^\]]*\])* # (?P<command>.*)$", re.MULTILINE)
@@ -65,6 +65,7 @@ def _folder(path: Path) -> Migration:
 def _file(path: Path) -> Migration | None:
     if path.suffix == ".py":
         return migrate_script(path)
+    require_file(path)
     try:
         with path.open("rb") as stream:
             head = stream.read(_HEAD)

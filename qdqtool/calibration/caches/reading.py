@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from qdqtool.core.quant_format import INT8
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import read_at_most
+from qdqtool.io.json_files import parsed
 
 # A cache has some 40 bytes a tensor, so that this is millions of tensors.
 _LARGEST = 256 << 20
@@ -139,7 +139,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _json(path: Path, content: bytes) -> Cache:
     try:
-        value = json.loads(content, object_pairs_hook=_without_repeats)
+        value = parsed(content.decode("utf-8-sig"), str(path), pairs=_without_repeats)
     except (ValueError, RecursionError) as error:
         raise _foreign(path, f"is no JSON that can be read: {error}") from error
     if value.get("kind") == CALIBRATION.kind:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
+from qdqtool.io.files import require_file
 from qdqtool.io.npy import ArrayHeader, read_elements, read_exactly, read_header
 
 _MOST_MEMBERS: Final = 1 << 14
@@ -119,6 +120,7 @@ def members(path: Path) -> tuple[Member, ...]:
     Raises:
         InputFileError: unreadable, damaged, or holding Python objects.
     """
+    require_file(path)
     if not path.is_file():
         raise InputFileError("is not a file", fix="name an .npy or .npz file", where=str(path))
     key = ""

@@ -22,6 +22,7 @@ from qdqtool.core.recipe import Preprocess
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError
+from qdqtool.io.files import require_file
 from qdqtool.io.json_files import canonical
 
 SampleInput = str | SampleObjects
@@ -201,6 +202,7 @@ def _raw_source(spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> RawSource:
     path = Path(text)
     if path.is_dir():
         return _folder(path, spec, inputs)
+    require_file(path)
     if path.is_file():
         return _file(path, spec, inputs)
     if ":" in text and "/" not in text.rpartition(":")[2]:

@@ -9,7 +9,8 @@ from typing import Protocol
 from qdqtool.core.timing import Profile
 from qdqtool.engine.profiles import exported, listed, nsight, nsight_lines, printed, table
 from qdqtool.errors import InputFileError
-from qdqtool.io.files import unreadable
+from qdqtool.io.files import require_file, unreadable
+from qdqtool.io.json_files import weigh
 from qdqtool.io.text import TextSource, text_of
 
 
@@ -33,6 +34,7 @@ def read_profile(path: Path) -> Profile:
     Raises:
         InputFileError: unreadable, or in no known form of profile.
     """
+    require_file(path)
     if path.suffix in nsight.REPORTS:
         raise InputFileError(
             "is a report that only Nsight Systems reads",
@@ -63,8 +65,9 @@ def read_profile_text(text: str, *, where: str) -> Profile:
     """The times that `text` holds; `where` names it in messages.
 
     Raises:
-        InputFileError: `text` is in no known form of profile, or holds no row.
+        InputFileError: `text` is in no known form of profile, or holds no row, or would fill the memory.
     """
+    weigh(text, where)
     reader = next((reader for reader in _READERS if reader.recognizes(text)), None)
     profile = reader.read(text) if reader else None
     if (profile is None or not profile.rows) and _WHOLE.search(text, 0, 4096):

@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from qdqtool.core.memory import budget
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.walk import copied
+from qdqtool.io.memory import budget
 
 _LARGEST = 1 << 30
 """Bytes that a sparse tensor may take when written out."""

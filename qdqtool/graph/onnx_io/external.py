@@ -6,12 +6,12 @@ from pathlib import Path
 
 import onnx
 
-from qdqtool.core.memory import VARIABLE, budget
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io import deferred
 from qdqtool.graph.onnx_io.walk import tensors
 from qdqtool.graph.onnx_io.weight import byte_size
+from qdqtool.io.memory import VARIABLE, budget
 
 _LONGEST_NAME = 4096
 """Bytes; no file system takes a longer path."""

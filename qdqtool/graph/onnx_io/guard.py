@@ -9,8 +9,8 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError, EncodeError
 
-from qdqtool.core.memory import VARIABLE
 from qdqtool.errors import InputFileError
+from qdqtool.io.memory import VARIABLE
 
 _log = logging.getLogger(__name__)
 _DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError, RuntimeError)

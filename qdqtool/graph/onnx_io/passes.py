@@ -22,8 +22,8 @@ from typing import IO, Any, Final
 import onnx
 
 import qdqtool
-from qdqtool.core.memory import budget
 from qdqtool.errors import SystemFault
+from qdqtool.io.memory import budget
 from qdqtool.platform import own_group, signal_number
 
 _START: Final = (

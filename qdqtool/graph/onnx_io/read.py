@@ -16,7 +16,7 @@ from qdqtool.graph.onnx_io.guard import guarded
 from qdqtool.graph.onnx_io.pieces import parse_in_pieces
 from qdqtool.graph.onnx_io.walk import misspelt, parts
 from qdqtool.graph.onnx_io.weight import flaw
-from qdqtool.io.files import unreadable
+from qdqtool.io.files import require_file, unreadable
 from qdqtool.trt.ops import DEQUANTIZE, QUANTIZE
 
 # protobuf reads less than 2 GiB in one piece.
@@ -90,6 +90,7 @@ def default_opset(proto: onnx.ModelProto) -> int:
 
 def _head(path: Path) -> bytes:
     """The first bytes, enough to tell what is no model at all."""
+    require_file(path)
     try:
         if path.is_dir():
             raise InputFileError("is a folder", fix="pass the .onnx file inside it", where=str(path))
