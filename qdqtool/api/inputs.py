@@ -8,7 +8,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,6 +20,7 @@ from qdqtool.calibration.samples import SampleInput, sample_objects
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.target import Target
 from qdqtool.errors import InputFileError, QdqError, UsageError
+from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline import recipes, suggest, torch_models
 
@@ -243,24 +244,28 @@ def recipe_of(
 def fitting_recipe(
     recipe: RecipeInput | None,
     settings: SettingsInput,
-    path: Path,
+    model: Path | Callable[[], Model],
     *,
     trust: bool,
     labels: LabelsInput = None,
 ) -> Recipe:
-    """As `recipe_of`; None is the shipped recipe that fits the model at `path`."""
-    return recipe_of(*fitted(recipe, settings, path, labels=labels), trust=trust)
+    """As `recipe_of`; None is the shipped recipe that fits the model: a file, or what opens it."""
+    return recipe_of(*fitted(recipe, settings, model, labels=labels), trust=trust)
 
 
 def fitted(
-    recipe: RecipeInput | None, settings: SettingsInput, path: Path, *, labels: LabelsInput = None
+    recipe: RecipeInput | None,
+    settings: SettingsInput,
+    model: Path | Callable[[], Model],
+    *,
+    labels: LabelsInput = None,
 ) -> tuple[str | None, tuple[str, ...]]:
-    """As `spelled`; None is the shipped recipe that fits the model at `path`."""
+    """As `spelled`; None is the shipped recipe that fits the model: a file, or what opens it."""
     name, typed = spelled(recipe, settings)
     changes = recipes.scored(typed, labels)
     if recipe is not None:
         return name, changes
-    chosen, why = suggest.fitting(load(path))
+    chosen, why = suggest.fitting(load(model) if isinstance(model, Path) else model())
     _LOGGER.info("recipe %s, because %s", chosen, why)
     return chosen, changes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache, partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from qdqtool.core.comparison import Comparison
 from qdqtool.core.report import Report
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.sweep import Sweep
+from qdqtool.graph.onnx_io.load import load
 from qdqtool.io.files import path_of
 from qdqtool.pipeline import limit
 from qdqtool.pipeline.comparing import Match, compare_match
@@ -80,9 +82,11 @@ def run(
         _folder(out) as folder,
         showing(progress) as shown,
     ):
+        opened = cache(partial(load, path))
         request = RunRequest(
             model=path,
-            recipe=fitting_recipe(recipe, settings, path, trust=trust, labels=labels),
+            recipe=fitting_recipe(recipe, settings, opened, trust=trust, labels=labels),
+            brought=opened(),
             samples=samples_of(samples),
             eval_samples=samples_of(eval_samples) or None,
             labels=label_file,

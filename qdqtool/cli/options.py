@@ -63,12 +63,14 @@ def load_recipe(
 
 def fitting_recipe(
     recipe: str | None,
-    model: Model | Path,
+    model: Path | Callable[[], Model],
     changes: Iterable[str] | None = None,
     *,
     labels: str | None = None,
 ) -> tuple[str, Recipe]:
     """Name and content of the recipe that was named, else of the one that fits the model, and says which that is.
+
+    `model` is opened in the second case alone: a file, or what opens it.
 
     Raises:
         UsageError, InputFileError: as `load_recipe`, or the model cannot be read.
@@ -78,7 +80,7 @@ def fitting_recipe(
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.pipeline.suggest import fitting
 
-    found = load(model) if isinstance(model, Path) else model
+    found = load(model) if isinstance(model, Path) else model()
     name, why = fitting(found)
     said = f"recipe {name}, because {why}; --recipe takes another"
     stderr().print(said, markup=False, highlight=False)

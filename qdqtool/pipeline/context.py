@@ -84,7 +84,7 @@ class RunContext:
 
     def _runner(self) -> Runner:
         """The model as it was brought, but for inputs that the recipe makes constants, in onnxruntime."""
-        brought = give_constants(load(self.request.model), self.recipe.prepare.constants)
+        brought = give_constants(self.request.opened(), self.recipe.prepare.constants)
         return opener(with_float_caches(brought))()
 
     def path(self, name: str) -> Path:

@@ -170,7 +170,7 @@ def _check(request: RunRequest, limit: Limit, course: tuple[Step, ...]) -> None:
 
 def _is_labelled(request: RunRequest) -> bool:
     """Whether the evaluation samples have labels: a table of them, one that lies beside the pictures, or an array."""
-    model, recipe = load(request.model), request.recipe
+    model, recipe = request.opened(), request.recipe
     inputs = model.view.inputs
     samples = open_samples(
         shaped(

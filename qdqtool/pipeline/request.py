@@ -9,6 +9,8 @@ from typing import Protocol
 
 from qdqtool.calibration.samples import SampleInput
 from qdqtool.core.recipe import Recipe
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.load import load
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +29,7 @@ class RunRequest:
         table: a calibration.json whose ranges and shifts are taken, as far as their nodes are quantized, or None.
         calibration_cache: the cache whose scales the float model gets, or None.
         reference: the float model that a Q/DQ model is compared with; None takes what remains without its Q/DQ.
+        brought: the model at `model`, where it is open already; None opens it.
         part: which of the evaluation samples: the first one, and the distance to the next; None takes all.
     """
 
@@ -41,7 +44,16 @@ class RunRequest:
     table: Path | None = None
     calibration_cache: Path | None = None
     reference: Path | None = None
+    brought: Model | None = None
     part: tuple[int, int] | None = None
+
+    def opened(self) -> Model:
+        """The model.
+
+        Raises:
+            InputFileError: it cannot be read.
+        """
+        return load(self.model) if self.brought is None else self.brought
 
 
 class ProgressListener(Protocol):

@@ -44,7 +44,6 @@ from qdqtool.core.weights_file import load_weights, save_weights
 from qdqtool.engine.read import read as read_layers
 from qdqtool.errors import BuildError, MissingPackage
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save, weight_bytes
 from qdqtool.graph.preparation.prepare import prepare as prepare_model
 from qdqtool.graph.qdq.changes import unrounded, with_changes
@@ -73,7 +72,7 @@ Measured = Mapping[str, float]
 
 def prepare(work: RunContext) -> Measured:
     """Open the float model, fold what can be folded, and keep the result with notes of every change."""
-    original = load(work.request.model)
+    original = work.request.opened()
     refuse_quantized(original)
     model = prepare_model(original, work.recipe.preparing)
     save(model, work.path("model.prepared.onnx"))

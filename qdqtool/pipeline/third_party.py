@@ -230,7 +230,7 @@ def course_of(request: RunRequest) -> tuple[Step, ...]:
         InputFileError: the model cannot be read.
         UsageError: a float model is to be compared with another one.
     """
-    if request.calibration_cache is not None or quantized_ops(load(request.model)):
+    if request.calibration_cache is not None or quantized_ops(request.opened()):
         return QDQ_LINE
     if request.reference is not None:
         raise UsageError(

@@ -26,6 +26,7 @@ Finished steps are kept in the run folder; the same command again goes on where 
 from __future__ import annotations
 
 import sys
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated
 
@@ -114,6 +115,7 @@ def run(
     from qdqtool.cli.progress import RichProgress
     from qdqtool.cli.screen import stderr, stdout
     from qdqtool.cli.verdict import check_limit, exit_code
+    from qdqtool.graph.onnx_io.load import load
     from qdqtool.pipeline import limit
     from qdqtool.pipeline.request import RunRequest
     from qdqtool.pipeline.third_party import QDQ_LINE, course_of
@@ -132,12 +134,16 @@ def run(
     folder = out or Path("runs") / name_of(model)
     source = as_onnx(model, folder, trust=is_trusted())
     settings = [*(changes or ()), *typed]
+    brought = None
     if calibration_cache is not None:
         method = load_recipe(recipe or "third-party-qdq", settings, labels=labels)
     else:
-        _, method = fitting_recipe(recipe, source, settings, labels=labels)
+        opened = cache(partial(load, source))
+        _, method = fitting_recipe(recipe, opened, settings, labels=labels)
+        brought = opened()
     request = RunRequest(
         model=source,
+        brought=brought,
         recipe=method,
         samples=samples or _RANDOM,
         eval_samples=eval_samples,
