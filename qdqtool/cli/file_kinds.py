@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zipfile
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from qdqtool.errors import InputFileError, QdqError, UsageError
@@ -45,6 +46,7 @@ _OF_MODELS = frozenset(
     ]
 )
 """Commands that read ONNX models in some place."""
+_OF_SAMPLES = frozenset({"--samples", "--eval-samples"})
 _ONNX = re.compile(rb"\x08[\x01-\x20](?:[\x12\x1a\x22\x28\x3a\x42]|\x00)")
 
 
@@ -79,6 +81,10 @@ def advised(error: QdqError, arguments: list[str]) -> QdqError:
         return error
     if kind is MODEL and set(arguments) & _OF_MODELS and not _OTHER_KIND.search(error.what):
         return error  # a model was wanted, and its own trouble was told
+    if kind is SAMPLES and any(
+        option in _OF_SAMPLES and word in names for option, word in pairwise(arguments)
+    ):
+        return error  # so were samples
     commands = kind.commands.replace("FILE", f"'{path}'" if " " in str(path) else str(path))
     return type(error)(error.what, fix=f"{error.fix}; this is {kind.name}: {commands}", where=error.where)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from qdqtool.cli.app import COMMANDS, run
-from qdqtool.cli.file_kinds import kind_of
+from qdqtool.cli.file_kinds import advised, kind_of
+from qdqtool.errors import InputFileError
 from tests.shared import ROOT
 
 DIGITS = ROOT / "recipes" / "examples" / "digits"
@@ -109,6 +110,13 @@ def test_kinds_are_known_by_content(name: str, folder: Path, tmp_path: Path) -> 
     if name not in {"recipe.yaml", "script.py"}:
         shutil.copy(folder / name, tmp_path / "data")
         assert kind_of(tmp_path / "data") == kind
+
+
+def test_samples_that_were_asked_for_are_not_called_a_file_of_another_kind(folder: Path) -> None:
+    file = str(folder / "calibration.npz")
+    error = InputFileError("input 'image' holds 1 NaN", fix="repair the sample", where=f"{file}[0]")
+    assert advised(error, ["calibrate", "model.onnx", "--samples", file]) is error
+    assert "this is a file of arrays" in advised(error, ["place", file]).fix
 
 
 @pytest.mark.slow

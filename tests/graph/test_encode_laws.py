@@ -108,3 +108,9 @@ def test_weights_that_are_hardly_numbers_have_a_scale() -> None:
     assert level > 0
     assert np.isfinite(scale).all()
     assert (scale > 0).all()
+
+
+def test_what_a_float_type_cannot_hold_becomes_infinite_in_silence() -> None:
+    told = decode(np.array([13.0, -13.0, 1.0]), np.float32(5100.0), None, None, np.float16)
+    assert told.dtype == np.float16
+    assert told.tolist() == [np.inf, -np.inf, 5100.0]

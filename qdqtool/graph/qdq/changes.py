@@ -33,7 +33,7 @@ def with_changes(model: Model, changes: WeightChanges) -> Model:
         scale = effective(entry.scale, entry.global_scale)
         old = edit.value(name)
         assert old is not None
-        edit.put(name, decode(entry.codes, scale, entry.axis, entry.block).astype(old.dtype))
+        edit.put(name, decode(entry.codes, scale, entry.axis, entry.block, old.dtype))
     nodes = {node.name: node for node in edit.nodes}
     for each in changes.scaled:
         kind = model.view.info(each.tensor).dtype

@@ -15,7 +15,7 @@ from qdqtool.core.grids import stored_as
 from qdqtool.core.quant_format import QuantFormat
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import DTypeLike, NDArray
 
 _SMALLEST_BLOCK_SCALE: Final = 2.0**-9
 """The smallest positive E4M3 number: a block scale of zero is refused by TensorRT, also for blocks of zeros."""
@@ -47,14 +47,21 @@ def encode(
 
 
 def decode(
-    stored: NDArray[Any], scale: NDArray[Any], axis: int | None, block: int | None = None
-) -> NDArray[np.float32]:
-    """The FP32 values that stored ones stand for; the reverse of `encode` with zero point 0."""
+    stored: NDArray[Any],
+    scale: NDArray[Any],
+    axis: int | None,
+    block: int | None = None,
+    float_type: DTypeLike = np.float32,
+) -> NDArray[Any]:
+    """The values that stored ones stand for, in a float type; the reverse of `encode` with zero point 0.
+
+    What the type cannot hold becomes infinite, as it does in a runtime.
+    """
     folded = _folded(stored.astype(np.float32), axis, block)
     facing = _facing(scale.astype(np.float32), folded.ndim, axis, block)
-    with np.errstate(invalid="ignore"):  # a file may hold infinite scales, which are told elsewhere
-        values: NDArray[np.float32] = (folded * facing).reshape(stored.shape)
-    return values
+    # a file may hold infinite scales, which are told elsewhere
+    with np.errstate(invalid="ignore", over="ignore"):
+        return (folded * facing).reshape(stored.shape).astype(float_type, copy=False)
 
 
 def block_scales(

@@ -331,7 +331,7 @@ class _Reader:
         if float_type is None:
             raise _IrregularError(Kind.SCALE_TYPE)
         scales = effective(quantization.scale, quantization.global_scale)
-        value = decode(stored, scales, quantization.axis, quantization.block).astype(float_type)
+        value = decode(stored, scales, quantization.axis, quantization.block, float_type)
         if not stored_exactly(value, quantization, stored):
             raise _IrregularError(Kind.TYPE)
         name = values if self._vanishes(node) else self._edit.fresh(f"{values}_float")

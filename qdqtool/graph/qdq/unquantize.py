@@ -92,8 +92,8 @@ def float_source(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.
     shifted = stored.astype(np.float32) - zero.astype(np.float32).reshape(shape)
     if scalar:
         scale = scale.reshape(())
-    value = decode(shifted, scale, None if scalar else axis, block)
-    return edit.constant(f"{dequantize.input[0]}_float", value.astype(scale.dtype))
+    value = decode(shifted, scale, None if scalar else axis, block, scale.dtype)
+    return edit.constant(f"{dequantize.input[0]}_float", value)
 
 
 def _divides(scales: tuple[int, ...], shape: tuple[int, ...], axis: int) -> bool:
