@@ -61,7 +61,8 @@ def decode(
     facing = _facing(scale.astype(np.float32), folded.ndim, axis, block)
     # a file may hold infinite scales, which are told elsewhere
     with np.errstate(invalid="ignore", over="ignore"):
-        return (folded * facing).reshape(stored.shape).astype(float_type, copy=False)
+        values: NDArray[Any] = (folded * facing).reshape(stored.shape).astype(float_type, copy=False)
+    return values
 
 
 def block_scales(
