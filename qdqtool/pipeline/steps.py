@@ -187,7 +187,7 @@ def _given_table(work: RunContext, placement: Placement) -> CalibrationTable | N
 def _own_ranges(work: RunContext, placement: Placement, known: CalibrationTable) -> CalibrationTable:
     """What the recipe's calibrator alone makes of the network that a table is for, which may be equalized."""
     model = unrounded(work.model("model.prepared.onnx"), known)
-    if known.equalized is not None and known.equalized.way == AUTO:
+    if known.equalized is not None and work.recipe.weights.equalize == AUTO:
         histograms = collect_histograms(model, placement, work.samples)
     else:
         histograms = load_histograms(work.path("histograms.npz"))

@@ -35,12 +35,15 @@ from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.pipeline.auto import Judged, choose
 from qdqtool.pipeline.bias import correct_biases, shifted
+from qdqtool.pipeline.equalization import equalization
 from qdqtool.pipeline.outliers import SAMPLES as OUTLIER_SAMPLES
 from qdqtool.pipeline.outliers import relieved, suspects
 from qdqtool.pipeline.trial import Budget, FloatPass, Reference, Trial, fitting_numbers, others
 
 GAIN_DB: Final = 0.3
 """What rounding or equalizing must gain at the outputs: it ties weights to the samples, and less is within their chance."""
+_NAMED: Final = ("cross-layer", "smooth")
+"""Ways that a recipe can name, tried beside that for outlier channels where there are any."""
 _FEWEST: Final = 8
 """Samples below which a choice by the outputs would be chance."""
 
@@ -139,7 +142,8 @@ def _equalized_if_better(
 ) -> FinalTable:
     """The table of the network without its outlier channels, where it has any and the outputs gain more than 0.3 dB.
 
-    Both tables are judged as they are, on the samples that judge calibrators, and the gain must show on both halves.
+    Where it has, the ways that a recipe can name are tried too, and the quietest is taken. All tables are judged as they are,
+    on the samples that judge calibrators, and the gain must show on both halves.
     """
     kept = FinalTable(table=plain, histograms=request.histograms)
     model, placement, samples = request.model, request.placement, request.samples
@@ -152,27 +156,40 @@ def _equalized_if_better(
     changes = relieved(model, chosen, plain, others(model.view, samples, OUTLIER_SAMPLES))
     if not changes:
         return kept
-    changed = with_changes(model, changes)
-    histograms = collect(changed, placement, samples)
-    after = replace(
-        request,
-        model=changed,
-        histograms=histograms,
-        known=constants(placement, changed.view, request.recipe.weight_ranges),
-        seen=None,
-    )
-    table = _Maker(after, options, on_progress).table(samples)
     budget = Budget(on_progress=on_progress)
     reference = Reference(model, samples, budget, bias=options.bias == "correct")
     trial = Trial(model, placement, plain, reference, budget)
     judges = trial.at_once()
-    before = trial.candidate("", plain, judges)
-    found = Trial(changed, placement, table, reference.of(changed), Budget()).candidate("", table, judges)
-    gain = found.decibel - before.decibel
-    is_chance = any(one >= two for one, two in zip(found.halves, before.halves, strict=True))
-    if gain <= GAIN_DB or is_chance:
-        return kept
-    return FinalTable(table=_with_changes(table, changes, AUTO, gain), histograms=histograms)
+    before = best = trial.candidate("", plain, judges)
+    for way in (AUTO, *_NAMED):
+        if way != AUTO:
+            weights = request.recipe.weights.model_copy(update={"equalize": way})
+            named = request.recipe.model_copy(update={"weights": weights})
+            changes = equalization(model, placement, named, samples) or WeightChanges()
+        if not changes:
+            continue
+        after = _changed(request, changes, samples)
+        table = _Maker(after, options, on_progress).table(samples)
+        judge = Trial(after.model, placement, table, reference.of(after.model), Budget())
+        found = judge.candidate("", table, judges)
+        gain = found.decibel - before.decibel
+        is_chance = any(one >= two for one, two in zip(found.halves, before.halves, strict=True))
+        if gain > GAIN_DB and not is_chance and found.noise < best.noise:
+            best = found
+            kept = FinalTable(table=_with_changes(table, changes, way, gain), histograms=after.histograms)
+    return kept
+
+
+def _changed(request: TableRequest, changes: WeightChanges, samples: SampleSource) -> TableRequest:
+    """The same for the equalized network, whose histograms are collected."""
+    changed = with_changes(request.model, changes)
+    return replace(
+        request,
+        model=changed,
+        histograms=collect(changed, request.placement, samples),
+        known=constants(request.placement, changed.view, request.recipe.weight_ranges),
+        seen=None,
+    )
 
 
 class _Maker:
