@@ -17,7 +17,7 @@ from qdqtool.matching.patterns import (
     is_fused_as_float,
     readers,
 )
-from qdqtool.trt.ops import ELEMENTWISE_SUMS, LAYOUT, MASKING, PRODUCTS, QDQ, QUANTIZE
+from qdqtool.trt.ops import ELEMENTWISE_SUMS, LAYOUT, MASKING, PRODUCTS, QDQ, QUANTIZE, RESHAPING
 
 _FARTHEST = 16
 """Nodes in front of an input of an attention that are looked at."""
@@ -41,11 +41,26 @@ def whole_attentions(flow: Flow, precision: Mapping[str, DType]) -> Iterator[tup
         elif kinds == {DType.INT8}:
             kept = bool(behind) and all(node.op == QUANTIZE for node in behind)
             if kept and not int8_obstacle(view, scores, values, Target()):
-                yield (*inner, *behind)
+                repeated = (node for name in _inputs(scores, values) for node in _repeated_heads(view, name))
+                yield (*repeated, *inner, *behind)
         elif not any(kind.is_quantized for kind in kinds) and is_fused_as_float(
             view, scores, values, Target(), "fp32"
         ):
             yield inner
+
+
+def _repeated_heads(view: GraphView, tensor: str) -> tuple[Node, ...]:
+    """What repeats the keys or values of an INT8 attention for several heads, in front of whose kernel they are rounded once."""
+    found: list[Node] = []
+    maker = view.producer(tensor)
+    while maker is not None and maker.op in LAYOUT | QDQ | {"Expand"} and len(found) < _FARTHEST:
+        if maker.op not in QDQ:
+            found.append(maker)
+        if maker.op == "Expand":  # a Tile is done in front of the kernel
+            before = view.producer(maker.inputs[0])
+            return (*found, before) if before is not None and before.op in RESHAPING else tuple(found)
+        maker = view.producer(maker.inputs[0])
+    return ()
 
 
 def _mask(view: GraphView, inner: tuple[Node, ...]) -> Iterator[Node]:

@@ -46,6 +46,8 @@ from qdqtool.trt.ops import (
     QDQ,
     QUANTIZE,
     RESAMPLING,
+    RESHAPING,
+    SHAPE_READERS,
     averages_in_int8,
     keeps_order,
 )
@@ -98,6 +100,7 @@ class RtxPlan:
     def _place_products(self) -> None:
         for kernel in whole_attentions(self._flow, self._precision):
             self._put(list(dict.fromkeys(node.name for node in kernel if self._is_run_time(node))))
+            self._turned.update(node.name for node in kernel if node.op in LAYOUT | {"Expand"})
         for normalized in normalizations(self._flow.view):
             names = [node.name for node in normalized.nodes]
             self._put(names)
@@ -351,6 +354,9 @@ class RtxPlan:
         if node.name not in level or node.op in OWN_KERNELS or not self._may_wait(node):
             return
         uses = self._readers_of_floats(node)
+        if node.op in RESHAPING:
+            behind = {each.name for each in self._reshaped_behind(node)}
+            uses = [use for use in uses if use.name not in behind] or uses
         wanted = {level.get(use.name, -1) for use in uses if use.op not in OWN_KERNELS}
         if len(wanted) == 1 and all(use.op not in OWN_KERNELS for use in uses):
             level[node.name] = max(level[node.name], *wanted)
@@ -358,6 +364,8 @@ class RtxPlan:
     def _readers_of_floats(self, node: Node) -> list[Node]:
         """Who reads a node; a Q behind what leaves the order in memory is done in front of it."""
         uses = [use.node for output in node.outputs for use in self._flow.view.uses(output)]
+        uses = [use for use in uses if use.op not in SHAPE_READERS] or uses
+        uses += [last for use in uses if use.op in RESHAPING for last in self._reshaped_behind(use)]
         if keeps_order(self._flow.view, node):
             return [use for use in uses if use.op != "QuantizeLinear"] or uses
         behind = [use for use in uses if keeps_order(self._flow.view, use)]
@@ -365,6 +373,11 @@ class RtxPlan:
             *uses,
             *(q for use in behind for q in self._flow.readers(use.outputs[0]) if q.op == "QuantizeLinear"),
         ]
+
+    def _reshaped_behind(self, node: Node) -> list[Node]:
+        """What gives values that `node` gave another shape one more: it starts from what `node` reads."""
+        readers = [use.node for output in node.outputs for use in self._flow.view.uses(output)]
+        return [reader for reader in readers if reader.op in RESHAPING]
 
     def _may_wait(self, node: Node) -> bool:
         """Whether a node can work later: no sum, no part of what a kernel made, and a Q only if it alone reads a product, or an input."""
