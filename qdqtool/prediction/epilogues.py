@@ -84,6 +84,7 @@ class Epilogues:
             and len(readers) == 1
             and readers[0].op == "Add"
             and self._is_last_branch((node, *taken), readers[0])
+            and not (self._is_constant_sum(readers[0]) and self._has_own_bias(node))
         ):
             taken, readers = (*taken, *readers), self._flow.readers(readers[0].outputs[0])
         if len(readers) == 1 and readers[0].op in CONV_ACTIVATIONS:
@@ -91,7 +92,16 @@ class Epilogues:
         elif (swish := is_swish(readers)) or (len(readers) == 1 and readers[0].op in LONGER_ACTIVATIONS):
             last = next(reader for reader in readers if reader.op == "Mul") if swish else readers[0]
             taken += () if self._is_touched(last.outputs[0]) else readers
+        if taken and readers and readers[0].op == "HardSigmoid" and self._is_constant_sum(taken[-1]):
+            return taken[:-1]  # the constants of both are one
         return taken
+
+    def _is_constant_sum(self, add: Node) -> bool:
+        return add.op == "Add" and any(map(self._flow.view.is_constant, add.inputs))
+
+    def _has_own_bias(self, node: Node) -> bool:
+        """Whether a float convolution holds a bias, so that a constant behind it is none."""
+        return len(node.inputs) > _FACTORS and not self._precision[node.name].is_quantized
 
     def _quantize(self, node: Node) -> tuple[Node, ...]:
         """The Q behind a matrix product of few bits without a bias, which needs no kernel where all factors have one scale.
