@@ -9,11 +9,11 @@ convolution channel by channel. It ends so, too, in front of a float product of 
 
 A kernel that sums along rows computes on with the same rows only. Where something behind the sum puts values elsewhere
 (Transpose, Slice, Concat, Expand) or there are more of them (broadcasting), it ends with the sum, and what is left of a
-normalization is done by the next one, so that both hold it. Rows of 16384 and more are summed in several kernels, and so
+normalization is done by the next one, so that both hold it; so it is where the next sum goes along other axes. Rows of 16384 and more are summed in several kernels, and so
 are lengths along height and width of 64 and more if there are 49152 values. In front of a sum a kernel ends behind a
-Transpose of 73728 values and more, unless it is one from pixels to tokens (which leaves values in their place) to which
-others are added and which no Concat takes; behind a Split into parts of unequal size (but not in front of an InstanceNormalization)
-and a Slice of a 16th or less; behind a Resize, or where a Reshape stands between it and the sum, behind what is computed
+Transpose of 73728 values and more, unless it leaves the last axis where it is (windows of tokens: whole pieces of rows move), or is
+one from pixels to tokens (which leaves values in their place) to which others are added and which no Concat takes; behind a Split into parts of unequal size (but not in front of an InstanceNormalization)
+and a Slice of a 16th or less that nothing joins with the rest again (rolled windows are); behind a Resize, or where a Reshape stands between it and the sum, behind what is computed
 element by element on its result. Behind an InstanceNormalization it ends with the sums
 where the INT8 convolution that reads the result has groups, or a number of channels that four do not divide. TopK and ArgMax are the last of their kernel.
 

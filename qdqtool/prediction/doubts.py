@@ -20,7 +20,7 @@ from qdqtool.matching.small import has_free_batch, is_folded
 from qdqtool.prediction.block_scales import are_open
 from qdqtool.prediction.normalizations import normalizations
 from qdqtool.prediction.sums import is_row, is_scalar_product, is_written_out
-from qdqtool.trt.ops import OWN_KERNELS, PRODUCTS, QDQ, RECURRENT, REDUCTIONS, WRITTEN_AS
+from qdqtool.trt.ops import OWN_KERNELS, PRODUCTS, QDQ, RECURRENT, REDUCTIONS, RESAMPLING, WRITTEN_AS
 
 _AROUND = 12
 """Nodes on each side of a kernel that is not foreseen whose own kernels may be others: no stretch that was seen has more."""
@@ -45,6 +45,7 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
         yield from _unforeseen(model)
         yield from _written_out(flow)
         yield from _whole(flow)
+        yield from _resized_together(flow.view)
         yield from _blocks(flow)
         yield from _of_one_sample(flow)
 
@@ -131,6 +132,27 @@ def _whole(flow: Flow) -> Iterator[PredictionDoubt]:
             "kernel the operators before and behind are, follows from the shapes"
         )
         yield PredictionDoubt(reason=reason, nodes=_around(flow.view, named))
+
+
+def _resized_together(view: GraphView) -> Iterator[PredictionDoubt]:
+    """Pictures that are made larger, each by itself, and joined: the one that is ready last is joined where it is made larger."""
+    named = [
+        node for node in view.nodes if node.op == "Concat" and sum(map(_is_resized, _makers(view, node))) > 1
+    ]
+    if named:
+        reason = (
+            f"{counted(len(named), 'Concat')} of several resized tensors, the first {named[0].name!r}: a kernel resizes once, and which one "
+            "joins them follows from the order in which the branches are computed"
+        )
+        yield PredictionDoubt(reason=reason, nodes=_around(view, named))
+
+
+def _makers(view: GraphView, node: Node) -> list[Node]:
+    return [maker for tensor in node.inputs if (maker := view.producer(tensor)) is not None]
+
+
+def _is_resized(node: Node) -> bool:
+    return node.op in RESAMPLING
 
 
 def _is_whole(view: GraphView, node: Node) -> bool:

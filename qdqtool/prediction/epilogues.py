@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.dtypes import DType
+from qdqtool.graph.products import has_weights
 from qdqtool.graph.view import Node
 from qdqtool.matching.flow import Flow
 from qdqtool.prediction.layers import is_swish
@@ -44,8 +45,9 @@ class Epilogues:
     def turned(self, node: Node) -> Iterator[Node]:
         """The Transposes in front of a product of few bits that its own kernel does.
 
-        A matrix product reads either order of the last two axes, an FP8 convolution reads channels last. The kernel in
-        front leaves the Transpose to it where it sums up rows, which it could not turn any more, and quantizes them.
+        A matrix product reads either order of the last two axes, in INT8 beside weights only; an FP8 convolution reads
+        channels last. The kernel in front leaves the Transpose to it where it sums up rows, which it could not turn any
+        more, and quantizes them.
         """
         channels_last = node.op == "Conv" and self._precision[node.name] is DType.FLOAT8
         if not channels_last and node.op not in MATRIX_PRODUCTS:
@@ -56,7 +58,8 @@ class Epilogues:
             maker = view.producer(view.by_name[pair.quantize].inputs[0]) if pair and pair.quantize else None
             if maker is None or maker.op != "Transpose" or len(view.uses(maker.outputs[0])) > 1:
                 continue
-            if (channels_last or _swaps_last(maker)) and self._is_behind_sum(maker):
+            reads_both = self._precision[node.name] is DType.FLOAT8 or (not index and has_weights(view, node))
+            if reads_both and (channels_last or _swaps_last(maker)) and self._is_behind_sum(maker):
                 yield maker
 
     def _is_behind_sum(self, node: Node) -> bool:

@@ -179,7 +179,7 @@ class RtxPlan:
                     and level.get(maker.name, -1) > level[node.name]
                 ):
                     maker = self._flow.view.producer(maker.inputs[0])
-                if maker is None or maker.op in OWN_KERNELS or maker.name not in level:
+                if maker is None or maker.op in OWN_KERNELS or maker.name in kept or maker.name not in level:
                     continue
                 if level[maker.name] == level[node.name]:
                     copy = node.name if self._begins_as_parts(maker, level) else ""
@@ -187,6 +187,7 @@ class RtxPlan:
                 elif maker.name in self._cuts.shared and level[maker.name] + 1 == level[node.name]:
                     links.append(((maker.name, _AGAIN), (node.name, "")))
         links += self._side_by_side(level, kept)
+        links += self._rounded_ahead(level)
         shared = shuffles(self._flow.view)
         for copies in classes(links):
             names = {name for name, _ in copies}
@@ -264,6 +265,24 @@ class RtxPlan:
                 name = use.node.name
                 if name in level and name not in kept and use.node.op not in OWN_KERNELS | PICKING:
                     yield (first.setdefault(level[name], name), ""), (name, "")
+
+    def _rounded_ahead(self, level: dict[str, int]) -> Iterator[tuple[_Copy, _Copy]]:
+        """The Q behind a Concat, in the kernel of a branch that nothing else reads as floats."""
+        view = self._flow.view
+        for concat in view.nodes:
+            readers = self._flow.readers(concat.outputs[0]) if concat.op == "Concat" else ()
+            if len(readers) != 1 or readers[0].op != QUANTIZE or readers[0].name not in level:
+                continue
+            for tensor in concat.inputs:
+                maker = view.producer(tensor)
+                if maker is None or maker.op in OWN_KERNELS | QDQ or maker.name not in level:
+                    continue
+                if maker.name in self._cuts.ends:
+                    continue
+                others = {use.node.op for part in maker.outputs if part != tensor for use in view.uses(part)}
+                alone = len(view.uses(tensor)) == 1 and others <= {QUANTIZE}
+                if alone and level[maker.name] < level[readers[0].name]:
+                    yield (readers[0].name, _AHEAD), (maker.name, "")
 
     def _kept(self, pool: Node) -> tuple[str, ...]:
         """The Q in the kernel of a pool."""

@@ -492,7 +492,78 @@ def rolled(taken: int) -> Quantized:
     return s
 
 
+def biased(own: bool, behind: str) -> Quantized:
+    """A float convolution, a constant added behind it, and one operator more."""
+    s, y = convolved()
+    y = s.node("Tanh", [y], "act_y", name="act")
+    bias = [s.weight("own_b", 32)] if own else []
+    y = s.node("Conv", [y, s.weight("own_w", 32, 32, 1, 1), *bias], "conv_y", name="conv")
+    y = s.node("Add", [y, s.weight("more", 1, 32, 1, 1)], "add_y", name="add")
+    s.output(
+        s.qconv("last", s.node(behind, [y], "behind_y", name="behind"), channels=(32, 32)), [1, 32, 8, 8]
+    )
+    return s
+
+
+def turned_scores(total: Callable[..., str]) -> Quantized:
+    """Normalized scores that the second product of two computed factors reads turned."""
+    s, count = Quantized(), 16
+    factors = [
+        s.qdq(name, s.input(name, shape), 0.05)
+        for name, shape in (("q", [1, 2, count, 32]), ("k", [1, 2, 32, count]), ("v", [1, 2, count, 32]))
+    ]
+    y = s.node("MatMul", factors[:2], "scores_y", name="scores")
+    y = total(s, s.node("Relu", [y], "act_y", name="act"))
+    y = s.qdq("p", s.node("Transpose", [y], "t_y", name="t", perm=[0, 1, 3, 2]), 0.0079)
+    y = s.node("MatMul", [y, factors[2]], "values_y", name="values")
+    s.output(s.node("Tanh", [y], "tanh_y", name="tanh"), [1, 2, count, 32])
+    return s
+
+
+def grouped_heads() -> Quantized:
+    """Keys and values of one head for two, as language models write them, in an INT8 attention."""
+    s, heads = Quantized(), []
+    for name, count in (("q", 4), ("k", 2), ("v", 2)):
+        y = s.input(f"{name}_in", [1, count, ROWS, 16])
+        y = s.node("Tanh", [y], f"{name}_act_y", name=f"{name}_act")
+        if count == 2:
+            sizes = [
+                integers(s, f"{name}_{i}", *v)
+                for i, v in enumerate(((2,), (1, 2, 2, ROWS, 16), (1, 4, ROWS, 16)))
+            ]
+            for op, size in zip(("Unsqueeze", "Expand", "Reshape"), sizes, strict=True):
+                y = s.node(op, [y, size], f"{name}_{op}_y", name=f"{name}_{op}")
+        heads.append(y)
+    k = s.node("Transpose", [heads[1]], "keys_t", name="keys_turn", perm=[0, 1, 3, 2])
+    y = s.node("MatMul", [s.qdq("qs", heads[0], 0.05), s.qdq("ks", k, 0.06)], "scores_y", name="scores")
+    y = s.qdq("p", s.node("Softmax", [y], "probs", name="softmax", axis=-1), 0.0079)
+    y = s.node("MatMul", [y, s.qdq("vs", heads[2], 0.07)], "values_y", name="values")
+    y = s.node("Transpose", [y], "back_y", name="back", perm=[0, 2, 1, 3])
+    y = s.node("Reshape", [y, integers(s, "merge", 1, ROWS, WIDTH)], "merge_y", name="merge")
+    s.output(s.qmatmul("last", y, shape=(WIDTH, WIDTH)), [1, ROWS, WIDTH])
+    return s
+
+
+def part_joined_later() -> Quantized:
+    """One half of a picture is convolved, and joined with the other one in front of a Q."""
+    s, y = convolved(channels=64)
+    y = s.node("Tanh", [y], "act_y", name="act")
+    s.nodes.append(helper.make_node("Split", [y], ["half0", "half1"], name="split", axis=1))
+    z = s.node("Sigmoid", [s.qconv("second", "half1", channels=(32, 32))], "gate_y", name="gate")
+    y = s.node("Concat", ["half0", z], "cat_y", name="cat", axis=1)
+    s.output(s.qconv("last", y, channels=(64, 64), act=0.04), [1, 64, 8, 8])
+    return s
+
+
 CASES = {
+    **{
+        f"float convolution {'with' if own else 'without'} a bias, a constant, {behind}": biased(own, behind)
+        for own in (True, False)
+        for behind in ("Relu", "Exp", "HardSigmoid")
+    },
+    "turned scores": turned_scores(softmax),
+    "heads for several others": grouped_heads(),
+    "part joined later": part_joined_later(),
     **{
         f"mean along {axis} {'behind ' + total.__name__ if total else 'alone'}": mean_of_tokens(total, axis)
         for axis in (1, 2)

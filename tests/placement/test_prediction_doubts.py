@@ -119,3 +119,19 @@ def test_scattered_values_are_a_kernel_of_their_own(tmp_path: Path) -> None:
     s.output(s.node("MatMul", [y, s.weight("b", 64, 64)], "b_y", name="last"))
     proto = s.model()
     assert len(predict(load(models.save(proto, tmp_path))).layers) == len(build(proto).kernels)
+
+
+def test_several_resized_pictures_that_are_joined_are_doubted(tmp_path: Path) -> None:
+    def joined(count: int) -> str:
+        s = Quantized()
+        scales = s.constant("scales", np.array([1, 1, 2, 2], np.float32))
+        pictures = [s.input(f"x{i}", [1, 16, 16, 16]) for i in range(count)]
+        parts = [
+            s.node("Resize", [x, "", scales], f"resize{i}_y", name=f"resize{i}")
+            for i, x in enumerate(pictures)
+        ]
+        others = [s.input(f"other{i}", [1, 16, 32, 32]) for i in range(2 - count)]
+        return notes(s.done(s.node("Concat", [*parts, *others], "cat_y", name="cat", axis=1)), tmp_path)
+
+    assert "Concat of several resized tensors, the first 'cat'" in joined(2)
+    assert "resized" not in joined(1)
