@@ -188,6 +188,8 @@ def _is_turned(view: GraphView, total: Node, quantize: Node) -> bool:
     shape = view.info(total.inputs[0]).shape or ()
     if total.op not in REDUCTIONS or len(own) < _PLANE or own[-1] < len(shape) - 1 or len(shape) <= _PLANE:
         return False
+    if _size(view, quantize.inputs[0]) < _size(view, total.inputs[0]):
+        return False  # the sums themselves are rounded, and no picture
     read = [use.node for each in view.uses(quantize.outputs[0]) for use in view.uses(each.node.outputs[0])]
     channels = shape[1]
     even = 1 in own and isinstance(channels, int) and channels >= _VECTOR and channels.bit_count() == 1
