@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from shutil import copyfile
 
 from qdqtool.accuracy.compare import compare as compare_runners
 from qdqtool.auditing.context import stage
@@ -172,6 +173,9 @@ def _given_table(work: RunContext, placement: Placement) -> CalibrationTable | N
         taken |= {name: entry for name, entry in fresh.by_tensor().items() if name in lacking}
     others = {decision.slot.node for decision in placement.quantized if decision.tensor in lacking}
     nodes = {decision.slot.node for decision in placement.quantized} - others
+    beside = work.request.table.with_name(EQUALIZED)
+    if beside.is_file():  # what the ranges were chosen from
+        copyfile(beside, work.path(EQUALIZED))
     changes = known.weights
     if changes is not None:
         rounded = {name: entry for name, entry in changes.rounded.items() if name not in lacking}

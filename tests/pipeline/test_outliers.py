@@ -11,6 +11,7 @@ import pytest
 
 from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.collect import collect
+from qdqtool.calibration.histograms import fitting_histograms
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.table import make_table
 from qdqtool.cli.app import run
@@ -24,6 +25,8 @@ from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline import outliers, recipes
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.outliers import suspects
+from qdqtool.pipeline.request import RunRequest
+from qdqtool.pipeline.runner import start
 from qdqtool.pipeline.trial import Budget, Reference, Trial
 from qdqtool.placement.decide import decide
 from tests import models
@@ -217,3 +220,26 @@ def test_a_run_tells_it_and_a_second_run_has_nothing_to_do(tmp_path: Path) -> No
     before = (out / "calibration.json").stat().st_mtime_ns
     assert run([*words, "--out", str(out)]) == 0
     assert (out / "calibration.json").stat().st_mtime_ns == before
+
+
+def test_a_run_that_takes_the_table_of_another_shows_the_histograms_of_that_network(tmp_path: Path) -> None:
+    path, recipe = written(tmp_path, "normalized", 60)
+    first = RunRequest(
+        model=path,
+        recipe=recipe,
+        samples=str(tmp_path / "s.npz"),
+        eval_samples=None,
+        labels=None,
+        out=tmp_path / "1",
+    )
+    start(first, "calibrate")
+    second = replace(
+        first,
+        out=tmp_path / "2",
+        histograms=tmp_path / "1" / "histograms.npz",
+        table=tmp_path / "1" / "calibration.json",
+    )
+    start(second, "calibrate")
+    one, two = (fitting_histograms(tmp_path / name) for name in "12")
+    assert one.read_bytes() == two.read_bytes()
+    assert one.read_bytes() != (tmp_path / "1" / "histograms.npz").read_bytes()
