@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -86,8 +87,10 @@ def locate(recipe: str) -> Path:
     """
     path = Path(recipe)
     require_file(path)
-    if path.suffix in {".yaml", ".yml"} or path.is_file():
-        if path.is_file():
+    # `Path.is_file` raises where a name is too long for the system.
+    is_file = os.path.isfile(path)  # noqa: PTH113
+    if path.suffix in {".yaml", ".yml"} or is_file:
+        if is_file:
             return path
         raise UsageError("there is no such recipe file", fix="check the path", where=recipe)
     if recipe in names():

@@ -101,7 +101,9 @@ def _add(opinions: dict[Slot, list[Opinion]], more: Iterator[Opinion]) -> None:
 
 
 def _in_graph_order(view: GraphView, slots: Iterable[Slot]) -> list[Slot]:
-    return sorted(slots, key=lambda slot: (view.by_name[slot.node].position, slot.index))
+    # A damaged node may lack an input that its operator has; there is nothing to decide about then.
+    there = (slot for slot in slots if slot.index < len(view.by_name[slot.node].inputs))
+    return sorted(there, key=lambda slot: (view.by_name[slot.node].position, slot.index))
 
 
 def _decision(view: GraphView, slot: Slot, opinions: list[Opinion]) -> Decision:

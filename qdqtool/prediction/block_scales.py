@@ -38,7 +38,7 @@ def ordered_scales(flow: Flow, precision: Mapping[str, DType]) -> Iterator[str]:
         scales = _scales(flow, product)
         if precision.get(product.name) is not DType.FLOAT4 or product.op not in MATRIX_PRODUCTS or not scales:
             continue
-        tensor = flow.plain.by_name[product.name].inputs[0]
+        tensor = _plain_input(flow, product)
         *batch, rows, summed = (size if isinstance(size, int) else 1 for size in _shape(flow, product))
         if prod(batch) > 1:
             yield from [scales] * _IN_BATCHES
@@ -67,5 +67,9 @@ def _scales(flow: Flow, product: Node) -> str:
 
 def _shape(flow: Flow, product: Node) -> tuple[int | str, ...]:
     """The shape of input 0, which the float graph knows where operators of TensorRT stand in front."""
-    plain = flow.plain.by_name[product.name].inputs[0]
-    return flow.view.info(product.inputs[0]).shape or flow.plain.info(plain).shape or ()
+    return flow.view.info(product.inputs[0]).shape or flow.plain.info(_plain_input(flow, product)).shape or ()
+
+
+def _plain_input(flow: Flow, product: Node) -> str:
+    """Input 0 in the float graph, which lacks what leads to no output."""
+    return flow.plain.by_name.get(product.name, product).inputs[0]

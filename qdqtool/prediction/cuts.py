@@ -310,12 +310,13 @@ def _behind(view: GraphView, first: Node, level: Levels, last: Callable[[Node], 
     """The nodes behind `first` in its kernel, nearest first; what is behind a `last` one is not looked at."""
     seen = {first.name}
     waiting = [first]
-    while waiting and len(seen) < _FARTHEST:
+    own = level.get(first.name)
+    while waiting and own is not None and len(seen) < _FARTHEST:
         node = waiting.pop(0)
         for tensor in node.outputs:
             for use in view.uses(tensor):
                 found = use.node
-                inside = found.op in QDQ or level.get(found.name) == level[first.name]
+                inside = found.op in QDQ or level.get(found.name) == own
                 if found.name in seen or not inside or found.op in SHAPE_READERS:
                     continue
                 seen.add(found.name)

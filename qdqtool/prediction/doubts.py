@@ -243,5 +243,5 @@ def _is_odd(flow: Flow, pair: QdqPair) -> bool:
     if len(pair.scale) == 1 or shape is None:
         return not pair.scale
     axis = pair.axis if pair.axis is not None else 1
-    size = shape[axis] if axis < len(shape) else None
+    size = shape[axis] if -len(shape) <= axis < len(shape) else None
     return size is None or (isinstance(size, int) and size != len(pair.scale))

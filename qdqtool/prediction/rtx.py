@@ -520,7 +520,7 @@ def _first_twins(flow: Flow) -> dict[str, str]:
                 found.setdefault(pair.quantize or "", first)
     computing: dict[tuple[object, ...], str] = {}
     for node in reversed(flow.view.nodes):  # of those that compute their scales the compiler keeps the last
-        if node.op == FP4_DYNAMIC:
+        if node.op == FP4_DYNAMIC and len(node.inputs) > 1:
             level = flow.view.constant(node.inputs[1])
             exact = node.inputs[1] if level is None else level.tobytes()
             found[node.name] = computing.setdefault(

@@ -240,7 +240,7 @@ def _given(
     values = [context.edit.value(name) if name else None for name in node.input[:3]]
     integers, scale = values[0], values[1]
     zero = values[2] if len(values) > 2 else np.zeros((), np.int8)
-    if integers is None or scale is None or zero is None:
+    if integers is None or scale is None or zero is None or zero.shape not in {(), (1,), scale.shape}:
         return None
     blocks = scale.ndim == integers.ndim and all(scale.shape)
     channels = scale.ndim == 1 and scale.size in {1, integers.shape[_axis(node, integers.ndim)]}

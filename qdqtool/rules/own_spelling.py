@@ -81,7 +81,7 @@ def fix(context: RepairContext) -> Iterator[Change]:
 def _store(context: RepairContext, node: onnx.NodeProto) -> bool:
     """Put a stored weight in the place of the operator, whose blocks go along the last axis."""
     edit = context.edit
-    value = edit.value(node.input[0])
+    value = edit.value(node.input[0]) if node.input else None
     block = NVFP4.block or 0
     if value is None or not value.ndim or value.shape[-1] % block:
         return False

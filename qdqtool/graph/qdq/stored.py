@@ -87,7 +87,8 @@ def check_counts(model: Model, pair: QdqPair) -> None:
         what = f"{counted(count, 'scale')} and {counted(len(pair.zero_point), 'zero point')}"
     shape = model.view.info(pair.tensor).shape
     if count > 1 and shape is not None:
-        dim = shape[pair.axis] if pair.axis is not None and pair.axis < len(shape) else None
+        axis = pair.axis
+        dim = shape[axis] if axis is not None and -len(shape) <= axis < len(shape) else None
         if dim is None or (isinstance(dim, int) and dim != count):
             what = f"{counted(count, 'scale')}, which do not fit axis {pair.axis} of shape {list(shape)}"
     if what is not None:

@@ -89,7 +89,13 @@ def float_source(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.
     if block is not None and zero.ndim == scale.ndim:
         zero = np.repeat(zero, block, axis)
         shape = list(zero.shape)
-    shifted = stored.astype(np.float32) - zero.astype(np.float32).reshape(shape)
+    zero = zero.reshape(shape)
+    if zero.ndim and (
+        zero.ndim != stored.ndim
+        or any(size not in {1, dim} for size, dim in zip(zero.shape, stored.shape, strict=True))
+    ):
+        return None
+    shifted = stored.astype(np.float32) - zero.astype(np.float32)
     if scalar:
         scale = scale.reshape(())
     value = decode(shifted, scale, None if scalar else axis, block, scale.dtype)
