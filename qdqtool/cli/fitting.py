@@ -133,7 +133,9 @@ def _wrapped(head: Text, size: int) -> Text:
 def _text(cell: object) -> Text:
     from rich.text import Text
 
-    return cell.copy() if isinstance(cell, Text) else Text.from_markup(str(cell))
+    from qdqtool.io.escaping import printable
+
+    return cell.copy() if isinstance(cell, Text) else Text.from_markup(printable(str(cell), lines=True))
 
 
 def _is_prose(cells: Sequence[Text]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from qdqtool.buildlog import Progress
 from qdqtool.buildlog.unsaid import unsaid
@@ -46,14 +46,14 @@ def digest_words(run: RunDigest, *, shown: int = SHOWN, cache: Collection[str] |
         _records("error", run.errors, shown),
         _unread(run.unread_lines[:shown]),
     )
-    return "\n".join([_title(run), *(f"  {line}" for block in blocks for line in block)]) + "\n"
+    return _said([_title(run), *(f"  {line}" for block in blocks for line in block)])
 
 
 def brief_words(run: RunDigest) -> str:
     """One line for one of many runs."""
     summary = run.ledger_summary
     qdq = f", {summary.accounted} of {summary.q + summary.dq} Q/DQ accounted for" if summary else ""
-    return f"{_title(run)}{qdq}\n"
+    return _said([f"{_title(run)}{qdq}"])
 
 
 class Wordings:
@@ -88,6 +88,10 @@ def clean(text: str, longest: int = _LONGEST) -> str:
     """Text for a terminal: control characters as escapes, cut at a width."""
     plain = printable(text[: longest + 1])
     return plain if len(plain) <= longest else plain[: longest - 3] + "..."
+
+
+def _said(lines: Iterable[str]) -> str:
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
 def _title(run: RunDigest) -> str:
@@ -399,7 +403,7 @@ def diff_words(found: LogDiff) -> str:
     lines += [_row("" if at else "times", _time(one)) for at, one in enumerate(found.times[: 4 * SHOWN])]
     if len(lines) == 1:
         lines.append(_row("", "no difference in fusions, precision or times"))
-    return "\n".join(lines) + "\n"
+    return _said(lines)
 
 
 def _time(change: TimeChange) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
     from rich.table import Table
+    from rich.text import Text
 
 wide: ContextVar[bool] = ContextVar("wide", default=False)
 """Whether tables are printed as wide as their content: --wide of this command."""
@@ -40,6 +41,9 @@ def _console() -> type[Console]:
         def print(self, *objects: Any, **settings: Any) -> None:
             super().print(*(readable(one) if isinstance(one, str) else one for one in objects), **settings)
 
+        def render_str(self, text: str, **settings: Any) -> Text:
+            return super().render_str(readable(text), **settings)  # cells and titles of tables
+
     return Printable
 
 
@@ -48,8 +52,6 @@ def show_table(table: Table, *, spare: Sequence[str] = ()) -> None:
 
     A narrow terminal leaves out columns of `spare`, the first one first, and says so. A table without rows is not printed.
     """
-    from rich.console import Console
-
     from qdqtool.cli.fitting import fitted
 
     console = stdout()
@@ -63,7 +65,7 @@ def show_table(table: Table, *, spare: Sequence[str] = ()) -> None:
                 f"left out: {', '.join(left_out)}; --wide shows all columns", style="dim", highlight=False
             )
         return
-    unfitted = Console(width=1 << 16, emoji=False, force_terminal=console.is_terminal, highlight=False)
+    unfitted = _console()(width=1 << 16, emoji=False, force_terminal=console.is_terminal, highlight=False)
     with unfitted.capture() as shown:
         unfitted.print(table)
     for line in shown.get().splitlines():

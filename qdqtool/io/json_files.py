@@ -25,13 +25,13 @@ def canonical(value: object) -> str:
     return json_text(value) + "\n"
 
 
-def json_text(value: object) -> str:
-    """The same without the newline.
+def json_text(value: object, indent: int | None = 1) -> str:
+    """The same without the newline; on one line with an `indent` of None.
 
     Names out of models and logs may hold half surrogate pairs, for which UTF-8 has no bytes, and characters that steer a
     terminal: both are written as escapes.
     """
-    text = json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(value, sort_keys=True, indent=indent, ensure_ascii=False, allow_nan=False)
     return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

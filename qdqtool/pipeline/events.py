@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -10,6 +9,7 @@ from pydantic import TypeAdapter
 from qdqtool.core.buildlog import BuildLog
 from qdqtool.core.events import OptimizerEvent
 from qdqtool.io.files import replacing
+from qdqtool.io.json_files import json_text
 
 _EVENT = TypeAdapter(OptimizerEvent)
 
@@ -20,4 +20,4 @@ def write_events(log: BuildLog, path: Path) -> None:
         for run in log.runs:
             for event in run.events:
                 line = {"run": run.number, **_EVENT.dump_python(event, mode="json")}
-                stream.write(json.dumps(line, sort_keys=True, ensure_ascii=False) + "\n")
+                stream.write(json_text(line, indent=None) + "\n")

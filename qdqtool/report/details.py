@@ -99,9 +99,8 @@ def _detail(
 
 def _told(entry: Finding) -> Told:
     about = f"{entry.severity.value} {entry.code}: {entry.check.replace('_', ' ')}"
-    return Told(
-        severity=entry.severity.value, title=about, reason=xml_line(entry.reason), fix=xml_line(entry.fix)
-    )
+    reason, fix = xml_line(entry.reason), xml_line(entry.fix)
+    return Told(severity=entry.severity.value, title=xml_line(about), reason=reason, fix=fix)
 
 
 def _facts(layer: LayerRow) -> list[tuple[str, str]]:

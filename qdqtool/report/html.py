@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.resources import files
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup, escape
 
 from qdqtool.core.difference import EngineDiff
 from qdqtool.core.report import Report
 from qdqtool.core.wording import metric
-from qdqtool.io.escaping import xml, xml_line
+from qdqtool.io.escaping import xml_line
 from qdqtool.pages.lookup import explanation
 from qdqtool.report import palette, sensitivity, svg, words
 from qdqtool.report.areas import Area, areas
@@ -27,6 +24,7 @@ from qdqtool.report.graph import LARGEST, Mark, Network, draw, network
 from qdqtool.report.groups import Group, groups, places
 from qdqtool.report.section import SECTIONS, Section, sections
 from qdqtool.report.sides import Sides, compare_sides
+from qdqtool.report.templates import environment
 
 _MACROS = '{% import "macros.html" as m with context %}'
 _CODE = re.compile(r"`([^`]+)`")
@@ -47,36 +45,24 @@ def render(
     With `against`, a second run, the page shows both and what differs between them; `diff`, a comparison of their
     engines, adds why. `names` tell the runs apart, where their models do not.
     """
-    environment = _environment()
-    script = _asset("page.js")
+    templates = _templates()
     first, second = names or ("", "")
     runs = [_Run("a", report, first)] + ([_Run("b", against, second)] if against is not None else [])
-    return environment.get_template("page.html").render(
-        runs=[(run, _parts(environment, run)) for run in runs],
+    return templates.get_template("page.html").render(
+        runs=[(run, _parts(templates, run)) for run in runs],
         large=any(len(run.report.layers) > _LARGE for run in runs),
         sides=_sides(report, against),
         diff=diff,
-        style=Markup(palette.CLASSES + _asset("page.css")),  # noqa: S704 -- our own file
-        script=Markup(script),  # noqa: S704 -- our own file
-        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("qdqtool.report", "page"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["clean"] = xml_line
-    environment.filters["prose"] = _prose
-    environment.filters["clean_lines"] = xml
-    environment.filters["metric_name"] = metric
-    environment.filters["places"] = places
-    environment.filters["brief"] = _brief
-    environment.globals.update(
+def _templates() -> Environment:
+    made = environment()
+    made.filters["prose"] = _prose
+    made.filters["metric_name"] = metric
+    made.filters["places"] = places
+    made.filters["brief"] = _brief
+    made.globals.update(
         words=words,
         swatch=palette.swatch,
         in_order=palette.in_order,
@@ -84,7 +70,7 @@ def _environment() -> Environment:
         noise_cause=sensitivity.cause,
         cure_gain=sensitivity.gain,
     )
-    return environment
+    return made
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,13 +82,13 @@ class _Part:
     html: Markup
 
 
-def _parts(environment: Environment, run: _Run) -> tuple[_Part, ...]:
+def _parts(templates: Environment, run: _Run) -> tuple[_Part, ...]:
     """Every section that has something to show; a third-party one that fails is left out."""
     parts: list[_Part] = []
     for name, section in run.sections:
 
         def fill(_plugin: object, name: str = name, section: Section = section) -> None:
-            template = environment.from_string(_MACROS + section.page)
+            template = templates.from_string(_MACROS + section.page)
             html = Markup(template.render(run=run, report=run.report))  # noqa: S704 -- autoescaped
             parts.append(_Part(name=name, title=section.title, html=html))
 
@@ -122,10 +108,6 @@ def _brief(name: str) -> str:
 
 def _sides(report: Report, against: Report | None) -> Sides | None:
     return None if against is None else compare_sides(report, against)
-
-
-def _asset(name: str) -> str:
-    return (files("qdqtool.report") / "page" / name).read_text("utf-8")
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Iterator
-from importlib.resources import files
 from statistics import NormalDist
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 from rich.table import Table
 from rich.text import Text
 
@@ -17,10 +12,11 @@ from qdqtool.core.sweep import Checked, FloatPoint, Outcome, Sweep, Trial
 from qdqtool.core.wording import counted, listed
 from qdqtool.core.wording import metric as metric_name
 from qdqtool.engine.estimate import RATIO_ERROR
-from qdqtool.io.escaping import xml_line
-from qdqtool.report import palette, svg
+from qdqtool.io.escaping import printable
+from qdqtool.report import svg
 from qdqtool.report.charts.axis import axis_over
 from qdqtool.report.charts.scatter import Level, Point, scatter
+from qdqtool.report.templates import environment
 
 _NAMED = 8
 """Trials that are named where one reason holds for many."""
@@ -47,7 +43,7 @@ def table(sweep: Sweep) -> Table:
         "kernels",
     )
     for title in titles:
-        head.add_column(Text(title), justify="right", overflow="fold")
+        head.add_column(Text(printable(title)), justify="right", overflow="fold")
     head.add_column("settings", overflow="fold", min_width=_SETTING)
     for trial, outcome in _done(sweep.pareto):
         head.add_row(
@@ -59,11 +55,11 @@ def table(sweep: Sweep) -> Table:
             _between(interval(outcome, sweep.spread), 4),
             nodes(outcome),
             "" if outcome.kernels is None else str(outcome.kernels),
-            Text(xml_line("; ".join(words(outcome)))),
+            Text(printable("; ".join(words(outcome)))),
         )
     for point in sweep.floats:
         head.add_row(
-            point.name,
+            Text(printable(point.name)),
             "no noise" if point.accuracy is None else f"{point.accuracy:.2f}",
             _between(_ends(point), 2),
             *(("", "") if is_checked else ()),
@@ -213,28 +209,23 @@ def interval(outcome: Outcome | FloatPoint, spread: tuple[float, float] | None) 
 
 def page(sweep: Sweep) -> str:
     """The HTML text of the page; no network, everything escaped."""
-    environment = Environment(
-        loader=PackageLoader("qdqtool.report", "page"), autoescape=True, undefined=StrictUndefined
-    )
-    environment.filters["clean"] = xml_line
-    script = (files("qdqtool.report") / "page" / "page.js").read_text("utf-8")
-    style = palette.CLASSES + (files("qdqtool.report") / "page" / "page.css").read_text("utf-8")
-    return environment.get_template("sweep.html").render(
-        sweep=sweep,
-        words=words,
-        time=time,
-        metric=metric(sweep),
-        about=" ".join(filter(None, (about_accuracy(sweep), about_times(sweep)))),
-        accuracy=accuracy,
-        checked=checked,
-        nodes=nodes,
-        float_accuracy=_float_accuracy,
-        pareto={trial.number for trial in sweep.pareto},
-        chart=svg.inline(chart(sweep)),
-        folder=_folder,
-        script=Markup(script),  # noqa: S704 -- our own file
-        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        style=Markup(style),  # noqa: S704 -- our own file
+    return (
+        environment()
+        .get_template("sweep.html")
+        .render(
+            sweep=sweep,
+            words=words,
+            time=time,
+            metric=metric(sweep),
+            about=" ".join(filter(None, (about_accuracy(sweep), about_times(sweep)))),
+            accuracy=accuracy,
+            checked=checked,
+            nodes=nodes,
+            float_accuracy=_float_accuracy,
+            pareto={trial.number for trial in sweep.pareto},
+            chart=svg.inline(chart(sweep)),
+            folder=_folder,
+        )
     )
 
 

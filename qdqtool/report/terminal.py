@@ -32,7 +32,7 @@ def render(report: Report, console: Console, measured: Measured | None = None) -
     """Print the summary; names are printed as they are, never as markup."""
     summary = report.summary
     for line in words.judgement(summary):
-        _say(console, line, style=_COLOURS[summary.verdict])
+        _say(console, line, style=_COLOURS.get(summary.verdict, "bold"))
     _say(console, words.verdict(summary), style="bold")
     _say(console, " -> ".join(part for part in (summary.model, summary.builder) if part))
     _say(console, "")

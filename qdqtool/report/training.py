@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from qdqtool.core.qat import QatResult, QatRow
 from qdqtool.core.wording import counted
+from qdqtool.io.escaping import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,9 +21,15 @@ def table(result: QatResult) -> Table:
 
     shown = Table("model", box=None)
     for title in (f"{result.metric} {result.unit} [measured]", "95 % interval", "change", "INT8 nodes"):
-        shown.add_column(Text(title), justify="right")
+        shown.add_column(Text(printable(title)), justify="right")
     for row in result.rows:
-        shown.add_row(row.name, _number(row.value), _interval(row.low, row.high), _change(row), _nodes(row))
+        shown.add_row(
+            Text(printable(row.name)),
+            _number(row.value),
+            _interval(row.low, row.high),
+            _change(row),
+            _nodes(row),
+        )
     return shown
 
 

@@ -26,7 +26,7 @@ def write(report: CiReport) -> str:
 
 def _table(results: list[CiResult]) -> list[str]:
     rows = [
-        f"| {result.level} | {result.code} | {markdown(result.subject)} | {markdown(result.reason)} "
+        f"| {result.level} | {markdown(result.code)} | {markdown(result.subject)} | {markdown(result.reason)} "
         f"| {markdown(result.waiver or result.fix)} |"
         for result in results
     ]

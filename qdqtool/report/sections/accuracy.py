@@ -7,7 +7,7 @@ from qdqtool.report.section import Section
 _PAGE = r"""
 {% set comparison = report.comparison %}
 <h2 id="accuracy-{{ run.key }}">Accuracy</h2>
-<p>{{ comparison.reference | clean }} against {{ comparison.candidate | clean }}, {{ comparison.samples }} samples <span class="source">{{ words.accuracy_caveat(comparison) or "measured" }}</span>.</p>
+<p>{{ comparison.reference }} against {{ comparison.candidate }}, {{ comparison.samples }} samples <span class="source">{{ words.accuracy_caveat(comparison) or "measured" }}</span>.</p>
 {% for title, entries in [("Outputs", comparison.outputs), ("Tensors inside the model", comparison.tensors)] %}
 {% if entries %}
 <h3>{{ title }}</h3>
@@ -16,7 +16,7 @@ _PAGE = r"""
 {{ m.head(["Tensor"] + metrics, metrics) }}
 <tbody>
 {% for entry in entries %}
-<tr><td>{{ entry.output | clean }}</td>{% for measure in entry.measures %}<td class="number" data-value="{{ measure.value if measure.value is not none else "" }}">{{ words.value(measure) }}</td>{% endfor %}</tr>
+<tr><td>{{ entry.output }}</td>{% for measure in entry.measures %}<td class="number" data-value="{{ measure.value if measure.value is not none else "" }}">{{ words.value(measure) }}</td>{% endfor %}</tr>
 {% endfor %}
 </tbody></table></div>
 {% endif %}
@@ -25,7 +25,7 @@ _PAGE = r"""
 <h3>Samples that suffer most</h3>
 <div class="wide-table" tabindex="0"><table class="sortable">
 {{ m.head(["Sample", "Output", "SQNR"], ["SQNR"]) }}
-<tbody>{% for entry in comparison.worst %}<tr><td>{{ entry.sample | clean }}</td><td>{{ entry.output | clean }}</td>{{ m.number_cell(entry.sqnr_db, " dB") }}</tr>{% endfor %}</tbody>
+<tbody>{% for entry in comparison.worst %}<tr><td>{{ entry.sample }}</td><td>{{ entry.output }}</td>{{ m.number_cell(entry.sqnr_db, " dB") }}</tr>{% endfor %}</tbody>
 </table></div>
 {% endif %}
 """

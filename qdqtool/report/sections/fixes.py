@@ -27,7 +27,7 @@ _PAGE = r"""
 {{ m.head(["Node", "Op", "Runs as", "Reason", "Fix", "Requested"]) }}
 <tbody>
 {% for entry in report.fallbacks %}
-<tr><td>{{ m.goto(run, entry.node) }}</td><td class="short">{{ entry.op | clean }}</td><td class="short">{{ entry.precision }}</td><td>{{ entry.reason | prose }}</td><td>{{ entry.fix | prose }}</td><td>{{ "yes" if entry.requested else "no" }}</td></tr>
+<tr><td>{{ m.goto(run, entry.node) }}</td><td class="short">{{ entry.op }}</td><td class="short">{{ entry.precision }}</td><td>{{ entry.reason | prose }}</td><td>{{ entry.fix | prose }}</td><td>{{ "yes" if entry.requested else "no" }}</td></tr>
 {% endfor %}
 </tbody></table></div>
 {% endif %}
@@ -36,16 +36,16 @@ _PAGE = r"""
 {% endif %}
 {% for group in run.groups %}
 <details class="group" data-level="{{ group.severity.value }}"{% if group.severity.rank or loop.first %} open{% endif %}>
-<summary><b class="{{ group.severity.value }}">{{ group.severity.value }}</b> <b>{{ group.findings | length }} &times; {{ group.name | clean }}</b> <span class="soft">{{ group.code }}{% if group.bytes %}, {{ words.size(group.bytes) }} at stake (estimated){% endif %}{% if group.ms %}, {{ "%.4g ms" | format(group.ms) }} (measured){% endif %}</span>{% if group.hazard %}<br>{{ group.hazard | clean }}{% endif %}</summary>
+<summary><b class="{{ group.severity.value }}">{{ group.severity.value }}</b> <b>{{ group.findings | length }} &times; {{ group.name }}</b> <span class="soft">{{ group.code }}{% if group.bytes %}, {{ words.size(group.bytes) }} at stake (estimated){% endif %}{% if group.ms %}, {{ "%.4g ms" | format(group.ms) }} (measured){% endif %}</span>{% if group.hazard %}<br>{{ group.hazard }}{% endif %}</summary>
 <div class="wide-table" tabindex="0"><table class="sortable">
 {{ m.head(["About", "What happened", "What to do", "Bytes at stake", "Evidence"], ["Bytes at stake"]) }}
 <tbody>
 {% for finding in group.findings %}
-<tr><td>{{ m.goto(run, finding.subject) }}</td><td>{{ finding.reason | prose }}</td><td>{{ finding.fix | prose }}</td><td class="number" data-value="{{ finding.bytes or "" }}">{{ words.size(finding.bytes) if finding.bytes else "" }}</td><td>{% for file, place in finding.evidence | places %}<span class="soft" title="{{ file | clean }}">{{ file | brief | clean }}</span> <code>{{ place | clean }}</code><br>{% endfor %}</td></tr>
+<tr><td>{{ m.goto(run, finding.subject) }}</td><td>{{ finding.reason | prose }}</td><td>{{ finding.fix | prose }}</td><td class="number" data-value="{{ finding.bytes or "" }}">{{ words.size(finding.bytes) if finding.bytes else "" }}</td><td>{% for file, place in finding.evidence | places %}<span class="soft" title="{{ file }}">{{ file | brief }}</span> <code>{{ place }}</code><br>{% endfor %}</td></tr>
 {% endfor %}
 </tbody></table></div>
 {% if run.manual(group.code) %}
-<details class="manual"><summary>What {{ group.code }} means</summary><pre id="page-{{ group.code }}-{{ run.key }}">{{ run.manual(group.code) | clean_lines }}</pre></details>
+<details class="manual"><summary>What {{ group.code }} means</summary><pre id="page-{{ group.code }}-{{ run.key }}">{{ run.manual(group.code) }}</pre></details>
 {% endif %}
 </details>
 {% endfor %}

@@ -11,7 +11,7 @@ _PAGE = r"""
 {{ m.head(["Node", "Kind", "What became of it", "Into", "Log lines"]) }}
 <tbody>
 {% for row in report.ledger %}
-<tr><td>{{ row.node | clean }}</td><td>{{ row.kind }}</td><td>{{ row.end.value }}</td><td>{{ m.goto(run, row.into) }}</td><td>{{ row.lines | join(", ") }}</td></tr>
+<tr><td>{{ row.node }}</td><td>{{ row.kind }}</td><td>{{ row.end.value }}</td><td>{{ m.goto(run, row.into) }}</td><td>{{ row.lines | join(", ") }}</td></tr>
 {% endfor %}
 </tbody></table></div>
 """

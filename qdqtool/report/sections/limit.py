@@ -18,7 +18,7 @@ _NAME = "limit"
 _PAGE = r"""
 {% set limit = report.sections["limit"] %}
 <h2 id="limit-{{ run.key }}">Float nodes that the limit of accuracy took</h2>
-{% for name, text in words.limit_rows(limit) %}<p>{{ name }}: {{ text | clean }}</p>{% endfor %}
+{% for name, text in words.limit_rows(limit) %}<p>{{ name }}: {{ text }}</p>{% endfor %}
 {% if limit.path %}
 <div class="wide-table" tabindex="0"><table class="sortable">
 {{ m.head(["Float", "Last node", "SQNR", "Accuracy"], ["Float", "SQNR"]) }}
@@ -28,7 +28,7 @@ _PAGE = r"""
 {% endif %}
 {% if limit.alternatives %}
 <h3>What these nodes were tried in</h3>
-<p>Times are estimated for {{ limit.device | clean }}.</p>
+<p>Times are estimated for {{ limit.device }}.</p>
 <div class="wide-table" tabindex="0"><table class="sortable">
 {{ m.head(["FP8", "FP16", "Float", "SQNR", "Limit", "Kernels", "Activations", "Engine", "ms (estimated)"], ["FP8", "FP16", "Float", "SQNR", "Kernels", "Activations", "Engine", "ms (estimated)"]) }}
 <tbody>{% for one in limit.alternatives %}

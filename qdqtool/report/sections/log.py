@@ -21,7 +21,7 @@ _PAGE = r"""
 {{ m.head(["Node", "Op", "Precision", "Why", "Log lines"]) }}
 <tbody>
 {% for node, op, precision, why, lines in log.nodes %}
-<tr><td>{{ node | clean }}</td><td class="short">{{ op | clean }}</td><td class="short">{{ precision }}</td><td>{{ why | clean }}</td><td>{{ lines | join(", ") }}</td></tr>
+<tr><td>{{ node }}</td><td class="short">{{ op }}</td><td class="short">{{ precision }}</td><td>{{ why }}</td><td>{{ lines | join(", ") }}</td></tr>
 {% endfor %}
 </tbody></table></div>
 {% endif %}
@@ -31,7 +31,7 @@ _PAGE = r"""
 {{ m.head(["Pass", "Attempts", "Effects", "First line"]) }}
 <tbody>
 {% for name, attempts, effects, line in log.passes %}
-<tr><td>{{ name | clean }}</td><td>{{ attempts }}</td><td>{{ effects }}</td><td>{{ line }}</td></tr>
+<tr><td>{{ name }}</td><td>{{ attempts }}</td><td>{{ effects }}</td><td>{{ line }}</td></tr>
 {% endfor %}
 </tbody></table></div>
 {% endif %}

@@ -11,7 +11,7 @@ _PAGE = r"""
 {{ m.head(["Node", "Op", "Verdict", "Precision", "Requested", "Engine layers", "Reason", "Fix"]) }}
 <tbody>
 {% for verdict in report.verdicts %}
-<tr><td>{{ m.goto(run, verdict.node) }}</td><td class="short">{{ verdict.op | clean }}</td><td class="short">{{ verdict.verdict.value }}</td><td class="short"><span class="dot-of {{ swatch(verdict.precision) }}"></span>{{ verdict.precision.value }}</td><td>{{ "yes" if verdict.requested else "no" }}</td><td>{{ verdict.layers | join(", ") | clean }}</td><td>{{ verdict.reason | prose }}</td><td>{{ verdict.fix | prose }}</td></tr>
+<tr><td>{{ m.goto(run, verdict.node) }}</td><td class="short">{{ verdict.op }}</td><td class="short">{{ verdict.verdict.value }}</td><td class="short"><span class="dot-of {{ swatch(verdict.precision) }}"></span>{{ verdict.precision.value }}</td><td>{{ "yes" if verdict.requested else "no" }}</td><td>{{ verdict.layers | join(", ") }}</td><td>{{ verdict.reason | prose }}</td><td>{{ verdict.fix | prose }}</td></tr>
 {% endfor %}
 </tbody></table></div>
 """

@@ -9,7 +9,7 @@ _PAGE = r"""
 <p class="soft">Every compute node in graph order; choose one to see it in the engine.</p>
 <ul class="map">
 {% for verdict in report.verdicts %}
-<li><button type="button" class="{{ swatch(verdict.precision) }}" title="{{ verdict.node | clean }} ({{ verdict.op | clean }}): {{ verdict.verdict.value }}{% if verdict.reason %} - {{ verdict.reason | clean }}{% endif %}" aria-label="{{ verdict.node | clean }}: {{ verdict.verdict.value }}"{% if verdict.node in run.layer_of %} data-goto="{{ run.layer_of[verdict.node] }}"{% endif %}>{{ "" if runs_as_asked(verdict) else "!" }}</button></li>
+<li><button type="button" class="{{ swatch(verdict.precision) }}" title="{{ verdict.node }} ({{ verdict.op }}): {{ verdict.verdict.value }}{% if verdict.reason %} - {{ verdict.reason }}{% endif %}" aria-label="{{ verdict.node }}: {{ verdict.verdict.value }}"{% if verdict.node in run.layer_of %} data-goto="{{ run.layer_of[verdict.node] }}"{% endif %}>{{ "" if runs_as_asked(verdict) else "!" }}</button></li>
 {% endfor %}
 </ul>
 {{ m.legend(report.verdicts | map(attribute="precision")) }}

@@ -12,7 +12,7 @@ _PAGE = r"""
 {{ m.head(["Tensor", "Largest kept", "Smallest seen", "Largest seen", "Calibrator", "Note"], ["Largest kept", "Smallest seen", "Largest seen"]) }}
 <tbody>
 {% for row in report.ranges %}
-<tr><td>{{ row.tensor | clean }}</td>{{ m.number_cell(row.amax) }}{{ m.number_cell(row.low) }}{{ m.number_cell(row.high) }}<td>{{ row.method | clean }}</td><td>{{ row.note | clean }}</td></tr>
+<tr><td>{{ row.tensor }}</td>{{ m.number_cell(row.amax) }}{{ m.number_cell(row.low) }}{{ m.number_cell(row.high) }}<td>{{ row.method }}</td><td>{{ row.note }}</td></tr>
 {% endfor %}
 </tbody></table></div>
 """

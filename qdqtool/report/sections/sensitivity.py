@@ -5,14 +5,14 @@ from __future__ import annotations
 from qdqtool.report.section import Section
 
 _PAGE = r"""
-{% macro tried(cure) %}<td>{{ cure.what | clean }}</td><td>{{ cure_gain(cure) }}{{ "" if cure.helps else ", not sure" }}</td><td>{% for setting in cure.settings %}<code>{{ setting | clean }}</code> {% endfor %}</td>{% endmacro %}
+{% macro tried(cure) %}<td>{{ cure.what }}</td><td>{{ cure_gain(cure) }}{{ "" if cure.helps else ", not sure" }}</td><td>{% for setting in cure.settings %}<code>{{ setting }}</code> {% endfor %}</td>{% endmacro %}
 <h2 id="sensitivity-{{ run.key }}">Sensitivity</h2>
 <p>{{ words.float_set(report.sensitivity.whole) }} with every node quantized, {{ report.sensitivity.samples }} samples <span class="source">measured</span>. Nodes with fewer samples are estimates.</p>
 <div class="wide-table" tabindex="0"><table class="sortable">
 {{ m.head(["Node", "Op", "Share of noise", "SQNR alone", "Gain when float", "Accuracy without it", "Samples"], ["Share of noise", "SQNR alone", "Gain when float", "Samples"]) }}
 <tbody>
 {% for row in report.sensitivity.nodes %}
-<tr><td>{{ m.goto(run, row.node) }}</td><td class="short">{{ row.op | clean }}</td><td class="number" data-value="{{ row.share }}">{{ "%.1f %%" | format(100 * row.share) }}</td>{{ m.number_cell(row.alone_db, " dB") }}{{ m.number_cell(row.gain_db, " dB") }}<td>{{ words.shift(row.task) if row.task else "" }}</td>{{ m.number_cell(row.samples) }}</tr>
+<tr><td>{{ m.goto(run, row.node) }}</td><td class="short">{{ row.op }}</td><td class="number" data-value="{{ row.share }}">{{ "%.1f %%" | format(100 * row.share) }}</td>{{ m.number_cell(row.alone_db, " dB") }}{{ m.number_cell(row.gain_db, " dB") }}<td>{{ words.shift(row.task) if row.task else "" }}</td>{{ m.number_cell(row.samples) }}</tr>
 {% endfor %}
 </tbody></table></div>
 {% set causes = report.sensitivity.nodes | selectattr("cause") | list %}
@@ -23,7 +23,7 @@ _PAGE = r"""
 <tbody>
 {% for row in causes %}
 {% for cure in row.cures or [none] %}
-<tr>{% if loop.first %}<td rowspan="{{ loop.length }}">{{ m.goto(run, row.node) }}</td><td rowspan="{{ loop.length }}">{{ noise_cause(row.cause) | clean }}</td>{% endif %}{% if cure %}{{ tried(cure) }}{% else %}<td></td><td></td><td></td>{% endif %}</tr>
+<tr>{% if loop.first %}<td rowspan="{{ loop.length }}">{{ m.goto(run, row.node) }}</td><td rowspan="{{ loop.length }}">{{ noise_cause(row.cause) }}</td>{% endif %}{% if cure %}{{ tried(cure) }}{% else %}<td></td><td></td><td></td>{% endif %}</tr>
 {% endfor %}
 {% endfor %}
 {% for cure in report.sensitivity.cures %}

@@ -23,7 +23,7 @@ _PAGE = r"""
 {{ m.tile("Accuracy, " ~ (entry.metric | metric_name), "%.1f → %.1f %s" | format(entry.reference, entry.candidate, entry.unit), caveat or "measured", words.spread(entry, meaningful=not caveat)) }}
 {% endfor %}
 {% for output in report.comparison.outputs[:3] %}
-{{ m.tile("Output " ~ (output.output | clean), words.headline(output), caveat or "measured", words.rest(output)) }}
+{{ m.tile("Output " ~ output.output, words.headline(output), caveat or "measured", words.rest(output)) }}
 {% endfor %}
 {% endif %}
 {% if summary.kernels is not none %}
@@ -36,7 +36,7 @@ _PAGE = r"""
 {% endif %}
 {% endif %}
 {% for finding in report.findings if finding.check == "float_shortcut" and finding.bytes %}
-{{ m.tile("Bytes kept float for accuracy", words.size(finding.bytes), "estimated", finding.fix | clean) }}
+{{ m.tile("Bytes kept float for accuracy", words.size(finding.bytes), "estimated", finding.fix) }}
 {% endfor %}
 {% set time = run.time %}
 {% if time %}{{ m.tile("Time of all kernels", "%.4g ms" | format(time), "measured", "one by one; an undisturbed inference takes less") }}{% endif %}

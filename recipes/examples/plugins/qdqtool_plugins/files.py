@@ -9,7 +9,7 @@ from qdqtool.report.section import Row, Section
 READS = ("model.prepared.onnx", "model.qdq.onnx", "engine.plan")
 PAGE = """
 <h2 id="files-{{ run.key }}">Files</h2>
-<ul>{% for name, size in report.sections["files"].items() %}<li>{{ name | clean }}: {{ size }} bytes</li>{% endfor %}</ul>
+<ul>{% for name, size in report.sections["files"].items() %}<li>{{ name }}: {{ size }} bytes</li>{% endfor %}</ul>
 """
 
 
