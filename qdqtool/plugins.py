@@ -177,8 +177,17 @@ def _modules(folders: tuple[str, ...]) -> tuple[str, ...]:
 
 @cache
 def _installed(group: str) -> dict[str, EntryPoint]:
-    """Plug-ins of other distributions; looked up once, because every look reads all metadata on the path."""
-    return {entry.name: entry for entry in entry_points(group=group)}
+    """Plug-ins of other distributions."""
+    return {entry.name: entry for entry in all_entry_points().select(group=group)}
+
+
+@cache
+def all_entry_points() -> Any:
+    """What installed distributions offer, with `groups` and `select`; every look reads all metadata on the path, so it is one.
+
+    Its class is another one since Python 3.12.
+    """
+    return entry_points()
 
 
 def _distribution(entry: EntryPoint) -> str:

@@ -187,6 +187,7 @@ def with_common(command: Callable[..., Any]) -> Callable[..., Any]:
         wide.set(common.get("wide", False))
         _trust.set(bool(common.get("trust", values.get("trust", False))))
         with allowed(common.get("max_memory")):
+            _start_opening(values.get("model"))
             return command(*args, **values)
 
     parameters = [
@@ -204,6 +205,14 @@ def with_common(command: Callable[..., Any]) -> Callable[..., Any]:
         name: entry.annotation for name, entry in described.__signature__.parameters.items()
     }
     return run
+
+
+def _start_opening(model: object) -> None:
+    """Start the process that checks models where the command will open one: it is ready once our own imports are done."""
+    if isinstance(model, str | Path) and Path(model).suffix == ".onnx" and Path(model).is_file():
+        from qdqtool.graph.onnx_io.passes import warm_up
+
+        warm_up()
 
 
 def _configured() -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Iterator
 from functools import cache
-from importlib.metadata import entry_points
-from pathlib import Path
 
 import calibrators
 import qdqtool
 from qdqtool._version import __version__
+from qdqtool.plugins import all_entry_points
 
 _GROUPS = "qdqtool."
 """How the entry-point groups of plug-ins begin."""
@@ -24,15 +25,24 @@ def own_code() -> str:
     digest = hashlib.sha256()
     for package in (qdqtool, calibrators):
         for place in sorted(package.__path__):
-            root = Path(place)
-            for path in sorted(root.rglob("*.py")):
-                digest.update(path.relative_to(root).as_posix().encode() + b"\0")
-                digest.update(hashlib.sha256(path.read_bytes()).digest())
+            for name, path in sorted(_sources(place)):
+                digest.update(name.encode() + b"\0")
+                with open(path, "rb", buffering=0) as file:  # noqa: PTH123 -- see `_sources`
+                    digest.update(hashlib.sha256(file.read()).digest())
     guests = {
         f"{entry.dist.name} {entry.dist.version}"
-        for group in entry_points().groups
+        for group in all_entry_points().groups
         if group.startswith(_GROUPS)
-        for entry in entry_points(group=group)
+        for entry in all_entry_points().select(group=group)
         if entry.dist is not None
     }
     return " ".join([__version__, digest.hexdigest()[:16], *sorted(guests)])
+
+
+def _sources(folder: str) -> Iterator[tuple[str, str]]:
+    """Every source file: its name inside the folder, and where it lies. Objects for 800 paths would cost as much as reading."""
+    for here, _, names in os.walk(folder):
+        for name in names:
+            if name.endswith(".py"):
+                path = os.path.join(here, name)  # noqa: PTH118 -- strings, see above
+                yield path[len(folder) :].replace(os.sep, "/"), path

@@ -17,14 +17,15 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import IO, Any, Final
-
-import onnx
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import qdqtool
 from qdqtool.errors import SystemFault
 from qdqtool.io.memory import budget
 from qdqtool.platform import own_group, signal_number
+
+if TYPE_CHECKING:
+    import onnx
 
 _START: Final = (
     "import sys; sys.path[:] = sys.argv[1:]; from qdqtool.graph.onnx_io.passes_worker import main; main()"
