@@ -97,6 +97,12 @@ def artefact_of(kind: type[T]) -> Artefact[T]:
     return _BY_TYPE[kind]
 
 
+def get_ready(*kinds: Artefact[Any]) -> None:
+    """Make what checks and writes these kinds of files, so that the first of them takes no longer than the others."""
+    for kind in kinds:
+        _adapter(kind.type)
+
+
 _ADAPTERS: Final[dict[Any, TypeAdapter[Any]]] = {}
 """What checks and writes data, by its type; making one takes longer than most uses of it."""
 

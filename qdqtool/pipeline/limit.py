@@ -36,13 +36,11 @@ from qdqtool.pipeline import runner
 from qdqtool.pipeline.alternatives import FLOAT, Ladder, Question, cost_of, device_of, fastest, steps_of
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.random_shapes import opener, shaped
-from qdqtool.pipeline.report import read_material
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
 from qdqtool.pipeline.runner import LINE, Step
 from qdqtool.pipeline.staged import StagedRunner
 from qdqtool.pipeline.steps import Measured
 from qdqtool.pipeline.usage import Meter
-from qdqtool.report.assemble import assemble
 from qdqtool.trt.ops import PRODUCTS
 
 FOLDER: Final = "quantized"
@@ -233,6 +231,9 @@ def _course(result: FloatLimit) -> tuple[Step, ...]:
     """The pipeline, and before its report a step that says what the limit cost."""
 
     def act(work: RunContext) -> Measured:
+        from qdqtool.pipeline.report import read_material
+        from qdqtool.report.assemble import assemble
+
         after = cost_of(assemble(read_material(work.folder.path)).summary)
         LIMIT.write(work.path("limit.json"), replace(result, after=after))
         return {}

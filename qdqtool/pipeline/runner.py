@@ -6,7 +6,9 @@ the files it reads, the part of the recipe it obeys, the model, the samples, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -38,6 +40,7 @@ class Step:
         writes: files of the run folder it makes.
         may_write: files that it only sometimes makes.
         obeys: sections of the recipe it depends on.
+        meanwhile: what can be done for later steps while this one waits for another process.
         outside: digests of what it depends on outside the run folder.
     """
 
@@ -48,6 +51,7 @@ class Step:
     may_write: tuple[str, ...] = ()
     obeys: tuple[str, ...] = ()
     outside: Callable[[RunContext], Mapping[str, str]] = lambda _: {}
+    meanwhile: Callable[[], None] | None = None
 
 
 def model_digest(work: RunContext) -> Mapping[str, str]:
@@ -145,6 +149,7 @@ LINE = (
         may_write=("model.retried.onnx",),
         obeys=("build",),
         outside=_shapes,
+        meanwhile=steps.get_ready,
     ),
     Step(
         name="parse",
@@ -281,7 +286,7 @@ def _do(step: Step, work: RunContext) -> None:
         work.listener.finished(step.name, known.measured, skipped=True)
         return
     give_back()  # what the step before has freed
-    with Meter() as meter:
+    with Meter() as meter, _beside(step.meanwhile):
         extra = step.act(work)
     written = (*step.writes, *(name for name in step.may_write if work.path(name).exists()))
     for name in written:
@@ -290,6 +295,18 @@ def _do(step: Step, work: RunContext) -> None:
     outputs = {name: digest_file(work.path(name)) for name in written}
     work.folder.remember(step.name, StepRecord(key=key, outputs=outputs, measured=measured))
     work.listener.finished(step.name, measured, skipped=False)
+
+
+@contextmanager
+def _beside(job: Callable[[], None] | None) -> Iterator[None]:
+    """Inside this block the job runs in a thread of its own; what it raises is raised at the end."""
+    if job is None:
+        yield
+        return
+    with ThreadPoolExecutor(1, thread_name_prefix="beside") as pool:
+        running = pool.submit(job)
+        yield
+        running.result()
 
 
 def _key(step: Step, work: RunContext) -> str:

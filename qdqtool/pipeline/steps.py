@@ -14,7 +14,6 @@ from qdqtool.backends import BUILDERS
 from qdqtool.backends.flags import split_flags
 from qdqtool.backends.ort import open_runner
 from qdqtool.backends.shapes import parse_shapes, profiles
-from qdqtool.buildlog import read as read_log
 from qdqtool.calibration.collect import Collection, activations
 from qdqtool.calibration.collect import collect as collect_histograms
 from qdqtool.calibration.histograms import EQUALIZED, Histograms, load_histograms, save_histograms
@@ -58,15 +57,11 @@ from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.datacheck import DataMaterial, data_report
 from qdqtool.pipeline.dynamic_range import reach_for
 from qdqtool.pipeline.equalization import equalization
-from qdqtool.pipeline.events import write_events
 from qdqtool.pipeline.fix_costs import with_costs
 from qdqtool.pipeline.float_sides import LARGE, both_sides, open_quantized
-from qdqtool.pipeline.report import read_material
 from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.pipeline.tables import TableRequest, final_tables
 from qdqtool.placement.decide import decide
-from qdqtool.report.assemble import assemble
-from qdqtool.report.html import render
 
 Measured = Mapping[str, float]
 
@@ -259,8 +254,22 @@ def build(work: RunContext) -> Measured:
     return {"builder_seconds": cost.seconds, "cached": float(cost.cached), **peak}
 
 
+def get_ready() -> None:
+    """What the steps after the build need in any run, done while the builder works in its own process."""
+    from qdqtool.buildlog.grammar import grammar
+    from qdqtool.core.artefacts import get_ready as check_and_write
+    from qdqtool.report.html import get_ready as fill_pages
+
+    grammar()
+    check_and_write(LOG, ENGINE, AUDIT, ACCURACY, DATA, REPORT)
+    fill_pages()
+
+
 def parse(work: RunContext) -> Measured:
     """Read the build log: what the optimizer did, and what became of every Q and DQ."""
+    from qdqtool.buildlog import read as read_log
+    from qdqtool.pipeline.events import write_events
+
     log = read_log(work.path("build.log"))
     LOG.write(work.path("log.json"), log)
     write_events(log, work.path("events.jsonl"))
@@ -341,6 +350,10 @@ def judge_data(work: RunContext, placement: Placement | None) -> None:
 
 def report(work: RunContext) -> Measured:
     """Put everything together for a person and for scripts."""
+    from qdqtool.pipeline.report import read_material
+    from qdqtool.report.assemble import assemble
+    from qdqtool.report.html import render
+
     result = assemble(read_material(work.folder.path))
     REPORT.write(work.path("report.json"), result)
     write_text(work.path("report.html"), render(result))

@@ -35,14 +35,11 @@ from qdqtool.io.files import digest_file, write_text
 from qdqtool.pipeline import caches, steps
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.repair import RepairRequest, repair_file
-from qdqtool.pipeline.report import read_material
 from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.runner import LINE, Step, model_digest
 from qdqtool.pipeline.steps import Measured
 from qdqtool.placement.lint import lint as find_mistakes
 from qdqtool.prediction.run import predict as foresee
-from qdqtool.report.assemble import assemble
-from qdqtool.report.html import render
 
 GIVEN = "model.given.onnx"
 """The Q/DQ model as it came, or as it was made of a cache."""
@@ -127,6 +124,10 @@ def data(work: RunContext) -> Measured:
 
 def report(work: RunContext) -> Measured:
     """Put everything together for a person and for scripts."""
+    from qdqtool.pipeline.report import read_material
+    from qdqtool.report.assemble import assemble
+    from qdqtool.report.html import render
+
     repaired = REPAIR.read(work.path("repair.json"))
     made = f"; made by {repaired.origin}" if repaired.origin else ""
     came = f"the model came with Q/DQ{made}: repair made {counted(len(repaired.changes), 'change')} (repair.json)"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
-from jinja2 import Environment
+from jinja2 import Environment, Template
 from markupsafe import Markup, escape
 
 from qdqtool.core.difference import EngineDiff
@@ -45,17 +45,36 @@ def render(
     With `against`, a second run, the page shows both and what differs between them; `diff`, a comparison of their
     engines, adds why. `names` tell the runs apart, where their models do not.
     """
-    templates = _templates()
     first, second = names or ("", "")
     runs = [_Run("a", report, first)] + ([_Run("b", against, second)] if against is not None else [])
-    return templates.get_template("page.html").render(
-        runs=[(run, _parts(templates, run)) for run in runs],
+    page = _templates().get_template("page.html")
+    return page.render(
+        runs=[(run, _parts(run)) for run in runs],
         large=any(len(run.report.layers) > _LARGE for run in runs),
         sides=_sides(report, against),
         diff=diff,
     )
 
 
+def get_ready() -> None:
+    """Compile all templates, so that the first page takes no longer than the others."""
+    templates = _templates()
+    templates.get_template("page.html")
+    for name, _ in sections():
+        SECTIONS.survives(name, lambda section: _compiled(section.page))
+
+
+@cache
+def _compiled(page: str) -> Template:
+    """The template of a section; a third-party one may be wrong.
+
+    Raises:
+        TemplateError: its syntax is.
+    """
+    return _templates().from_string(_MACROS + page)
+
+
+@cache
 def _templates() -> Environment:
     made = environment()
     made.filters["prose"] = _prose
@@ -82,14 +101,13 @@ class _Part:
     html: Markup
 
 
-def _parts(templates: Environment, run: _Run) -> tuple[_Part, ...]:
+def _parts(run: _Run) -> tuple[_Part, ...]:
     """Every section that has something to show; a third-party one that fails is left out."""
     parts: list[_Part] = []
     for name, section in run.sections:
 
         def fill(_plugin: object, name: str = name, section: Section = section) -> None:
-            template = templates.from_string(_MACROS + section.page)
-            html = Markup(template.render(run=run, report=run.report))  # noqa: S704 -- autoescaped
+            html = Markup(_compiled(section.page).render(run=run, report=run.report))  # noqa: S704 -- autoescaped
             parts.append(_Part(name=name, title=section.title, html=html))
 
         SECTIONS.survives(name, fill)

@@ -110,7 +110,6 @@ def run(
     ] = False,
 ) -> int:
     """Do the whole pipeline: an ONNX model in, an audited INT8 engine and a report out."""
-    from qdqtool.cli.next_commands import next_commands
     from qdqtool.cli.options import building, fitting_recipe, is_trusted, load_recipe
     from qdqtool.cli.progress import RichProgress
     from qdqtool.cli.screen import stderr, stdout
@@ -120,7 +119,6 @@ def run(
     from qdqtool.pipeline.request import RunRequest
     from qdqtool.pipeline.third_party import QDQ_LINE, course_of
     from qdqtool.pipeline.torch_models import as_onnx, name_of
-    from qdqtool.report import terminal
 
     if fail_on is not None:
         check_limit(fail_on, judged=True)
@@ -162,6 +160,9 @@ def run(
     if as_json:
         sys.stdout.write((request.out / "report.json").read_text("utf-8"))
     else:
+        from qdqtool.cli.next_commands import next_commands
+        from qdqtool.report import terminal
+
         terminal.render(report, stdout())
         stdout().print(f"page: {request.out / 'report.html'}", markup=False, highlight=False)
         stdout().print("next:", highlight=False)
