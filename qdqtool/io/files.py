@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import glob
 import hashlib
+import io
 import os
 import stat
 import tempfile
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from qdqtool.errors import InputFileError, SystemFault, UsageError
 from qdqtool.platform import try_lock, umask
@@ -149,46 +150,62 @@ def write_text(path: Path, content: str) -> None:
 def opened(path: Path, *, buffering: int = -1) -> BinaryIO:
     """A file, or a pipe that a program writes to, to be read once from its beginning.
 
-    `<(zcat build.log.gz)` and /dev/stdin are such pipes. The null device is an empty file; other devices have no end.
+    `<(zcat build.log.gz)` and /dev/stdin are such pipes. The null device is an empty file, and a terminal ends with Ctrl-D; other devices have no end.
 
     Raises:
         InputFileError: it is another device, or a pipe that nobody opens for writing in `WRITER_S`.
         OSError: it cannot be opened.
     """
     mode = _mode(path)
-    if (stat.S_ISCHR(mode) and not path.samefile(os.devnull)) or stat.S_ISBLK(mode):
-        raise InputFileError("is a device, not a file", fix="pass a file, or a pipe", where=str(path))
     if stat.S_ISFIFO(mode):
-        return os.fdopen(_pipe(path), "rb", buffering=buffering)
+        return _pipe(path)
+    if stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and not _ends(path)):
+        raise InputFileError("is a device, not a file", fix="pass a file, or a pipe", where=str(path))
     return path.open("rb", buffering=buffering)
 
 
-def _pipe(path: Path) -> int:
-    """The reading end of a pipe; the system opens it when somebody else opens the other end.
+def _ends(device: Path) -> bool:
+    """Whether it is the null device, or the terminal at which somebody types: no other may be opened to find out."""
+    if device.samefile(os.devnull):
+        return True
+    return os.isatty(0) and os.path.samestat(device.stat(), os.fstat(0))
+
+
+class _PipeEnd(io.FileIO):
+    """The reading end of a pipe that tells an end, which is no data of nobody, from a writer that is silent."""
+
+    ended = False
+
+    def readinto(self, buffer: Any) -> int | None:
+        count = super().readinto(buffer)
+        self.ended = count == 0
+        return count
+
+
+def _pipe(path: Path) -> BinaryIO:
+    """A pipe, once a program has opened it for writing; however long that one is silent then.
 
     Raises:
-        InputFileError: nobody does in `WRITER_S`.
+        InputFileError: none does in `WRITER_S`.
         OSError: it cannot be opened.
     """
-    from concurrent.futures import ThreadPoolExecutor, wait
+    import select
 
-    with ThreadPoolExecutor(1) as apart:
-        opening = apart.submit(os.open, path, os.O_RDONLY)
-        try:
-            wait((opening,), WRITER_S)
-        finally:
-            is_silent = not opening.done()
-            if is_silent:
-                # The thread waits inside the system until the pipe has a writer: for this moment, us.
-                os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
-                os.close(opening.result())
-    if is_silent:
-        raise InputFileError(
-            f"is a pipe that no program opened for writing in {WRITER_S:g} s",
-            fix="start the program that writes to it first, or pass a file",
-            where=str(path),
-        )
-    return opening.result()
+    raw = _PipeEnd(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+    stream = io.BufferedReader(raw)
+    told = select.poll()
+    told.register(raw, select.POLLIN)
+    if not told.poll(1000 * WRITER_S):
+        stream.peek(1)  # keeps what has come since then
+        if raw.ended:
+            stream.close()
+            raise InputFileError(
+                f"is a pipe that no program opened for writing in {WRITER_S:g} s",
+                fix="start the program that writes to it first, or pass a file",
+                where=str(path),
+            )
+    os.set_blocking(raw.fileno(), True)
+    return stream
 
 
 def require_file(path: Path) -> None:
@@ -221,8 +238,9 @@ def read_at_most(path: Path, most: int) -> bytes | None:
         if size > most:
             return None
         pieces = [stream.read(size)]
+        once = getattr(stream, "read1", stream.read)
         held = len(pieces[0])
-        while held <= most and (piece := stream.read(1 << 20)):
+        while held <= most and (piece := once(1 << 20)):  # one read at a time: a terminal ends only once
             pieces.append(piece)
             held += len(piece)
     return b"".join(pieces) if held <= most else None

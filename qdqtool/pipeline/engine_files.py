@@ -11,6 +11,7 @@ from qdqtool.core.buildlog import LogRun
 from qdqtool.core.engine import Engine
 from qdqtool.engine.read import read
 from qdqtool.errors import InputFileError
+from qdqtool.io.files import require_file
 from qdqtool.io.text import TextSource
 
 _TEXTS = frozenset({"layer-lines", "layers-dump"})
@@ -44,8 +45,9 @@ def engine_of(file: Path) -> Engine:
     """The layers in a file; none, but what is known without them, where it is a log that prints no layers.
 
     Raises:
-        InputFileError: it holds no layers, and is no log.
+        InputFileError: it holds no layers, and is no log; or it is a pipe, which could be read as the one or the other only.
     """
+    require_file(file)
     try:
         return read(file)
     except InputFileError as error:

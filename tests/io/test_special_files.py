@@ -6,6 +6,7 @@ import json
 import lzma
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from qdqtool.io import files, text
 from qdqtool.io.json_files import parsed
 from qdqtool.io.memory import VARIABLE
 from qdqtool.pipeline import recipes
+from qdqtool.pipeline.engine_files import engine_of
 from tests.buildlog import small
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
@@ -48,6 +50,7 @@ OFTEN: dict[str, Callable[[Path], object]] = {
     "samples": lambda path: open_samples(str(path), ()),
     "recipe": lambda path: recipes.load(str(path)),
     "build": migrate_path,
+    "layers or log": engine_of,
 }
 
 
@@ -96,11 +99,63 @@ def test_a_log_through_a_pipe_reads_as_its_file(tmp_path: Path) -> None:
     assert lines_of(Path(f"/dev/fd/{reading}")) == lines_of(path) > 0
 
 
+def test_a_log_that_is_read_twice_is_no_pipe() -> None:
+    """Its second reading found nothing, and an audit found nothing to say."""
+    with pytest.raises(InputFileError, match="is a pipe, and is read more than once"):
+        engine_of(Path(f"/dev/fd/{pipe_with(small.trtexec().encode())}"))
+
+
 def test_a_named_pipe_waits_for_its_writer(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     threading.Timer(0.1, path.write_bytes, (b"TRT-8601-EntropyCalibration2\nx: 3c010a14\n",)).start()
     assert [entry.tensor for entry in read_cache(path).entries] == ["x"]
+
+
+def test_a_pipe_that_is_deleted_before_anyone_writes_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "WRITER_S", 0.2)
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    threading.Timer(0.05, path.unlink).start()
+    with pytest.raises(InputFileError, match="no program opened"):
+        lines_of(path)
+
+
+def test_a_writer_may_be_silent_for_longer_than_it_may_be_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "WRITER_S", 0.1)
+    content = small.trtexec().encode()
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+
+    def write() -> None:
+        with path.open("wb", buffering=0) as stream:
+            time.sleep(0.3)
+            stream.write(content)
+
+    threading.Thread(target=write, daemon=True).start()
+    (tmp_path / "build.log").write_bytes(content)
+    assert lines_of(path) == lines_of(tmp_path / "build.log") > 0
+
+
+def test_a_pipe_whose_writer_says_nothing_is_empty() -> None:
+    assert lines_of(Path(f"/dev/fd/{pipe_with(b'')}")) == 0
+
+
+def test_a_terminal_is_read_to_its_end() -> None:
+    ours, theirs = os.openpty()
+    kept = os.dup(0)
+    try:
+        os.dup2(theirs, 0)
+        os.write(ours, b"TRT-8601-EntropyCalibration2\nx: 3c010a14\n\x04")
+        assert [entry.tensor for entry in read_cache(Path("/dev/stdin")).entries] == ["x"]
+    finally:
+        os.dup2(kept, 0)
+        for handle in (kept, ours, theirs):
+            os.close(handle)
 
 
 def test_a_log_that_was_repeated_packs_as_well_as_it_likes(
