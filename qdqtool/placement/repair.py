@@ -12,6 +12,7 @@ from qdqtool.core.repair import Change, Remainder
 from qdqtool.core.target import Target
 from qdqtool.graph.model import Model
 from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.qdq.dequantizing import with_dequantize
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.slots import requantize
 from qdqtool.graph.qdq.stored import check_counts
@@ -65,8 +66,9 @@ def written_out(model: Model) -> Model:
 def _fixed(model: Model, last: Stage, target: Target | None) -> tuple[Model, tuple[Change, ...]]:
     """The model after the fixes up to a stage, and every change."""
     model, caches = detached(model)
+    model, written = with_dequantize(model)
     ready = prepare(model, PrepareOptions(fold_batchnorm=False, conv_transpose=False))
-    changes = list(_dropped(model, ready))
+    changes = [*written, *_dropped(model, ready)]
     for pair in RepairContext(ready).pairs:
         check_counts(ready, pair)
     book = rulebook()

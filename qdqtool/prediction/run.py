@@ -8,7 +8,6 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.events import End, LedgerRow, LedgerStep
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.prediction import PredictedNode, Prediction
-from qdqtool.core.quant_format import SCHEMES
 from qdqtool.core.target import Target
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import Node
@@ -21,8 +20,8 @@ from qdqtool.prediction.rtx import RtxPlan
 from qdqtool.trt.ops import QDQ
 
 _SILENT = QDQ | {"Constant"}
-_STORED = frozenset(scheme.name for scheme in SCHEMES.values() if scheme.weight_only)
-"""What a product realises whose kernel dequantizes its weights itself."""
+_STORED = "-weights"
+"""How the name ends of what a product realises whose kernel dequantizes its weights itself."""
 
 
 def predict(model: Model, target: Target | None = None) -> Prediction:
@@ -38,7 +37,7 @@ def predict(model: Model, target: Target | None = None) -> Prediction:
     flow = Flow(model)
     judged = judge(flow, target)
     precision = {name: judgement.precision for name, judgement in judged.items()}
-    stored = frozenset(name for name, judgement in judged.items() if judgement.realised in _STORED)
+    stored = frozenset(name for name, judgement in judged.items() if judgement.realised.endswith(_STORED))
     plan = RtxPlan(flow, precision, stored) if target.is_rtx else ClassicPlan(flow, precision, stored)
     holder = {node: layer.name for layer in plan.layers for node in layer.nodes}
     demands = Demands(flow)

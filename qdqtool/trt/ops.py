@@ -137,6 +137,8 @@ SOFTMAXES = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
 SCALING = frozenset({"Add", "Cast", "Div", "Mul", "Sub", "Where"})
 """What stands between the scores of an attention and its softmax: scale, mask, casts."""
 ELEMENTWISE_SUMS = frozenset({"Add", "Mul"})
+DEQUANTIZING = frozenset({"Div", "Mul", "Sub"})
+"""Operators by which a model makes values of stored integers itself: zero points off, times a scale."""
 AFFINE = frozenset({"Add", "BatchNormalization", "Mul", "Sub"})
 POINTWISE = (
     AFFINE

@@ -10,6 +10,8 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import TensorProto, numpy_helper
 
 from qdqtool.backends.ort import open_runner
@@ -19,6 +21,7 @@ from qdqtool.core.target import Target
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
+from qdqtool.graph.qdq.dequantizing import with_dequantize
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import remaining, repair
 from qdqtool.prediction.run import predict
@@ -209,6 +212,40 @@ def torchao() -> onnx.ModelProto:
     return _done(s, s.input("x", [4, DEPTH]), s.node("Transpose", [scaled], "w_t", name="turn", perm=[1, 0]))
 
 
+def torchao_behind_the_product() -> onnx.ModelProto:
+    """Int8WeightOnlyConfig: the product reads bare integers, and its result is scaled."""
+    s = Sketch()
+    x, stored = s.input("x", [4, DEPTH]), s.constant("w", np.full((DEPTH, COLUMNS), -128, np.int8))
+    product = s.node(
+        "MatMul", [x, s.node("Cast", [stored], "w_f", name="cast", to=TensorProto.FLOAT)], "p", name="mm"
+    )
+    scales = s.constant("w_s", np.linspace(0.01, 0.02, COLUMNS, dtype=np.float32))
+    s.output(s.node("Mul", [product, scales], "y", name="scale"), [4, COLUMNS])
+    return s.model(20)
+
+
+def torchao_blocks(low: int = -8, high: int = 7, zero: float = 0) -> Maker:
+    """IntxWeightOnlyConfig by groups: a Reshape into blocks, Cast, Sub, Mul, and a Reshape back."""
+
+    def make() -> onnx.ModelProto:
+        s = Sketch()
+        shape = (COLUMNS, DEPTH // BLOCK, 1)
+        stored = s.constant("w", RANDOM.integers(low, high + 1, (COLUMNS, DEPTH)).astype(np.int8))
+        split = s.constant("split", np.array([COLUMNS, DEPTH // BLOCK, BLOCK]))
+        value = s.node("Reshape", [stored, split], "w_b", name="split")
+        value = s.node("Cast", [value], "w_f", name="cast", to=TensorProto.FLOAT)
+        value = s.node("Sub", [value, s.constant("z", np.full(shape, zero, np.float32))], "w_z", name="sub")
+        scales = s.constant("w_s", SCALES.T.reshape(shape))
+        value = s.node("Mul", [value, scales], "w_d", name="scale")
+        whole = s.constant("whole", np.array([COLUMNS, DEPTH]))
+        value = s.node("Reshape", [value, whole], "w_w", name="whole")
+        return _done(
+            s, s.input("x", [4, DEPTH]), s.node("Transpose", [value], "w_t", name="turn", perm=[1, 0]), 20
+        )
+
+    return make
+
+
 FORMS: dict[str, tuple[Maker, str, str]] = {
     "modelopt fp8": (modelopt_fp8, "QDQ189", "fp8"),
     "modelopt fp8, opset 17": (lambda: modelopt_fp8(17), "QDQ189", "fp8"),
@@ -223,7 +260,20 @@ FORMS: dict[str, tuple[Maker, str, str]] = {
     "INT4 blocks": (four_bits(ml_dtypes.int4, None), "", "int4-weights"),
     "UINT4 blocks with zero points of 8": (four_bits(ml_dtypes.uint4, 8), "QDQ101", "int4-weights"),
     "PT2E": (pt2e, "QDQ101", "int8"),
-    "torchao": (torchao, "QDQ191", "float"),
+    "torchao": (torchao, "QDQ191", "int8-weights"),
+    "torchao, scales behind the product": (torchao_behind_the_product, "QDQ191", "int8-weights"),
+    "torchao, INT4 blocks in INT8": (torchao_blocks(), "QDQ191", "int4-weights"),
+    "torchao, INT8 blocks": (
+        torchao_blocks(-127, 127),
+        "QDQ191",
+        "int8-weights dequantized before the kernel",
+    ),
+    "torchao, zero points that make INT4 of it": (torchao_blocks(0, 15, 8), "QDQ191", "int4-weights"),
+    "torchao, zero points that four bits do not hold": (
+        torchao_blocks(0, 7, 9),
+        "QDQ191",
+        "int8-weights dequantized before the kernel",
+    ),
 }
 """The model, the code that explains it, and what its product computes in after repair."""
 COARSER = {"PT2E": 0.06}
@@ -250,8 +300,8 @@ def test_what_another_tool_wrote_is_explained_and_repaired_and_computes_the_same
     found = {finding.code for finding in lint(model, NVFP4).findings}
     assert code in found if code else found == set()
     ready, changes = repair(model)
-    assert bool(changes) == bool(code) or form == "torchao"  # folded while the model is prepared
-    assert remaining(ready) == ()
+    assert bool(changes) == bool(code)
+    assert all("input 0 has no Q/DQ" in each.what for each in remaining(ready))
     assert [finding for finding in lint(ready, NVFP4).findings if finding.severity is Severity.ERROR] == []
     (product,) = (node for node in predict(ready, NVFP4).nodes if node.op == "MatMul")
     assert product.realised == realised
@@ -288,7 +338,40 @@ def test_the_builder_takes_any_scale_of_int4_into_the_same_kernel(scale: float) 
     assert [kernel.name for kernel in odd.kernels] == [kernel.name for kernel in plain.kernels]
 
 
-def test_weights_that_torchao_casts_are_taken_as_floats_by_the_command(tmp_path: Path) -> None:
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_whatever_arithmetic_makes_of_stored_integers_dequantize_linear_makes_too(
+    data: st.DataObject,
+) -> None:
+    """Scales per tensor, per channel or in blocks, in any layout before and behind the Cast."""
+    rows, blocks, length = (data.draw(st.sampled_from(sizes)) for sizes in ((1, 2, 6), (1, 2, 4), (1, 2, 8)))
+    random = np.random.default_rng(data.draw(st.integers(0, 99)))
+    high = data.draw(st.sampled_from([7, 127]))
+    sharing = data.draw(st.sampled_from([(1, 1, 1), (rows, 1, 1), (rows, blocks, 1), (1, blocks, length)]))
+    zero = random.integers(-7, 8, sharing) * data.draw(st.sampled_from([0, 1]))
+    s = Sketch()
+    s.input("x", [1])
+    stored = s.constant("w", random.integers(-high - 1, high + 1, (rows, blocks * length)).astype(np.int8))
+    value = s.node("Reshape", [stored, s.constant("split", np.array([rows, blocks, length]))], "b", name="b")
+    value = s.node("Cast", [value], "f", name="cast", to=TensorProto.FLOAT)
+    value = s.node("Sub", [value, s.constant("z", zero.astype(np.float32))], "m", name="sub")
+    scale = random.uniform(0.5, 2, sharing).astype(np.float32)
+    value = s.node("Mul", [value, s.constant("s", scale)], "d", name="mul")
+    value = s.node("Reshape", [value, s.constant("w_shape", np.array([rows, -1]))], "r", name="r")
+    value = s.node("Transpose", [value], "t", name="t", perm=[1, 0])
+    s.output(s.node("Add", [value, "x"], "y", name="add"), [blocks * length, rows])
+    model = Model(proto=onnx.shape_inference.infer_shapes(s.model(20)), path=Path("model.onnx"))
+    made, changes = with_dequantize(model)
+    assert [node.op for node in made.view.nodes].count("Cast") == 1 - len(changes)
+    assert changes or length == 1  # else a scale for each value
+    (before,), (after,) = (
+        open_runner(serialize(each), description="test").run({"x": np.zeros(1, np.float32)}).values()
+        for each in (model, made)
+    )
+    np.testing.assert_array_equal(before, after)
+
+
+def test_weights_that_torchao_casts_are_repaired_by_the_command(tmp_path: Path) -> None:
     path = models.save(torchao(), tmp_path)
     assert run(["repair", str(path), "--out", str(tmp_path / "ready.onnx")]) == 0
     ready = load(tmp_path / "ready.onnx")

@@ -13,7 +13,7 @@ from qdqtool.errors import InputFileError
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import CASTS
+from qdqtool.trt.ops import CASTS, RESHAPING
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,15 +23,22 @@ _NARROW = frozenset({DType.INT8, DType.INT4, DType.FLOAT8})
 
 
 def stored_casts(view: GraphView) -> tuple[Node, ...]:
-    """Casts that make floats of constants of INT8, INT4 or FP8, without a DequantizeLinear."""
+    """Casts that make floats of constants of INT8, INT4 or FP8, reshaped or not, without a DequantizeLinear."""
     return tuple(
         node
         for node in view.nodes
         if node.op in CASTS
-        and view.is_constant(node.inputs[0])
         and view.info(node.inputs[0]).dtype in _NARROW
         and view.info(node.outputs[0]).dtype.is_float
+        and view.is_constant(held_in(view, node.inputs[0]))
     )
+
+
+def held_in(view: GraphView, tensor: str) -> str:
+    """The tensor whose values `tensor` holds in another shape or order; itself where it is made otherwise."""
+    while (maker := view.producer(tensor)) is not None and maker.op in RESHAPING | {"Transpose"}:
+        tensor = maker.inputs[0]
+    return tensor
 
 
 def steps_and_scale(context: RepairContext, pair: QdqPair) -> tuple[NDArray[Any], NDArray[Any]] | None:

@@ -1,0 +1,297 @@
+"""Weights that a model makes float by arithmetic of its own get the DequantizeLinear that says the same.
+
+    w (INT8) ─ Cast ─ Sub (zeros) ─ Mul (scales)                        w (INT8) ─ DQ (scale per channel)
+    w (INT8) ─ Reshape (blocks) ─ Cast ─ Sub ─ Mul ─ Reshape            w (INT4) ─ DQ (block scales)
+    x ─ MatMul (w (INT8) ─ Cast) ─ Mul (scales)                         x ─ MatMul (w (INT8) ─ DQ (scale per channel))
+
+Scales may be laid out in any way: what counts is which stored value they meet. The same integers and scales remain; only in
+the last form the product is multiplied in another order. Blocks of integers that four bits hold become INT4, since
+TensorRT reads no blocks of INT8 in a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import ml_dtypes
+import numpy as np
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.quant_format import FP8, INT4, INT8
+from qdqtool.core.repair import Change
+from qdqtool.graph.canonical.opset import raise_opset
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.stored import stored_casts
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.trt.ops import DEQUANTIZE, DEQUANTIZING, RESHAPING
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_FP8: Final = np.dtype(ml_dtypes.float8_e4m3fn)
+_FLOATS: Final = {
+    DType.FLOAT32: np.dtype(np.float32),
+    DType.FLOAT16: np.dtype(np.float16),
+    DType.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+}
+_MATRIX: Final = 2
+_FARTHEST_ZERO: Final = 255
+"""No zero point of stored bytes is farther from 0."""
+
+
+@dataclass
+class _Weight:
+    """A stored weight on its way through a model's arithmetic: value = (stored - zero) * scale, element by element.
+
+    Attributes:
+        cast: the node that makes it float.
+        kind: the type of the floats.
+        tensor: what holds the value now.
+        stored, zero, scale: all of the tensor's shape.
+        into: the product's result and its factor where the scale comes behind the product.
+    """
+
+    cast: Node
+    kind: np.dtype[Any]
+    tensor: str
+    stored: NDArray[Any]
+    zero: NDArray[Any] = field(init=False)
+    scale: NDArray[Any] = field(init=False)
+    into: tuple[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        self.zero = np.zeros((1,) * self.stored.ndim)
+        self.scale = np.ones((1,) * self.stored.ndim)
+
+    def arranged(self, node: Node, view: GraphView) -> bool:
+        """Go through a node that moves values; False where its shape is not known."""
+        shape = self.stored.shape
+        moved = [
+            _moved(node, view, np.broadcast_to(part, shape)) for part in (self.stored, self.zero, self.scale)
+        ]
+        known = [part for part in moved if part is not None]
+        if len(known) == len(moved):
+            self.stored, self.zero, self.scale = known
+        return len(known) == len(moved)
+
+    def computed(self, node: Node, view: GraphView) -> bool:
+        """Go through a Sub, Mul or Div with a constant; False where it is something else."""
+        place = list(node.inputs).index(self.tensor)
+        other = view.constant(node.inputs[1 - place]) if len(node.inputs) == _MATRIX else None
+        if other is None or other.ndim > self.stored.ndim:
+            return False
+        other = other.astype(np.float64)
+        if np.broadcast_shapes(other.shape, self.stored.shape) != self.stored.shape:
+            return False
+        if node.op == "Mul":
+            self.scale = self.scale * other
+        elif node.op == "Div" and place == 0 and np.all(other):
+            self.scale = self.scale / other
+        elif node.op == "Sub" and place == 0 and self.scale.size == 1 and float(self.scale.max()) == 1:
+            self.zero = self.zero + other
+        else:
+            return False
+        return True
+
+
+def with_dequantize(model: Model) -> tuple[Model, tuple[Change, ...]]:
+    """The model with DequantizeLinear where stored weights are made float otherwise, and what was changed.
+
+    Weights whose scales go neither per channel nor in blocks along one axis are left as they are.
+    """
+    written = _spelled(model)
+    if not written:
+        return model, ()
+    version = max(form.opset for _, form in written)
+    if version > model.view.opset:
+        proto, note = raise_opset(model.proto, version, model.path)
+        model = Model(proto=proto, path=model.path, notes=(*model.notes, *([note] if note else ())))
+        written = _spelled(model)
+    edit = Edit(model)
+    changes = tuple(_write(edit, weight, form) for weight, form in written)
+    edit.prune()
+    return edit.finish(retyped=True), changes
+
+
+def _spelled(model: Model) -> tuple[tuple[_Weight, _Form], ...]:
+    """The weights that DequantizeLinear can hold."""
+    casts = stored_casts(model.view)
+    pinned = Edit(model).pinned if casts else frozenset()
+    found = [weight for node in casts if (weight := _followed(model.view, node, pinned)) is not None]
+    return tuple((weight, form) for weight in found if (form := _form(weight)) is not None)
+
+
+def _followed(view: GraphView, cast: Node, pinned: AbstractSet[str]) -> _Weight | None:
+    """A weight through all that is done to it alone; None where a model's output or a body of control flow reads it."""
+    stored = _stored(view, cast.inputs[0])
+    kind = _FLOATS.get(view.info(cast.outputs[0]).dtype)
+    if stored is None or kind is None:
+        return None
+    weight = _Weight(cast, kind, cast.outputs[0], stored)
+    while True:
+        if weight.tensor in pinned:
+            return None
+        reader = _only_reader(view, weight.tensor)
+        if reader is None:
+            return weight
+        through = reader.op in RESHAPING | {"Transpose"} and weight.arranged(reader, view)
+        if not through and not (reader.op in DEQUANTIZING and weight.computed(reader, view)):
+            return _behind_product(view, weight, reader, pinned)
+        weight.tensor = reader.outputs[0]
+
+
+def _behind_product(view: GraphView, weight: _Weight, product: Node, pinned: AbstractSet[str]) -> _Weight:
+    """The weight with the scales that only its product is multiplied by."""
+    result = product.outputs[0]
+    last = None if result in pinned else _only_reader(view, result)
+    is_factor = (
+        product.op == "MatMul" and product.inputs[1] == weight.tensor and weight.stored.ndim == _MATRIX
+    )
+    if not is_factor or last is None or last.op != "Mul" or last.outputs[0] in pinned:
+        return weight
+    (other,) = [name for name in last.inputs if name != result] or [result]
+    scale = view.constant(other)
+    columns = weight.stored.shape[1]
+    if scale is None or scale.size not in {1, columns} or scale.size != (scale.shape or (1,))[-1]:
+        return weight
+    if scale.ndim > len(view.info(result).shape or ()):
+        return weight
+    weight.scale = weight.scale * scale.astype(np.float64).reshape(1, -1)
+    weight.into = (last.outputs[0], result)
+    return weight
+
+
+def _stored(view: GraphView, tensor: str) -> NDArray[Any] | None:
+    """The constant behind a tensor, moved as the nodes in between move it; None where a shape is unknown."""
+    path: list[Node] = []
+    while (maker := view.producer(tensor)) is not None:
+        path.append(maker)
+        tensor = maker.inputs[0]
+    value = view.constant(tensor)
+    for node in reversed(path):
+        value = None if value is None else _moved(node, view, value)
+    return value if value is not None and value.ndim and value.size else None
+
+
+def _moved(node: Node, view: GraphView, value: NDArray[Any]) -> NDArray[Any] | None:
+    if node.op == "Transpose":
+        return value.transpose(node.attribute("perm", tuple(reversed(range(value.ndim)))))
+    shape = view.info(node.outputs[0]).shape
+    if shape is None or not all(isinstance(size, int) for size in shape):
+        return None
+    return value.reshape([int(size) for size in shape])
+
+
+def _only_reader(view: GraphView, tensor: str) -> Node | None:
+    uses = view.uses(tensor)
+    return uses[0].node if len(uses) == 1 else None
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A weight as DequantizeLinear holds it; `block` is 0 without blocks, `axis` None with one scale for all."""
+
+    stored: NDArray[Any]
+    scale: NDArray[Any]
+    zero: NDArray[Any] | None
+    axis: int | None
+    block: int
+    opset: int
+    words: str
+
+
+def _form(weight: _Weight) -> _Form | None:
+    """The coarsest way to say its scales and zero points; None where there is none, or zero points are no integers."""
+    shape = weight.stored.shape
+    scale, zero = (np.broadcast_to(part, shape) for part in (weight.scale, weight.zero))
+    sharing = _sharing(scale, zero)
+    if sharing is None or not np.isfinite(scale).all():
+        return None
+    axis, block = sharing
+    scale, zero = (_short(part, axis, block) for part in (scale, zero))
+    stored, words, opset, zeros = weight.stored, "FP8", FP8.opset, None
+    if stored.dtype == _FP8:
+        if zero.any() or block:
+            return None
+    else:
+        if np.any(np.rint(zero) != zero) or not _fits(zero, -_FARTHEST_ZERO, _FARTHEST_ZERO):
+            return None
+        shifted = stored.astype(np.int16) - np.broadcast_to(weight.zero, shape).astype(np.int16)
+        if _fits(shifted, INT8.qmin - 1, INT8.qmax):  # zero points in the stored values; -128 is one of them
+            stored = shifted
+        elif block or not _fits(zero, INT8.qmin - 1, INT8.qmax):
+            return None
+        else:
+            zeros = zero.astype(np.int8)
+        is_int4 = _fits(stored, INT4.qmin, INT4.qmax) and (block > 0 or weight.stored.dtype != np.int8)
+        stored = stored.astype(ml_dtypes.int4 if is_int4 else np.int8)
+        words, opset = ("INT4" if is_int4 else "INT8"), (INT4.opset if is_int4 or block else INT8.opset)
+    words += f" in blocks of {block}" if block else "" if axis is None else " with a scale per channel"
+    return _Form(stored, scale.astype(weight.kind), zeros, axis, block, opset, words)
+
+
+def _fits(values: NDArray[Any], low: float, high: float) -> bool:
+    return bool(low <= values.min(initial=0) and values.max(initial=0) <= high)
+
+
+def _sharing(scale: NDArray[Any], zero: NDArray[Any]) -> tuple[int | None, int] | None:
+    """Along which axis scales differ, and how many neighbours share one; None where they differ in no such way."""
+    axes = [axis for axis in range(scale.ndim) if _run(scale, zero, axis) != scale.shape[axis]]
+    if not axes:
+        return None, 0
+    if len(axes) == 1:
+        return axes[0], 0
+    if len(axes) < scale.ndim:
+        return None
+    runs = {axis: _run(scale, zero, axis) for axis in axes}
+    longest = max(runs, key=lambda axis: runs[axis])
+    return (longest, runs[longest]) if runs[longest] > 1 else None
+
+
+def _run(scale: NDArray[Any], zero: NDArray[Any], axis: int) -> int:
+    """The largest number of neighbours along an axis that always share scale and zero point, in equal runs."""
+    changes: set[int] = set()
+    for part in (scale, zero):
+        turned = np.moveaxis(part, axis, 0)
+        differs = (turned[1:] != turned[:-1]).any(axis=tuple(range(1, turned.ndim)))
+        changes |= {int(place) + 1 for place in np.flatnonzero(differs)}
+    return int(np.gcd.reduce([scale.shape[axis], *changes]))
+
+
+def _short(values: NDArray[Any], axis: int | None, block: int) -> NDArray[Any]:
+    """One value of each group that shares it, as DequantizeLinear wants them."""
+    if axis is None:
+        return values.reshape(-1)[:1].reshape(())
+    if block:
+        every = [slice(None, None, block if place == axis else None) for place in range(values.ndim)]
+        return values[tuple(every)]
+    return np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)[:, 0]
+
+
+def _write(edit: Edit, weight: _Weight, form: _Form) -> Change:
+    cast = weight.cast
+    inputs = [
+        edit.constant(f"{weight.tensor}_stored", form.stored),
+        edit.constant(f"{weight.tensor}_scale", form.scale),
+    ]
+    if form.zero is not None:
+        inputs.append(edit.constant(f"{weight.tensor}_zero_point", form.zero))
+    of = {} if form.axis is None else {"axis": form.axis}
+    of |= {"block_size": form.block} if form.block else {}
+    value = edit.fresh(f"{weight.tensor}_dequantized")
+    edit.redirect(weight.tensor, value)
+    edit.node(DEQUANTIZE, inputs, [value], name=cast.name, **of)
+    behind = ""
+    if weight.into is not None:
+        edit.redirect(*weight.into)
+        behind = ", the factor behind its product taken in"
+    return Change(
+        rule="cast_weight",
+        subject=cast.name,
+        what=f"Cast and what follows became DequantizeLinear of {form.words}{behind}",
+        reason="TensorRT takes stored integers only in front of DequantizeLinear",
+        error=0.0,
+    )
