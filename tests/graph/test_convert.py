@@ -313,6 +313,45 @@ def test_a_quantized_overflow_stays_fp32_behind_its_pair_too(tmp_path: Path) -> 
     assert np.isfinite(mine).all()
 
 
+@pytest.mark.parametrize("largest", [3e5, 1e30])
+@pytest.mark.parametrize("form", ["bare", "pair", "stored", "moved"])
+def test_a_product_whose_weights_reach_beyond_fp16_stays_fp32_and_computes_as_before(
+    form: str, largest: float, tmp_path: Path
+) -> None:
+    """Clipped, its weights would be others; the FP16 values around it are none of its business."""
+    s = models.Sketch()
+    s.node("Mul", [s.input("x", [2, 8]), s.constant("gain", np.float32(0.5))], "small", name="gain")
+    step = np.float32(largest / 127)
+    weight = np.random.default_rng(3).integers(-127, 128, (8, 8)).astype(np.int8)
+    weight[1, 2] = 127
+    if form == "stored":
+        name = s.node(
+            "DequantizeLinear", [s.constant("w", weight), s.constant("w_s", step)], "w_d", name="dq"
+        )
+    else:
+        name = s.constant("w", weight * step)
+        name = _pair(s, name, float(step)) if form == "pair" else name
+        name = s.node("Transpose", [name], "w_t", name="turn", perm=[1, 0]) if form == "moved" else name
+    s.node("MatMul", ["small", name], "large", name="mm")
+    s.output(
+        s.node("Mul", ["large", s.constant("loss", np.float32(100 / largest))], "y", name="loss"), [2, 8]
+    )
+    proto = s.model()
+    reach = DynamicRangeReport(
+        dtype=DType.FLOAT16,
+        samples=1,
+        tensors=3,
+        strayed=(OutOfRangeTensor(tensor="large", kind="overflow", largest=largest),),
+    )
+    result, found = convert(opened(proto, tmp_path), InsertOptions(types="fp16"), reach)
+    assert found.clipped == ()
+    assert _types(result, "mm") == {"fp32"}
+    assert "gain" not in {node.node for node in found.kept}
+    feeds = {"x": np.random.default_rng(4).standard_normal((2, 8)).astype(np.float32)}
+    mine, theirs = (models.run(each, feeds, optimize=False)["y"] for each in (result.proto, proto))
+    assert np.abs(mine - theirs).max() <= 2e-3 * np.abs(theirs).max()
+
+
 def test_a_glob_that_matches_nothing_is_told(tmp_path: Path) -> None:
     _, found = _converted(models.conv_chain(), tmp_path, keep_nodes=("convv*",))
     assert "no node is called 'convv*'" in found.notes

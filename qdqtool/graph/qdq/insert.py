@@ -30,7 +30,7 @@ from qdqtool.graph.qdq.encode import block_scales
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.lower import lower
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
-from qdqtool.graph.qdq.scales import a_step_above, storable_as, told_apart
+from qdqtool.graph.qdq.scales import LARGEST_HALF, a_step_above, storable_as, told_apart
 from qdqtool.graph.qdq.stored_caches import with_stored_caches
 from qdqtool.graph.row_sums import RowSums
 from qdqtool.graph.typed.convert import convert, with_opset
@@ -302,7 +302,9 @@ def _quantization(
         if trouble:
             raise InputFileError(f"the range of {tensor!r} {trouble}", fix=_RECALIBRATE, where=where)
         steps = entry.scales_in(format_)
-        scale = storable_as(np.asarray(steps if axis is not None else steps[0], np.float32), stored_as)
+        wanted = np.asarray(steps if axis is not None else steps[0], np.float32)
+        stored_as = _wide_enough(stored_as, here, wanted)
+        scale = storable_as(wanted, stored_as)
         scale = a_step_above(scale, stored_as) if apart else scale
         stored = constant and (options.weights != "qdq" if spec.stored is None else spec.stored)
         return Quantization(format=format_, scale=scale, axis=axis, stored=stored)
@@ -326,6 +328,12 @@ def _quantization(
     return Quantization(format=format_, scale=blocks, axis=axis, block=block, global_scale=level)
 
 
+def _wide_enough(stored_as: DType, here: DType, scale: NDArray[np.float32]) -> DType:
+    """FP32 for scales that FP16 would clip: what has them stays FP32 where the rest of the model becomes FP16."""
+    is_wide = here is not DType.FLOAT16 and float(scale.max(initial=0.0)) > LARGEST_HALF
+    return DType.FLOAT32 if is_wide and stored_as is DType.FLOAT16 else stored_as
+
+
 def _in_blocks(
     view: GraphView, decision: Decision, spec: QuantSpec, entry: TensorRange, stored_as: DType
 ) -> Quantization:
@@ -343,7 +351,7 @@ def _in_blocks(
         )
     scale, level = block_scales(value, spec.format, axis, block, search=entry.method == "mse")
     if spec.format.scale_dtype is None:
-        scale = storable_as(scale, stored_as)
+        scale = storable_as(scale, _wide_enough(stored_as, view.info(decision.tensor).dtype, scale))
     if level is not None:
         level = float(storable_as(np.asarray(level), stored_as))
     return Quantization(

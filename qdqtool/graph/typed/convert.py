@@ -18,7 +18,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import DEQUANTIZE
 from qdqtool.graph.typed.forms import NARROW, WIDE, Forms
 from qdqtool.graph.typed.integers import rescale_integers
-from qdqtool.graph.typed.keep import FloatRequest, kept, unused
+from qdqtool.graph.typed.keep import FloatRequest, kept, unused, wide_weights
 from qdqtool.graph.typed.narrow import NARROW as TYPES
 from qdqtool.graph.typed.narrow import Narrow, Types
 from qdqtool.graph.typed.rewrite import Rewrite
@@ -36,11 +36,12 @@ def convert(
 
     With `options.narrow_nodes` these alone change their type. No Cast lands behind a DQ: pairs take the type of what reads them, and their scales with them. FP32 stay:
     nodes that `options` names, and what follows them until their large values are brought back; with
-    `options.overflow == "keep"` whatever touches a tensor that `reach` found beyond the type; inputs that ONNX allows
+    `options.overflow == "keep"` products with weights beyond the type, and whatever touches a tensor that `reach` found
+    there; inputs that ONNX allows
     in FP32 only (Resize scales, NonMaxSuppression, Range), foreign operators and control flow; inputs and outputs,
     with `options.keep_io`.
 
-    Constants beyond the type are clipped with a note; tiny ones that would become zero are kept at the type's
+    Other constants beyond the type are clipped with a note; tiny ones that would become zero are kept at the type's
     smallest number, so that an epsilon still protects its division.
 
     Raises:
@@ -52,7 +53,9 @@ def convert(
     narrow = TYPES[options.types]
     model = with_opset(_checked(model), options.types, quantized=_has_pairs(model))
     model = rescale_integers(model, narrow)
-    tensors = reach.overflowing if reach is not None and options.overflow == "keep" else frozenset()
+    tensors: frozenset[str] = frozenset()
+    if options.overflow == "keep":
+        tensors = wide_weights(model.view, narrow) | (reach.overflowing if reach is not None else frozenset())
     request = FloatRequest(
         nodes=options.keep_nodes, others=options.narrow_nodes, ops=options.keep_ops, tensors=tensors
     )

@@ -6,11 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+import numpy as np
+
 from qdqtool.core.dtypes import DType
-from qdqtool.graph.typed.narrow import Narrow
+from qdqtool.graph.qdq.find import DEQUANTIZE
+from qdqtool.graph.typed.narrow import Narrow, fits
 from qdqtool.graph.typed.scales import PAIRS
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import MAGNITUDE_KEPT, MAGNITUDE_LOWERED
+from qdqtool.trt.ops import LAYOUT, MAGNITUDE_KEPT, MAGNITUDE_LOWERED, PRODUCTS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,8 +39,8 @@ def kept(view: GraphView, request: FloatRequest, narrow: Narrow) -> dict[str, st
     risen: set[str] = set()
     large = set(request.tensors)
     for node in view.nodes:
-        if node.op in PAIRS and node.inputs[0] in large:
-            large.update(node.outputs)  # quantizing does not make it smaller
+        if node.op in PAIRS | LAYOUT and node.inputs[0] in large:
+            large.update(node.outputs)  # neither quantizing nor moving makes it smaller
         if node.op in PAIRS or not _has_wide(view, node):
             continue
         reason, rises = _reason(view, node, request, narrow, large), node.op in request.ops
@@ -48,6 +51,26 @@ def kept(view: GraphView, request: FloatRequest, narrow: Narrow) -> dict[str, st
         if rises:
             risen.update(node.outputs)
     return reasons
+
+
+def wide_weights(view: GraphView, narrow: Narrow) -> frozenset[str]:
+    """Constants beyond the type that are factors of products, where clipping changes what is computed.
+
+    A mask of -1e9 that is added means the same when it is clipped. Stored integers count as what they stand for.
+    """
+    found = set()
+    for node in view.nodes:
+        for name in node.inputs[:2] if node.op in PRODUCTS else ():
+            tensor, scale = name, 1.0
+            while (maker := view.producer(tensor)) is not None and maker.op in PAIRS | LAYOUT:
+                tensor = maker.inputs[0]
+                steps = view.constant(maker.inputs[1]) if maker.op == DEQUANTIZE else None
+                if steps is not None and view.is_constant(tensor):  # stored in few bits
+                    scale = float(np.abs(steps.astype(np.float64)).max(initial=0.0))
+            value = view.constant(tensor)
+            if value is not None and not fits(narrow, value.astype(np.float64) * scale):
+                found.add(tensor)
+    return frozenset(found)
 
 
 def unused(view: GraphView, patterns: Iterable[str]) -> tuple[str, ...]:
