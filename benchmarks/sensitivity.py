@@ -10,6 +10,9 @@ slows both; the figures are medians of ratios of processor time, all with one th
 - `whole_over_inference`: the same with every node quantized: Q and DQ of all activations are what it costs more.
 - `scan_inferences_per_layer`: the exhaustive scan layer by layer (every node alone, the float model and the whole), as
   a study does it, sessions opened on the way: inferences of the whole scan per sample.
+- `scan_limit`: what a scan that opens nothing and cuts nowhere would cost: the float model, the whole, and for every node the
+  part of the network from it on, by the processor time of the stages. Below lies nothing that gives the same bits: what is
+  behind a node that differs has to be run. (Batches do not help: ResNet-50 takes as long per sample, with the same bits.)
 - `layers`: convolutions and matrix products that are switched, `naive_inferences`: runs of the scan, which is what it costs without stages.
 
 The last line is one JSON object: the figures of the first network, and of all under "networks".
@@ -104,6 +107,18 @@ def _measured(network: str, count: int, repeat: int, folder: Path) -> dict[str, 
         list(runner.run(feeds[:1], {name: scan[name]}))
         return _timed(lambda: list(runner.run(feeds, {name: scan[name]}))) / len(feeds)
 
+    stages = _stage_times(loaded, feeds[0])
+
+    def behind(node: str) -> float:
+        """The share of the network from the stage of this node on, and of that stage what is not in front of it."""
+        number, own = next(
+            (place, stage.switchable)
+            for place, stage in enumerate(StagedModel(loaded).stages)
+            if node in stage.switchable
+        )
+        peers = [name for name in own if name in alone]
+        return sum(stages[number:]) - stages[number] * peers.index(node) / len(peers)
+
     rows = []
     for _ in range(repeat):
         base, cost = (_timed(job) / len(feeds) for job in (floor, scanned))
@@ -111,12 +126,36 @@ def _measured(network: str, count: int, repeat: int, folder: Path) -> dict[str, 
         rows.append(
             {
                 "evaluation_over_inference": float(np.mean(some)) / base,
-                "whole_over_inference": evaluation("whole") / base,
+                "whole_over_inference": (whole := evaluation("whole") / base),
                 "scan_inferences_per_layer": cost / base,
+                "scan_limit": 1 + whole + sum(behind(node) for node in nodes),
             }
         )
     medians = {name: round(statistics.median(row[name] for row in rows), 2) for name in rows[0]}
     return {**medians, "layers": len(nodes), "naive_inferences": len(scan)}
+
+
+def _stage_times(loaded: Any, feeds: dict[str, Any]) -> list[float]:
+    """The share of each stage of the float model in its processor time."""
+    from qdqtool.backends.ort import open_runner
+    from qdqtool.graph.instrumented.stages import StagedModel
+
+    staged = StagedModel(loaded)
+    parts = [range(number, number + 1) for number in range(len(staged.stages))]
+    parts = [part for part in parts if staged.outputs_of(part)]
+    runners = [
+        open_runner(staged.variant(part, ()), description=f"stage {part[0]}", threads=1) for part in parts
+    ]
+    least = [float("inf")] * len(staged.stages)
+    for _ in range(5):
+        state = dict(feeds)
+        for part, runner in zip(parts, runners, strict=True):
+            fed = {name: state[name] for name in staged.inputs_of(part)}
+            began = time.process_time()
+            state |= runner.run(fed)
+            least[part[0]] = min(least[part[0]], time.process_time() - began)
+    known = [0.0 if value == float("inf") else value for value in least]
+    return [value / sum(known) for value in known]
 
 
 def _timed(job: Callable[[], object]) -> float:

@@ -22,8 +22,8 @@ from qdqtool.platform import processors
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_ROOM: Final = 256 << 20
-"""Bytes of tensors along one path, over all samples that go down it together."""
+_ROOM: Final = 512 << 20
+"""Bytes of tensors along one path, over all samples that go down it together: sessions are opened once for all of these."""
 _PARTS: Final = 4
 """Parts that runs go through where nothing is switched; there are two more copies of the weights for them."""
 _TOGETHER: Final = 32
