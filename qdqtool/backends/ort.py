@@ -31,6 +31,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, save_beside, save_split, serialize, weight_bytes
 from qdqtool.graph.typed.emulate import emulation
 from qdqtool.graph.typed.rounding import EXAMPLE, STEPS, example_model, rounding
+from qdqtool.io.files import native_path
 from qdqtool.platform import processors
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ def _session(
     chosen: list[Any] = [provider.name]
     if provider != CPU:
         chosen = [(provider.name, dict(provider.options)), CPU.name]
-    source = str(model) if isinstance(model, Path) else model
+    source = native_path(model) if isinstance(model, Path) else model
     try:
         return onnxruntime.InferenceSession(
             source, sess_options=options, providers=chosen, disabled_optimizers=_HARMFUL

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from qdqtool.errors import InputFileError
+from qdqtool.io.files import native_path
 
 
 def open_session(model: Path, threads: int) -> Any:
@@ -86,7 +87,7 @@ def _opened(model: Path, options: Any) -> Any:
     import onnxruntime
 
     try:
-        return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(native_path(model), options, providers=["CPUExecutionProvider"])
     except failures() as error:
         # The file is a copy that nobody but this process knows.
         said = first_line(error).replace(f"Load model from {model} failed:", "")

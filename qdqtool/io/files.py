@@ -208,6 +208,24 @@ def _pipe(path: Path) -> BinaryIO:
     return stream
 
 
+def native_path(path: Path) -> str:
+    """The path as text for a library that knows paths as UTF-8 only: onnxruntime, and the builders.
+
+    Raises:
+        InputFileError: its name holds other bytes.
+    """
+    text = str(path)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputFileError(
+            "has a name that is not UTF-8: onnxruntime and TensorRT cannot open files there",
+            fix="rename the file or the folder, or choose another one",
+            where=text,
+        ) from error
+    return text
+
+
 def require_file(path: Path) -> None:
     """Refuse what cannot be read more than once, or from its middle; what is not there is found by who opens it.
 

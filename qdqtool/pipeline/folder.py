@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from qdqtool.core.artefacts import Artefact
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.io.files import digest_file, make_folder, sweep, unwritable
+from qdqtool.io.files import digest_file, make_folder, native_path, sweep, unwritable
 from qdqtool.io.json_files import canonical
 from qdqtool.io.locks import acquire, release
 
@@ -58,8 +58,9 @@ class RunFolder:
         """Make the folder where it is not there yet.
 
         Raises:
-            InputFileError: it cannot be made.
+            InputFileError: it cannot be made, or what it holds could not be opened by onnxruntime and the builder.
         """
+        native_path(self.path.absolute())
         try:
             make_folder(self.path)
         except OSError as error:

@@ -22,7 +22,7 @@ from qdqtool.backends.flags import absolute, parse_flags
 from qdqtool.backends.targets import target_of
 from qdqtool.core.build import BuildCost, BuildProgress, BuildRequest, BuildResult, OnProgress
 from qdqtool.errors import MissingPackage, QdqError, SystemFault, UsageError
-from qdqtool.io.files import unwritable
+from qdqtool.io.files import native_path, unwritable
 
 _COMMON = frozenset({"sm75", "sm80", "sm86", "sm89", "sm120"})
 """What every release that is good enough builds for; whether it builds for others is a question to the library."""
@@ -156,7 +156,7 @@ class NativeBuilder:
         facts = None if self._library.portable else asdict(facts_of(request.model))
         order = {
             "module": self._library.module,
-            "model": str(model.absolute()),
+            "model": native_path(model.absolute()),
             "plan": str((drafts / ENGINE).absolute()),
             "layers": str((drafts / LAYERS).absolute()),
             "targets": list(dict.fromkeys(target_of(word) for word in request.targets)),
