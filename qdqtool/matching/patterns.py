@@ -132,16 +132,21 @@ def gates(view: GraphView) -> Iterator[tuple[Node, ...]]:
             tensor = node.outputs[0]
 
 
+_SINGLE = "it is a single one (one head of one sample), and only two and more are one kernel"
+
+
 def int8_obstacle(view: GraphView, scores: Node, values: Node, target: Target) -> str:
     """Why a builder has no fused INT8 kernel for an attention; "" where it has one or shapes are not known.
 
     Found by building with RTX 1.7.1: heads of 16, 32 and 64 with up to 512 tokens are fused, no others from 8 to 288,
-    none whose values have another size than the queries, and none between channels instead of tokens, whose result is turned back, unless several heads become a picture for
+    none whose values have another size than the queries, no single one (see `is_alone`), and none between channels instead of tokens, whose result is turned back, unless several heads become a picture for
     convolutions (heads of 16, 32 and 64, 16 to 256 pixels); for classic releases only the limit of tokens is known.
     """
     size, tokens = _head_size(view, scores), _tokens(view, scores)
     if target.is_rtx and has_one_query(view, scores, values):
         return "it has one query, for which the fused kernel multiplies floats, with Q/DQ and without"
+    if target.is_rtx and is_alone(view, scores):
+        return _SINGLE
     if target.is_rtx and size is not None and size not in _FUSED_HEADS:
         return f"its heads have size {size}, and only sizes {', '.join(map(str, _FUSED_HEADS))} are fused in INT8"
     if target.is_rtx and (unequal := _unequal_sizes(view, scores, values)):
@@ -162,6 +167,8 @@ def fp8_obstacle(view: GraphView, scores: Node, values: Node) -> str:
     """
     if has_one_query(view, scores, values):
         return "it has one query, for which the fused kernel multiplies floats, with Q/DQ and without"
+    if is_alone(view, scores):
+        return _SINGLE
     keys = (view.info(scores.outputs[0]).shape or (None,))[-1]
     if isinstance(keys, int) and keys < _LEAST_FP8_KEYS:
         return f"it has {keys} keys, and only attentions of {_LEAST_FP8_KEYS} and more are fused in FP8"
@@ -187,9 +194,28 @@ def is_fused_as_float(view: GraphView, scores: Node, values: Node, target: Targe
         return False
     if has_one_query(view, scores, values):
         return True
+    if is_alone(view, scores):
+        return False
     half = float_type != "fp32" or view.info(scores.inputs[0]).dtype in {DType.FLOAT16, DType.BFLOAT16}
     size = _head_size(view, scores)
     return half and (size is None or size >= _LEAST_FLOAT_HEAD)
+
+
+def is_alone(view: GraphView, scores: Node, free: int | None = None) -> bool:
+    """Whether an attention is that of one head and one sample, whose products are kernels like any others.
+
+    Found by building with RTX 1.7.1: INT8 for SM86, SM89 and SM120, FP8 for SM89 and FP16 for SM86, heads of 32 and 64; with two
+    heads or two samples it is one kernel, also where the engine is for 1 to 8 samples.
+
+    Args:
+        view: the float graph.
+        scores: the product of queries and keys.
+        free: what a free batch counts as; None for unknown, which is not single.
+    """
+    shape = view.info(scores.outputs[0]).shape or ()
+    batches = {info.shape[0] for info in view.inputs if info.shape}
+    sizes = [free if size in batches and isinstance(size, str) else size for size in shape[:-2]]
+    return len(shape) > 1 and all(size == 1 for size in sizes)
 
 
 def has_one_query(view: GraphView, scores: Node, values: Node) -> bool:

@@ -14,6 +14,7 @@ from qdqtool.matching.patterns import (
     fp8_obstacle,
     has_one_query,
     int8_obstacle,
+    is_alone,
     is_fused_as_float,
     readers,
 )
@@ -34,6 +35,8 @@ def whole_attentions(flow: Flow, precision: Mapping[str, DType]) -> Iterator[tup
         if has_one_query(flow.plain, *plain):
             before = [node for name in _inputs(scores, values) for node in _before(view, name)]
             yield (*before, *inner, *_behind(view, values))
+        elif is_alone(flow.plain, plain[0], free=1):
+            continue  # engines are built for one sample
         elif kinds == {DType.FLOAT8}:
             if not fp8_obstacle(flow.plain, *plain):
                 result = tuple(_behind(view, values))
@@ -42,11 +45,20 @@ def whole_attentions(flow: Flow, precision: Mapping[str, DType]) -> Iterator[tup
             kept = bool(behind) and all(node.op == QUANTIZE for node in behind)
             if kept and not int8_obstacle(view, scores, values, Target()):
                 repeated = (node for name in _inputs(scores, values) for node in _repeated_heads(view, name))
-                yield (*repeated, *inner, *behind)
+                yield (*repeated, *inner, *behind, *_moved(view, values))
         elif not any(kind.is_quantized for kind in kinds) and is_fused_as_float(
             view, scores, values, Target(), "fp32"
         ):
             yield inner
+
+
+def _moved(view: GraphView, values: Node) -> Iterator[Node]:
+    """What gives the INT8 result of an attention another order and shape, its Q being where it may: its kernel writes it so."""
+    node = values
+    while len(uses := view.uses(node.outputs[0])) == 1 and uses[0].node.op in LAYOUT | QDQ:
+        node = uses[0].node
+        if node.op in LAYOUT:
+            yield node
 
 
 def _repeated_heads(view: GraphView, tensor: str) -> tuple[Node, ...]:

@@ -16,12 +16,15 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.constant_blocks import in_sums
 from qdqtool.matching.flow import Flow
+from qdqtool.matching.patterns import attentions, is_alone
 from qdqtool.matching.small import has_free_batch, is_folded
 from qdqtool.prediction.block_scales import are_open
 from qdqtool.prediction.normalizations import normalizations
 from qdqtool.prediction.sums import is_row, is_scalar_product, is_written_out
 from qdqtool.trt.ops import OWN_KERNELS, PRODUCTS, QDQ, RECURRENT, REDUCTIONS, RESAMPLING, WRITTEN_AS
 
+_HEADS = 3
+"""Where the heads of an attention stand, from the back."""
 _AROUND = 12
 """Nodes on each side of a kernel that is not foreseen whose own kernels may be others: no stretch that was seen has more."""
 
@@ -48,6 +51,29 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
         yield from _resized_together(flow.view)
         yield from _blocks(flow)
         yield from _of_one_sample(flow)
+        yield from _of_one_head(flow)
+
+
+def _of_one_head(flow: Flow) -> Iterator[PredictionDoubt]:
+    """Quantized attentions of one head for several samples: of seven sizes built, two were one kernel, for no reason that was found."""
+    named = []
+    for plain in attentions(flow.plain):
+        scores = flow.view.by_name[plain[0].name]
+        shape = flow.plain.info(plain[0].outputs[0]).shape or ()
+        quantized = flow.origin(scores, 0) is not None and flow.origin(scores, 1) is not None
+        if (
+            quantized
+            and len(shape) > _HEADS
+            and shape[-_HEADS] == 1
+            and not is_alone(flow.plain, plain[0], free=1)
+        ):
+            named.append(scores)
+    if named:
+        reason = (
+            f"{counted(len(named), 'attention')} of one head, the first {named[0].name!r}, are shown as one kernel each; for "
+            "several samples some are, and some are two products and what is between them"
+        )
+        yield PredictionDoubt(reason=reason, nodes=_around(flow.view, named))
 
 
 def _bodies(model: Model) -> Iterator[PredictionDoubt]:
@@ -198,8 +224,8 @@ def _written_out(flow: Flow) -> Iterator[PredictionDoubt]:
     ]
     if rows:
         reason = (
-            f"{counted(len(rows), 'float product')} of one row, the first {rows[0].name!r}, are shown as kernels of their own: the compiler "
-            "writes them as multiply and sum, often in one kernel with each other or with what stands around them"
+            f"{counted(len(rows), 'float product')} of one row, the first {rows[0].name!r}, are shown with what mostly shares their kernel: "
+            "the compiler writes them as multiply and sum, and weighs what each takes along"
         )
         yield PredictionDoubt(reason=reason, nodes=_around(flow.view, rows))
 

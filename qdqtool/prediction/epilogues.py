@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from qdqtool.core.dtypes import DType
 from qdqtool.graph.products import has_weights
-from qdqtool.graph.view import Node
+from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.flow import Flow
 from qdqtool.prediction.layers import is_swish
 from qdqtool.prediction.sums import axes
@@ -24,6 +24,7 @@ from qdqtool.trt.ops import (
     NOT_TOUCHING,
     POINTWISE,
     PRODUCTS,
+    keeps_order,
 )
 
 _FACTORS = 2
@@ -41,6 +42,12 @@ class Epilogues:
     def of(self, node: Node) -> tuple[Node, ...]:
         """The nodes behind a product that its own kernel computes, in order."""
         return self._activation(node) if node.op.startswith("Conv") else self._quantize(node)
+
+    def is_scaled_behind(self, node: Node) -> bool:
+        """Whether a generated kernel behind a matrix product of few bits multiplies by its scales, or adds its bias."""
+        if node.op not in MATRIX_PRODUCTS or not self._precision[node.name].is_quantized:
+            return False
+        return len(node.inputs) > _FACTORS or self._is_scaled_apart(node)
 
     def turned(self, node: Node) -> Iterator[Node]:
         """The Transposes in front of a product of few bits that its own kernel does.
@@ -109,15 +116,17 @@ class Epilogues:
     def _quantize(self, node: Node) -> tuple[Node, ...]:
         """The Q behind a matrix product of few bits without a bias, which needs no kernel where all factors have one scale.
 
-        It moves in front of nodes that only give the values another order.
+        It moves in front of nodes that only give the values another order; those that leave even that alone are taken along.
         """
+        view = self._flow.view
+        kept: list[Node] = []
         readers = self._flow.readers(node.outputs[0])
         while len(readers) == 1 and readers[0].op in LAYOUT:
+            kept += readers if keeps_order(view, readers[0]) or _moves_ones(view, readers[0]) else ()
             readers = self._flow.readers(readers[0].outputs[0])
-        biased = len(node.inputs) > _FACTORS
-        if biased or not self._precision[node.name].is_quantized or self._is_scaled_apart(node):
+        if not self._precision[node.name].is_quantized or self.is_scaled_behind(node):
             return ()
-        return readers if len(readers) == 1 and readers[0].op == "QuantizeLinear" else ()
+        return (*kept, *readers) if len(readers) == 1 and readers[0].op == "QuantizeLinear" else ()
 
     def _is_grouped(self, node: Node) -> bool:
         """Whether a convolution has groups, and is not depthwise; transposed ones do their activation all the same."""
@@ -158,6 +167,13 @@ class Epilogues:
             if node.op not in PRODUCTS and node.position > branch[0].position:
                 waiting += filter(None, map(self._flow.view.producer, node.inputs))
         return True
+
+
+def _moves_ones(view: GraphView, node: Node) -> bool:
+    """Whether a Transpose moves no axis but those of size 1."""
+    shape = view.info(node.inputs[0]).shape or ()
+    order = [axis for axis in node.attribute("perm", ()) if axis < len(shape) and shape[axis] != 1]
+    return node.op == "Transpose" and bool(order) and order == sorted(order)
 
 
 def _swaps_last(node: Node) -> bool:

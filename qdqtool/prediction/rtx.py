@@ -30,6 +30,7 @@ from qdqtool.prediction.kernels import why_alone, why_dequantized_apart
 from qdqtool.prediction.naming import layer_name
 from qdqtool.prediction.normalizations import normalizations
 from qdqtool.prediction.qkv import split_products
+from qdqtool.prediction.rows import rows
 from qdqtool.prediction.shuffles import shuffles
 from qdqtool.prediction.sums import Axes, axes, is_row, is_scalar_product, is_written_out, shrinks
 from qdqtool.prediction.totals import behind_total, is_rounded_apart
@@ -76,6 +77,7 @@ class RtxPlan:
         self._precision = precision
         self._stored = stored
         self._demands = Demands(flow)
+        self._epilogues = Epilogues(flow, precision)
         self._first = _first_twins(flow)
         self._twins: dict[str, str] = {}
         self._home: dict[str, int] = {}
@@ -88,12 +90,13 @@ class RtxPlan:
         self._place_rest()
         self._members.extend([name] for name in ordered_scales(flow, precision))
         self._position = {node.name: node.position for node in flow.view.nodes}
-        self.layers = tuple(
-            PredictedLayer(name=layer_name(members), nodes=members)
-            for members in sorted(
-                map(self._sorted, self._members), key=lambda names: self._position[names[0]]
-            )
-        )
+        apart = self._join_rows()
+        layers = [
+            PredictedLayer(name=layer_name(names), nodes=names) for names in map(self._sorted, self._members)
+        ]
+        # Those first, so that a node's layer is the one that computes it.
+        layers[:0] = [PredictedLayer(name=f"{name} (scales and bias)", nodes=(name,)) for name in apart]
+        self.layers = tuple(sorted(layers, key=lambda layer: self._position[layer.nodes[0]]))
         self._holder = {node: layer for layer in self.layers for node in layer.nodes}
         self.ledger = tuple(row for pair in flow.pairs for row in self._fates(pair))
 
@@ -107,15 +110,14 @@ class RtxPlan:
             self._named_again.update((reader.name, names) for reader in normalized.behind)
             if normalized.front is not None:
                 self._named_before[normalized.front.name] = names
-        epilogues = Epilogues(self._flow, self._precision)
         merged: dict[tuple[str, str, tuple[float, ...]], list[str]] = defaultdict(list)
         for node in self._flow.products():
             view = self._flow.view
             if node.name not in self._home and not (
                 is_scalar_product(view, node) or is_written_out(view, node)
             ):
-                own = tuple(taken.name for taken in epilogues.of(node) if self._is_run_time(taken))
-                turned = [before.name for before in epilogues.turned(node)]
+                own = tuple(taken.name for taken in self._epilogues.of(node) if self._is_run_time(taken))
+                turned = [before.name for before in self._epilogues.turned(node)]
                 self._turned.update(turned)
                 merged[self._merge_key(node, own)].extend((node.name, *own, *turned))
         for names in merged.values():
@@ -125,6 +127,25 @@ class RtxPlan:
                 continue  # weights in blocks with scales of two levels are not cut
             for branch in branches:
                 self._put([node.name for node in branch.nodes if self._is_run_time(node)])
+
+    def _join_rows(self) -> list[str]:
+        """Join float products of one row with their neighbours; the products whose result a kernel of its own finishes."""
+        low = frozenset(self._stored) | {
+            name for name, dtype in self._precision.items() if dtype.is_quantized
+        }
+        found = rows(self._flow, self._members, low)
+        own = {names[0]: names for names in self._members if names[0] in found.joined and len(names) == 1}
+        gone: set[int] = set()
+        for product, numbers in found.joined.items():
+            own[product].extend(name for number in numbers for name in self._members[number])
+            gone.update(numbers)
+        self._members = [names for number, names in enumerate(self._members) if number not in gone]
+        scaled = (
+            node.name
+            for node in self._flow.products()
+            if not self._flow.view.uses(node.outputs[0]) and self._epilogues.is_scaled_behind(node)
+        )
+        return [*found.apart, *scaled]
 
     def _relaid(self, products: Collection[str]) -> Iterator[str]:
         """What gives the values of an INT8 pool another order for a product, behind whose Q nothing is left to move."""
@@ -173,6 +194,8 @@ class RtxPlan:
                 links += [((name, _AGAIN), (node.name, "")) for name in self._named_again[node.name]]
             for tensor in node.inputs:
                 maker = self._maker(node, tensor)
+                if maker is not None and maker.name in self._twins:
+                    maker = self._flow.view.by_name[self._twins[maker.name]]
                 while (
                     maker is not None
                     and keeps_order(self._flow.view, maker)
@@ -258,10 +281,11 @@ class RtxPlan:
         return found
 
     def _side_by_side(self, level: dict[str, int], kept: set[str]) -> Iterator[tuple[_Copy, _Copy]]:
-        """Nodes that read all of one result of a product: they share a kernel."""
-        for product in self._flow.products():
+        """Nodes that read all of one result of a product, or of an input of the network: they share a kernel."""
+        read = [product.outputs[0] for product in self._flow.products()]
+        for tensor in (*read, *(info.name for info in self._flow.view.inputs)):
             first: dict[int, str] = {}
-            for use in self._flow.view.uses(product.outputs[0]):
+            for use in self._flow.view.uses(tensor):
                 name = use.node.name
                 if name in level and name not in kept and use.node.op not in OWN_KERNELS | PICKING:
                     yield (first.setdefault(level[name], name), ""), (name, "")
@@ -447,7 +471,16 @@ class RtxPlan:
                 and pair.kind is SlotKind.ACTIVATION
                 and any(use.node.op not in PRODUCTS for use in consumers)
             )
-        return node.op != "Constant" and not all(map(self._flow.view.is_constant, node.inputs))
+        if node.op == "Constant" or all(map(self._flow.view.is_constant, node.inputs)):
+            return False
+        return not self._moves_weights(node)
+
+    def _moves_weights(self, node: Node) -> bool:
+        """Whether a node gives stored weights another order behind their DQ, which the compiler does once."""
+        plain = self._flow.plain.by_name.get(node.name)
+        if node.op not in LAYOUT or plain is None or not self._flow.plain.is_constant(plain.inputs[0]):
+            return False
+        return all(use.node.op in PRODUCTS for use in self._flow.view.uses(node.outputs[0]))
 
     def _is_first_twin(self, node: Node) -> bool:
         """Whether no earlier Q does the same; weights are quantized at build time."""

@@ -9,9 +9,9 @@ INT8 (the projection behind is quantized too), because the fused kernel hands IN
 although rounding it costs some accuracy: without it the fusion falls apart.
 
 Heads of other sizes than 16, 32 and 64, values of another size than queries, more than 512 tokens, a result that no product
-reads and an attention between channels (its result is transposed along the last axis) have no fused INT8 kernel. Then it depends on the float part. In FP16 and BF16 the float attention is one kernel, so it stays float. In
+reads, an attention between channels (its result is transposed along the last axis) and that of one head for one sample have no fused INT8 kernel. Then it depends on the float part. In FP16 and BF16 the float attention is one kernel, so it stays float. In
 FP32 neither is fused, and the two products are quantized like any others; so they are where values have another size than
-queries, which no float kernel fuses either.
+queries and where it is a single one, which no float kernel fuses either.
 
 One query, as in the class attention of vision transformers, has a fused kernel of its own (`_gemv_mha`), in FP32 too.
 It multiplies floats even where all four inputs have Q/DQ, so such an attention stays float. With FP8 it is so in FP16 too:
@@ -28,7 +28,9 @@ One query, 64 tokens, heads of 64: 8 kernels and 678 KB with Q/DQ, of which `_ge
 `Attention` of opset 23 is a Half `_gemm_mha` behind fake-quantize kernels in INT8 and FP8. Attention between channels, 16 to
 64 tokens, heads of 16 to 32: three kernels in INT8, in FP16 one and the Transpose, with a factor per head and without.
 Between pixels, convolutions before and behind, 2 heads of 32 in FP16: 7 kernels either way, 213 KB in INT8 against 238 KB with 64
-pixels, 852 against 950 with 256; one head is not fused.
+pixels, 852 against 950 with 256.
+A single attention (one head, one sample) is two products and what is between them: INT8 for SM86, SM89 and SM120, FP8 for SM89,
+FP16 for SM86, heads of 32 and 64; two heads or two samples are one kernel, a free batch that is built for 4 too (38 builds).
 FP8 for SM89 and SM120, 40 attentions: one kernel with heads of 8 to 256 and 32 to 1024 keys, with a mask or bias, for any reader
 of the result; several with 31 keys and fewer, with values of another size than queries, and between channels.
 Values of another size than queries, 16 to 128 against 16 to 64: two products and a kernel between them in all of 23 builds, INT8 and

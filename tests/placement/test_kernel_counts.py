@@ -1,0 +1,120 @@
+"""As many kernels are predicted as the builder makes: what a fix says of kernels stands on that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.prediction.run import predict
+from tests import models
+from tests.audit.graphs import Quantized
+from tests.placement.building import build
+
+pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
+pytestmark = [pytest.mark.rtx, pytest.mark.slow]
+
+
+def chain(words: str, width: int = 64) -> onnx.ModelProto:
+    """A row of floats through MatMul (M32), Gemm with a bias (G32), Add of a constant (A) and activations."""
+    s = Quantized()
+    x = s.input("x", [1, width])
+    for index, word in enumerate(words.split()):
+        if word[0] in "MG" and word[1:].isdigit():
+            out = int(word[1:])
+            more = [s.weight(f"b{index}", out)] if word[0] == "G" else []
+            op = "Gemm" if word[0] == "G" else "MatMul"
+            x, width = s.node(op, [x, s.weight(f"w{index}", width, out), *more], f"n{index}"), out
+        elif word == "A":
+            x = s.node("Add", [x, s.weight(f"a{index}", width)], f"n{index}")
+        else:
+            x = s.node(word, [x], f"n{index}")
+    s.output(x, [1, width])
+    return s.model()
+
+
+def attention(batch: int, heads: int, tokens: int, size: int) -> onnx.ModelProto:
+    """Projections, an INT8 attention, and a product that reads its result."""
+    s = Quantized()
+    x = s.input("x", [batch, tokens, heads * size])
+    width = heads * size
+
+    def headed(name: str, order: list[int]) -> str:
+        y = s.qmatmul(name, x, shape=(width, width))
+        y = s.node(
+            "Reshape",
+            [y, s.constant(f"{name}/shape", np.array([batch, tokens, heads, size]))],
+            f"{name}/heads",
+        )
+        return s.node("Transpose", [y], f"{name}/turned", perm=order)
+
+    scores = s.node(
+        "MatMul",
+        [s.qdq("q/in", headed("q", [0, 2, 1, 3])), s.qdq("k/in", headed("k", [0, 2, 3, 1]))],
+        "scores",
+    )
+    shares = s.qdq("shares/in", s.node("Softmax", [scores], "softmax", axis=-1))
+    y = s.node("MatMul", [shares, s.qdq("v/in", headed("v", [0, 2, 1, 3]))], "values")
+    y = s.node("Transpose", [y], "back", perm=[0, 2, 1, 3])
+    y = s.node("Reshape", [y, s.constant("flat", np.array([batch, tokens, width]))], "joined")
+    s.output(s.relu("end", s.qmatmul("last", y, shape=(width, 64))), [batch, tokens, 64])
+    return s.model()
+
+
+def last_product(bias: bool, rows: int) -> onnx.ModelProto:
+    """An INT8 product whose result leaves the network."""
+    s = Quantized()
+    y = s.qmatmul("mm", s.input("x", [rows, 64]), shape=(64, 48))
+    s.output(s.node("Add", [y, s.weight("b", 48)], "biased") if bias else y, [rows, 48])
+    return s.model()
+
+
+def several_pools() -> onnx.ModelProto:
+    """Three pools that each have Q and DQ of their own on one INT8 tensor."""
+    s = Quantized()
+    x = s.relu("relu", s.qconv("c0", s.input("x", [1, 16, 16, 16]), channels=(16, 16)))
+    pools = [
+        s.node(
+            "MaxPool", [s.qdq(f"p{k}/in", x)], f"p{k}", kernel_shape=[k, k], strides=[1, 1], pads=[k // 2] * 4
+        )
+        for k in (3, 5, 7)
+    ]
+    x = s.node("Concat", pools, "joined", axis=1)
+    s.output(s.relu("end", s.qconv("c1", x, channels=(48, 16))), [1, 16, 16, 16])
+    return s.model()
+
+
+CHAINS = (
+    "M64 A Relu", "M64 A", "M64", "M64 Relu", "Relu M64 A", "Tanh M64 A Relu", "Tanh M64 M64 A", "M64 A M64 A Tanh",
+    "M64 A Tanh M64 A", "G64 Relu G1000", "G64 Sigmoid G1000 Softmax", "Tanh M64 A Relu M10 A", "Tanh M64 A M10 A",
+    "M64 A Relu M64 A Relu M64 A Relu M64 A", "M64 Relu M64 Relu M64 A", "Relu M64 Relu", "M64 Sigmoid",
+    "M600 A Relu M400 A Relu M8", "M64 HardSwish M64",
+)  # fmt: skip
+CASES: dict[str, Callable[[], onnx.ModelProto]] = {
+    **{words: lambda words=words: chain(words) for words in CHAINS},
+    **{
+        f"{width}: {words}": lambda words=words, width=width: chain(words, width)
+        for width, words in ((384, "M10 A"), (448, "M10 A"), (512, "A Relu M10 A Sigmoid"), (1024, "M1000 A"))
+    },
+    **{
+        f"attention {sizes}": lambda sizes=sizes: attention(*sizes)
+        for sizes in ((1, 4, 64, 32), (1, 4, 64, 24), (1, 2, 49, 16), (1, 1, 64, 32))
+    },
+    "an INT8 product at the end": lambda: last_product(False, 16),
+    "with a bias": lambda: last_product(True, 16),
+    "of one row": lambda: last_product(True, 1),
+    "several pools": several_pools,
+}
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_as_many_kernels_are_built_as_predicted(name: str, tmp_path: Path) -> None:
+    proto = CASES[name]()
+    made = predict(load(models.save(proto, tmp_path)))
+    built = build(proto)
+    assert not built.error
+    assert len(made.layers) == len(built.kernels), [layer.name for layer in built.kernels]
