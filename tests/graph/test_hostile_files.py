@@ -240,6 +240,40 @@ def test_a_child_that_cannot_start_is_no_verdict_on_the_model(
     load(path)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no processor time is limited there")
+@pytest.mark.parametrize(
+    ("child", "patience", "said"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", 10.0, "killed from outside"),
+        ("import time; time.sleep(60)", 1e-3, "too little of the processor"),
+    ],
+)
+def test_a_child_that_others_end_is_no_verdict_on_the_model(
+    child: str, patience: float, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    passes._end()
+    path = models.save(models.conv_chain(), tmp_path)
+    monkeypatch.setattr(passes, "_START", child)
+    monkeypatch.setattr(passes, "_PATIENCE", patience)
+    with pytest.raises(SystemFault, match=f"{said}.*the model was not judged"):
+        load(path)
+    monkeypatch.undo()
+    load(path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no processor time is limited there")
+def test_a_pass_that_takes_the_processor_for_too_long_is_the_models_doing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passes._end()
+    endless = "import resource; resource.setrlimit(resource.RLIMIT_CPU, (1, 2))\nwhile True: pass"
+    monkeypatch.setattr(passes, "_START", endless)
+    with pytest.raises(passes.PassExceeded, match="more time"):
+        passes.run_pass("check", models.conv_chain())
+    monkeypatch.undo()
+    passes.run_pass("check", models.conv_chain())
+
+
 def test_the_child_imports_nothing_from_the_current_directory(tmp_path: Path) -> None:
     path = models.save(models.conv_chain(), tmp_path)
     for name in ("json", "numpy", "onnx", "sitecustomize", "qdqtool"):

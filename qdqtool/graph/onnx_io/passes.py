@@ -43,8 +43,9 @@ _PATIENCE: Final = 10
 """Wall-clock time per processor time, for machines that are busy or cannot limit processor time."""
 _OWN_CODES: Final = 255
 """The largest exit code that a process gives itself; Windows ends one that crashed with a larger one."""
-_TIME_IS_UP: Final = tuple(filter(None, map(signal_number, ("SIGKILL", "SIGXCPU"))))
-"""What ends the child when its time is up: our timer, or the system."""
+_TIME_IS_UP: Final = signal_number("SIGXCPU")
+"""What ends the child where the system counts its time; None where only the clock can be looked at."""
+_KILLED: Final = signal_number("SIGKILL")
 
 
 class PassRefused(Exception):  # noqa: N818 -- a verdict of onnx, which callers turn into their own error
@@ -60,6 +61,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self.owner = os.getpid()
+        self._gave_up = False
         home = str(Path(qdqtool.__file__).resolve().parent.parent)
         search = list(dict.fromkeys((home, *filter(None, sys.path))))
         self._process = subprocess.Popen(  # noqa: S603 -- our own interpreter and our own module
@@ -82,7 +84,7 @@ class _Worker:
         seconds = _SECONDS + _SECONDS_PER_MIB * len(content) // (1 << 20)
         limits = {"memory": min(_MEMORY + _MEMORY_PER_BYTE * len(content), budget()), "seconds": seconds}
         head = {"pass": name, "size": len(content), "arguments": arguments, **limits}
-        timer = threading.Timer(_PATIENCE * seconds, self._process.kill)
+        timer = threading.Timer(_PATIENCE * seconds, self._give_up)
         timer.daemon = True
         timer.start()
         try:
@@ -97,6 +99,10 @@ class _Worker:
         if answer.get("exceeded"):
             raise PassExceeded(answer["exceeded"])
         return body
+
+    def _give_up(self) -> None:
+        self._gave_up = True
+        self._process.kill()
 
     def end(self) -> None:
         """End the child."""
@@ -126,8 +132,20 @@ class _Worker:
 
     def _death(self) -> Exception:
         code = self._process.wait()
-        if code in {-number for number in _TIME_IS_UP}:
+        if (_TIME_IS_UP is None and self._gave_up) or code == -(_TIME_IS_UP or 0) != 0:
             return PassExceeded("took more time than a model of its size may take")
+        if self._gave_up or code == -(_KILLED or 0) != 0:
+            # Neither is the model's doing: its own time was not up.
+            what = (
+                "got too little of the processor"
+                if self._gave_up
+                else "was killed from outside, for memory perhaps"
+            )
+            return SystemFault(
+                f"the process that checks models {what}; the model was not judged",
+                fix="run the command again when the machine is less busy",
+                where=sys.executable,
+            )
         if code < 0 or code > _OWN_CODES:
             return PassExceeded(f"crashed (exit code {code})")
         # Only a signal is native code's answer to a model: this is a library that is missing, or memory for none.
