@@ -85,6 +85,12 @@ def _change(row: dict[str, float]) -> str:
     return f"{row['change']:+.2f} ({row['change_low']:.2f} to {row['change_high']:.2f})"
 
 
+def summary(wrong: int, seen: int, stated: int) -> str:
+    """The last line: of the figures that were measured, how many have left their intervals, and how many were not measured."""
+    left = f"; {stated - seen} of {stated} were not measured" if seen < stated else ""
+    return f"{wrong} of {seen} figures are outside the interval that they state{left}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("recipe", type=Path)
@@ -96,7 +102,7 @@ def main() -> int:
         if not Path(os.environ[_NETWORKS]).exists():
             print(f"{arguments.recipe.stem}: left out: {_NETWORKS} names no folder of networks")
             return 0
-    wrong = 0
+    wrong = seen = 0
     for options in list(dict.fromkeys(figure.options for figure in figures))[: arguments.first]:
         values = measured(arguments.recipe, options)
         for figure in (each for each in figures if each.options == options):
@@ -104,13 +110,14 @@ def main() -> int:
             value = row["value"]
             is_true = figure.low <= value <= figure.high and figure.nodes in (None, row["nodes_int8"])
             wrong += not is_true
+            seen += 1
             said = "" if is_true else "  OUTSIDE"
             print(
                 f"{figure.row:4} {value:6.2f} ({row['low']:.2f} to {row['high']:.2f})  {_change(row)}  "
                 f"stated {figure.value:6.2f} ({figure.low:.2f} to {figure.high:.2f}){said}  {shlex.join(options)}",
                 flush=True,
             )
-    print(f"{wrong} of {len(figures)} figures are outside the interval that they state")
+    print(summary(wrong, seen, len(figures)))
     return 1 if wrong or not figures else 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.target import Target
@@ -31,6 +32,8 @@ _FARTHEST = 12
 _FUSED_HEADS = (16, 32, 64)
 _MOST_TOKENS = 512
 _LEAST_FP8_KEYS = 32
+_LEAST_QUERIES = 4
+_FEW = "it has one query and fewer than four heads in all samples, and no kernel fuses so few"
 _LEAST_FLOAT_HEAD = 12
 # Tensors that are followed at a time: an attention has a handful, other networks could have thousands.
 _WIDEST = 16
@@ -144,7 +147,9 @@ def int8_obstacle(view: GraphView, scores: Node, values: Node, target: Target) -
     """
     size, tokens = _head_size(view, scores), _tokens(view, scores)
     if target.is_rtx and has_one_query(view, scores, values):
-        return "it has one query, for which the fused kernel multiplies floats, with Q/DQ and without"
+        return "it has one query, for which no fused kernel multiplies INT8"
+    if target.is_rtx and _has_few_queries(view, scores):
+        return _FEW
     if target.is_rtx and is_alone(view, scores):
         return _SINGLE
     if target.is_rtx and size is not None and size not in _FUSED_HEADS:
@@ -167,6 +172,8 @@ def fp8_obstacle(view: GraphView, scores: Node, values: Node) -> str:
     """
     if has_one_query(view, scores, values):
         return "it has one query, for which the fused kernel multiplies floats, with Q/DQ and without"
+    if _has_few_queries(view, scores):
+        return _FEW
     if is_alone(view, scores):
         return _SINGLE
     keys = (view.info(scores.outputs[0]).shape or (None,))[-1]
@@ -184,7 +191,7 @@ def is_fused_as_float(view: GraphView, scores: Node, values: Node, target: Targe
 
     RTX 1.7.1: in FP16 and BF16 with heads of 12 to 128 and 16 to 1024 tokens, with a position bias and without; never
     with heads of 8, and never in FP32 (256 builds of one block), except for one query, whose kernel (`_gemv_mha`) is
-    made in FP32 too (heads of 16, 48 and 64 with 64 tokens). Values of another size than the queries are never fused (FP16 for
+    made in FP32 too (heads of 16 to 64 with 17 to 512 tokens) where there are four heads or more in all samples. Values of another size than the queries are never fused (FP16 for
     SM86, SM89 and SM120, 16 to 256 tokens and one query: 16 of 16). Of classic TensorRT nothing else is known than that its
     float attention is fused, so it is believed to be.
     """
@@ -194,7 +201,7 @@ def is_fused_as_float(view: GraphView, scores: Node, values: Node, target: Targe
         return False
     if has_one_query(view, scores, values):
         return True
-    if is_alone(view, scores):
+    if _has_few_queries(view, scores) or is_alone(view, scores):
         return False
     half = float_type != "fp32" or view.info(scores.inputs[0]).dtype in {DType.FLOAT16, DType.BFLOAT16}
     size = _head_size(view, scores)
@@ -221,10 +228,23 @@ def is_alone(view: GraphView, scores: Node, free: int | None = None) -> bool:
 def has_one_query(view: GraphView, scores: Node, values: Node) -> bool:
     """Whether an attention asks for one token only, as the class attention of vision transformers does, in its one kernel.
 
-    There is none where values have another size than queries: such products are computed like any others.
+    There is none where values have another size than queries, nor for fewer than four heads in all samples together: such
+    products are computed like any others (RTX 1.7.1, 121 builds for SM75, SM86, SM89 and SM120 in INT8, FP8 and float). A number
+    of samples that is not known is one, as the tool builds it.
     """
+    return _queries(view, scores) >= _LEAST_QUERIES and not _unequal_sizes(view, scores, values)
+
+
+def _has_few_queries(view: GraphView, scores: Node) -> bool:
+    return 0 < _queries(view, scores) < _LEAST_QUERIES
+
+
+def _queries(view: GraphView, scores: Node) -> int:
+    """How many queries there are in all heads and samples where each asks for one token; 0 where it asks for more."""
     shape = view.info(scores.outputs[0]).shape or ()
-    return len(shape) > 1 and shape[-2] == 1 and not _unequal_sizes(view, scores, values)
+    if len(shape) < 2 or shape[-2] != 1:
+        return 0
+    return prod(size if isinstance(size, int) else 1 for size in shape[:-2])
 
 
 def _unequal_sizes(view: GraphView, scores: Node, values: Node) -> str:

@@ -33,6 +33,8 @@ def whole_attentions(flow: Flow, precision: Mapping[str, DType]) -> Iterator[tup
         behind = [use.node for use in readers(view, values.outputs[0])]
         kinds = {precision.get(node.name, DType.UNKNOWN) for node in (scores, values)}
         if has_one_query(flow.plain, *plain):
+            if DType.INT8 in kinds:
+                continue  # in FP16 and BF16: two INT8 products
             before = [node for name in _inputs(scores, values) for node in _before(view, name)]
             yield (*before, *inner, *_behind(view, values))
         elif is_alone(flow.plain, plain[0], free=1):

@@ -270,11 +270,12 @@ def test_predict_counts_the_nodes_of_every_format(tmp_path, capfd):
     assert "float node" not in said
 
 
-def test_an_attention_with_one_query_stays_float_in_fp8(tmp_path):
+@pytest.mark.parametrize(("heads", "quantized"), [(3, 4), (4, 0)])
+def test_an_attention_with_one_query_stays_float_in_fp8_where_its_kernel_is(heads, quantized, tmp_path):
     s = models.Sketch()
-    q, k, v = (s.input(name, (1, 2, length, 16)) for name, length in (("q", 1), ("k", 8), ("v", 8)))
+    q, k, v = (s.input(name, (1, heads, length, 16)) for name, length in (("q", 1), ("k", 8), ("v", 8)))
     scores = s.node("MatMul", [q, s.node("Transpose", [k], "kt", perm=[0, 1, 3, 2])], "s", name="scores")
     s.output(s.node("MatMul", [s.node("Softmax", [scores], "p", axis=-1), v], "y", name="values"))
     placement = decide(opened(s.model(), tmp_path).view, PlacementOptions(format="fp8", sm=("89",)))
-    assert not placement.quantized
-    assert all("one query" in decision.opinions[-1].reason for decision in placement.decisions)
+    assert len(placement.quantized) == quantized
+    assert all(("one query" in each.opinions[-1].reason) == (quantized == 0) for each in placement.decisions)
