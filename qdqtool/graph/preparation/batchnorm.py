@@ -45,7 +45,7 @@ def fold_batchnorm(edit: Edit) -> int:
 
 
 def _affine(norm: onnx.NodeProto, edit: Edit) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Factor and offset per channel in float64; None where they are not constant, or in training mode."""
+    """Factor and offset per channel in float64; None where they are not constant or no vectors, or in training mode."""
     attributes = {attribute.name: attribute for attribute in norm.attribute}
     training = "training_mode" in attributes and attributes["training_mode"].i
     values = [edit.value(name) for name in norm.input[1:5]]
@@ -54,6 +54,8 @@ def _affine(norm: onnx.NodeProto, edit: Edit) -> tuple[NDArray[Any], NDArray[Any
     gain, shift, mean, var = (None if value is None else value.astype(np.float64) for value in values)
     if gain is None or shift is None or mean is None or var is None:
         return None
+    if gain.ndim != 1 or not gain.shape == shift.shape == mean.shape == var.shape:
+        return None  # no channels: what runs the model refuses it
     epsilon = attributes["epsilon"].f if "epsilon" in attributes else _EPSILON
     if not (var + epsilon > 0).all():
         return None
