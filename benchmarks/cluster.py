@@ -21,7 +21,9 @@ import tempfile
 import time
 from pathlib import Path
 
+import dask
 from checkout import ROOT
+from distributed import Client, LocalCluster
 from networks import write
 
 from qdqtool.calibration.histograms import Histograms
@@ -29,7 +31,8 @@ from qdqtool.calibration.pool import CollectOptions
 from qdqtool.calibration.span import Span
 from qdqtool.core.recipe import Recipe
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
-from qdqtool.pipeline.cluster import client_of, collect_on_cluster
+from qdqtool.pipeline.cluster import LOCAL_SETTINGS, collect_on_cluster
+from qdqtool.platform import processors
 
 THREADS = (1, 2, 4, 8)
 
@@ -58,7 +61,18 @@ def _measured(request: CalibrationRequest, repeat: int) -> dict[str, object]:
     seconds: dict[str, list[float]] = {}
     results: list[Histograms] = []
     began = time.perf_counter()
-    with client_of("local") as client:
+    # As `--cluster local` sets its workers, but in plain text: those take no second client, for their key is in no file.
+    with (
+        dask.config.set(LOCAL_SETTINGS),
+        LocalCluster(
+            host="127.0.0.1",
+            n_workers=processors(),
+            threads_per_worker=1,
+            dashboard_address=None,
+            silence_logs=50,
+        ) as cluster,
+        Client(cluster) as client,
+    ):
         address = client.scheduler.address.replace("tcp://", "dask://")
         pids = list(client.run(os.getpid).values())
         collect_on_cluster(Calibration(request), CollectOptions(), address, None)

@@ -35,7 +35,7 @@ LOCAL: Final = frozenset({"", "local", "dask://"})
 """Words for workers on this machine."""
 _ENCRYPTED: Final = ("tls://", "wss://")
 """Addresses whose both ends show certificates, which Dask reads from its own settings."""
-_LOCAL_SETTINGS: Final = {
+LOCAL_SETTINGS: Final = {
     "distributed.worker.profile.enabled": False,  # a hundred samples a second of each stack
     "distributed.scheduler.http.routes": [],  # pages that nobody looks at, for everybody on this machine
     "distributed.worker.http.routes": [],
@@ -207,7 +207,7 @@ def client_of(address: str) -> Iterator[Any]:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # its notes on every connection are not ours
     if address in LOCAL:
         with (
-            dask.config.set(_LOCAL_SETTINGS),
+            dask.config.set(LOCAL_SETTINGS),
             distributed.LocalCluster(
                 # Workers unpickle what they are sent: nobody on the network reaches them, and other users of this
                 # machine lack the key, which is made for this call and is in no file.
