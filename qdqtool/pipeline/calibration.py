@@ -178,24 +178,32 @@ class Calibration:
         identity = histograms.identity
         if not identity:
             return
-        tensors = tuple(sorted(histograms.tensors))
-        view = self.model.view
-        made = {name for node in view.nodes for name in node.outputs} | {info.name for info in view.inputs}
-        is_ours = made.issuperset(tensors)
-        if (
-            not is_ours
-            or CollectorPool(self.model, tensors, CollectOptions(), identify=True).digest != identity["model"]
-        ):
-            raise InputFileError(
-                "the histograms were collected from another model, or with another recipe.prepare",
-                fix="merge with the model that the shards ran",
-                where=str(self.request.model),
-            )
         if self.request.samples and self.samples.digest != identity["samples"]:
             raise InputFileError(
                 "the histograms were collected from other samples",
                 fix="name the samples that the shards ran, or none",
                 where=self.samples.description,
+            )
+        way = self.request.recipe.weights.equalize
+        if not self.request.samples and way not in {"none", AUTO}:
+            raise InputFileError(
+                f"weights.equalize={way} changes the network that shards run, by samples that are not named here",
+                fix="name the samples with --samples too, or take weights.equalize=auto",
+                where=str(self.request.model),
+            )
+        tensors = tuple(sorted(histograms.tensors))
+        network = self._changed
+        made = {name for node in network.view.nodes for name in node.outputs}
+        made |= {info.name for info in network.view.inputs}
+        is_ours = made.issuperset(tensors)
+        if (
+            not is_ours
+            or CollectorPool(network, tensors, CollectOptions(), identify=True).digest != identity["model"]
+        ):
+            raise InputFileError(
+                "the histograms were collected from another model, or with another recipe.prepare or weights.equalize",
+                fix="merge with the model and the recipe that the shards ran",
+                where=str(self.request.model),
             )
 
     def tables(self, histograms: Histograms, methods: Sequence[str]) -> dict[str, CalibrationTable]:

@@ -81,6 +81,29 @@ def test_shards_are_merged_to_the_same_bytes(bias: str, model: str, data: str, t
         assert merged.read_bytes() == whole.read_bytes()
 
 
+@pytest.mark.parametrize("way", ["cross-layer", "smooth"])
+def test_shards_of_an_equalized_network_are_merged_to_the_same_bytes(
+    way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make = models.residual_cnn if way == "cross-layer" else models.gemms
+    model = models.save(make(), tmp_path)
+    shape = [dim.dim_value for dim in onnx.load(model).graph.input[0].type.tensor_type.shape.dim]
+    data = tmp_path / "data.npy"
+    np.save(data, np.random.default_rng(1).standard_normal((6, *shape[1:])).astype(np.float32))
+    named = [str(model), "--set", f"weights.equalize={way}"]
+    whole, merged = tmp_path / "whole.json", tmp_path / "merged.json"
+    assert run(["calibrate", *named, "--samples", str(data), "-o", str(whole)]) == 0
+    assert (tmp_path / "whole.weights.npz").exists()
+    for number in (1, 2):
+        part = ["--shard", f"{number}/2", "-o", str(tmp_path / "parts" / f"{number}.npz")]
+        assert run(["calibrate", *named, "--samples", str(data), *part]) == 0
+    merging = ["calibrate", *named, "--merge", str(tmp_path / "parts"), "-o", str(merged)]
+    assert run([*merging, "--samples", str(data)]) == 0
+    assert merged.read_bytes() == whole.read_bytes()
+    assert run(merging) == 5
+    assert "name the samples with --samples too" in capsys.readouterr().err
+
+
 def test_shards_without_samples_say_that_no_output_chose(
     model: str, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
