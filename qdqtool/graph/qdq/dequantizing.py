@@ -11,6 +11,7 @@ TensorRT reads no blocks of INT8 in a kernel.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -84,7 +85,8 @@ class _Weight:
         if other is None or other.ndim > self.stored.ndim:
             return False
         other = other.astype(np.float64)
-        if np.broadcast_shapes(other.shape, self.stored.shape) != self.stored.shape:
+        sizes = self.stored.shape[self.stored.ndim - other.ndim :]
+        if any(one not in {1, size} for one, size in zip(other.shape, sizes, strict=True)):
             return False
         if node.op == "Mul":
             self.scale = self.scale * other
@@ -177,12 +179,15 @@ def _stored(view: GraphView, tensor: str) -> NDArray[Any] | None:
 
 
 def _moved(node: Node, view: GraphView, value: NDArray[Any]) -> NDArray[Any] | None:
+    """The value behind a node that moves it; None where its shape is unknown, or cannot be that of these values."""
     if node.op == "Transpose":
-        return value.transpose(node.attribute("perm", tuple(reversed(range(value.ndim)))))
+        order = node.attribute("perm", tuple(reversed(range(value.ndim))))
+        return value.transpose(order) if sorted(order) == list(range(value.ndim)) else None
     shape = view.info(node.outputs[0]).shape
-    if shape is None or not all(isinstance(size, int) for size in shape):
+    sizes = [size for size in shape or () if isinstance(size, int)]
+    if shape is None or len(sizes) != len(shape) or math.prod(sizes) != value.size:
         return None
-    return value.reshape([int(size) for size in shape])
+    return value.reshape(sizes)
 
 
 def _only_reader(view: GraphView, tensor: str) -> Node | None:
