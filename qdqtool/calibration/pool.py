@@ -180,7 +180,7 @@ class CollectorPool:
         if tally.nonfinite > before and self._options.on_nan == "error":
             raise InputFileError(
                 f"tensor {name!r} holds {tally.nonfinite - before} NaN or Inf values",
-                fix="repair the model or the sample; `qdqtool calibrate --nan skip` leaves such values out",
+                fix="repair the model or the sample; --set samples.nan=skip leaves such values out",
                 where=", ".join(batch.names),
             )
 

@@ -87,6 +87,8 @@ class SampleOptions(Section):
 
     limit: Annotated[int, Field(gt=0)] | None = None
     """Largest number of calibration samples; None takes all."""
+    nan: Literal["error", "skip"] = "error"
+    """Samples that hold NaN or Inf, and such values inside the model while it is calibrated: an error, or left out and counted."""
     preprocess: Preprocess = Preprocess()
 
 

@@ -53,7 +53,7 @@ class CalibrationRequest:
         recipe: placement, preprocessing and calibration options.
         samples: where samples come from, as typed; "" when only shards are merged.
         placement: a placement.json to use instead of deciding anew.
-        on_nan: what happens to samples and values that are NaN or Inf.
+        on_nan: what happens to samples and values that are NaN or Inf; None takes the recipe's `samples.nan`.
         threads: processors to use; None takes all.
     """
 
@@ -61,8 +61,13 @@ class CalibrationRequest:
     recipe: Recipe
     samples: SampleInput = ""
     placement: Path | None = None
-    on_nan: NanPolicy = "error"
+    on_nan: NanPolicy | None = None
     threads: int | None = None
+
+    @property
+    def nan(self) -> NanPolicy:
+        """What happens to samples and values that are NaN or Inf."""
+        return self.on_nan or self.recipe.samples.nan
 
 
 class Calibration:
@@ -120,7 +125,7 @@ class Calibration:
             self.model.view.inputs,
             options.preprocess,
             limit=options.limit,
-            on_nan=self.request.on_nan,
+            on_nan=self.request.nan,
         )
 
     def use(self, model: Model, placement: Placement) -> None:
@@ -131,7 +136,7 @@ class Calibration:
         """Bins, unless every method does without."""
         return CollectOptions(
             bins=any(map(needs_bins, methods)),
-            on_nan=self.request.on_nan,
+            on_nan=self.request.nan,
             threads=self.request.threads,
         )
 
@@ -238,7 +243,7 @@ class Calibration:
         options = self.collect_options([how.method])
         model, watch = self._changed, None
         is_judged = self.samples.meaningful and how.method == AUTO
-        if (is_judged or how.bias == "correct") and self.request.on_nan == "error":
+        if (is_judged or how.bias == "correct") and self.request.nan == "error":
             found = float_pass(model, self.placement, self.samples, bias=how.bias == "correct")
             if found is not None:
                 model, self._seen = found

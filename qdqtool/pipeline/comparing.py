@@ -212,7 +212,8 @@ def _opened(match: Match, inputs: tuple[TensorInfo, ...], runner: Callable[[], R
     """The samples as a side with these inputs reads them."""
     assert match.samples is not None
     given = shaped(match.samples, inputs, match.recipe.build.opt_shapes, runner)
-    return open_samples(given, inputs, match.recipe.samples.preprocess, labels=match.labels)
+    options = match.recipe.samples
+    return open_samples(given, inputs, options.preprocess, labels=match.labels, on_nan=options.nan)
 
 
 def _unfed(count: int, labels: str | None) -> Unfed:

@@ -54,6 +54,7 @@ class RunContext:
             self.preparation.inputs,
             options.preprocess,
             limit=options.limit,
+            on_nan=options.nan,
         )
 
     @cached_property
@@ -66,6 +67,7 @@ class RunContext:
             self.recipe.samples.preprocess,
             labels=self.request.labels,
             limit=self.recipe.compare.limit,
+            on_nan=self.recipe.samples.nan,
         )
         return whole if self.request.part is None else Part(whole, *self.request.part)
 

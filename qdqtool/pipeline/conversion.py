@@ -36,7 +36,7 @@ def convert_file(
             recipe.build.opt_shapes,
             opener(opened),
         )
-        source = open_samples(given, opened.view.inputs, recipe.samples.preprocess)
+        source = open_samples(given, opened.view.inputs, recipe.samples.preprocess, on_nan=recipe.samples.nan)
         reach = measure_reach(
             opened, source, options.types, limit=options.overflow_samples, on_progress=on_progress
         )

@@ -181,6 +181,7 @@ def _is_labelled(request: RunRequest) -> bool:
         recipe.samples.preprocess,
         labels=request.labels,
         limit=1,
+        on_nan=recipe.samples.nan,
     )
     first = next(iter(samples), None)
     return first is not None and first.label is not None

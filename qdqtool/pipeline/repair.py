@@ -108,7 +108,8 @@ def _samples(request: RepairRequest, model: Model) -> Samples | None:
     fed, recipe = with_float_caches(model), request.recipe
     inputs = fed.view.inputs
     given = shaped(request.samples, inputs, recipe.build.opt_shapes, opener(fed))
-    return open_samples(given, inputs, recipe.samples.preprocess, labels=request.labels)
+    options = recipe.samples
+    return open_samples(given, inputs, options.preprocess, labels=request.labels, on_nan=options.nan)
 
 
 def _calibrated(model: Model, samples: Samples) -> tuple[Model, tuple[Change, ...]]:

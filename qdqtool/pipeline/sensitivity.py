@@ -81,6 +81,7 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
         request.recipe.samples.preprocess,
         labels=request.labels,
         limit=request.recipe.compare.limit,
+        on_nan=request.recipe.samples.nan,
     )
     parts = {
         "model": digest(model),

@@ -247,6 +247,6 @@ def _not_finite(sample: Sample, bad: dict[str, int]) -> InputFileError:
     tensor, count = next(iter(bad.items()))
     return InputFileError(
         f"input {tensor!r} holds {count} NaN or Inf values",
-        fix="repair the sample; `qdqtool calibrate --nan skip` leaves such samples out",
+        fix="repair the sample; --set samples.nan=skip leaves such samples out",
         where=sample.name,
     )

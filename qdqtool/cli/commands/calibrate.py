@@ -65,7 +65,9 @@ def calibrate(
     cluster: Annotated[
         str | None, typer.Option(help="Spread over Dask: dask://host:8786; alone or `local`, this machine.")
     ] = None,
-    nan: Annotated[str, typer.Option(help="NaN and Inf in the data: error or skip.")] = "error",
+    nan: Annotated[
+        str | None, typer.Option(help="NaN and Inf in the data: error or skip; default: the recipe's.")
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Processors to use; default: all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
@@ -79,7 +81,7 @@ def calibrate(
     from qdqtool.errors import UsageError
     from qdqtool.pipeline import calibration
 
-    if nan not in {"error", "skip"}:
+    if nan not in {None, "error", "skip"}:
         raise UsageError(f"--nan {nan} is neither error nor skip", fix="take one of the two")
     _check_ways(samples, shard, merge, cluster)
     _, chosen = fitting_recipe(recipe, model, changes)
@@ -88,7 +90,7 @@ def calibrate(
         recipe=chosen,
         samples=samples,
         placement=placement,
-        on_nan="skip" if nan == "skip" else "error",
+        on_nan=chosen.samples.nan if nan is None else "skip" if nan == "skip" else "error",
         threads=threads,
     )
     job = calibration.Calibration(request)

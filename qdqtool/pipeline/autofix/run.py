@@ -168,6 +168,7 @@ def _samples(request: FixRequest, draft: Draft) -> SampleSource | None:
         options.samples.preprocess,
         labels=request.labels,
         limit=options.compare.limit,
+        on_nan=options.samples.nan,
     )
 
 
