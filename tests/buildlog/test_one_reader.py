@@ -10,6 +10,7 @@ import pytest
 from qdqtool import buildlog
 from qdqtool.buildlog.reader import Reader
 from qdqtool.core.buildlog import RunDigest
+from qdqtool.io import text as text_files
 from tests.buildlog import small
 from tests.buildlog.plain_prefilter import PlainPrefilter
 from tests.shared import SHARED, shared
@@ -50,6 +51,17 @@ def _block() -> bytes:
 )
 def test_without_the_prefilter_a_log_says_the_same(data):
     assert _digests(data, skipping=True) == _digests(data, skipping=False)
+
+
+@pytest.mark.parametrize("size", [64, 200, 1000])
+def test_the_size_of_the_blocks_changes_nothing(size, monkeypatch):
+    """Kernels are counted over block ends: each block holds a few of a tensor's tuning."""
+    timed = [line for line in small.TUNING.splitlines(keepends=True) if line.startswith("Tactic Name")]
+    tuning = small.TUNING.replace(timed[0], timed[0] * 40 + timed[1] * 30, 1)
+    data = (small.trtexec(8201) + small.library(small.GRAPH + tuning, "[V] ")).encode()
+    whole = _digests(data, skipping=True)
+    monkeypatch.setattr(text_files, "BLOCK", size)
+    assert _digests(data, skipping=True) == whole
 
 
 @pytest.mark.shared
