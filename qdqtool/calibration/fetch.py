@@ -88,7 +88,8 @@ class Fetcher:
         for name in self._names:
             kind, declared = self._outputs[name]
             shape = [known.get(dim) if isinstance(dim, str) else dim for dim in declared]
-            dims = [dim for dim in shape if isinstance(dim, int)]
+            # of a window beyond its input onnxruntime declares fewer than no places
+            dims = [dim for dim in shape if isinstance(dim, int) and dim >= 0]
             is_known = kind in _TYPES and len(dims) == len(shape)
             buffers.append(np.empty(dims, _TYPES[kind]) if is_known else None)
         return buffers
