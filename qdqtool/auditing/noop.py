@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from qdqtool.core.dtypes import DType
-from qdqtool.core.engine import Engine, EngineLayer, Role, computed_in
+from qdqtool.core.engine import Engine, EngineLayer, Role, computed_in, is_computing
 from qdqtool.core.noop import Evidence, NoOpReport, NoOpVerdict, Vote
 from qdqtool.core.wording import computing_in, counted
 
@@ -41,7 +41,7 @@ def really_int8(
     engine: Engine, reference: Engine | None = None, besides: ExtraEvidence | None = None
 ) -> NoOpReport:
     """The verdict on `engine`, compared with the float build `reference` where there is one."""
-    computing = [layer for layer in engine.kernels if layer.role is Role.COMPUTE]
+    computing = [layer for layer in engine.kernels if is_computing(layer)]
     others = computed_in(computing)
     int8 = others.pop(str(DType.INT8), 0)
     unknown = sum(layer.precision is DType.UNKNOWN for layer in computing)
@@ -104,7 +104,7 @@ def _against(engine: Engine, reference: Engine) -> Iterator[Evidence]:
 
 def _unlike(engine: Engine, reference: Engine) -> str:
     """Why the other engine is no yardstick; "" where it is one."""
-    there = [layer for layer in reference.kernels if layer.role is Role.COMPUTE]
+    there = [layer for layer in reference.kernels if is_computing(layer)]
     for name, count in computed_in(there).items():
         return f"{count} of {counted(len(there), 'compute kernel of the float engine multiplies', 'compute kernels of the float engine multiply')} {computing_in(name)}: it is none"
     half = [_halves(one) for one in (engine, reference)]

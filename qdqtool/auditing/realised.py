@@ -14,14 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from qdqtool.core.dtypes import DType
-from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role, stored_weight
+from qdqtool.core.engine import VECTOR_PRODUCT, Engine, EngineLayer, EngineTensor, Role, stored_weight
 from qdqtool.core.quant_format import FLOAT, NAMES
 from qdqtool.matching.evidence import NodeEvidence
 from qdqtool.matching.silent_float import BEFORE
 
 UNKNOWN = "unknown"
-_VECTOR_PRODUCT = "MulSum"
-"""How a generated kernel is called that multiplies a matrix with one row: `...CastMulCastReshMulSum`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +45,7 @@ def realised(node_evidence: NodeEvidence, precision: DType) -> Realised:
     if precision in NAMES:
         return Realised(asked=asked, realised=NAMES[precision])
     layers = node_evidence.holders.compute or tuple(
-        layer for layer in node_evidence.holders.other if _VECTOR_PRODUCT in layer.name
+        layer for layer in node_evidence.holders.other if VECTOR_PRODUCT in layer.name
     )
     if not layers:
         return Realised(asked=asked, realised=UNKNOWN)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
+from typing import Final
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.quant_format import NAMES
@@ -127,6 +128,17 @@ class Engine(Shown):
     def kernels(self) -> tuple[EngineLayer, ...]:
         """The layers that launch something, for the first optimization profile."""
         return tuple(layer for layer in self.layers if layer.role is not Role.NONE and layer.profile == 0)
+
+
+VECTOR_PRODUCT: Final = "MulSum"
+"""How a generated kernel is called that multiplies a matrix with one row: `...CastMulCastReshMulSum`."""
+
+
+def is_computing(layer: EngineLayer) -> bool:
+    """Whether a kernel multiplies matrices: by its role, or as a generated one does it for one row with a stored weight."""
+    if layer.role is Role.COMPUTE:
+        return True
+    return VECTOR_PRODUCT in layer.name and stored_weight((layer,)) is not None
 
 
 def computed_in(layers: Iterable[EngineLayer]) -> dict[str, int]:

@@ -11,7 +11,7 @@ from qdqtool.auditing.noop import ExtraEvidence, really_int8
 from qdqtool.cli.app import run
 from qdqtool.cli.engine_files import missed
 from qdqtool.core.dtypes import DType
-from qdqtool.core.engine import EngineTensor
+from qdqtool.core.engine import EngineTensor, Role
 from qdqtool.core.noop import NoOpReport, NoOpVerdict, Vote
 from qdqtool.engine.outputs import read_outputs
 from qdqtool.errors import InputFileError
@@ -204,3 +204,13 @@ def test_a_kernel_that_reads_stored_weights_is_not_float_either(word):
         f"this engine is not INT8: 1 with {word.upper()} weights, of 2 compute kernels"
     ]
     assert really_int8(engine(bare, bare)).verdict is NoOpVerdict.NO_OP
+
+
+def test_a_generated_kernel_of_one_row_that_reads_stored_weights_computes():
+    weight = EngineTensor(name="w", shape=(64, 64), dtype=DType.INT4)
+    named = [
+        replace(kernel(name, precision=DType.FLOAT16, role=Role.OTHER), constants=(weight,))
+        for name in ("__myl_CastMulCastReshMulSum_myl0_1", "__myl_CastMulCast_myl0_0")
+    ]
+    found = really_int8(engine(*named))
+    assert (found.verdict, found.compute, found.others) == (NoOpVerdict.OTHER, 1, {"int4-weights": 1})
