@@ -63,10 +63,10 @@ def _emulated(model: Model, blocks: dict[Slot, Quantization]) -> Model:
     nodes = {node.name: node for node in edit.nodes}
     made: dict[tuple[str, Slot], str] = {}
     for slot, entry in blocks.items():
-        node = nodes[slot.node]
+        node = nodes.get(slot.node)
+        if node is None or entry.stored:
+            continue  # it reaches no output and is gone; or the float constant holds the rounded values already
         tensor = node.input[slot.index]
-        if entry.stored:
-            continue  # the float constant holds the rounded values already
         key = (tensor, entry.pair or slot)
         if key not in made:
             kind = onnx.helper.tensor_dtype_to_np_dtype(_element(model, tensor))
