@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from io import StringIO
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,12 @@ def scored(changes: Iterable[str], labels: object) -> tuple[str, ...]:
 def functions(recipe: str) -> tuple[str, ...]:
     """Functions that files of the user name in a recipe, as "compare.metrics: module:function"."""
     return tuple(words for file in _chain(locate(recipe)) for words in _named_code(file))
+
+
+def head(recipe: str) -> str:
+    """The comments that a recipe's file begins with: what it does, what was measured, what is worth changing."""
+    lines = _text(locate(recipe)).splitlines(keepends=True)
+    return "".join(takewhile(lambda line: line.startswith("#"), lines))
 
 
 def dump(recipe: Recipe) -> str:

@@ -58,7 +58,8 @@ def _objections(node: Node, op: str, options: PlacementOptions) -> Iterator[tupl
         others = [other for other in options.exclude_ops if other not in {op, node.op}]
         yield f"place.exclude_ops lists {node.op}", setting("place.exclude_ops", others)
     if op not in options.ops:
-        yield f"place.ops does not list {op}", setting("place.ops", (*options.ops, op))
+        listed = op if op == node.op else f"{op}, which stands for {node.op} too"
+        yield f"place.ops does not list {listed}", setting("place.ops", (*options.ops, op))
 
 
 PLUGIN = Rule(code="QDQ181", place=place)

@@ -10,6 +10,7 @@ import pytest
 import qdqtool
 from qdqtool.cli.app import run
 from qdqtool.core.events import End
+from qdqtool.core.quant_format import SCHEMES
 from qdqtool.pages import page_of, pages
 from qdqtool.pages.lookup import REGISTRIES, coded_plugins, explanation, is_code, known_words
 from tests.shared import ROOT
@@ -40,6 +41,11 @@ def test_every_end_of_a_q_or_dq_has_a_page(end: str):
 def test_every_verdict_on_a_node_of_a_log_has_a_page(precision: str, capfd):
     assert run(["explain", precision]) == 0
     assert capfd.readouterr().out.startswith(precision)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_format_that_a_recipe_can_ask_for_has_a_page(scheme: str):
+    assert (explanation(scheme) or "").startswith(scheme)
 
 
 def test_no_name_is_given_twice():

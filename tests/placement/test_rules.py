@@ -309,6 +309,11 @@ def test_the_user_keeps_nodes_float(options, rule_says):
     assert "conv1[0]" not in quantized(placement)
 
 
+def test_a_product_of_two_activations_is_listed_as_an_add_and_told_so():
+    placement = place(graphs.excite(), ops=("Conv",))
+    assert vetoes(placement, "excite[0]")["user"] == "place.ops does not list Add, which stands for Mul too"
+
+
 def test_first_and_last_layers_can_stay_float():
     skip = ("narrow",)
     first = quantized(place(models.residual_cnn(), first_layer="float", skip_rules=skip))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from qdqtool.cli.app import run
 from qdqtool.core.calibration import CALIBRATORS
 from qdqtool.core.recipe import AUTO
 from qdqtool.pipeline import recipes
@@ -44,6 +45,16 @@ def test_recipe_begins_with_a_comment_that_says_when_to_use_it_and_what_it_does(
     text = "\n".join(header)
     assert len(header) >= 10
     assert all(title in text for title in ("What it does", "When to take another", "Worth changing"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_a_recipe_is_shown_with_its_page_in_front_and_reads_back(path: Path, tmp_path: Path, capsys) -> None:
+    assert run(["recipe", "show", path.stem]) == 0
+    shown = capsys.readouterr().out
+    page = [line for line in path.read_text("utf-8").splitlines() if line.startswith("#")]
+    assert shown.splitlines()[: len(page)] == page
+    (written := tmp_path / path.name).write_text(shown, "utf-8")
+    assert recipes.load(str(written), trust=True) == recipes.load(path.stem, trust=True)
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)

@@ -53,10 +53,11 @@ def list_recipes(
 def show(
     recipe: Annotated[str, typer.Argument(help="Shipped recipe or .yaml file.")], changes: Changes = None
 ) -> None:
-    """Print a recipe with every value written out."""
+    """Print what a recipe says of itself, and every value written out."""
     from qdqtool.pipeline import recipes
 
-    sys.stdout.write(recipes.dump(recipes.load(recipe, changes or [], trust=True)))
+    values = recipes.dump(recipes.load(recipe, changes or [], trust=True))
+    sys.stdout.write(recipes.head(recipe) + values)
 
 
 @PLUGIN.command()
