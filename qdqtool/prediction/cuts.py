@@ -51,6 +51,7 @@ from qdqtool.trt.ops import (
     RESHAPING,
     SHAPE_READERS,
     keeps_order,
+    moves_ones,
 )
 
 # The bounds of this file's docstring, by bisection over builds.
@@ -158,7 +159,7 @@ def _leaves_rows(view: GraphView, total: Node, level: Levels) -> bool:
     most = _size(view, total.inputs[0])
 
     def leaves(node: Node) -> bool:
-        if node.op in REARRANGING:
+        if node.op in REARRANGING and not moves_ones(view, node):
             return not _is_folded(view, node)
         if node.op == QUANTIZE and (_is_turned(view, total, node) or _is_padded(view, total, node)):
             return True

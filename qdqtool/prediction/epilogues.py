@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from qdqtool.core.dtypes import DType
 from qdqtool.graph.products import has_weights
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import Node
 from qdqtool.matching.flow import Flow
 from qdqtool.prediction.layers import is_swish
 from qdqtool.prediction.sums import axes
@@ -25,6 +25,7 @@ from qdqtool.trt.ops import (
     POINTWISE,
     PRODUCTS,
     keeps_order,
+    moves_ones,
 )
 
 _FACTORS = 2
@@ -122,7 +123,7 @@ class Epilogues:
         kept: list[Node] = []
         readers = self._flow.readers(node.outputs[0])
         while len(readers) == 1 and readers[0].op in LAYOUT:
-            kept += readers if keeps_order(view, readers[0]) or _moves_ones(view, readers[0]) else ()
+            kept += readers if keeps_order(view, readers[0]) or moves_ones(view, readers[0]) else ()
             readers = self._flow.readers(readers[0].outputs[0])
         if not self._precision[node.name].is_quantized or self.is_scaled_behind(node):
             return ()
@@ -167,13 +168,6 @@ class Epilogues:
             if node.op not in PRODUCTS and node.position > branch[0].position:
                 waiting += filter(None, map(self._flow.view.producer, node.inputs))
         return True
-
-
-def _moves_ones(view: GraphView, node: Node) -> bool:
-    """Whether a Transpose moves no axis but those of size 1."""
-    shape = view.info(node.inputs[0]).shape or ()
-    order = [axis for axis in node.attribute("perm", ()) if axis < len(shape) and shape[axis] != 1]
-    return node.op == "Transpose" and bool(order) and order == sorted(order)
 
 
 def _swaps_last(node: Node) -> bool:

@@ -386,6 +386,13 @@ def keeps_order(view: GraphView, node: Node) -> bool:
     return maker is not None and maker.op == "Reshape" and tuple(node.attribute("perm", ())) == (0, 2, 1)
 
 
+def moves_ones(view: GraphView, node: Node) -> bool:
+    """Whether a Transpose moves no axis but those of size 1, which leaves all values where they are."""
+    shape = view.info(node.inputs[0]).shape or ()
+    order = [axis for axis in node.attribute("perm", ()) if axis < len(shape) and shape[axis] != 1]
+    return node.op == "Transpose" and bool(order) and order == sorted(order)
+
+
 def averages_in_int8(node: Node) -> bool:
     """Whether RTX 1.7.1 has an INT8 kernel for an AveragePool: of thirteen sizes and strides for 3x3 with stride 1 only."""
     sizes, strides = tuple(node.attribute("kernel_shape", ())), set(node.attribute("strides", (1,)))

@@ -88,6 +88,22 @@ def several_pools() -> onnx.ModelProto:
     return s.model()
 
 
+def normalized_head(quantized: bool) -> onnx.ModelProto:
+    """A pooled picture, normalized with its channels last, as ConvNeXt ends; both Transposes move axes of size 1 only."""
+    s = Quantized()
+    x = s.relu("relu", s.qconv("c0", s.input("x", [1, 16, 8, 8]), channels=(16, 64)))
+    x = s.node("GlobalAveragePool", [x], "pool")
+    x = s.node("Transpose", [x], "last", perm=[0, 2, 3, 1])
+    x = s.node("LayerNormalization", [x, s.weight("gain", 64), s.weight("shift", 64)], "norm", axis=-1)
+    x = s.node("Flatten", [s.node("Transpose", [x], "first", perm=[0, 3, 1, 2])], "flat")
+    if quantized:
+        y = s.node("Add", [s.qmatmul("mm", x, shape=(64, 100)), s.weight("b", 100)], "biased")
+    else:
+        y = s.node("Gemm", [x, s.weight("w", 64, 100), s.weight("b", 100)], "gemm")
+    s.output(y, [1, 100])
+    return s.model()
+
+
 CHAINS = (
     "M64 A Relu", "M64 A", "M64", "M64 Relu", "Relu M64 A", "Tanh M64 A Relu", "Tanh M64 M64 A", "M64 A M64 A Tanh",
     "M64 A Tanh M64 A", "G64 Relu G1000", "G64 Sigmoid G1000 Softmax", "Tanh M64 A Relu M10 A", "Tanh M64 A M10 A",
@@ -108,6 +124,8 @@ CASES: dict[str, Callable[[], onnx.ModelProto]] = {
     "with a bias": lambda: last_product(True, 16),
     "of one row": lambda: last_product(True, 1),
     "several pools": several_pools,
+    "a normalized head": lambda: normalized_head(False),
+    "a normalized head in INT8": lambda: normalized_head(True),
 }
 
 
