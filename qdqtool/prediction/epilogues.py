@@ -14,6 +14,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.graph.products import has_weights
 from qdqtool.graph.view import Node
 from qdqtool.matching.flow import Flow
+from qdqtool.matching.small import is_folded
 from qdqtool.prediction.layers import is_swish
 from qdqtool.prediction.sums import axes
 from qdqtool.trt.ops import (
@@ -43,6 +44,12 @@ class Epilogues:
     def of(self, node: Node) -> tuple[Node, ...]:
         """The nodes behind a product that its own kernel computes, in order."""
         return self._activation(node) if node.op.startswith("Conv") else self._quantize(node)
+
+    def is_folded(self, node: Node) -> bool:
+        """Whether a convolution with Q/DQ is so small that the kernel of its Q computes it."""
+        return is_folded(self._flow.view, node) and all(
+            self._flow.origin(node, index) for index in range(_FACTORS)
+        )
 
     def is_scaled_behind(self, node: Node) -> bool:
         """Whether a generated kernel behind a matrix product of few bits multiplies by its scales, or adds its bias."""
@@ -86,6 +93,8 @@ class Epilogues:
         channel, and groups of several channels to the next one.
         """
         if self._is_scaled_apart(node) or self._is_grouped(node) or self._makes_one_channel(node):
+            return ()
+        if self.is_folded(node):
             return ()
         readers = self._flow.readers(node.outputs[0])
         taken: tuple[Node, ...] = ()

@@ -90,6 +90,7 @@ class RtxPlan:
         self._place_rest()
         self._members.extend([name] for name in ordered_scales(flow, precision))
         self._position = {node.name: node.position for node in flow.view.nodes}
+        self._join_folded()
         apart = self._join_rows()
         layers = [
             PredictedLayer(name=layer_name(names), nodes=names) for names in map(self._sorted, self._members)
@@ -127,6 +128,16 @@ class RtxPlan:
                 continue  # weights in blocks with scales of two levels are not cut
             for branch in branches:
                 self._put([node.name for node in branch.nodes if self._is_run_time(node)])
+
+    def _join_folded(self) -> None:
+        """Put convolutions of a few values with Q/DQ into the kernel that rounds for them."""
+        holder = {name: names for names in self._members for name in names}
+        for node in self._flow.products():
+            pair = self._flow.origin(node, 0)
+            kernel = holder.get(pair.quantize or "") if pair is not None else None
+            if kernel is not None and self._epilogues.is_folded(node) and [node.name] in self._members:
+                self._members.remove([node.name])
+                kernel.append(node.name)
 
     def _join_rows(self) -> list[str]:
         """Join float products of one row with their neighbours; the products whose result a kernel of its own finishes."""

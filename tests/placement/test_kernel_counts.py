@@ -104,6 +104,17 @@ def normalized_head(quantized: bool) -> onnx.ModelProto:
     return s.model()
 
 
+def gate(channels: int) -> onnx.ModelProto:
+    """A squeeze-and-excite gate in INT8 whose second convolution reads a few channels of one value each."""
+    s = Quantized()
+    x = s.relu("relu", s.qconv("c0", s.input("x", [1, 16, 8, 8]), channels=(16, 32)))
+    y = s.qconv("reduce", s.node("GlobalAveragePool", [x], "pool"), channels=(32, channels), kernel=1)
+    y = s.qconv("expand", s.node("Relu", [y], "act"), channels=(channels, 32), kernel=1)
+    x = s.node("Mul", [x, s.node("Sigmoid", [y], "gate")], "gated")
+    s.output(s.relu("end", s.qconv("c1", x, channels=(32, 16))), [1, 16, 8, 8])
+    return s.model()
+
+
 CHAINS = (
     "M64 A Relu", "M64 A", "M64", "M64 Relu", "Relu M64 A", "Tanh M64 A Relu", "Tanh M64 M64 A", "M64 A M64 A Tanh",
     "M64 A Tanh M64 A", "G64 Relu G1000", "G64 Sigmoid G1000 Softmax", "Tanh M64 A Relu M10 A", "Tanh M64 A M10 A",
@@ -124,6 +135,7 @@ CASES: dict[str, Callable[[], onnx.ModelProto]] = {
     "with a bias": lambda: last_product(True, 16),
     "of one row": lambda: last_product(True, 1),
     "several pools": several_pools,
+    **{f"a gate of {count} channels": lambda count=count: gate(count) for count in (2, 4, 8)},
     "a normalized head": lambda: normalized_head(False),
     "a normalized head in INT8": lambda: normalized_head(True),
 }
