@@ -8,6 +8,7 @@ from qdqtool.accuracy.explain import Emulations
 from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Runner
 from qdqtool.errors import UsageError
+from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
 from qdqtool.graph.emulation.integer_form import integer_form
 from qdqtool.graph.emulation.wide_regions import Regions
 from qdqtool.graph.instrumented.jitter import jittered
@@ -36,6 +37,7 @@ def emulations(model: Model, open_model: Open, regions: Regions | None = None) -
             fix="pass the Q/DQ model that the engine was built from",
             where=str(model.path),
         )
+    model = with_emulated_blocks(model)
     graph = {
         "the graph as it stands": model,
         "integer sums": integer_form(model, ()).model,

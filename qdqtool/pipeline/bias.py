@@ -27,6 +27,7 @@ from qdqtool.core.calibration import CalibrationTable, NodeShift
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Feeds, SampleSource
 from qdqtool.core.recipe import InsertOptions
+from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.insert import insert
@@ -78,7 +79,7 @@ def shifted(
     layers = shiftable(model.view)
     if len(feeds) < 2 or not layers:
         return table
-    quantized = insert(model, placement, replace(table, shifts=()), InsertOptions())
+    quantized = with_emulated_blocks(insert(model, placement, replace(table, shifts=()), InsertOptions()))
     shifts = _layer_by_layer(model, quantized, layers, feeds, on_progress)
     return replace(
         table,

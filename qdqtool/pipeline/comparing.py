@@ -25,6 +25,7 @@ from qdqtool.core.tensors import TensorInfo
 from qdqtool.core.wording import counted
 from qdqtool.engine.read import read as read_layers
 from qdqtool.errors import UsageError
+from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
 from qdqtool.graph.emulation.integer_form import integer_form
 from qdqtool.graph.emulation.wide_regions import Regions
 from qdqtool.graph.model import Model
@@ -176,7 +177,7 @@ def _refuse_others(match: Match) -> None:
 def _model(text: str) -> Model:
     path = Path(text.removeprefix(_EMULATION))
     model = with_float_caches(load(path))
-    return integer_form(model).model if text.startswith(_EMULATION) else model
+    return integer_form(with_emulated_blocks(model)).model if text.startswith(_EMULATION) else model
 
 
 def _run_model(model: Model, description: str) -> Runner:

@@ -24,6 +24,7 @@ from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Sample, SampleSource
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError
+from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
 from qdqtool.graph.instrumented.blocked_qdq import put_in, with_stand_ins
 from qdqtool.graph.instrumented.corrected import Corrected, Means, channel_means, corrected
 from qdqtool.graph.instrumented.tunable import Tunable, tunable
@@ -308,10 +309,11 @@ class Trial:
         budget: Budget,
     ) -> None:
         self.reference, self.budget = reference, budget
-        made = insert(model, placement, table, InsertOptions())
+        made = with_emulated_blocks(insert(model, placement, table, InsertOptions()))
         self._corrected: Corrected | None = None
         self._walk: LayerWalk | None = None
-        self.tunable = tunable(made, () if reference.together else reference.layers)
+        ranges = frozenset(entry.tensor for entry in table.ranges)
+        self.tunable = tunable(made, () if reference.together else reference.layers, ranges)
         if reference.together:
             del made
             self._runner, found = _opened(self.tunable, reference.layers)

@@ -34,7 +34,7 @@ _PROXY = (
     "kernels are finished on the device, and it has no timings."
 )
 _ON_CPU = (
-    "Accuracy was computed by onnxruntime on the CPU from the Q/DQ model, and not by the engine, whose kernels fuse and "
+    "Accuracy was computed by onnxruntime on the CPU from the Q/DQ model{}, and not by the engine, whose kernels fuse and "
     "round differently; `qdqtool compare` runs engines where a GPU is."
 )
 _RANDOM = "The samples were random: ranges and accuracy mean nothing."
@@ -248,7 +248,7 @@ def _notes(material: Material) -> tuple[str, ...]:
         *(material.engine.notes if material.engine else ()),
         *(material.view.notes if material.view else ()),
         *(material.audit.notes if material.audit else ()),
-        *((_ON_CPU,) if material.comparison and material.build else ()),
+        *((_on_cpu(material.comparison),) if material.comparison and material.build else ()),
         *(material.comparison.notes if material.comparison else ()),
     ]
     return tuple(dict.fromkeys(said))
@@ -259,3 +259,9 @@ def _unread(engine: Engine) -> tuple[str, ...]:
     records = f"{counted(engine.unread, 'record of the layer information was', 'records of the layer information were')} not understood and are not counted."
     formats = f"Types or formats that nobody here recognises: {words}."
     return (*((records,) if engine.unread else ()), *((formats,) if words else ()))
+
+
+def _on_cpu(comparison: Comparison) -> str:
+    """Where the accuracy comes from, and what was emulated for it."""
+    _, _, more = comparison.candidate.partition(", ")
+    return _ON_CPU.format(f" ({more})" if more.endswith("emulated") else "")

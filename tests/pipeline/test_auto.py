@@ -32,6 +32,7 @@ from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline import auto
 from qdqtool.pipeline.auto import Judged, choose, competing
+from qdqtool.pipeline.bias import correct_biases
 from qdqtool.pipeline.trial import CHOOSING, PASSES, Budget, Candidate, Reference, Trial, taken
 from qdqtool.placement.decide import decide
 from tests import models
@@ -310,6 +311,42 @@ def test_a_tunable_model_computes_what_the_model_with_these_ranges_computes(
         got = runner.run({**sample.feeds, **tuned.feeds(second)})
         for output, value in wanted.run(sample.feeds).items():
             np.testing.assert_allclose(got[output], value, rtol=1e-4, atol=1e-5)
+
+
+def test_a_network_of_several_formats_is_judged_by_what_all_of_them_lose(tmp_path: Path) -> None:
+    """onnxruntime has no FP4: its blocks are emulated, and only the ranges of the other pairs are tuned."""
+    s = models.Sketch()
+    s.input("x", ("n", 64))
+    s.weight("w1", 64, 64)
+    s.weight("w2", 64, 64)
+    s.weight("b2", 64)
+    s.node("MatMul", ["x", "w1"], "a", name="first")
+    s.node("Relu", ["a"], "r")
+    s.node("Gemm", ["r", "w2", "b2"], "y", name="second")
+    s.output("y", ("n", 64))
+    model, _, samples, _ = case(tmp_path, s.model())
+    placed = PlacementOptions(format="fp8", formats={"first": "nvfp4"}, sm=("120",))
+    placement = decide(model.view, placed)
+    histograms = collect(model, placement, samples)
+    options = CalibrationOptions(method="max")
+    table = make_table(histograms, placement, model.view, options)
+    reference = Reference(model, samples, Budget(), bias=False)
+    trial = Trial(model, placement, table, reference, Budget())
+    assert trial.tunable.scales
+    assert set(trial.tunable.scales) <= set(table.by_tensor())
+    judged_ = trial.candidate("max", table, reference.samples)
+    runner = open_runner(
+        serialize(insert(model, placement, table, InsertOptions())), description="as it is written"
+    )
+    assert runner.description.endswith("blocks of FP4 or FP8 emulated")
+    signal = noise = 0.0
+    for sample in reference.samples:
+        (wanted,), (got,) = reference.outputs(sample).values(), runner.run(sample.feeds).values()
+        signal += float((wanted.astype(np.float64) ** 2).sum())
+        noise += float(((got.astype(np.float64) - wanted) ** 2).sum())
+    assert 0 < sum(judged_.shares) == pytest.approx(noise / signal, rel=1e-4)
+    moved = correct_biases(model, placement, table, samples).shifts
+    assert [entry.node for entry in moved] == ["second"]
 
 
 def test_calibrators_that_compete_are_those_that_say_so() -> None:

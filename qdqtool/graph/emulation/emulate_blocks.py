@@ -20,19 +20,23 @@ import ml_dtypes
 import numpy as np
 import onnx
 
+from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import MXFP8, NVFP4
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, serialize, weight_bytes
 from qdqtool.graph.qdq.encode import effective
+from qdqtool.graph.qdq.find import DEQUANTIZE
 from qdqtool.graph.qdq.lift import lift
-from qdqtool.graph.qdq.lower import lower
+from qdqtool.graph.qdq.lower import MX_DEQUANTIZE, lower
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
 from qdqtool.graph.qdq.standard import standard
 from qdqtool.graph.typed.emulate import opened
+from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC
 
 _EMULATED: Final = frozenset({NVFP4.name, MXFP8.name})
+_ONLY_TENSORRT: Final = frozenset({FP4_DYNAMIC, MX_DYNAMIC, MX_DEQUANTIZE})
 _TINY: Final = 2.0**-100
 """Keeps blocks of zeros from dividing by zero."""
 _SLACK: Final = 1e-5
@@ -47,15 +51,31 @@ def block_emulation(source: Path | bytes) -> bytes | None:
     given = opened(source)
     if given is None or weight_bytes(given) >= SINGLE_FILE_LIMIT // 4:
         return None
+    made = _rewritten(given)
+    return None if made is given else serialize(made)
+
+
+def with_emulated_blocks(model: Model) -> Model:
+    """The same for a model in memory, for what changes it before a runtime opens it; itself where there is nothing to do."""
+    view = model.view
+    holds = any(
+        node.op in _ONLY_TENSORRT
+        or (node.op == DEQUANTIZE and view.info(node.inputs[0]).dtype is DType.FLOAT4)
+        for node in view.nodes
+    )
+    return _rewritten(model) if holds else model
+
+
+def _rewritten(given: Model) -> Model:
     model = standard(given)
     graph, irregular = lift(model)
     blocks = {slot: entry for slot, entry in graph.assignment.items() if entry.format.name in _EMULATED}
     if not blocks:
-        return None if model is given else serialize(model)
+        return model
     if any(not entry.lifted for entry in irregular):
-        return None
+        return given
     others = {slot: entry for slot, entry in graph.assignment.items() if slot not in blocks}
-    return serialize(_emulated(lower(QuantizedGraph(model=graph.model, assignment=others)), blocks))
+    return _emulated(lower(QuantizedGraph(model=graph.model, assignment=others)), blocks)
 
 
 def _emulated(model: Model, blocks: dict[Slot, Quantization]) -> Model:

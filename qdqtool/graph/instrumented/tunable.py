@@ -52,10 +52,10 @@ class Tunable:
         return found
 
 
-def tunable(model: Model, nodes: Collection[str] = ()) -> Tunable:
+def tunable(model: Model, nodes: Collection[str] = (), tensors: Collection[str] | None = None) -> Tunable:
     """The tunable form of a Q/DQ model; `nodes` are those whose bias can move, which must have a constant one.
 
-    Weights, and activations whose scales are made per block at run time, stay as they are.
+    Only pairs on `tensors` are tuned, without them all: an emulation of blocks rounds its scales by pairs of its own. Weights, and activations whose scales are made per block at run time, stay as they are.
     """
     edit = Edit(model)
     scales: dict[str, str] = {}
@@ -65,6 +65,8 @@ def tunable(model: Model, nodes: Collection[str] = ()) -> Tunable:
     for node in [node for node in edit.nodes if node.op_type == QUANTIZE]:
         source, step = node.input[0], edit.value(node.input[1])
         if source in edit.constants or step is None or step.size != 1:
+            continue
+        if tensors is not None and source not in tensors:
             continue
         if source not in made:
             made[source] = edit.fresh(f"{source}_tuned_scale")
