@@ -18,12 +18,13 @@ from dataclasses import dataclass
 
 from qdqtool.graph.view import Node
 from qdqtool.matching.flow import Flow
-from qdqtool.matching.small import is_one_vector
 from qdqtool.prediction.sums import axes, is_row, is_scalar_product, is_written_out
 from qdqtool.trt.ops import LAYOUT, MATRIX_PRODUCTS, OWN_KERNELS, PRODUCTS, QUANTIZE
 
 _LONG = 448
 """Values in a sum from which on its kernel adds the bias; see this file's docstring."""
+_LARGE = 1 << 18
+"""Weights from which on a matrix kernel multiplies one row; 240000 are added up."""
 _FACTORS = 2
 _NOT_ELEMENTWISE = PRODUCTS | OWN_KERNELS | {QUANTIZE}
 
@@ -78,7 +79,7 @@ class _Joining:
         joined: dict[str, tuple[int, ...]] = {}
         apart: list[str] = []
         for name, node in self._products.items():
-            small = is_one_vector(self._view, node)
+            small = self._is_small(node)
             front = self._front(node) if small else None
             front = None if front in taken else front
             normalizes = front is not None and any(axes(self._view, each) for each in self._members[front])
@@ -103,6 +104,10 @@ class _Joining:
         if node.op not in MATRIX_PRODUCTS or not view.is_constant(node.inputs[1]) or not is_row(view, node):
             return False
         return not is_scalar_product(view, node) and not is_written_out(view, node)
+
+    def _is_small(self, node: Node) -> bool:
+        """Whether a generated kernel adds a product up, and no matrix kernel multiplies it."""
+        return (self._view.info(node.inputs[1]).elements or 0) < _LARGE
 
     def _sum(self, node: Node) -> int:
         """Values that each result of a product adds up; 0 where that is not known."""
@@ -143,7 +148,7 @@ class _Joining:
             return False
         nodes = self._members[number]
         readers = [use.node for node in nodes for tensor in node.outputs for use in self._view.uses(tensor)]
-        if not is_one_vector(self._view, product):
+        if not self._is_small(product):
             return all(reader in nodes for reader in readers)
         if self._sum(product) >= _LONG:
             return True
@@ -151,6 +156,6 @@ class _Joining:
         adds = first.op == "Add" and any(map(self._view.is_constant, first.inputs))
         computing = [node for node in nodes if node.op not in LAYOUT and not (adds and node is first)]
         biased = adds or self._is_biased(product)
-        if any(reader.name in self._products and is_one_vector(self._view, reader) for reader in readers):
+        if any(reader.name in self._products and self._is_small(reader) for reader in readers):
             return biased and bool(computing) and not normalizes
         return not biased and all(node.op == "Relu" for node in computing)

@@ -19,10 +19,10 @@ pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
 pytestmark = [pytest.mark.rtx, pytest.mark.slow]
 
 
-def chain(words: str, width: int = 64) -> onnx.ModelProto:
+def chain(words: str, width: int = 64, batch: int | str = 1) -> onnx.ModelProto:
     """A row of floats through MatMul (M32), Gemm with a bias (G32), Add of a constant (A) and activations."""
     s = Quantized()
-    x = s.input("x", [1, width])
+    x = s.input("x", [batch, width])
     for index, word in enumerate(words.split()):
         if word[0] in "MG" and word[1:].isdigit():
             out = int(word[1:])
@@ -33,7 +33,7 @@ def chain(words: str, width: int = 64) -> onnx.ModelProto:
             x = s.node("Add", [x, s.weight(f"a{index}", width)], f"n{index}")
         else:
             x = s.node(word, [x], f"n{index}")
-    s.output(x, [1, width])
+    s.output(x, [batch, width])
     return s.model()
 
 
@@ -148,3 +148,9 @@ def test_as_many_kernels_are_built_as_predicted(name: str, tmp_path: Path) -> No
     built = build(proto)
     assert not built.error
     assert len(made.layers) == len(built.kernels), [layer.name for layer in built.kernels]
+
+
+@pytest.mark.parametrize("words", CHAINS)
+def test_a_free_batch_is_predicted_as_one_sample(words: str, tmp_path: Path) -> None:
+    one, free = (predict(load(models.save(chain(words, 64, batch), tmp_path))) for batch in (1, "batch"))
+    assert [layer.nodes for layer in free.layers] == [layer.nodes for layer in one.layers]
