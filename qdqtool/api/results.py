@@ -14,7 +14,7 @@ from qdqtool.core.findings import Finding
 from qdqtool.core.fixes import FixReport
 from qdqtool.core.placement import Placement
 from qdqtool.core.repair import RepairReport
-from qdqtool.core.showing import Shown
+from qdqtool.core.showing import Shown, lists_of, no_list
 from qdqtool.errors import UsageError
 from qdqtool.io.files import make_folder, path_of, write_bytes
 
@@ -78,9 +78,18 @@ class Quantized(ModelResult):
         return self.calibration.ranges
 
     def to_dataframe(self, table: str = "ranges") -> Any:
-        """The ranges, or another list of `calibration` or `placement`, as a data frame."""
-        owner = self.calibration if hasattr(self.calibration, table) else self.placement
-        return owner.to_dataframe(table)
+        """The ranges, or another list of `calibration` or `placement`, as a data frame.
+
+        Raises:
+            UsageError: neither has such a list.
+            MissingPackage: neither pandas nor polars is installed.
+        """
+        ranges, decisions = lists_of(self.calibration), lists_of(self.placement)
+        if table and table not in (*ranges, *decisions):
+            raise no_list(table, [*dict.fromkeys((*ranges, *decisions))])
+        return (self.calibration if not table or table in ranges else self.placement).to_dataframe(
+            table or "ranges"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)

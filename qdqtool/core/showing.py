@@ -23,6 +23,16 @@ _ITEMS = 8
 _CELL = ' style="text-align:left"'
 
 
+def lists_of(result: Any) -> list[str]:
+    """The fields of a result that are lists, and so can be data frames."""
+    return [field.name for field in fields(result) if isinstance(getattr(result, field.name), tuple)]
+
+
+def no_list(table: str, lists: list[str]) -> UsageError:
+    """The mistake of asking for a list that is not among `lists`."""
+    return UsageError(f"has no list {table!r}", fix=f"take one of {', '.join(lists)}", where="table")
+
+
 class Shown:
     """A result that is a frozen dataclass. It adds no field and no attribute.
 
@@ -57,9 +67,9 @@ class Shown:
             UsageError: no such list.
             MissingPackage: neither pandas nor polars is installed.
         """
-        lists = [field.name for field in fields(self) if isinstance(getattr(self, field.name), tuple)]  # type: ignore[arg-type]
+        lists = lists_of(self)
         if table and table not in lists:
-            raise UsageError(f"has no list {table!r}", fix=f"take one of {', '.join(lists)}", where="table")
+            raise no_list(table, lists)
         filled = [name for name in lists if getattr(self, name)]
         name = table or (filled or lists or [""])[0]
         rows = self.to_dict().get(name, [])

@@ -98,6 +98,12 @@ def test_results_become_data_frames(results: dict[str, Any]) -> None:
     assert len(results["place"].to_dataframe("decisions")) == len(results["place"].decisions)
     with pytest.raises(UsageError, match="no list 'nothing'"):
         results["place"].to_dataframe("nothing")
+    quantized = results["quantize"]
+    assert len(quantized.to_dataframe("decisions")) == len(quantized.placement.decisions)
+    assert len(quantized.to_dataframe("")) == len(quantized.ranges)
+    for name in ("nothing", "samples"):  # the second is a number, not a list
+        with pytest.raises(UsageError, match=rf"no list '{name}'.*ranges.*decisions"):
+            quantized.to_dataframe(name)
 
 
 def test_what_an_entry_of_a_list_holds_stands_in_columns_of_its_own() -> None:
