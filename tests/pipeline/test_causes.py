@@ -27,6 +27,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.typed.convert import convert
 from qdqtool.pipeline.causes import diagnosed
 from qdqtool.placement.decide import decide
 from tests import models
@@ -70,6 +71,17 @@ def test_the_parts_of_every_layer_add_up_and_belong_to_quantized_nodes(name: str
     for cause in found.values():
         assert cause.clipping + cause.rounding + cause.weights == pytest.approx(1)
         assert 0 <= cause.clipped_energy <= 1
+
+
+def test_a_network_in_fp16_has_the_causes_of_its_fp32_form(tmp_path: Path) -> None:
+    arrays = {"x": np.random.default_rng(1).standard_normal((COUNT, 8, 8, 8)).astype(np.float32)}
+    model, noisy, _, samples = quantized(tmp_path, models.conv_chain(19), arrays)
+    halves, _ = convert(noisy, InsertOptions(types="fp16"))
+    wanted = diagnosed(noisy, model, ["conv1", "conv2"], samples)  # type: ignore[arg-type]
+    found = diagnosed(halves, model, ["conv1", "conv2"], samples)  # type: ignore[arg-type]
+    assert {name: one.kind for name, one in found.items()} == {name: one.kind for name, one in wanted.items()}
+    for name, one in found.items():
+        assert one.weights == pytest.approx(wanted[name].weights, abs=0.05)
 
 
 @pytest.mark.parametrize("method", ["max", "percentile:90"])

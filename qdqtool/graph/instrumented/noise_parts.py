@@ -121,7 +121,18 @@ class _Parts:
         is_weight = node.op_type in PRODUCTS and index == 1 and pair.kind is SlotKind.WEIGHT
         original = self._originals.constant(node, index) if is_weight else None
         # Integers that are stored as such have no other form than what the DequantizeLinear makes of them.
-        return original or (pair.tensor if pair.quantize else str(node.input[index]))
+        if original is not None:
+            return self._as_half(original) if self._reads_halves(node, index) else original
+        return pair.tensor if pair.quantize else str(node.input[index])
+
+    def _reads_halves(self, node: onnx.NodeProto, index: int) -> bool:
+        """Whether an input is FP16, where the float model may hold FP32."""
+        return self._view.info(node.input[index]).dtype is DType.FLOAT16
+
+    def _as_half(self, constant: str) -> str:
+        if self.edit.constants[constant].data_type == onnx.TensorProto.FLOAT16:
+            return constant
+        return self._node("Cast", [constant], f"{constant}_as_half", to=onnx.TensorProto.FLOAT16)
 
     def _describe(self, node: onnx.NodeProto, quantized: Sequence[str], changed: Sequence[int]) -> None:
         dynamic = [index for index in changed if self._pairs[node.name, index].kind is SlotKind.ACTIVATION]
