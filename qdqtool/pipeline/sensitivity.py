@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from qdqtool.accuracy.run_store import Journal
@@ -16,6 +16,7 @@ from qdqtool.core.calibration import NodeShift
 from qdqtool.core.kinds import CALIBRATION, PLACEMENT, SENSITIVITY
 from qdqtool.core.recipe import AUTO, Recipe
 from qdqtool.core.sensitivity import Sensitivity
+from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 from qdqtool.graph.instrumented.stages import StagedModel
 from qdqtool.graph.model import Model
@@ -60,6 +61,9 @@ class SensitivityRequest:
     workers: int = 0
 
 
+_STUCK = "what they read is stored in few bits, or in blocks whose scales are computed"
+
+
 def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
     """The sensitivity of every quantized node; with `request.out` a study that was stopped goes on.
 
@@ -70,6 +74,13 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
     subject = _quantized(request, on_step)
     model, shifts, plain = subject.model, subject.shifts, subject.plain
     staged = StagedModel(model, shifts, plain=plain)
+    fixed = [node for node in staged.stuck if node not in staged.nodes]
+    if fixed and not staged.nodes:
+        raise UsageError(
+            f"none of its {counted(len(fixed), 'quantized node')} can be switched alone: {_STUCK}",
+            fix="compare formats of the whole model: `qdqtool sweep` varies place.format and place.formats",
+            where=str(request.model),
+        )
     samples = open_samples(
         shaped(
             request.eval_samples or request.samples,
@@ -106,6 +117,9 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
         request.options,
         lambda done, total: on_step("run", done, total),
     )
+    if fixed:
+        said = f"{counted(len(fixed), 'quantized node is', 'quantized nodes are')} not switched, the first {fixed[0]!r}: {_STUCK}"
+        found = replace(found, notes=(*found.notes, said))
     if request.options.causes:
         found = explained(
             found,

@@ -251,3 +251,23 @@ def test_a_change_that_leaves_no_noise_helps_without_a_figure() -> None:
     assert cure.gain_db is None
     assert cure.helps
     assert not gained("it", (), (0.0,), (0.0,)).helps
+
+
+def test_nodes_whose_blocks_are_computed_are_not_said_to_be_float(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = models.save(models.matmuls(), tmp_path)
+    words = [
+        "sensitivity",
+        str(model),
+        "--samples",
+        "random:4",
+        "--recipe",
+        "llm-nvfp4",
+        "--set",
+        "build.sm=[120]",
+    ]
+    assert run(words) == 2
+    assert (
+        "can be switched alone: what they read is stored in few bits, or in blocks" in capsys.readouterr().err
+    )
