@@ -218,11 +218,20 @@ def test_the_reader_goes_on_after_it_has_refused_a_hungry_model(tmp_path: Path) 
     assert load(models.save(models.conv_chain(), tmp_path)).view.info("conv1_y").shape == (1, 8, 8, 8)
 
 
-def test_a_pass_that_crashes_ends_its_child_and_not_us(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(sys.platform == "win32", reason="other signals and no limit of processor time there")
+@pytest.mark.parametrize(
+    ("child", "said"),
+    [
+        ("import os; os.kill(os.getpid(), 11)", "crashed"),
+        ("import resource; resource.setrlimit(resource.RLIMIT_CPU, (1, 2))\nwhile True: pass", "more time"),
+    ],
+)
+def test_a_pass_that_ends_its_child_is_the_models_doing_and_ends_only_that(
+    child: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     passes._end()
-    crash = "import os; os.kill(os.getpid(), 11)"
-    monkeypatch.setattr(passes, "_START", crash)
-    with pytest.raises(passes.PassExceeded, match="crashed"):
+    monkeypatch.setattr(passes, "_START", child)
+    with pytest.raises(passes.PassExceeded, match=said):
         passes.run_pass("check", models.conv_chain())
     monkeypatch.undo()
     passes.run_pass("check", models.conv_chain())
@@ -259,19 +268,6 @@ def test_a_child_that_others_end_is_no_verdict_on_the_model(
         load(path)
     monkeypatch.undo()
     load(path)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no processor time is limited there")
-def test_a_pass_that_takes_the_processor_for_too_long_is_the_models_doing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    passes._end()
-    endless = "import resource; resource.setrlimit(resource.RLIMIT_CPU, (1, 2))\nwhile True: pass"
-    monkeypatch.setattr(passes, "_START", endless)
-    with pytest.raises(passes.PassExceeded, match="more time"):
-        passes.run_pass("check", models.conv_chain())
-    monkeypatch.undo()
-    passes.run_pass("check", models.conv_chain())
 
 
 def test_the_child_imports_nothing_from_the_current_directory(tmp_path: Path) -> None:

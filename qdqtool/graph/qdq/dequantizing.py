@@ -197,7 +197,10 @@ def _only_reader(view: GraphView, tensor: str) -> Node | None:
 
 @dataclass(frozen=True)
 class _Form:
-    """A weight as DequantizeLinear holds it; `block` is 0 without blocks, `axis` None with one scale for all."""
+    """A weight as DequantizeLinear holds it; `block` is 0 without blocks, `axis` None with one scale for all.
+
+    `exact` says that no scale had to be rounded to the type of the model.
+    """
 
     stored: NDArray[Any]
     scale: NDArray[Any]
@@ -206,6 +209,7 @@ class _Form:
     block: int
     opset: int
     words: str
+    exact: bool
 
 
 def _form(weight: _Weight) -> _Form | None:
@@ -235,7 +239,9 @@ def _form(weight: _Weight) -> _Form | None:
         stored = stored.astype(ml_dtypes.int4 if is_int4 else np.int8)
         words, opset = ("INT4" if is_int4 else "INT8"), (INT4.opset if is_int4 or block else INT8.opset)
     words += f" in blocks of {block}" if block else "" if axis is None else " with a scale per channel"
-    return _Form(stored, scale.astype(weight.kind), zeros, axis, block, opset, words)
+    held = scale.astype(weight.kind)
+    exact = np.array_equal(held.astype(np.float64), scale)
+    return _Form(stored, held, zeros, axis, block, opset, words, exact)
 
 
 def _fits(values: NDArray[Any], low: float, high: float) -> bool:
@@ -298,5 +304,5 @@ def _write(edit: Edit, weight: _Weight, form: _Form) -> Change:
         subject=cast.name,
         what=f"Cast and what follows became DequantizeLinear of {form.words}{behind}",
         reason="TensorRT takes stored integers only in front of DequantizeLinear",
-        error=0.0,
+        error=0.0 if form.exact and weight.into is None else None,
     )
