@@ -12,7 +12,8 @@ the start of its process to the file on disk; both over the same floor, `..._cpu
 (`_cpu`) are taken to a floor whose threads do not spin while they wait. `fixed_seconds` is the first call of a process
 with a single sample: imports, compiled loops, everything; `call_seconds` is the same once more, in the same process.
 `..._per_sample` are the ratios without that: what each further sample costs.
-Peak memory is measured in processes of their own. `--rivals` measures onnxruntime.quantization and nvidia-modelopt
+Peak memory is measured in processes of their own; `run_peak_mib_over_floor` is that of `qdqtool run` with 8 samples, engine
+and report included, over bare inference (null where the builder is not installed). `--rivals` measures onnxruntime.quantization and nvidia-modelopt
 over the same floor, each in an environment of its own (some minutes and about 2 GB at the first run).
 
 The last line is one JSON object. For the first network it repeats at the top:
@@ -41,6 +42,8 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 METHODS = ("max", "entropy", "percentile", "mse")
 GOALS = {"resnet50": (1.6, 1.3), "bert_base": (1.4, 1.1), "vit_small": (1.6, 1.2), "mobilenet_v2": (2.5, 1.8)}
 """Ratios to stay below: all methods together, and max alone."""
+_OF_A_RUN = 8
+"""Samples of `qdqtool run`, whose peak its sessions set: more of them change it little."""
 
 
 def main() -> int:
@@ -106,12 +109,15 @@ def _measured(network: str, samples: int, batch: int, folder: Path, repeat: int)
     ratios = _child(f"ratios:{batch}:{repeat}", *place, samples)
     peaks = {mode: _child(f"{mode}:{batch}", *place, samples)["peak_mib"] for mode in ("floor", "all")}
     many = _child(f"all:{batch}", *place, samples * 8)["peak_mib"]
+    bare, run = (_child(f"{mode}:{batch}", *place, _OF_A_RUN)["peak_mib"] for mode in ("floor", "run"))
     return {
         **ratios,
         "peak_mib": peaks["all"],
         "floor_peak_mib": peaks["floor"],
         "peak_mib_over_floor": round(peaks["all"] - peaks["floor"]),
         "peak_growth_8x_samples": round(many - peaks["all"]),
+        "run_peak_mib": run,
+        "run_peak_mib_over_floor": None if run is None else round(run - bare),
     }
 
 
@@ -123,13 +129,16 @@ def _child(mode: str, model: str, data: str, samples: int) -> dict[str, Any]:
 
 
 def _one(mode: str, model: str, data: str, samples: str) -> dict[str, Any]:
-    """Run in a process of its own: "floor:BATCH", "all:BATCH", or "ratios:BATCH:REPEAT"."""
+    """Run in a process of its own: "floor:BATCH", "all:BATCH", "run:BATCH", or "ratios:BATCH:REPEAT"."""
     kind, batch, *rest = mode.split(":")
     work = RunContext(Path(model), Path(data), int(samples), int(batch))
     if kind == "floor":
         work.floor()
     elif kind == "all":
         work.calibrate(METHODS)
+    elif kind == "run":
+        if not work.run():
+            return {"peak_mib": None}
     else:
         return work.ratios(int(rest[0]))
     return {"peak_mib": round(_peak_mib())}
@@ -195,6 +204,18 @@ class RunContext:
         began = time.perf_counter()
         qdqtool.quantize(str(self._model), f"{self._data}[:{self._samples}]")
         return time.perf_counter() - began
+
+    def run(self) -> bool:
+        """The whole line in this process; False where the builder is not installed."""
+        import qdqtool
+        from qdqtool.errors import MissingPackage
+
+        with tempfile.TemporaryDirectory(prefix="calibration-") as folder:
+            try:
+                qdqtool.run(str(self._model), f"{self._data}[:{self._samples}]", out=Path(folder) / "run")
+            except MissingPackage:
+                return False
+        return True
 
     def whole_job(self) -> tuple[float, float]:
         """Wall and processor seconds of the command, from the start of its process to the file."""
@@ -268,7 +289,7 @@ def _rivals(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def _print_tables(results: dict[str, Any], rivals: dict[str, Any]) -> None:
     print(
-        f"{'network':<32}{'floor s':>8}{'all':>7}{'max':>7}{'all cpu':>9}{'max cpu':>9}{'all/sample':>12}{'max/sample':>12}{'default':>9}{'job':>7}{'tables':>8}{'fixed s':>9}{'MiB over':>10}{'growth':>8}"
+        f"{'network':<32}{'floor s':>8}{'all':>7}{'max':>7}{'all cpu':>9}{'max cpu':>9}{'all/sample':>12}{'max/sample':>12}{'default':>9}{'job':>7}{'tables':>8}{'fixed s':>9}{'MiB over':>10}{'growth':>8}{'run MiB':>9}"
     )
     for name, row in results.items():
         goal = GOALS.get(name.split()[0])
@@ -282,7 +303,7 @@ def _print_tables(results: dict[str, Any], rivals: dict[str, Any]) -> None:
             f"{row['all_methods_per_sample']:>12.2f}{row['max_per_sample']:>12.2f}"
             f"{row['default_recipe_over_floor']:>9.2f}{row['whole_job_over_floor']:>7.2f}"
             f"{row['tables_over_collecting']:>8.1%}{row['fixed_seconds']:>9.2f}{row['peak_mib_over_floor']:>10}"
-            f"{row['peak_growth_8x_samples']:>8}{verdict}"
+            f"{row['peak_growth_8x_samples']:>8}{row['run_peak_mib_over_floor'] or '-':>9}{verdict}"
         )
     for name, row in rivals.items():
         print(f"{name}: " + ", ".join(f"{rival} {figures}" for rival, figures in row.items()))

@@ -28,11 +28,12 @@ from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError
 from qdqtool.graph.emulation.emulate_blocks import block_emulation
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, save_beside, save_split, serialize, weight_bytes
+from qdqtool.graph.onnx_io.deferred import FROM
+from qdqtool.graph.onnx_io.save import save_beside, serialize, weight_bytes
 from qdqtool.graph.typed.emulate import emulation
 from qdqtool.graph.typed.rounding import EXAMPLE, STEPS, example_model, rounding
 from qdqtool.io.files import native_path
-from qdqtool.platform import processors
+from qdqtool.platform import give_back, processors, resident_mib
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -143,10 +144,10 @@ def open_runner(
     return _runner(model, options, provider, description, at_once)
 
 
-def open_piece(model: bytes, *, description: str) -> OrtRunner:
-    """A runner for one of many pieces of a network that are all kept open: what a run needs goes back behind it.
+def open_piece(model: Path | bytes, *, description: str) -> OrtRunner:
+    """A runner for one of many pieces of a network that are all kept open, or for one that returns much of what it computes.
 
-    With an arena each would stay as large as its largest run.
+    What a run needs goes back behind it: with an arena it would stay as large as its two largest runs.
 
     Raises:
         InputFileError: it holds what onnxruntime cannot run.
@@ -164,6 +165,7 @@ def _runner(
     at_once: int = 1,
 ) -> OrtRunner:
     where = str(model) if isinstance(model, Path) else None
+    before = resident_mib() or 0.0
     try:
         session = _session(model, options, provider)
     except _TROUBLE as error:
@@ -175,20 +177,24 @@ def _runner(
             session = _session(instead, options, provider)
         except _TROUBLE as left:
             raise _trouble("onnxruntime cannot open the model", left, where) from left
+    if (resident_mib() or 0.0) - before >= FROM >> 20:
+        give_back()  # half of it is what reading and optimizing took
     return OrtRunner(session, description, where, at_once)
 
 
 def open_model(model: Model, *, description: str, crowded: bool = False) -> OrtRunner:
-    """A runner for a model, as `open_runner`; one that no block of bytes holds goes through a folder that lives as long.
+    """A runner for a model, as `open_runner`; a large one goes through a folder that lives as long.
+
+    Of a block of bytes onnxruntime makes three copies, one of which the session keeps (ResNet-50: 100 MB each).
 
     Raises:
         InputFileError: it holds what onnxruntime cannot run.
     """
-    if weight_bytes(model) < SINGLE_FILE_LIMIT:
+    if weight_bytes(model) < FROM:
         return open_runner(serialize(model), description=description, crowded=crowded)
-    folder = tempfile.TemporaryDirectory(prefix="qdqtool-model-")
+    folder = tempfile.TemporaryDirectory(prefix="qdqtool-model-", ignore_cleanup_errors=True)
     path = Path(folder.name) / "model.onnx"
-    save_split(model, path)
+    save_beside(model, path)
     runner = open_runner(path, description=description, crowded=crowded)
     weakref.finalize(runner, folder.cleanup)
     return runner
@@ -197,8 +203,7 @@ def open_model(model: Model, *, description: str, crowded: bool = False) -> OrtR
 def open_rewritten(model: Model, rewrite: Callable[[Path], bool], *, description: str) -> OrtRunner | None:
     """A runner for what `rewrite` makes of the model's file after onnxruntime has optimized it; None where it makes nothing.
 
-    Weights go through a file, which onnxruntime maps into memory: as a block of bytes the model would be copied three
-    times (ResNet-50: 100 MB each).
+    Weights go through a file, as in `open_model`.
 
     Raises:
         InputFileError: the model holds what onnxruntime cannot run.

@@ -14,7 +14,7 @@ from qdqtool.accuracy.emulation import emulations
 from qdqtool.accuracy.explain import explain
 from qdqtool.accuracy.inside import turns, watch_inside
 from qdqtool.accuracy.stored import Player, Unfed, open_stored
-from qdqtool.backends.ort import open_model, open_runner
+from qdqtool.backends.ort import open_model, open_piece
 from qdqtool.backends.running.runner import SUFFIXES, open_engine
 from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.calibration.samples.labels import read_labels
@@ -137,7 +137,7 @@ def _tensors(
     with tempfile.TemporaryDirectory(prefix="qdqtool-inside-") as folder:
         for left, right, names in watch_inside(models, Path(folder), room=_ROOM):
             openers = [
-                partial(open_runner, side.source, description="inner tensors") for side in (left, right)
+                partial(open_piece, side.source, description="inner tensors") for side in (left, right)
             ]
             with both_sides(openers[0], openers[1], samples, options.limit, large=large) as (first, second):
                 found += compare(first, second, samples, options, inside=names).tensors

@@ -125,21 +125,25 @@ def gather(models: tuple[Model, Model], placement: Placement | None, material: D
     )
     if not evidence.meaningful:
         return evidence
-    runner = open_model(models[0], description="float model", crowded=True)
-    output = recipe.compare.output
-    seen = evidence.evaluation or evidence.calibration
-    is_scored = recipe.compare.task == "classify"
-    some, few = (_from_all_over(evaluation, count) for count in (SCORED, TRIED))
-    scored = predictions(runner, some, output) if is_scored else None
+    if recipe.compare.task == "classify":
+        evidence = _scored(evidence, models[0], material)
     return replace(
         evidence,
         spread=None if placement is None else spread(models[0], placement, calibration),
-        predictions=scored,
-        variant=better_variant(runner, (few, some), seen, recipe, scored) if scored else None,
         cure=cure(models, material.comparison, evaluation, recipe.compare)
         if is_lost(material.comparison)
         else None,
     )
+
+
+def _scored(evidence: DataEvidence, model: Model, material: DataMaterial) -> DataEvidence:
+    """The evidence with what the float model finds on labelled samples, as they are and prepared otherwise."""
+    runner = open_model(model, description="float model", crowded=True)
+    recipe, seen = material.recipe, evidence.evaluation or evidence.calibration
+    some, few = (_from_all_over(material.evaluation, count) for count in (SCORED, TRIED))
+    scored = predictions(runner, some, recipe.compare.output)
+    variant = better_variant(runner, (few, some), seen, recipe, scored) if scored else None
+    return replace(evidence, predictions=scored, variant=variant)
 
 
 def _from_all_over(samples: SampleSource, most: int) -> Part:

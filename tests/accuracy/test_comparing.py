@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.backends.ort import OrtRunner
+from qdqtool.backends.ort import OrtRunner, open_runner
 from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.app import run
 from qdqtool.core.recipe import CompareOptions, InsertOptions, Preprocess
@@ -124,13 +124,13 @@ def test_the_tensors_inside_are_the_same_however_few_fit_into_memory_at_a_time(
     loaded = load(folder / "model.onnx"), load(folder / "qdq.onnx")
     samples = open_samples(str(folder / "samples.npz"), loaded[0].view.inputs, Preprocess())
     opened_sides: list[str] = []
-    inner = comparing.open_runner
+    inner = open_runner
 
     def counted(*place: Any, **how: Any) -> OrtRunner:
         opened_sides.append(how["description"])
         return inner(*place, **how, optimized=False)
 
-    monkeypatch.setattr(comparing, "open_runner", counted)
+    monkeypatch.setattr(comparing, "open_piece", counted)
     together = comparing.noise_inside(loaded, samples, CompareOptions())
     assert len(opened_sides) == 2
     monkeypatch.setattr(comparing, "_ROOM", 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +11,12 @@ import onnx
 import onnxruntime
 import pytest
 
-from qdqtool.backends.ort import open_runner, session_options
+from qdqtool.backends import ort
+from qdqtool.backends.ort import open_model, open_runner, session_options
 from qdqtool.core.dtypes import DType
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError
+from qdqtool.graph.onnx_io.load import load
 from tests.backends import graphs
 from tests.models import Sketch, save
 
@@ -187,3 +190,22 @@ def test_no_room_for_the_optimized_model_is_no_fault_of_the_model(monkeypatch: p
     with pytest.raises(InputFileError) as caught:
         open_runner(graphs.conv_relu().SerializeToString(), description="", faithful=False)
     assert "TMPDIR" in caught.value.fix
+
+
+def test_a_large_model_goes_through_a_folder_and_computes_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(save(graphs.conv_relu(), tmp_path))
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 3, 8, 8), np.float32)}
+    in_memory = open_model(model, description="")
+    expected = in_memory.run(feeds)["y"]
+    monkeypatch.setattr(ort, "FROM", 1)
+    monkeypatch.setattr(ort, "serialize", None)  # nobody makes a block of bytes of it
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    runner = open_model(model, description="")
+    assert list(temporary.iterdir())
+    assert np.array_equal(runner.run(feeds)["y"], expected)
+    del runner
+    assert not list(temporary.iterdir())
