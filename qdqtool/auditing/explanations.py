@@ -15,8 +15,8 @@ from functools import cached_property, partial
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Opinion, Stance
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.evidence import Explanation, NodeEvidence
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.losses import violations
 from qdqtool.matching.registry import Rulebook
 from qdqtool.matching.rule import CLASSIC, Rule, Violation

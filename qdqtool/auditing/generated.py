@@ -21,8 +21,8 @@ from typing import Any
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
 from qdqtool.engine.roles import words
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.flow import Flow
 from qdqtool.trt.join import LayerMatch
 from qdqtool.trt.ops import MATRIX_PRODUCTS, RECURRENT, STEP_GATES
 

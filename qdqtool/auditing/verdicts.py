@@ -20,9 +20,9 @@ from qdqtool.core.quant_format import FLOAT, FORMATS, NAMES
 from qdqtool.engine.readers.dump import FORM as DUMP
 from qdqtool.engine.roles import is_attention
 from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.asked import asked_of
 from qdqtool.matching.evidence import NodeEvidence, operands
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.registry import Rulebook, rulebook
 from qdqtool.trt.join import LayerMatch, join
 from qdqtool.trt.ops import COMPUTE

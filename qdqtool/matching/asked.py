@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from qdqtool.core.dtypes import DType
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import FLOAT, FORMATS, INT4, NAMES, asked_as
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.quantized import Quantization
 from qdqtool.graph.view import Node
-from qdqtool.matching.flow import Flow
 
 
 def format_of(pair: QdqPair | None, quantization: Quantization | None) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.row_sums import RowSums
-from qdqtool.matching.flow import Flow
 
 
 def in_sums(flow: Flow) -> Iterator[tuple[QdqPair, str]]:

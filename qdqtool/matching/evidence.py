@@ -8,9 +8,9 @@ from qdqtool.core.advice import as_float
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.placement import Decision, SlotKind
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.asked import arithmetic_word
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.operands import Factor, factor
 from qdqtool.trt.join import LayerMatch
 from qdqtool.trt.ops import DEQUANTIZE, RECURRENT

@@ -13,9 +13,9 @@ from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import DEQUANTIZE
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.slots import requantize
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.operands import Factor, Product, State, products
 from qdqtool.trt.ops import MATRIX_PRODUCTS, holds_dequantize_back, quantization_commutes
 
@@ -61,10 +61,16 @@ def _is_half(product: Product, stored: Factor, target: Target, *, others: bool) 
     return others or convolves
 
 
-def half_int8(model: Model) -> tuple[tuple[Node, int], ...]:
+def asks_int8(product: Product) -> bool:
+    """Whether the quantized factor is INT8."""
+    return product.asked.startswith(INT8.name)
+
+
+def _half_int8(model: Model) -> Iterator[tuple[Node, int]]:
     """The float factors of products whose other factor is INT8, as node and input number."""
-    found = half_quantized(Flow(model), Target(), alone=True)
-    return tuple((product.node, bare.index) for product, bare in found if product.asked.startswith(INT8.name))
+    for product, bare in half_quantized(Flow(model), Target(), alone=True):
+        if asks_int8(product):
+            yield product.node, bare.index
 
 
 def is_quantized(view: GraphView, tensor: str) -> bool:
@@ -81,7 +87,7 @@ def is_quantized(view: GraphView, tensor: str) -> bool:
 
 def wanted(model: Model) -> tuple[str, ...]:
     """Run-time tensors that need a range: float inputs of compute nodes whose other input is quantized."""
-    names = {node.inputs[index] for node, index in half_int8(model)}
+    names = {node.inputs[index] for node, index in _half_int8(model)}
     return tuple(sorted(name for name in names if not model.view.is_constant(name)))
 
 
@@ -91,7 +97,7 @@ def quantize_activations(model: Model, amax: Mapping[str, float]) -> tuple[Model
     Ranges that are not positive numbers are passed over.
     """
     edits, told = [], []
-    for node, index in half_int8(model):
+    for node, index in _half_int8(model):
         tensor = node.inputs[index]
         range_ = amax.get(tensor, 0.0)
         if not isfinite(range_) or range_ <= 0:

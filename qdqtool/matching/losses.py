@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from qdqtool.core.target import Target
-from qdqtool.matching.flow import Flow
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.registry import Rulebook, rulebook
 from qdqtool.matching.rule import Violation
 

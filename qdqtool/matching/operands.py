@@ -11,10 +11,10 @@ from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import FLOAT, FP8, INT8, asked_as
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.quantized import Quantization
 from qdqtool.graph.view import Node
 from qdqtool.matching.asked import format_of
-from qdqtool.matching.flow import Flow
 from qdqtool.trt.ops import weight_axis
 
 
@@ -93,9 +93,13 @@ class Product:
 
 def products(flow: Flow, target: Target) -> Iterator[Product]:
     """All products of a graph, in graph order, as a builder sees them."""
-    for node in flow.products():
-        first, second = (factor(flow, node, index, target) for index in (0, 1))
-        yield Product(node=node, factors=(first, second))
+    return (product_of(flow, node, target) for node in flow.products())
+
+
+def product_of(flow: Flow, node: Node, target: Target) -> Product:
+    """One node that multiplies its first two inputs, as a builder sees it."""
+    first, second = (factor(flow, node, index, target) for index in (0, 1))
+    return Product(node=node, factors=(first, second))
 
 
 def factor(flow: Flow, node: Node, index: int, target: Target) -> Factor:

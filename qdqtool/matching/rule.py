@@ -18,11 +18,11 @@ from qdqtool.core.quant_format import FLOAT, FORMATS
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.repair import Change
 from qdqtool.core.target import FAMILIES, Target
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.candidates import BuiltGraph, Candidate
 from qdqtool.matching.evidence import Explanation, NodeEvidence
-from qdqtool.matching.flow import Flow
 from qdqtool.trt.ops import DEQUANTIZE
 
 CLASSIC = frozenset({"8", "10", "11"})

@@ -8,7 +8,7 @@ from functools import partial
 from qdqtool.core.placement import Opinion, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
-from qdqtool.matching.flow import Flow
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.registry import Rulebook, rulebook
 
 

@@ -8,7 +8,7 @@ again from its float values, and the largest error is told.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,29 +42,30 @@ class StoredWeight:
 
     Attributes:
         pair: how it is quantized.
-        shape: of the constant.
         moves: operators on the way to its reader that only move values.
         reader: the product that multiplies by it; None where something else reads it, several nodes do, or it is returned.
         axis: the axis of its reader's output channels; None where there is none.
     """
 
     pair: QdqPair
-    shape: tuple[int, ...]
     moves: tuple[Node, ...] = ()
     reader: Node | None = None
     axis: int | None = None
 
 
 def stored_again(
-    context: RepairContext, trouble: Callable[[RepairContext, StoredWeight], str]
+    context: RepairContext, pairs: Iterable[QdqPair], trouble: Callable[[StoredWeight], str]
 ) -> Iterator[Change]:
-    """Store weights as INT8 with zero point 0, right in front of their reader, where `trouble` says why; "" leaves one."""
-    for pair in context.pairs:
-        if pair.kind is not SlotKind.WEIGHT or pair.dequantize is None:
+    """Store weights as INT8 with zero point 0, right in front of their reader, where `trouble` says why; "" leaves one.
+
+    Of `pairs` those that are no constants of 8, 16 or 32 bit integers are passed over.
+    """
+    for pair in {pair.dequantize: pair for pair in pairs}.values():
+        if pair.kind is not SlotKind.WEIGHT or pair.dequantize is None or not context.is_plain(pair):
             continue
         route = _route(context, pair)
         weight = _weight(context, pair, route)
-        why = trouble(context, weight)
+        why = trouble(weight)
         found = steps_and_scale(context, pair) if why else None
         if found is None or not found[0].size:
             continue
@@ -97,11 +98,11 @@ class _Route:
 
 
 def _weight(context: RepairContext, pair: QdqPair, route: _Route | None) -> StoredWeight:
-    shape = context.view.constant_shape(pair.tensor) or ()
     if route is None or route.reader.op not in PRODUCTS:
-        return StoredWeight(pair=pair, shape=shape)
+        return StoredWeight(pair=pair)
+    shape = context.view.constant_shape(pair.tensor) or ()
     axis = weight_axis(route.reader, route.index, len(shape))
-    return StoredWeight(pair=pair, shape=shape, moves=route.moves, reader=route.reader, axis=axis)
+    return StoredWeight(pair=pair, moves=route.moves, reader=route.reader, axis=axis)
 
 
 def _route(context: RepairContext, pair: QdqPair) -> _Route | None:

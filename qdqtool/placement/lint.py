@@ -12,7 +12,7 @@ from qdqtool.core.lint import LintFinding, LintReport
 from qdqtool.core.target import Target
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
-from qdqtool.matching.flow import Flow
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.registry import Rulebook, code_names, rulebook
 from qdqtool.trt.ops import QDQ
 

@@ -14,11 +14,11 @@ from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import find
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.slots import float_value, requantize
 from qdqtool.graph.qdq.standard import standard
 from qdqtool.graph.qdq.unquantize import unquantize
 from qdqtool.graph.view import Node
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.weights import requantized
 from qdqtool.trt.ops import PRODUCTS, QDQ, weight_axis
 

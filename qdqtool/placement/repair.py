@@ -13,12 +13,12 @@ from qdqtool.core.target import Target
 from qdqtool.graph.model import Model
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.dequantizing import with_dequantize
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.slots import requantize
 from qdqtool.graph.qdq.stored import check_counts
 from qdqtool.graph.qdq.stored_caches import attached, detached
 from qdqtool.graph.view import Node
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.half_quantized import half_quantized
 from qdqtool.matching.operands import Factor
 from qdqtool.matching.registry import RULES, rulebook

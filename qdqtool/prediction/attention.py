@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.patterns import (
     attentions,
     between,

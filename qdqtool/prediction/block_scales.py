@@ -20,8 +20,8 @@ from math import prod
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import NVFP4
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import Node
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.silent_float import columns_of
 from qdqtool.trt.ops import MATRIX_PRODUCTS
 

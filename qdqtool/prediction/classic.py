@@ -7,7 +7,7 @@ from collections.abc import Collection
 from qdqtool.core.dtypes import DType
 from qdqtool.core.events import End
 from qdqtool.core.prediction import PredictedLayer
-from qdqtool.matching.flow import Flow
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.prediction.demand import Demands
 from qdqtool.prediction.layers import Groups
 from qdqtool.prediction.ledger import Fates

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from qdqtool.core.dtypes import DType
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import Node
-from qdqtool.matching.flow import Flow
 from qdqtool.trt.ops import MAXIMUM_POOLS, carried_outputs, quantization_commutes
 
 Scale = tuple[DType, tuple[float, ...]]

@@ -13,9 +13,9 @@ from qdqtool.core.quant_format import FORMATS, NAMES, first_sm
 from qdqtool.core.target import Target
 from qdqtool.core.wording import counted
 from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.constant_blocks import in_sums
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.patterns import attentions, is_alone
 from qdqtool.matching.small import has_free_batch, is_folded
 from qdqtool.prediction.block_scales import are_open

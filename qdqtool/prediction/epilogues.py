@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from qdqtool.core.dtypes import DType
 from qdqtool.graph.products import has_weights
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import Node
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.small import is_folded
 from qdqtool.prediction.layers import is_swish
 from qdqtool.prediction.sums import axes

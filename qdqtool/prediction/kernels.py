@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qdqtool.core.wording import counted
-from qdqtool.matching.flow import Flow
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.prediction.demand import Demands
 from qdqtool.prediction.sums import shrinks
 from qdqtool.trt.ops import QDQ

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.dtypes import DType
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import Node
-from qdqtool.matching.flow import Flow
 from qdqtool.prediction.demand import Demands
 from qdqtool.trt.ops import AFFINE, EPILOGUE_ACTIVATIONS, GATES, POINTWISE, PRODUCTS, QDQ
 

@@ -8,8 +8,8 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.events import End, LedgerRow, LedgerStep
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import Node
-from qdqtool.matching.flow import Flow
 from qdqtool.prediction.demand import Demands
 from qdqtool.prediction.kernels import why_dequantized_apart, why_quantized_apart
 from qdqtool.prediction.layers import Group, Groups

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from qdqtool.core.dtypes import DType
 from qdqtool.core.quant_format import FLOAT, FORMATS, INT4, INT8
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.view import Node
-from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.losses import losses
 from qdqtool.matching.operands import Product, products
 from qdqtool.matching.rule import Violation

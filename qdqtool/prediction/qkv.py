@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.patterns import attentions
 from qdqtool.trt.ops import FACTORS, LAYOUT, MATRIX_PRODUCTS, PICKING, QDQ, QUANTIZE
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import Node
-from qdqtool.matching.flow import Flow
 from qdqtool.prediction.sums import axes, is_row, is_scalar_product, is_written_out
 from qdqtool.trt.ops import LAYOUT, MATRIX_PRODUCTS, OWN_KERNELS, PRODUCTS, QUANTIZE
 

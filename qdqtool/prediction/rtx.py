@@ -18,8 +18,8 @@ from qdqtool.core.events import End, LedgerRow, LedgerStep
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.prediction import PredictedLayer
 from qdqtool.core.qdq import QdqPair
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import Node
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.patterns import readers
 from qdqtool.prediction.attention import whole_attentions
 from qdqtool.prediction.block_scales import ordered_scales

@@ -10,8 +10,8 @@ from qdqtool.core.placement import SlotKind
 from qdqtool.core.prediction import PredictedNode, Prediction
 from qdqtool.core.target import Target
 from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import Node
-from qdqtool.matching.flow import Flow
 from qdqtool.prediction.classic import ClassicPlan
 from qdqtool.prediction.demand import Demands
 from qdqtool.prediction.doubts import doubts

@@ -53,11 +53,11 @@ from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Bond, Opinion, Slot
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.attention import unquantized_results
 from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, feeding, kernel_of, readers_of_pairs
 from qdqtool.matching.evidence import Explanation, NodeEvidence
-from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.patterns import (
     attentions,
     has_one_query,
@@ -69,10 +69,13 @@ from qdqtool.matching.products import factors, skipping, veto
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import ATTENTIONS, PRODUCTS, QUANTIZE
 
+match = attentions
+"""Every attention that is written out: its first and its second matrix product."""
+
 
 def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
     """Bind the two matrix products of every attention that INT8 fuses; refuse it where float is fused and INT8 not."""
-    for scores, values in attentions(view):
+    for scores, values in match(view):
         behind = _products_behind(view, values)
         obstacle = int8_obstacle(view, scores, values, options.builder)
         if not obstacle and not behind:
@@ -108,7 +111,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """Attentions that are neither whole nor float, or INT8 where no kernel is."""
     yield from _operators(flow)
     view = flow.plain
-    for scores, values in attentions(view):
+    for scores, values in match(view):
         inputs = [(node, index) for node in (scores, values) for index in (0, 1)]
         bare = [f"{node.name}[{index}]" for node, index in inputs if not is_int8(flow.origin(node, index))]
         float_is_one = is_fused_as_float(view, scores, values, target, "fp32")
@@ -207,7 +210,7 @@ def candidates(built: BuiltGraph) -> Iterator[Candidate]:
                 edits=edits,
             )
     view = built.view
-    for scores, values in attentions(view):
+    for scores, values in match(view):
         slots = (*factors(scores), *factors(values))
         bare = [slot for slot in slots if feeding(view, view.by_name[slot.node].inputs[slot.index]) is None]
         if bare:

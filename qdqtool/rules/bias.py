@@ -14,27 +14,36 @@ releases want the bias as constant weights, and some refuse one behind Dequantiz
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 
 import numpy as np
 
 from qdqtool.core.findings import Severity
-from qdqtool.core.placement import SlotKind
+from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.stored import dequantized
-from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.rule import Rule, Stage, Violation
-from qdqtool.trt.ops import AFFINE, PRODUCTS
+from qdqtool.trt.ops import AFFINE
+
+
+def match(flow: Flow) -> Iterator[tuple[Slot, QdqPair]]:
+    """The third inputs of products that have Q/DQ, and their pairs."""
+    for node in flow.products():
+        pair = flow.origins.get(node.inputs[2]) if len(node.inputs) > 2 else None
+        if pair is not None:
+            yield Slot(node=node.name, index=2), pair
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Products with an INT8 third input."""
-    for node in flow.products():
-        if len(node.inputs) > 2 and is_int8(flow.origins.get(node.inputs[2])):
+    """Such inputs in INT8."""
+    for slot, pair in match(flow):
+        if is_int8(pair):
             yield Violation(
-                node=node.name,
+                node=slot.node,
                 reason="its bias has Q/DQ",
                 effect="the bias is rounded to 255 steps and added in float"
                 if target.is_rtx
@@ -45,8 +54,9 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
 
 def fix(context: RepairContext) -> Iterator[Change]:
     """Store what the DequantizeLinear of a bias, or of any INT32 constant, would make."""
+    added = frozenset(slot for slot, _ in match(context.flow))
     for pair in context.pairs:
-        value = dequantized(context, pair) if _is_bias(context, pair) else None
+        value = dequantized(context, pair) if _is_bias(context, pair, added) else None
         if value is None:
             continue
         kind = context.scale_type(context.nodes[pair.dequantize or ""])
@@ -61,16 +71,14 @@ def fix(context: RepairContext) -> Iterator[Change]:
         )
 
 
-def _is_bias(context: RepairContext, pair: QdqPair) -> bool:
+def _is_bias(context: RepairContext, pair: QdqPair, added: AbstractSet[Slot]) -> bool:
     if pair.dequantize is None or context.result(pair) in context.pinned:
         return False
     if context.integers(pair) == np.int32:
         return True
     stored = pair.kind is SlotKind.WEIGHT and context.view.constant_shape(pair.tensor)
     return bool(pair.slots) and all(
-        (slot.index == 2 and context.nodes[slot.node].op_type in PRODUCTS)
-        or (stored and context.nodes[slot.node].op_type in AFFINE)
-        for slot in pair.slots
+        slot in added or (stored and context.nodes[slot.node].op_type in AFFINE) for slot in pair.slots
     )
 
 

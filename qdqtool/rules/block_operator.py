@@ -31,9 +31,9 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.quant_format import INT4, INT8
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.trt.ops import PACKED_WEIGHTS
 
@@ -50,10 +50,15 @@ _SCALE, _ZERO, _ORDER, _BIAS = 2, 3, 4, 5
 """Input numbers of scales, zero points, the order of act-order weights, and a bias."""
 
 
-def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+def match(view: GraphView) -> Iterator[Node]:
     """Nodes of these operators."""
+    return (node for node in view.nodes if node.op in PACKED_WEIGHTS)
+
+
+def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """All of them."""
     view = flow.view
-    for node in view.nodes:
+    for node in match(view):
         if node.op == _OP:
             bits = int(node.attribute("bits", 4))
             way = "write it as DequantizeLinear and MatMul"
@@ -68,7 +73,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 effect="the parser knows no such operator",
                 fix=way + ("; `qdqtool repair` does" if _is_plain(view, node) else ""),
             )
-        elif node.op in PACKED_WEIGHTS:
+        else:
             way = "quantize these weights as Q/DQ (onnxruntime: quant_format=QuantFormat.QDQ)"
             if node.op == _TABLE and all(
                 map(view.is_constant, filter(None, (node.inputs[0], *node.inputs[2:])))
@@ -114,10 +119,11 @@ def _order(groups: NDArray[Any] | None, rows: int, block: int) -> NDArray[Any] |
 
 def fix(context: RepairContext) -> Iterator[Change]:
     """Write every such operator with constant weights as DequantizeLinear and MatMul or Gather."""
-    if not any(node.op in {_OP, _TABLE} for node in context.view.nodes):
+    if not any(node.op in {_OP, _TABLE} for node in match(context.view)):
         return
     context.require_opset(INT4.opset)
-    for node in list(context.edit.nodes):
+    for found in match(context.view):
+        node = context.nodes[found.name]
         if node.op_type == _OP and (unpacked := _unpacked(context, node)) is not None:
             yield _product(context, node, unpacked)
         elif node.op_type == _TABLE and (table := _table(context, node)) is not None:

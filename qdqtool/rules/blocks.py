@@ -22,7 +22,7 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import FLOAT
 from qdqtool.core.target import Target
 from qdqtool.core.wording import counted
-from qdqtool.matching.flow import Flow
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.operands import Product, State, products
 from qdqtool.matching.rule import Rule, Violation
 

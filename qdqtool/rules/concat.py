@@ -30,11 +30,11 @@ from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.core.wording import counted, listed
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.scales import a_step_above
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, feeding, scale_of
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.half_quantized import scales_of_branches
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import PRODUCTS
@@ -102,8 +102,9 @@ def _families(context: RepairContext) -> list[list[QdqPair]]:
             before |= {(slot.node, slot.index): pair for slot in pair.slots}
             behind.setdefault(pair.tensor, []).append(pair)
     family: dict[str, list[QdqPair]] = {}
+    concats = {node.name for node in match(context.view)}
     for node in context.view.nodes:
-        count = len(node.inputs) if node.op == "Concat" else int(node.op == "MaxPool")
+        count = len(node.inputs) if node.name in concats else int(node.op == "MaxPool")
         inputs = [before[node.name, index] for index in range(count) if (node.name, index) in before]
         if not count or len(inputs) < count:
             continue

@@ -17,16 +17,16 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.lower import computed_blocks
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.matching.constant_blocks import in_sums
-from qdqtool.matching.flow import Flow
+from qdqtool.matching.constant_blocks import in_sums as match
 from qdqtool.matching.rule import Rule, Violation
 
 
 def check(flow: Flow, _target: Target) -> Iterator[Violation]:
     """Such pairs."""
-    for pair, total in in_sums(flow):
+    for pair, total in match(flow):
         assert pair.quantize is not None
         yield Violation(
             node=pair.quantize,
@@ -38,8 +38,8 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 def fix(context: RepairContext) -> Iterator[Change]:
     """Compute the scales of their blocks."""
-    flow = Flow(context.model)
-    for pair, total in in_sums(flow):
+    flow = context.flow
+    for pair, total in match(flow):
         quantize = context.nodes[pair.quantize or ""]
         scale = flow.view.producer(quantize.input[1])
         behind = [context.nodes[use.node.name] for use in flow.view.uses(quantize.output[0])]

@@ -15,22 +15,26 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Stage, Violation
-from qdqtool.matching.weights import StoredWeight, stored_again
+from qdqtool.matching.weights import stored_again
+
+
+def match(flow: Flow) -> Iterator[QdqPair]:
+    """Pairs of constants of rank 0."""
+    for pair in flow.pairs:
+        if pair.kind is SlotKind.WEIGHT and flow.view.constant_shape(pair.tensor) == ():
+            yield pair
 
 
 def check(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Integer constants of rank 0 behind which only a DequantizeLinear stands."""
-    for pair in flow.pairs:
-        if (
-            pair.kind is SlotKind.WEIGHT
-            and pair.quantize is None
-            and flow.view.constant_shape(pair.tensor) == ()
-        ):
+    """Those stored as integers, behind which only a DequantizeLinear stands."""
+    for pair in match(flow):
+        if pair.quantize is None:
             yield Violation(
                 node=pair.dequantize or "",
                 reason=f"the constant {pair.tensor} is a scalar stored as integers",
@@ -41,11 +45,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 def fix(context: RepairContext) -> Iterator[Change]:
     """Store single numbers in float."""
-    return stored_again(context, _single)
-
-
-def _single(_context: RepairContext, weight: StoredWeight) -> str:
-    return "" if weight.shape else "TensorRT cannot quantize a single number"
+    return stored_again(context, match(context.flow), lambda _: "TensorRT cannot quantize a single number")
 
 
 PLUGIN = Rule(

@@ -29,19 +29,24 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Bond, Opinion
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.qdq.flow import Flow
+from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.asked import arithmetic_word
 from qdqtool.matching.evidence import Explanation, NodeEvidence
-from qdqtool.matching.flow import Flow
-from qdqtool.matching.operands import products
+from qdqtool.matching.operands import product_of
 from qdqtool.matching.products import both_or_neither, compute_nodes, veto, weight_specs
 from qdqtool.matching.rule import Rule, Violation
+
+
+def match(view: GraphView) -> Iterator[Node]:
+    """Transposed convolutions."""
+    return compute_nodes(view, "ConvTranspose")
 
 
 def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
     """Both inputs on classic TensorRT; a veto on RTX."""
     specs = weight_specs(view, options)
-    for node in compute_nodes(view, "ConvTranspose"):
+    for node in match(view):
         yield from both_or_neither(
             node,
             specs,
@@ -58,9 +63,9 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """Transposed convolutions with Q/DQ where no kernel computes them in INT8."""
-    for product in products(flow, target):
-        node = product.node
-        if node.op == "ConvTranspose" and any(factor.quantized for factor in product.factors):
+    for node in match(flow.view):
+        product = product_of(flow, node, target)
+        if any(factor.quantized for factor in product.factors):
             yield Violation(
                 node=node.name,
                 reason=f"TensorRT for RTX runs no ConvTranspose in {arithmetic_word(product.asked)}",

@@ -12,22 +12,33 @@ Evidence: RTX 1.7.1 builds com_microsoft_qdq as INT8, in FP32 and, with FP16 sca
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
-from qdqtool.graph.qdq.repairing import RepairContext, is_pair_op
-from qdqtool.matching.flow import Flow
+from qdqtool.graph.qdq.flow import Flow
+from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.rule import Rule, Stage, Violation
+from qdqtool.trt.ops import QDQ
+
+_FOREIGN: Final = "com.microsoft"
+
+
+def match(view: GraphView) -> Iterator[Node]:
+    """Q and DQ nodes of a domain that is not ONNX's own."""
+    return (node for node in view.nodes if node.op in QDQ and node.domain == _FOREIGN)
 
 
 def check(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Pairs of a domain that is not ONNX's own."""
+    """Pairs with such a node, each once."""
+    foreign = {node.name for node in match(flow.view)}
     for pair in flow.pairs:
-        if pair.domain:
+        if not foreign.isdisjoint({pair.quantize, pair.dequantize}):
             yield Violation(
                 node=pair.quantize or pair.dequantize or "",
-                reason=f"the nodes belong to the domain {pair.domain}",
+                reason=f"the nodes belong to the domain {_FOREIGN}",
                 effect="TensorRT for RTX reads them; other readers of ONNX may not",
                 fix="use the operators of the ONNX domain (opset 21 has all integer types), or `qdqtool repair`",
             )
@@ -35,15 +46,14 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 def fix(context: RepairContext) -> Iterator[Change]:
     """Move Q/DQ nodes to the default domain."""
-    for node in context.edit.nodes:
-        if is_pair_op(node) and node.domain == "com.microsoft":
-            node.domain = ""
-            yield Change(
-                subject=node.name,
-                what=f"com.microsoft.{node.op_type} became the standard operator",
-                reason="TensorRT reads the com.microsoft form in FP32 only",
-                error=0.0,
-            )
+    for node in match(context.view):
+        context.nodes[node.name].domain = ""
+        yield Change(
+            subject=node.name,
+            what=f"{_FOREIGN}.{node.op} became the standard operator",
+            reason=f"TensorRT reads the {_FOREIGN} form in FP32 only",
+            error=0.0,
+        )
 
 
 PLUGIN = Rule(

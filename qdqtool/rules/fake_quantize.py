@@ -21,10 +21,10 @@ from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import Node
 from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, kernel_of, readers_of_pairs
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.patterns import is_fused
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.rules.plugin import is_foreign

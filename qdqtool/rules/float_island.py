@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from qdqtool.core.advice import repairing
 from qdqtool.core.findings import Severity
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.view import Node
-from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.matching.vetoes import refusals
 from qdqtool.trt.ops import ISLAND_BORDER, PRODUCTS

@@ -21,10 +21,10 @@ from qdqtool.core.placement import Slot
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import Node
 from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, kernel_of
-from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import CLAMPS, PRODUCTS, QDQ
 

@@ -33,14 +33,14 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.grids import stored_as
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import INT4
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.core.wording import counted
-from qdqtool.graph.qdq.find import DEQUANTIZE
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext, set_axis
 from qdqtool.graph.view import GraphView, Use
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.half_quantized import is_quantized
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.matching.weights import requantized
@@ -56,10 +56,15 @@ _SHARES = tuple(float(share) for share in np.linspace(0.0, 1.0, 9))
 """How much of the way between clipping most and clipping nothing a block's step is tried at."""
 
 
+def match(flow: Flow) -> Iterator[QdqPair]:
+    """Pairs of INT4, and those of a type that has no name here, as UINT4."""
+    return (pair for pair in flow.pairs if pair.dtype in {DType.INT4, DType.UNKNOWN})
+
+
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """INT4 pairs in a place where they do not build."""
     old = ", ".join(f"SM{sm}" for sm in sorted(target.sm, key=int) if target.is_rtx and int(sm) < INT4.sm)
-    for pair in flow.pairs:
+    for pair in match(flow):
         if pair.dtype is not DType.INT4:
             continue
         node = pair.dequantize or pair.quantize or ""
@@ -98,8 +103,9 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
 
 def fix(context: RepairContext) -> Iterator[Change]:
     """Store 4-bit constants as INT8 unless all they do is multiply floats."""
-    for node in list(context.edit.nodes):
-        if node.op_type != DEQUANTIZE or context.stored_type(node.input[0]) not in _FOUR_BITS:
+    for pair in match(context.flow):
+        node = context.nodes[pair.dequantize or pair.quantize or ""]
+        if pair.dequantize is None or context.stored_type(node.input[0]) not in _FOUR_BITS:
             continue
         rank = len(context.edit.constants[node.input[0]].dims)
         uses = tuple(_uses(context.view, node.output[0]))

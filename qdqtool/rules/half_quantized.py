@@ -27,12 +27,13 @@ from qdqtool.core.placement import Slot, Stance
 from qdqtool.core.quant_format import FLOAT, FORMATS, INT8
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.matching.asked import arithmetic_word
 from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal
 from qdqtool.matching.evidence import Explanation, NodeEvidence
-from qdqtool.matching.flow import Flow
-from qdqtool.matching.half_quantized import half_int8, half_quantized
+from qdqtool.matching.half_quantized import asks_int8
+from qdqtool.matching.half_quantized import half_quantized as match
 from qdqtool.matching.operands import Factor, State
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.matching.silent_float import BEFORE
@@ -45,7 +46,7 @@ WEIGHTS_ALONE = "place.format=int8-weights"
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """Products with one quantized factor and one without any Q/DQ, weight-only matrix products excepted."""
-    for product, missing in half_quantized(flow, target):
+    for product, missing in match(flow, target):
         node, stored = product.node, product.weights_alone
         what = "its weights have" if missing.fixed else f"its input {missing.index} has"
         both = f"{arithmetic_word(product.asked)} needs both"
@@ -68,8 +69,8 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
 
 def fix(context: RepairContext) -> Iterator[Change]:
     """Quantize float weights of nodes whose activation is quantized."""
-    for node, index in half_int8(context.model):
-        told = _quantized(context, node.name, index)
+    for product, bare in match(context.flow, Target(), alone=True):
+        told = _quantized(context, product.node.name, bare.index) if asks_int8(product) else None
         if told is not None:
             yield told
 

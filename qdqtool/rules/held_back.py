@@ -20,59 +20,51 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Slot
+from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.flow import Flow
+from qdqtool.graph.view import Node
 from qdqtool.matching.operands import State, products
 from qdqtool.matching.rule import Rule, Violation
-from qdqtool.trt.ops import PRODUCTS, holds_dequantize_back, quantization_commutes
+from qdqtool.trt.ops import holds_dequantize_back
+
+
+def match(flow: Flow, target: Target) -> Iterator[tuple[Node, int, QdqPair]]:
+    """Factors of products that INT8 values reach through a Resize or a Pad, and the pairs of these values."""
+    for product in products(flow, target):
+        for factor in product.factors:
+            if factor.state is State.HELD_BACK and factor.pair is not None:
+                yield product.node, factor.index, factor.pair
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Products that read INT8 values through a Resize or a Pad."""
-    for product in products(flow, target):
-        node = product.node
-        for factor in product.factors:
-            if factor.state is State.HELD_BACK and factor.pair is not None:
-                yield Violation(
-                    node=node.name,
-                    reason=f"a Resize or Pad stands between {factor.pair.dequantize} and its input {factor.index}",
-                    effect=f"{node.op} runs in float",
-                    fix=f"quantize {node.inputs[factor.index]} with the same scale; `qdqtool repair` does",
-                    products=(node.name,),
-                )
+    """All of them."""
+    for node, index, pair in match(flow, target):
+        yield Violation(
+            node=node.name,
+            reason=f"a Resize or Pad stands between {pair.dequantize} and its input {index}",
+            effect=f"{node.op} runs in float",
+            fix=f"quantize {node.inputs[index]} with the same scale; `qdqtool repair` does",
+            products=(node.name,),
+        )
 
 
 def fix(context: RepairContext) -> Iterator[Change]:
-    """Put a pair in front of each factor that INT8 values reach through a Resize or Pad."""
-    by_result = {context.result(pair): pair for pair in context.pairs if pair.dequantize is not None}
-    for node in context.view.nodes:
-        for index in range(min(2, len(node.inputs))) if node.op in PRODUCTS else ():
-            source, barrier = _source(context.view, node.inputs[index])
-            pair = by_result.get(source)
-            if barrier is None or pair is None or pair.scale_shape != () or not context.symmetric(pair):
-                continue
-            yield Change(
-                edits=(SlotEdit(slot=Slot(node=node.name, index=index), scales=pair.scale),),
-                subject=node.inputs[index],
-                what=f"quantized for {node.op} {node.name!r} with the scale of {pair.dequantize!r}",
-                reason=f"{barrier.op} {barrier.name!r} keeps INT8 values from the layer behind it",
-                error=0.0,
-            )
-
-
-def _source(view: GraphView, tensor: str) -> tuple[str, Node | None]:
-    """The tensor whose values arrive in `tensor` by movement alone, and the first barrier on the way back."""
-    barrier = None
-    maker = view.producer(tensor)
-    while maker is not None and quantization_commutes(view, maker):
-        if barrier is None and holds_dequantize_back(view, maker):
-            barrier = maker
-        tensor = maker.inputs[0]
-        maker = view.producer(tensor)
-    return tensor, barrier
+    """Put a pair in front of each."""
+    for node, index, pair in match(context.flow, context.target or Target()):
+        if not context.is_plain(pair) or pair.scale_shape != () or not context.symmetric(pair):
+            continue
+        moves = context.flow.moves(node, index)
+        barrier = next(move for move in moves if holds_dequantize_back(context.flow.plain, move))
+        yield Change(
+            edits=(SlotEdit(slot=Slot(node=node.name, index=index), scales=pair.scale),),
+            subject=node.inputs[index],
+            what=f"quantized for {node.op} {node.name!r} with the scale of {pair.dequantize!r}",
+            reason=f"{barrier.op} {barrier.name!r} keeps INT8 values from the layer behind it",
+            error=0.0,
+        )
 
 
 PLUGIN = Rule(code="QDQ139", severity=Severity.WARNING, check=check, fix=fix, targets=frozenset({"rtx"}))

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.core.target import Target
 from qdqtool.core.wording import counted
-from qdqtool.matching.flow import Flow
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import QDQ
 

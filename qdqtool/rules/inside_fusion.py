@@ -20,41 +20,51 @@ from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.graph.view import Node
-from qdqtool.matching.flow import Flow
+from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.patterns import is_fused
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import FUSES_ACTIVATION, FUSES_BEHIND_PRODUCT, GATES, PRODUCTS, QDQ
 
 
-def check(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Pairs on the result of a product whose reader would have fused with it."""
+def match(flow: Flow) -> Iterator[tuple[QdqPair, Node | None, Node]]:
+    """Pairs of run-time values that stand in front of what fuses with their producer, the producer, and their reader."""
+    view = flow.view
     for pair in flow.pairs:
-        producer = flow.view.producer(pair.tensor)
-        if producer is None or producer.op not in PRODUCTS:
-            continue
-        for slot in pair.slots:
-            reader = flow.view.by_name[slot.node]
-            if is_fused(flow.view, reader):
-                yield Violation(
-                    node=reader.name,
-                    reason=f"Q/DQ stands between {producer.op} {producer.name} and its {reader.op}",
-                    effect="the values are rounded twice"
-                    + ("" if target.is_rtx else f", and {reader.op} is a float kernel of its own"),
-                    fix=f"move the pair behind {reader.name}; `qdqtool repair` takes it out",
-                )
+        maker = view.producer(pair.tensor)
+        for slot in pair.slots if pair.kind is SlotKind.ACTIVATION else ():
+            reader = view.by_name[slot.node]
+            op = "" if maker is None else maker.op
+            if (
+                (op in PRODUCTS and is_fused(view, reader))
+                or (op in FUSES_ACTIVATION and reader.op in FUSES_BEHIND_PRODUCT)
+                or _inside_silu(view, pair, reader)
+            ):
+                yield pair, maker, reader
+
+
+def check(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Those on the result of a product."""
+    for _, maker, reader in match(flow):
+        if maker is not None and maker.op in PRODUCTS and is_fused(flow.view, reader):
+            yield Violation(
+                node=reader.name,
+                reason=f"Q/DQ stands between {maker.op} {maker.name} and its {reader.op}",
+                effect="the values are rounded twice"
+                + ("" if target.is_rtx else f", and {reader.op} is a float kernel of its own"),
+                fix=f"move the pair behind {reader.name}; `qdqtool repair` takes it out",
+            )
 
 
 def fix(context: RepairContext) -> Iterator[Change]:
     """Dissolve pairs that stand before an activation or before the product of a SiLU."""
+    inside = frozenset(pair.dequantize for pair, _, _ in match(context.flow))
     for pair in context.pairs:
         reader, maker = context.consumer(pair), context.maker(pair.tensor)
         if reader is None or pair.quantize is None or pair.kind is SlotKind.WEIGHT:
             continue
-        behind = maker in FUSES_ACTIVATION and reader.op in FUSES_BEHIND_PRODUCT
-        behind = behind or (maker in PRODUCTS and is_fused(context.view, reader))
-        if behind or _inside_silu(context, pair, reader):
+        if pair.dequantize in inside:
             yield Change(
                 edits=(SlotEdit(slot=pair.slots[0]),),
                 subject=pair.quantize,
@@ -84,24 +94,24 @@ def _feeds_compute(context: RepairContext, relu: Node) -> bool:
     return bool(uses) and not pinned and all(use.node.op in PRODUCTS and use.index < 2 for use in uses)
 
 
-def _inside_silu(context: RepairContext, pair: QdqPair, reader: Node) -> bool:
+def _inside_silu(view: GraphView, pair: QdqPair, reader: Node) -> bool:
     """Whether `reader` multiplies x with sigmoid(x), and the pair is on one of the two."""
     if reader.op != "Mul" or len(reader.inputs) != 2:
         return False
-    sources = [_source(context, name) for name in reader.inputs]
+    sources = [_source(view, name) for name in reader.inputs]
     for gate, value in (sources, sources[::-1]):
-        node = context.view.producer(gate)
-        if node is not None and node.op in GATES and _source(context, node.inputs[0]) == value:
+        node = view.producer(gate)
+        if node is not None and node.op in GATES and _source(view, node.inputs[0]) == value:
             return pair.tensor in {gate, value}
     return False
 
 
-def _source(context: RepairContext, tensor: str) -> str:
+def _source(view: GraphView, tensor: str) -> str:
     """The float tensor behind Q/DQ nodes."""
-    node = context.view.producer(tensor)
+    node = view.producer(tensor)
     while node is not None and node.op in QDQ:
         tensor = node.inputs[0]
-        node = context.view.producer(tensor)
+        node = view.producer(tensor)
     return tensor
 
 

@@ -18,7 +18,7 @@ from qdqtool.core.advice import repairing
 from qdqtool.core.findings import Severity
 from qdqtool.core.quant_format import FP8
 from qdqtool.core.target import Target
-from qdqtool.matching.flow import Flow
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.operands import products
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.matching.silent_float import too_many_taps

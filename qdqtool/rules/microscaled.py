@@ -16,8 +16,8 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.quant_format import MXFP8
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.lower import MX_DEQUANTIZE
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.operands import products
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.matching.silent_float import MXFP8_IS_FLOAT

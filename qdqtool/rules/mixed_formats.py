@@ -23,7 +23,7 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.quant_format import INT4, INT8, NAMES, NVFP4
 from qdqtool.core.target import Target
-from qdqtool.matching.flow import Flow
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.operands import Product, State, products
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import MATRIX_PRODUCTS

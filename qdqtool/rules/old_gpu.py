@@ -18,8 +18,8 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Opinion
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.products import compute_nodes, veto
 from qdqtool.matching.rule import Rule, Violation
 

@@ -21,9 +21,9 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.graph.view import Node
-from qdqtool.matching.flow import Flow
+from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.trt.ops import computes_integers, weight_axis
 
@@ -76,17 +76,21 @@ _FORMS: Mapping[tuple[str, str], _Form] = {
 }
 
 
-def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+def match(view: GraphView) -> Iterator[Node]:
     """Nodes of integer operators."""
-    for node in flow.view.nodes:
-        if computes_integers(node.op):
-            yield Violation(
-                node=node.name,
-                reason=f"{node.op} computes with integers itself",
-                effect="the parser knows no such operator",
-                fix="export in Q/DQ format (onnxruntime: QuantFormat.QDQ)"
-                + ("; `qdqtool repair` converts most of them" if _has_scales(flow, node) else ""),
-            )
+    return (node for node in view.nodes if computes_integers(node.op))
+
+
+def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """All of them."""
+    for node in match(flow.view):
+        yield Violation(
+            node=node.name,
+            reason=f"{node.op} computes with integers itself",
+            effect="the parser knows no such operator",
+            fix="export in Q/DQ format (onnxruntime: QuantFormat.QDQ)"
+            + ("; `qdqtool repair` converts most of them" if _has_scales(flow, node) else ""),
+        )
 
 
 def _has_scales(flow: Flow, node: Node) -> bool:
@@ -96,7 +100,8 @@ def _has_scales(flow: Flow, node: Node) -> bool:
 
 def fix(context: RepairContext) -> Iterator[Change]:
     """Write each known operator on integers as DQ, float operator, Q."""
-    for node in list(context.edit.nodes):
+    for found in match(context.view):
+        node = context.nodes[found.name]
         domain = "" if node.domain == "ai.onnx" else node.domain
         if (domain, node.op_type) == (_MICROSOFT, "QLinearConcat"):
             form: _Form | None = _concat(node)

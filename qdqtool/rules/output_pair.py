@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from qdqtool.core.advice import repairing
 from qdqtool.core.findings import Severity
 from qdqtool.core.target import Target
-from qdqtool.matching.flow import Flow
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
 
 

@@ -23,9 +23,9 @@ from qdqtool.core.quant_format import INT4, NVFP4
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.encode import block_scales, effective, encode
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.standard import standardise
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Stage, Violation
 
 if TYPE_CHECKING:
@@ -34,31 +34,35 @@ if TYPE_CHECKING:
 _ROUNDS_WEIGHTS: Final = "TRT_FP4QDQ"
 
 
+def match(flow: Flow) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the nodes that are such spellings, and of those that nobody reads."""
+    return flow.spelled_apart, tuple(node.name for node in flow.view.nodes if node.op == _ROUNDS_WEIGHTS)
+
+
 def check(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Such spellings, and the operator that nobody reads."""
-    for name in flow.spelled_apart:
+    """All of them."""
+    spelled, rounding = match(flow)
+    for name in spelled:
         yield Violation(
             node=name,
             reason="it is TensorRT's own spelling of Q or DQ",
             effect="TensorRT reads it; onnxruntime and other readers of ONNX do not",
             fix="use the operators of ONNX; `qdqtool repair` does",
         )
-    for node in flow.view.nodes:
-        if node.op == _ROUNDS_WEIGHTS:
-            yield Violation(
-                node=node.name,
-                reason=f"{node.op} rounds a float weight to FP4 as training does",
-                effect="the parser knows no such operator",
-                fix="store the weight as FP4 behind DequantizeLinear; `qdqtool repair` does",
-                severity=Severity.ERROR,
-            )
+    for name in rounding:
+        yield Violation(
+            node=name,
+            reason=f"{_ROUNDS_WEIGHTS} rounds a float weight to FP4 as training does",
+            effect="the parser knows no such operator",
+            fix="store the weight as FP4 behind DequantizeLinear; `qdqtool repair` does",
+            severity=Severity.ERROR,
+        )
 
 
 def fix(context: RepairContext) -> Iterator[Change]:
     """Write both in the operators of ONNX."""
-    nodes = context.view.nodes
-    rounding = any(node.op == _ROUNDS_WEIGHTS for node in nodes)
-    if not rounding and not any(node.domain == "trt" and "Dynamic" not in node.op for node in nodes):
+    spelled, rounding = match(context.flow)
+    if not rounding and not spelled:
         return
     context.require_opset(NVFP4.opset if rounding else INT4.opset)
     for name, told in standardise(context.edit):
@@ -68,8 +72,8 @@ def fix(context: RepairContext) -> Iterator[Change]:
             reason="only TensorRT reads its own spelling",
             error=0.0,
         )
-    for node in list(context.edit.nodes):
-        if node.op_type == _ROUNDS_WEIGHTS and _store(context, node):
+    for node in [context.nodes[name] for name in rounding]:
+        if _store(context, node):
             yield Change(
                 subject=node.input[0],
                 what="float weight behind TRT_FP4QDQ stored as FP4, in blocks of 16 with FP8 scales",

@@ -20,7 +20,7 @@ from qdqtool.core.placement import SlotKind
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
-from qdqtool.matching.flow import Flow
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.operands import State, products
 from qdqtool.matching.products import weight_specs
 from qdqtool.matching.rule import Rule, Violation

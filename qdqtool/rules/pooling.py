@@ -28,22 +28,27 @@ from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.demand import wanted_slots
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Violation, taken_off
 from qdqtool.trt.ops import AVERAGE_POOLS, AVERAGES, averages_in_int8
+
+
+def match(view: GraphView) -> Iterator[tuple[Node, bool]]:
+    """Nodes that average, and whether TensorRT for RTX does so in float."""
+    return ((node, not averages_in_int8(node)) for node in view.nodes if node.op in AVERAGES)
 
 
 def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
     """The input of average pools that lead to INT8 layers, or stand beside them."""
     wanted = wanted_slots(view)
-    for node in view.nodes:
+    for node, in_float in match(view):
         if node.op not in AVERAGE_POOLS or "AveragePool" not in options.ops:
             continue
         slot = Slot(node=node.name, index=0)
-        if options.builder.is_rtx and not averages_in_int8(node):
+        if options.builder.is_rtx and in_float:
             yield _beside(view, node, slot)
         elif any(Slot(node=u.node.name, index=u.index) in wanted for u in view.uses(node.outputs[0])):
             yield Opinion(
@@ -73,11 +78,11 @@ def _beside(view: GraphView, node: Node, slot: Slot) -> Opinion:
 
 def check(flow: Flow, _target: Target) -> Iterator[Violation]:
     """Average pools that read a DequantizeLinear."""
+    averaged = {Slot(node=node.name, index=0) for node, in_float in match(flow.view) if in_float}
     for pair in flow.pairs:
         for slot in pair.slots:
             node = flow.view.by_name[slot.node]
-            averaged = node.op in AVERAGES and slot.index == 0 and not averages_in_int8(node)
-            if averaged and not _saves_a_copy(flow, node):
+            if slot in averaged and not _saves_a_copy(flow, node):
                 yield Violation(
                     node=node.name,
                     reason=f"{node.op} has Q/DQ on its input",
@@ -90,9 +95,8 @@ def fix(context: RepairContext) -> Iterator[Change]:
     """Take the pair off such a pool; classic TensorRT averages in INT8, so only where TensorRT for RTX is meant."""
     if context.target is None:
         return
-    flow = Flow(context.model)
-    for found in check(flow, context.target):
-        yield from taken_off(flow.view, flow.view.by_name[found.node], (0,), found)
+    for found in check(context.flow, context.target):
+        yield from taken_off(context.view, context.view.by_name[found.node], (0,), found)
 
 
 def _saves_a_copy(flow: Flow, pool: Node) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.target import Target
-from qdqtool.matching.flow import Flow, is_int8
+from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.matching.rule import Rule, Violation
 
 

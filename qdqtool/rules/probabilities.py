@@ -17,12 +17,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import FP8, INT8
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
-from qdqtool.graph.qdq.find import find
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
 
 _LARGEST = {entry.dtype: entry.qmax for entry in (INT8, FP8)}
@@ -30,29 +30,31 @@ _LARGEST = {entry.dtype: entry.qmax for entry in (INT8, FP8)}
 _TOLERANCE = 1.05
 
 
-def check(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Pairs right behind a Softmax with one scale above the largest that probabilities can use."""
+def match(flow: Flow) -> Iterator[tuple[QdqPair, float]]:
+    """Pairs right behind a Softmax with one scale above the largest that probabilities can use, and its divisor."""
     for pair in flow.pairs:
-        producer = flow.view.producer(pair.tensor)
-        largest = _LARGEST.get(pair.dtype)
+        producer, largest = flow.view.producer(pair.tensor), _LARGEST.get(pair.dtype)
         if producer is None or producer.op != "Softmax" or largest is None or len(pair.scale) != 1:
             continue
         if pair.scale[0] * largest > _TOLERANCE:
-            yield Violation(
-                node=pair.quantize or pair.dequantize or "",
-                reason=f"probabilities reach 1, its scale {pair.scale[0]:.3g} is for {pair.scale[0] * largest:.3g}",
-                effect="most steps stand for values that never come",
-                fix=f"store the scale 1/{largest} = {1 / largest:.6f}; `qdqtool repair` does",
-            )
+            yield pair, largest
+
+
+def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """All of them."""
+    for pair, largest in match(flow):
+        yield Violation(
+            node=pair.quantize or pair.dequantize or "",
+            reason=f"probabilities reach 1, its scale {pair.scale[0]:.3g} is for {pair.scale[0] * largest:.3g}",
+            effect="most steps stand for values that never come",
+            fix=f"store the scale 1/{largest} = {1 / largest:.6f}; `qdqtool repair` does",
+        )
 
 
 def fix(context: RepairContext) -> Iterator[Change]:
     """Scale 1 / the format's largest number, in pairs without a zero point."""
-    for pair in find(context.model):
-        maker, largest = context.maker(pair.tensor), _LARGEST.get(pair.dtype)
-        if maker != "Softmax" or largest is None or len(pair.scale) != 1 or any(pair.zero_point):
-            continue
-        if pair.scale[0] * largest > _TOLERANCE and pair.quantize and pair.dequantize:
+    for pair, largest in match(context.flow):
+        if pair.quantize and pair.dequantize and not any(pair.zero_point):
             for name in (pair.quantize, pair.dequantize):
                 node = context.nodes[name]
                 kind = context.scale_type(node)

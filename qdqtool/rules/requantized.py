@@ -23,26 +23,32 @@ from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView
 from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, kernel_of
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.trt.ops import DEQUANTIZE, weight_axis
 
 
-def check(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Pairs whose tensor is INT8 already, with another scale."""
+def match(flow: Flow) -> Iterator[tuple[QdqPair, QdqPair]]:
+    """Pairs whose tensor holds values that are quantized already, each behind the pair of these."""
     for pair in flow.pairs:
         before = flow.origins.get(pair.tensor)
-        if before is None or pair.quantize is None or not before.scale or _alike(before.scale, pair.scale):
-            continue
-        yield Violation(
-            node=pair.quantize,
-            reason=f"its input comes from {before.dequantize} with another scale",
-            effect="the values are rounded twice, and the coarser scale is lost in the finer one",
-            fix="use one scale for both pairs, or remove one; `qdqtool repair` does",
-        )
+        if before is not None and pair.quantize is not None:
+            yield before, pair
+
+
+def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Those with another scale."""
+    for before, pair in match(flow):
+        if before.scale and not _alike(before.scale, pair.scale):
+            yield Violation(
+                node=pair.quantize or "",
+                reason=f"its input comes from {before.dequantize} with another scale",
+                effect="the values are rounded twice, and the coarser scale is lost in the finer one",
+                fix="use one scale for both pairs, or remove one; `qdqtool repair` does",
+            )
 
 
 def _alike(before: tuple[float, ...], scale: tuple[float, ...]) -> bool:
@@ -72,12 +78,13 @@ def fix(context: RepairContext) -> Iterator[Change]:
 
 def _following(context: RepairContext) -> dict[str, QdqPair]:
     """For each pair, by the name of its QuantizeLinear, the pair that reads nothing but its result."""
-    by_node = {pair.quantize: pair for pair in context.pairs if pair.quantize and context.is_known(pair)}
     found = {}
-    for pair in by_node.values():
-        reader = context.consumer(pair) if pair.dequantize and pair.kind is not SlotKind.WEIGHT else None
-        if reader is not None and reader.name in by_node:
-            found[pair.quantize or ""] = by_node[reader.name]
+    for first, second in match(context.flow):
+        readable = all(context.is_plain(pair) and context.is_known(pair) for pair in (first, second))
+        if readable and first.quantize is not None and first.kind is not SlotKind.WEIGHT:
+            reader = context.consumer(first)
+            if reader is not None and reader.name == second.quantize:
+                found[first.quantize] = second
     return found
 
 

@@ -30,11 +30,11 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, feeding, kernel_of
 from qdqtool.matching.demand import wanted_slots
-from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.patterns import adds_to_normalized
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import PRODUCTS, upstream

@@ -16,37 +16,42 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
-from qdqtool.graph.qdq.lift import Kind
-from qdqtool.graph.qdq.repairing import RepairContext, is_pair_op
-from qdqtool.matching.flow import Flow
+from qdqtool.graph.qdq.flow import Flow
+from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.rule import Rule, Stage, Violation
+from qdqtool.trt.ops import QUANTIZE
+
+
+def match(view: GraphView) -> Iterator[Node]:
+    """QuantizeLinear with saturate=0."""
+    return (node for node in view.nodes if node.op == QUANTIZE and not node.attribute("saturate", 1))
 
 
 def check(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Pairs with saturate=0."""
-    unsaturated = {name for name, kinds in flow.irregular.items() if Kind.SATURATION in kinds}
-    for pair in flow.pairs:
-        if pair.dequantize in unsaturated:
-            yield Violation(
-                node=pair.quantize or "",
-                reason="saturate is 0",
-                effect="TensorRT clips to the largest value all the same, other runtimes give NaN",
-                fix="write saturate=1 on the QuantizeLinear; `qdqtool repair` does",
-            )
+    """All of them."""
+    for node in match(flow.view):
+        yield Violation(
+            node=node.name,
+            reason="saturate is 0",
+            effect="TensorRT clips to the largest value all the same, other runtimes give NaN",
+            fix="write saturate=1 on the QuantizeLinear; `qdqtool repair` does",
+        )
 
 
 def fix(context: RepairContext) -> Iterator[Change]:
     """Take the attribute off: 1 is its default."""
-    for node in context.edit.nodes:
-        given = [one for one in node.attribute if one.name == "saturate"]
-        if is_pair_op(node) and given and not given[0].i:
-            node.attribute.remove(given[0])
-            yield Change(
-                subject=node.name,
-                what="saturate=0 became saturate=1",
-                reason="TensorRT clips in either case, and other runtimes give NaN beyond the range",
-                error=0.0,
-            )
+    for found in match(context.view):
+        node = context.nodes[found.name]
+        kept = [one for one in node.attribute if one.name != "saturate"]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+        yield Change(
+            subject=node.name,
+            what="saturate=0 became saturate=1",
+            reason="TensorRT clips in either case, and other runtimes give NaN beyond the range",
+            error=0.0,
+        )
 
 
 PLUGIN = Rule(

@@ -20,8 +20,8 @@ from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Stage, Violation
 
 _CRASHES = "the builder process crashes"
@@ -29,20 +29,26 @@ _REFUSED = "the parser refuses it"
 _FLOAT = "it is not fused: the layer behind it runs in float"
 
 
-def check(flow: Flow, target: Target) -> Iterator[Violation]:
+def match(flow: Flow) -> Iterator[QdqPair]:
     """Pairs without a constant scale."""
     for pair in flow.pairs:
         # FP4 has two levels of scales: the first is made of the second, as TensorRT wants it.
         if pair.scale_shape is None and pair.dtype is not DType.FLOAT4 and not _is_dynamic(flow, pair):
-            effect = _effect(flow, pair, target)
-            yield Violation(
-                node=pair.quantize or pair.dequantize or "",
-                reason="the scale is computed at run time",
-                effect=effect,
-                fix="calibrate the tensor and store its scale as a constant; `qdqtool repair --samples DATA` does",
-                severity=Severity.WARNING if effect == _FLOAT else None,
-                products=flow.products_of(pair),
-            )
+            yield pair
+
+
+def check(flow: Flow, target: Target) -> Iterator[Violation]:
+    """All of them."""
+    for pair in match(flow):
+        effect = _effect(flow, pair, target)
+        yield Violation(
+            node=pair.quantize or pair.dequantize or "",
+            reason="the scale is computed at run time",
+            effect=effect,
+            fix="calibrate the tensor and store its scale as a constant; `qdqtool repair --samples DATA` does",
+            severity=Severity.WARNING if effect == _FLOAT else None,
+            products=flow.products_of(pair),
+        )
 
 
 def _effect(flow: Flow, pair: QdqPair, target: Target) -> str:
@@ -63,9 +69,9 @@ def _is_dynamic(flow: Flow, pair: QdqPair) -> bool:
 
 def fix(context: RepairContext) -> Iterator[Change]:
     """Take out activation pairs without a constant scale."""
-    for pair in context.pairs:
+    for pair in match(context.flow):
         whole = pair.quantize is not None and pair.dequantize is not None
-        if whole and pair.kind is SlotKind.ACTIVATION and not context.is_known(pair):
+        if whole and context.is_plain(pair) and pair.kind is SlotKind.ACTIVATION:
             if context.result(pair) in context.pinned:
                 continue
             context.dissolve(pair)

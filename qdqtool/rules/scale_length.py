@@ -17,7 +17,7 @@ from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.target import Target
 from qdqtool.core.wording import counted
-from qdqtool.matching.flow import Flow
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
 
 

@@ -19,17 +19,22 @@ from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.trt.ops import SCALAR_SCALE_READERS
 
 
-def check(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Activation pairs of rank 1 that a Conv or an Add reads."""
+def match(flow: Flow) -> Iterator[QdqPair]:
+    """Activation pairs with one scale of rank 1."""
     for pair in flow.pairs:
-        if pair.kind is not SlotKind.ACTIVATION or pair.scale_shape != (1,):
-            continue
+        if pair.kind is SlotKind.ACTIVATION and pair.scale_shape == (1,):
+            yield pair
+
+
+def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Those that a Conv or an Add reads."""
+    for pair in match(flow):
         for slot in pair.slots:
             op = flow.view.by_name[slot.node].op
             if op == "Add" and not is_int8(pair):
@@ -58,9 +63,9 @@ def _summed(flow: Flow, add: str) -> tuple[str, ...]:
 
 def fix(context: RepairContext) -> Iterator[Change]:
     """Make the scale of each activation pair a scalar, with the same value and type."""
-    for pair in context.pairs:
+    for pair in match(context.flow):
         whole = pair.quantize is not None and pair.dequantize is not None
-        if whole and pair.kind is SlotKind.ACTIVATION and context.is_known(pair) and pair.scale_shape == (1,):
+        if whole and context.is_plain(pair) and context.is_known(pair):
             _make_scalar(context, pair)
             yield Change(
                 subject=pair.quantize or "",

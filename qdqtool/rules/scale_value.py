@@ -21,18 +21,25 @@ from qdqtool.core.advice import repairing
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.core.wording import counted
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Stage, Violation
-from qdqtool.matching.weights import StoredWeight, stored_again
+from qdqtool.matching.weights import stored_again
+
+
+def match(flow: Flow) -> Iterator[tuple[QdqPair, tuple[float, ...]]]:
+    """Pairs, and those of their scales that are not positive numbers."""
+    for pair in flow.pairs:
+        yield pair, tuple(value for value in pair.scale if not (isfinite(value) and value > 0))
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """Pairs with a scale that no quantization can use."""
-    for pair in flow.pairs:
+    for pair, bad in match(flow):
         node = pair.quantize or pair.dequantize or ""
         dtype = flow.view.info(flow.view.by_name[node].inputs[1]).dtype
         if not dtype.is_float and pair.scale_shape is not None:
@@ -43,7 +50,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 fix=f"store the scale as FP32, or in the type of the data; {repairing(to_float=flow.products_of(pair) or [node])} takes the Q/DQ off",
             )
         if target.is_rtx and pair.dtype is DType.INT4:
-            odd = [value for value in pair.scale if not isfinite(value)]
+            odd = [value for value in bad if not isfinite(value)]
             if odd:
                 yield Violation(
                     node=node,
@@ -52,7 +59,6 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                     fix="quantize the float weight again",
                 )
             continue
-        bad = [value for value in pair.scale if not (isfinite(value) and value > 0)]
         if bad:
             taken = target.is_rtx and all(value == inf for value in bad)
             yield Violation(
@@ -67,12 +73,13 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
 
 def fix(context: RepairContext) -> Iterator[Change]:
     """Make negative scales positive, take out activation pairs with unusable ones, store such weights again."""
-    for pair in context.pairs:
+    found = [(pair, bad) for pair, bad in match(context.flow) if bad and context.is_plain(pair)]
+    for pair, bad in found:
         whole = pair.quantize is not None and pair.dequantize is not None
         if not whole or pair.kind is not SlotKind.ACTIVATION or not context.is_known(pair):
             continue
-        negative = any(scale < 0 for scale in pair.scale)
-        unusable = not all(isfinite(scale) and scale != 0 for scale in pair.scale)
+        negative = any(scale < 0 for scale in bad)
+        unusable = not all(isfinite(scale) and scale != 0 for scale in bad)
         if unusable or (negative and any(pair.zero_point)):
             if context.result(pair) in context.pinned:
                 continue
@@ -91,12 +98,11 @@ def fix(context: RepairContext) -> Iterator[Change]:
                 what="negative scale became positive",
                 reason="the parser refuses negative scales",
             )
-    yield from stored_again(context, _not_positive)
-
-
-def _not_positive(_context: RepairContext, weight: StoredWeight) -> str:
-    bad = any(not isfinite(scale) or scale <= 0 for scale in weight.pair.scale)
-    return "the parser refuses scales that are not positive" if bad else ""
+    yield from stored_again(
+        context,
+        (pair for pair, _ in found),
+        lambda _: "the parser refuses scales that are not positive",
+    )
 
 
 PLUGIN = Rule(

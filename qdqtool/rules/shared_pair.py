@@ -18,11 +18,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.core.wording import counted
-from qdqtool.graph.qdq.repairing import RepairContext, is_pair_op
-from qdqtool.matching.flow import Flow
+from qdqtool.graph.qdq.flow import Flow
+from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.trt.ops import DEQUANTIZE, PRODUCTS, QUANTIZE
 
@@ -30,9 +31,14 @@ if TYPE_CHECKING:
     import onnx
 
 
+def match(flow: Flow) -> Iterator[QdqPair]:
+    """Pairs with several readers, and what the model returns counts as one."""
+    return (pair for pair in flow.pairs if len(pair.slots) + pair.returned > 1)
+
+
 def check(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Pairs that several products or Adds read."""
-    for pair in flow.pairs:
+    """Those that several products or Adds read."""
+    for pair in match(flow):
         readers = {slot.node for slot in pair.slots if flow.view.by_name[slot.node].op in PRODUCTS | {"Add"}}
         if len(readers) > 1:
             yield Violation(
@@ -45,9 +51,12 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 def fix(context: RepairContext) -> Iterator[Change]:
     """Copy shared nodes, DequantizeLinear first, then QuantizeLinear."""
+    shared = frozenset(pair.dequantize for pair in match(context.flow))
     for op in (DEQUANTIZE, QUANTIZE):
         consumers = context.edit.consumers()
-        for node in [node for node in context.edit.nodes if is_pair_op(node) and node.op_type == op]:
+        for node in [node for node in context.edit.nodes if node.op_type == op]:
+            if op == DEQUANTIZE and node.name not in shared:
+                continue
             readers = consumers.get(node.output[0], [])
             kept = 0 if node.output[0] in context.pinned else 1
             spare = readers[kept:]

@@ -23,8 +23,8 @@ from qdqtool.core.advice import repairing
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.patterns import is_pooled
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.matching.small import (

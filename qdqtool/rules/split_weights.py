@@ -19,7 +19,7 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.quant_format import FP8, INT8
 from qdqtool.core.target import Target
 from qdqtool.graph.beside_attention import is_split
-from qdqtool.matching.flow import Flow
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.operands import products
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.matching.silent_float import SPLIT_REASON

@@ -23,8 +23,8 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.quant_format import NVFP4
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import Node
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.operands import Factor, Product, products
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import FP4_DYNAMIC, summed_axis

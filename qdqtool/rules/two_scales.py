@@ -18,38 +18,44 @@ from collections.abc import Iterator
 import numpy as np
 
 from qdqtool.core.findings import Severity
-from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.core.wording import counted
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
 
 
-def check(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Tensors with pairs of several scales."""
+def match(flow: Flow) -> Iterator[tuple[str, tuple[QdqPair, ...]]]:
+    """Run-time tensors with pairs of several scales, and these pairs."""
     for tensor, pairs in flow.by_tensor.items():
+        if len({pair.scale for pair in pairs if pair.scale}) > 1 and not flow.view.is_constant(tensor):
+            yield tensor, pairs
+
+
+def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """All of them."""
+    for tensor, pairs in match(flow):
         scales = {pair.scale for pair in pairs if pair.scale}
-        if len(scales) > 1 and not flow.view.is_constant(tensor):
-            yield Violation(
-                node=pairs[0].quantize or "",
-                reason=f"{tensor} is quantized with {counted(len(scales), 'different scale')}",
-                effect=f"its producer writes it {counted(len(scales), 'time')}",
-                fix="use one scale for all readers of the tensor; `qdqtool repair` takes the largest",
-            )
+        yield Violation(
+            node=pairs[0].quantize or "",
+            reason=f"{tensor} is quantized with {counted(len(scales), 'different scale')}",
+            effect=f"its producer writes it {counted(len(scales), 'time')}",
+            fix="use one scale for all readers of the tensor; `qdqtool repair` takes the largest",
+        )
 
 
 def fix(context: RepairContext) -> Iterator[Change]:
-    """Give the symmetric pairs of a run-time tensor the largest of their scales, in which nothing is clipped more."""
-    found: dict[str, list[QdqPair]] = {}
-    for pair in context.pairs:
-        if pair.quantize and pair.dequantize and pair.kind is SlotKind.ACTIVATION and context.symmetric(pair):
-            found.setdefault(pair.tensor, []).append(pair)
-    for tensor, pairs in found.items():
+    """Give the symmetric pairs of such a tensor the largest of their scales, in which nothing is clipped more."""
+    for tensor, all_pairs in match(context.flow):
+        pairs = [
+            pair
+            for pair in all_pairs
+            if pair.dequantize and context.is_plain(pair) and context.symmetric(pair)
+        ]
         scales = [pair.scale[0] for pair in pairs if len(pair.scale) == 1 and pair.scale[0] > 0]
-        if len(scales) < len(pairs) or len(set(scales)) == 1:
+        if len(scales) < len(pairs) or len(set(scales)) < 2:
             continue
         for pair in pairs:
             if pair.scale[0] != max(scales):

@@ -17,7 +17,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.target import Target
-from qdqtool.matching.flow import Flow
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
 
 

@@ -15,50 +15,56 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.matching.flow import Flow
-from qdqtool.matching.operands import State, products
+from qdqtool.matching.operands import Product, State, products
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.matching.weights import StoredWeight, stored_again
 from qdqtool.trt.ops import weight_axis
 
 
-def check(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Products whose weight scales are not along the output channels."""
+def match(flow: Flow, target: Target) -> Iterator[tuple[Product, int, QdqPair]]:
+    """Factors of products whose scales are not along the output channels, and their pairs."""
     for product in products(flow, target):
-        node = product.node
-        if product.weights_alone is not None:
-            continue  # dequantized weights may be scaled along any axis
         for factor in product.factors:
             if factor.state is State.WRONG_AXIS and factor.pair is not None:
-                rank = len(flow.view.info(node.inputs[factor.index]).shape or ())
-                wanted = weight_axis(node, factor.index, rank)
-                seen, written = flow.channel_axis(node, factor.index), factor.pair.axis
-                moved = "" if seen == written else f" (axis {written} where they are written)"
-                yield Violation(
-                    node=node.name,
-                    reason=f"the scales of its weights go along axis {seen}{moved}, not along the output channels "
-                    f"(axis {wanted})",
-                    effect=f"{node.op} runs in float",
-                    fix=f"scale along the output channels, axis {wanted}; `qdqtool repair` does",
-                    products=(node.name,),
-                )
+                yield product, factor.index, factor.pair
+
+
+def check(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Those beside a quantized activation: weights that are dequantized may be scaled along any axis."""
+    for product, index, pair in match(flow, target):
+        if product.weights_alone is not None:
+            continue
+        node = product.node
+        wanted = weight_axis(node, index, len(flow.view.info(node.inputs[index]).shape or ()))
+        seen = flow.channel_axis(node, index)
+        moved = "" if seen == pair.axis else f" (axis {pair.axis} where they are written)"
+        yield Violation(
+            node=node.name,
+            reason=f"the scales of its weights go along axis {seen}{moved}, not along the output channels "
+            f"(axis {wanted})",
+            effect=f"{node.op} runs in float",
+            fix=f"scale along the output channels, axis {wanted}; `qdqtool repair` does",
+            products=(node.name,),
+        )
 
 
 def fix(context: RepairContext) -> Iterator[Change]:
-    """Quantize weights again along their output channels."""
-    return stored_again(context, _astray)
+    """Quantize weights again along their output channels, also of products whose activation has yet to get its pair."""
+    astray = (pair for _, _, pair in match(context.flow, context.target or Target()))
+    return stored_again(context, astray, _astray)
 
 
-def _astray(_context: RepairContext, weight: StoredWeight) -> str:
-    reader, pair, axis = weight.reader, weight.pair, weight.axis
-    if reader is None or axis is None or weight.moves or reader.op == "ConvTranspose":
-        return ""  # which axis a ConvTranspose wants differs by release
-    if len(pair.scale) < 2 or pair.axis == axis:
-        return ""
-    return f"scales along axis {pair.axis} keep {reader.op} in float, it needs axis {axis}"
+def _astray(weight: StoredWeight) -> str:
+    if weight.reader is None or weight.axis is None or weight.moves:
+        return ""  # where an operator stands between, `weight_path` stores them in front of the product
+    return (
+        f"scales along axis {weight.pair.axis} keep {weight.reader.op} in float, it needs axis {weight.axis}"
+    )
 
 
 PLUGIN = Rule(

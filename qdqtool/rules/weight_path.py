@@ -15,11 +15,13 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.graph.view import Node
 from qdqtool.matching.evidence import Explanation, NodeEvidence
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import CLASSIC, Rule, Stage, Violation
 from qdqtool.matching.weights import StoredWeight, stored_again
 from qdqtool.trt.ops import CASTS
@@ -28,8 +30,8 @@ _HINDERING = CASTS | {"Pad"}
 """What TensorRT for RTX does not look through on a weight, and Pad with another value than 0 nowhere."""
 
 
-def check(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Products that read quantized weights through another operator."""
+def match(flow: Flow) -> Iterator[tuple[Node, Node, QdqPair]]:
+    """Products that read quantized weights through another operator, the nearest one, and the pair of the weights."""
     for node in flow.products():
         for index in (0, 1):
             pair = flow.origin(node, index)
@@ -37,13 +39,19 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
             if pair is None or between is None or pair.kind is not SlotKind.WEIGHT:
                 continue
             if between.name != pair.dequantize:
-                yield Violation(
-                    node=node.name,
-                    reason=f"{between.op} {between.name} stands between the DequantizeLinear and its weights",
-                    effect=f"the weights are dequantized at run time and {node.op} runs in float",
-                    fix=f"apply the {between.op} to the stored weights, so that DequantizeLinear feeds the layer; `qdqtool repair` does",
-                    products=(node.name,),
-                )
+                yield node, between, pair
+
+
+def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """All of them."""
+    for node, between, _ in match(flow):
+        yield Violation(
+            node=node.name,
+            reason=f"{between.op} {between.name} stands between the DequantizeLinear and its weights",
+            effect=f"the weights are dequantized at run time and {node.op} runs in float",
+            fix=f"apply the {between.op} to the stored weights, so that DequantizeLinear feeds the layer; `qdqtool repair` does",
+            products=(node.name,),
+        )
 
 
 def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
@@ -70,10 +78,10 @@ def _is_repaired(evidence: NodeEvidence, moves: frozenset[str], *, fixed: bool) 
 
 def fix(context: RepairContext) -> Iterator[Change]:
     """Apply what stands between a weight and its reader to the stored values."""
-    return stored_again(context, _behind_moves)
+    return stored_again(context, (pair for _, _, pair in match(context.flow)), _behind_moves)
 
 
-def _behind_moves(_context: RepairContext, weight: StoredWeight) -> str:
+def _behind_moves(weight: StoredWeight) -> str:
     if weight.reader is None or not weight.moves:
         return ""
     names = ", ".join(move.op for move in weight.moves)

@@ -16,23 +16,29 @@ from collections.abc import Iterator
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Stage, Violation
-from qdqtool.matching.weights import StoredWeight, stored_again
+from qdqtool.matching.weights import stored_again
+
+
+def match(flow: Flow) -> Iterator[QdqPair]:
+    """Weight pairs with one scale of rank 1 for more than one channel."""
+    for pair in flow.pairs:
+        if pair.kind is SlotKind.WEIGHT and pair.scale_shape == (1,):
+            shape = flow.view.constant_shape(pair.tensor) or ()
+            if pair.axis is None or pair.axis >= len(shape) or shape[pair.axis] != 1:
+                yield pair
 
 
 def check(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """FP16 weight pairs with a scale of one element and rank 1."""
-    for pair in flow.pairs:
-        if pair.kind is not SlotKind.WEIGHT or pair.scale_shape != (1,):
-            continue
+    """Those in FP16."""
+    for pair in match(flow):
         name = pair.dequantize or pair.quantize or ""
-        shape = flow.view.constant_shape(pair.tensor) or ()
-        channels = shape[pair.axis] if pair.axis is not None and pair.axis < len(shape) else None
-        if flow.view.info(flow.view.by_name[name].inputs[1]).dtype is DType.FLOAT16 and channels != 1:
+        if flow.view.info(flow.view.by_name[name].inputs[1]).dtype is DType.FLOAT16:
             yield Violation(
                 node=name,
                 reason="FP16 weights have one scale of shape [1]",
@@ -42,16 +48,9 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix(context: RepairContext) -> Iterator[Change]:
-    """Store weights again whose one scale has a dimension."""
-    return stored_again(context, _one_element)
-
-
-def _one_element(_context: RepairContext, weight: StoredWeight) -> str:
-    pair, shape = weight.pair, weight.shape
-    if pair.scale_shape != (1,):
-        return ""
-    fits = pair.axis is not None and pair.axis < len(shape) and shape[pair.axis] == 1
-    return "" if fits else "a scale of shape [1] is neither per tensor nor per channel, which fails in FP16"
+    """Store them again; an FP32 model may become FP16 later."""
+    why = "a scale of shape [1] is neither per tensor nor per channel, which fails in FP16"
+    return stored_again(context, match(context.flow), lambda _: why)
 
 
 PLUGIN = Rule(

@@ -24,8 +24,8 @@ from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import INT8, QuantFormat, of_dtype
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.lift import Kind
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.target import Target
 from qdqtool.graph.beside_attention import is_split, reads_attention
-from qdqtool.matching.flow import Flow
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.operands import Factor, Product, products
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.matching.silent_float import BEFORE, StoredWeight, columns_of, dequantized_apart, rows_of, twins

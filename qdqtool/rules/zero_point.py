@@ -28,17 +28,21 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
-from qdqtool.graph.qdq.find import find
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.matching.cut_below import cut_below
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.matching.weights import StoredWeight, stored_again
 
 
-def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+def match(flow: Flow) -> Iterator[QdqPair]:
     """Pairs whose zero point is another number, or is computed."""
-    for pair in flow.pairs:
+    return (pair for pair in flow.pairs if any(pair.zero_point) or (pair.scale and not pair.zero_point))
+
+
+def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """All of them."""
+    for pair in match(flow):
         node = pair.quantize or pair.dequantize or ""
         if any(pair.zero_point):
             values = sorted(set(pair.zero_point))
@@ -51,19 +55,21 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 else "the parser refuses it: shiftIsAllZeros(zeroPoint)",
                 fix="quantize symmetrically with zero point 0; `qdqtool repair` converts the model",
             )
-        elif not pair.zero_point and pair.scale:
+        else:
             yield Violation(
                 node=node,
                 reason="the zero point is computed at run time",
                 effect="the parser refuses it: a zero point must be a constant",
-                fix="store the zero point 0 as a constant; `qdqtool repair` does",
+                fix="quantize symmetrically with zero point 0; `qdqtool repair` takes the pair out",
             )
 
 
 def fix(context: RepairContext) -> Iterator[Change]:
-    """Restate every pair that is not symmetric INT8: activations by their range, weights by their values."""
-    yield from stored_again(context, _asymmetric)
-    yield from _of_eight_bit_floats(context)
+    """Restate every pair that is not symmetric INT8, also UINT8 of zero point 0: activations by their range, weights by values."""
+    yield from stored_again(
+        context, (pair for pair in context.pairs if not context.symmetric(pair)), _told_of
+    )
+    yield from _unknown_and_float(context)
     cut: dict[str, str] = {}
     for pair in context.pairs:
         whole = pair.quantize is not None and pair.dequantize is not None
@@ -85,9 +91,11 @@ def fix(context: RepairContext) -> Iterator[Change]:
         yield _told(pair, old, scale, relu=relu, kind=kind)
 
 
-def _of_eight_bit_floats(context: RepairContext) -> Iterator[Change]:
-    """Zero points of FP8, which TensorRT takes for 0 whatever they are."""
-    for pair in find(context.model):
+def _unknown_and_float(context: RepairContext) -> Iterator[Change]:
+    """Pairs with a computed zero point go; zero points of FP8, which TensorRT takes for 0 whatever they are, become 0."""
+    for pair in match(context.flow):
+        if not pair.zero_point and context.is_plain(pair):
+            yield from _taken_out(context, pair)
         if pair.dtype is not DType.FLOAT8 or not any(pair.zero_point):
             continue
         for name in (pair.quantize, pair.dequantize):
@@ -103,8 +111,19 @@ def _of_eight_bit_floats(context: RepairContext) -> Iterator[Change]:
         )
 
 
-def _asymmetric(context: RepairContext, weight: StoredWeight) -> str:
-    return "" if context.symmetric(weight.pair) else "TensorRT takes INT8 weights with zero point 0 only"
+def _taken_out(context: RepairContext, pair: QdqPair) -> Iterator[Change]:
+    whole = pair.quantize is not None and pair.dequantize is not None
+    if whole and pair.kind is SlotKind.ACTIVATION and context.result(pair) not in context.pinned:
+        context.dissolve(pair)
+        yield Change(
+            subject=pair.quantize or "",
+            what="taken out: the tensor stays float",
+            reason="the parser refuses a zero point that is computed at run time",
+        )
+
+
+def _told_of(_weight: StoredWeight) -> str:
+    return "TensorRT takes INT8 weights with zero point 0 only"
 
 
 def _written_out(context: RepairContext, pair: QdqPair) -> Iterator[Change]:

@@ -13,8 +13,8 @@ from qdqtool.auditing import audit
 from qdqtool.auditing.verdicts import cases
 from qdqtool.core.dtypes import DType
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.evidence import NodeEvidence
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.losses import violations
 from qdqtool.trt.ops import COMPUTE
 from tests.audit.graphs import GRAPHS, scale_of_rank_one

@@ -11,7 +11,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.quant_format import FORMATS, INT8, NAMES
 from qdqtool.core.target import FAMILIES, Target
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.matching.flow import Flow
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.registry import code_names, rulebook
 from qdqtool.pages.lookup import explanation
 from qdqtool.placement.lint import lint

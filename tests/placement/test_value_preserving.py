@@ -24,8 +24,8 @@ from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import find
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.evidence import operands
-from qdqtool.matching.flow import Flow
 from qdqtool.matching.half_quantized import is_quantized
 from qdqtool.placement.decide import decide
 from qdqtool.trt.ops import (

@@ -15,6 +15,7 @@ from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE, find
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.scales import storable
 from qdqtool.graph.view import GraphView, Node
 
@@ -48,10 +49,19 @@ class RepairContext:
         self.path = model.path
         self.view: GraphView = model.view
         self.nodes = {node.name: node for node in self.edit.nodes}
-        self.pairs = tuple(pair for pair in find(model) if self._is_plain(pair))
+        self.pairs = tuple(pair for pair in find(model) if self.is_plain(pair))
         self._pinned = self.edit.pinned
+        self._flow: Flow | None = None
 
-    def _is_plain(self, pair: QdqPair) -> bool:
+    @property
+    def flow(self) -> Flow:
+        """What the model asked for before any change; made when it is first needed."""
+        if self._flow is None:
+            self._flow = Flow(self.model)
+        return self._flow
+
+    def is_plain(self, pair: QdqPair) -> bool:
+        """Whether a pair is one of `pairs`: of 8, 16 or 32 bit integers, without blocks."""
         # A Q without a zero point states no type of its own: without this, FP8 scales of FP4 blocks pass for uint8.
         narrow = pair.dtype.bits is not None and pair.dtype not in _KINDS
         return not narrow and self.integers(pair) in _INTEGERS and len(pair.scale_shape or ()) <= 1
