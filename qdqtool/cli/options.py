@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qdqtool.cli.screen import stderr, wide
+from qdqtool.cli.signatures import for_builder
 from qdqtool.io.memory import allowed
 from qdqtool.redact import redacted
 
@@ -97,9 +98,8 @@ def building(
     """What the options about the engine change in a recipe; `shapes` are the smallest, the usual and the largest."""
     names = ("min_shapes", "opt_shapes", "max_shapes")
     typed = [f"build.{name}='{value}'" for name, value in zip(names, shapes, strict=True) if value]
-    typed += [f"build.sm=[{sm}]"] if sm else []
     typed += [f"build.builder={builder}"] if builder else []
-    return typed + ([f"place.target='{target}'"] if target else [])
+    return typed + for_builder(target, sm)
 
 
 def configuration() -> Path:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from qdqtool.core.quant_format import INT8
 from qdqtool.core.weights import ScaledInput, WeightChanges
 from qdqtool.graph.products import Product, product_of
 from qdqtool.trt.ops import AVERAGE_POOLS, ELEMENTWISE_SUMS, HOMOGENEOUS, MAXIMUM_POOLS, STANDARD_DOMAINS
@@ -36,8 +37,6 @@ _SETTLED: Final = 1e-3
 """Relative change of factors below which equalization of layers that follow each other has come to rest."""
 TAIL: Final = 4.0
 """Standard deviations that the largest of many values reaches."""
-_LEVELS: Final = 127
-"""Largest magnitude of symmetric INT8."""
 _WIDEST: Final = 2.0**16
 """A factor beyond it, or below its inverse, would move a channel that never fires into the numbers that FP16 lacks."""
 
@@ -196,11 +195,11 @@ def weight_noise(
         taps = prod(reader.reading.kernel)
         rest = energy / factors**2
         if groups > 1:  # each output reads one channel
-            steps = _ranges(value * spread, 0) / _LEVELS
+            steps = _ranges(value * spread, 0) / INT8.qmax
             total += taps * float((steps**2 * rest).sum()) / 12
             continue
         place = reader.output_axis if reader.output_axis > axis else reader.output_axis + 1
-        steps = _ranges(value * spread, place) / _LEVELS
+        steps = _ranges(value * spread, place) / INT8.qmax
         total += taps * float((steps**2).sum()) * float(rest.sum()) / 12
     return total
 

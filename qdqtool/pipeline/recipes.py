@@ -133,7 +133,8 @@ def load(recipe: str | None, changes: Iterable[str] = (), *, trust: bool = False
         raise UsageError(
             f"the recipe has {count}:\n  " + "\n  ".join([*wrong[:_MOST_SHOWN], *more]),
             fix="correct these; `qdqtool recipe schema` prints everything a recipe can say",
-            where=str(path) if path else "--set",
+            # A recipe that is shipped has no mistakes, so that they are in the changes.
+            where="--set" if path is None or path.parent == folder() else str(path),
         )
     if not trust:
         _refuse_code(files)

@@ -45,6 +45,23 @@ def test_place_takes_changes_of_the_recipe(tmp_path, capfd):
     assert {d["slot"]["node"] for d in decisions if d["quantize"]} == {"conv2"}
 
 
+def test_an_old_gpu_keeps_convolutions_float_by_option_and_by_setting(tmp_path, capfd):
+    path, said = models.save(models.conv_chain(), tmp_path), []
+    for more in (["--sm", "75"], ["--set", "place.sm=[75]"], ["--sm", "86"], []):
+        assert run(["place", str(path), "--json", *more]) == 0
+        decisions = json.loads(capfd.readouterr().out)["data"]["decisions"]
+        said.append({d["slot"]["node"] for d in decisions if d["quantize"]})
+    assert said == [set(), set(), {"conv1", "conv2"}, {"conv1", "conv2"}]
+
+
+def test_a_wrong_change_is_not_blamed_on_the_shipped_recipe(tmp_path, capfd):
+    path = models.save(models.conv_chain(), tmp_path)
+    assert run(["place", str(path), "--recipe", "conv-int8", "--set", "place.nothing=1"]) == 2
+    said = " ".join(capfd.readouterr().err.split())
+    assert "--set: the recipe has 1 mistake" in said
+    assert "conv-int8.yaml" not in said
+
+
 def test_a_file_that_is_not_a_model_is_an_input_error(tmp_path, capfd):
     path = tmp_path / "text.onnx"
     path.write_text("hello")

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qdqtool.cli.signatures import Changes, RecipeName
 from qdqtool.core.wording import counted
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ Release = Annotated[
 Algorithm = Annotated[str | None, typer.Option(help="EntropyCalibration2, MinMaxCalibration, ...")]
 # More is a file of another kind, or a terminal that nobody reads.
 _MOST_NOTES = 1000
-ChangedValues = Annotated[list[str] | None, typer.Option("--set", help="Change one value of the recipe.")]
 
 
 @PLUGIN.command()
@@ -212,10 +212,8 @@ def to_qdq(
     model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
     cache: Annotated[Path, typer.Argument(help="Its calibration cache.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Q/DQ model to write.")],
-    recipe: Annotated[
-        str | None, typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file.")
-    ] = None,
-    changes: ChangedValues = None,
+    recipe: RecipeName = None,
+    changes: Changes = None,
     samples: Annotated[
         str, typer.Option(help="With insert.types=fp16: samples that show what overflows.")
     ] = "",

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import calibrators
+from qdqtool.cli.signatures import BuilderGpus, BuilderTarget, Changes, FittingRecipe, for_builder
 
 if TYPE_CHECKING:
     from qdqtool.calibration.histograms import Histograms
@@ -45,15 +46,10 @@ def calibrate(
         str | None,
         typer.Option(help=f"{', '.join(calibrators.names())}, auto, or all; default: the recipe's."),
     ] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            "--recipe", "-r", help="Shipped recipe or .yaml file; default: the one that fits the model."
-        ),
-    ] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", help="Change one value of the recipe.")
-    ] = None,
+    recipe: FittingRecipe = None,
+    changes: Changes = None,
+    target: BuilderTarget = None,
+    sm: BuilderGpus = None,
     placement: Annotated[Path | None, typer.Option(help="Use this placement.json.")] = None,
     histograms: Annotated[
         Path | None, typer.Option(help="Keep the histograms here; default: beside --out.")
@@ -84,7 +80,7 @@ def calibrate(
     if nan not in {None, "error", "skip"}:
         raise UsageError(f"--nan {nan} is neither error nor skip", fix="take one of the two")
     _check_ways(samples, shard, merge, cluster)
-    _, chosen = fitting_recipe(recipe, model, changes)
+    _, chosen = fitting_recipe(recipe, model, [*(changes or []), *for_builder(target, sm)])
     request = calibration.CalibrationRequest(
         model=model,
         recipe=chosen,

@@ -20,6 +20,8 @@ from typing import Annotated
 
 import typer
 
+from qdqtool.cli.signatures import ComparingRecipe
+
 
 def compare(
     reference: Annotated[str, typer.Argument(help="Side to compare with, usually the float model.")],
@@ -32,10 +34,7 @@ def compare(
         ),
     ] = None,
     labels: Annotated[str | None, typer.Option(help="Class indices of the samples.")] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file: preprocessing and metrics."),
-    ] = None,
+    recipe: ComparingRecipe = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change one value of the recipe: compare.limit=100.")
     ] = None,

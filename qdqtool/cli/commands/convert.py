@@ -29,6 +29,7 @@ from typing import Annotated
 
 import typer
 
+from qdqtool.cli.signatures import Changes, RecipeName
 from qdqtool.core.wording import counted
 
 # Half a terminal; --json names them all.
@@ -45,12 +46,8 @@ def convert(
     ] = None,
     samples: Annotated[str, typer.Option(help="Samples that show what overflows.")] = "",
     half_io: Annotated[bool, typer.Option("--half-io", help="Inputs and outputs get the type too.")] = False,
-    recipe: Annotated[
-        str | None, typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file.")
-    ] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", help="Change one value of the recipe.")
-    ] = None,
+    recipe: RecipeName = None,
+    changes: Changes = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
 ) -> None:
     """Give the float part of a model the type FP16 or BF16, around Q/DQ if there are any."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qdqtool.cli.signatures import Changes
 from qdqtool.core.wording import counted
 
 if TYPE_CHECKING:
@@ -55,9 +56,7 @@ def fix(
         str, typer.Option(help="Architectures to build for, as 86,89; default: the recipe's.")
     ] = "",
     ignore: Annotated[list[str] | None, typer.Option(help="Code or name of a check to leave out.")] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", help="Change one value of the recipe.")
-    ] = None,
+    changes: Changes = None,
     fail_on: Annotated[
         str, typer.Option(help="Exit with 1 from this severity on: error, warning, info, never.")
     ] = "never",

@@ -16,18 +16,16 @@ from typing import Annotated
 
 import typer
 
+from qdqtool.cli.signatures import Changes, RecipeName
+
 
 def insert(
     model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
     placement: Annotated[Path, typer.Option(help="placement.json, written by `qdqtool place`.")],
     calibration: Annotated[Path, typer.Option(help="calibration.json, written by `qdqtool calibrate`.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Q/DQ model to write.")],
-    recipe: Annotated[
-        str | None, typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file.")
-    ] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", help="Change one value of the recipe.")
-    ] = None,
+    recipe: RecipeName = None,
+    changes: Changes = None,
     types: Annotated[str | None, typer.Option(help="Type of the float rest: fp32, fp16 or bf16.")] = None,
     weights: Annotated[
         str | None, typer.Option(help="qdq: float weights behind Q and DQ; int8: DQ only.")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.targets import TARGET_HELP
+from qdqtool.cli.signatures import BuilderGpus, BuilderTarget, Changes, FittingRecipe, for_builder
 from qdqtool.core.wording import counted
 
 if TYPE_CHECKING:
@@ -27,16 +27,10 @@ if TYPE_CHECKING:
 
 def place(
     model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            "--recipe", "-r", help="Shipped recipe or .yaml file; default: the one that fits the model."
-        ),
-    ] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", help="Change one value of the recipe.")
-    ] = None,
-    target: Annotated[str | None, typer.Option(help=f"{TARGET_HELP} The recipe's without.")] = None,
+    recipe: FittingRecipe = None,
+    changes: Changes = None,
+    target: BuilderTarget = None,
+    sm: BuilderGpus = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write placement.json here.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print placement.json instead of the table.")] = False,
 ) -> None:
@@ -48,9 +42,7 @@ def place(
     from qdqtool.graph.preparation.prepare import prepare
     from qdqtool.placement.decide import decide
 
-    _, chosen = fitting_recipe(
-        recipe, model, [*(changes or []), *([f"place.target='{target}'"] if target else [])]
-    )
+    _, chosen = fitting_recipe(recipe, model, [*(changes or []), *for_builder(target, sm)])
     ready = prepare(load(model), chosen.preparing)
     placement = decide(ready.view, chosen.placing)
     for note in (*ready.notes, *placement.notes):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qdqtool.cli.signatures import BuilderGpus, BuilderTarget, Changes, FittingRecipe, for_builder
 from qdqtool.core.wording import counted
 
 if TYPE_CHECKING:
@@ -34,15 +35,10 @@ def quantize(
     ],
     samples: Annotated[str, typer.Option(help="Folder, .npz, .npy, .json, module:function, or random:16.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Q/DQ model to write.")],
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            "--recipe", "-r", help="Shipped recipe or .yaml file; default: the one that fits the model."
-        ),
-    ] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", help="Change one value of the recipe.")
-    ] = None,
+    recipe: FittingRecipe = None,
+    changes: Changes = None,
+    target: BuilderTarget = None,
+    sm: BuilderGpus = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the ranges as JSON.")] = False,
 ) -> None:
     """Turn a float model and samples into a Q/DQ model."""
@@ -65,7 +61,7 @@ def quantize(
 
         with TemporaryDirectory(prefix="qdqtool-model-") as folder:
             source = as_onnx(model, Path(folder), trust=is_trusted())
-            _, chosen = fitting_recipe(recipe, source, changes)
+            _, chosen = fitting_recipe(recipe, source, [*(changes or []), *for_builder(target, sm)])
             work = Quantization(source, chosen, samples)
             table = work.table(on_step)
             made = work.inserted(table, on_step)

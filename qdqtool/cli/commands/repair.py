@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qdqtool.cli.signatures import Changes, ComparingRecipe
 from qdqtool.cli.targets import TARGET_HELP
 from qdqtool.core.wording import counted
 
@@ -44,13 +45,8 @@ def repair(
         ),
     ] = "random:8",
     labels: Annotated[str | None, typer.Option(help="Class indices of the samples.")] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file: preprocessing and metrics."),
-    ] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", help="Change one value of the recipe.")
-    ] = None,
+    recipe: ComparingRecipe = None,
+    changes: Changes = None,
     to_float: Annotated[
         list[str] | None,
         typer.Option(

@@ -32,6 +32,7 @@ from typing import Annotated
 
 import typer
 
+from qdqtool.cli.signatures import FittingRecipe
 from qdqtool.cli.targets import TARGET_HELP
 
 _RANDOM = "random:16"
@@ -60,12 +61,7 @@ def run(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Run folder; default: runs/NAME of the model.")
     ] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            "--recipe", "-r", help="Shipped recipe or .yaml file; default: the one that fits the model."
-        ),
-    ] = None,
+    recipe: FittingRecipe = None,
     eval_samples: Annotated[str | None, typer.Option(help="Evaluation samples; default: --samples.")] = None,
     labels: Annotated[str | None, typer.Option(help="Class indices of the evaluation samples.")] = None,
     calibration_cache: Annotated[

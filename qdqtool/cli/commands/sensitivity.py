@@ -17,6 +17,8 @@ from typing import Annotated
 
 import typer
 
+from qdqtool.cli.signatures import BuilderGpus, BuilderTarget, FittingRecipe, for_builder
+
 
 def sensitivity(
     model: Annotated[Path, typer.Argument(help="Q/DQ model, or a float one to be quantized by the recipe.")],
@@ -27,15 +29,12 @@ def sensitivity(
         str | None, typer.Option(help="Samples to measure on; default: --samples.")
     ] = None,
     labels: Annotated[str | None, typer.Option(help="Class indices of the samples measured on.")] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            "--recipe", "-r", help="Shipped recipe or .yaml file; default: the one that fits the model."
-        ),
-    ] = None,
+    recipe: FittingRecipe = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change one value of the recipe: compare.limit=64.")
     ] = None,
+    target: BuilderTarget = None,
+    sm: BuilderGpus = None,
     top: Annotated[int, typer.Option(min=1, help="Nodes that are run exactly.")] = 10,
     quick: Annotated[int, typer.Option(min=1, help="Samples of the estimate.")] = 4,
     group: Annotated[
@@ -70,7 +69,7 @@ def sensitivity(
 
     request = SensitivityRequest(
         model=model,
-        recipe=fitting_recipe(recipe, model, changes, labels=labels)[1],
+        recipe=fitting_recipe(recipe, model, [*(changes or []), *for_builder(target, sm)], labels=labels)[1],
         samples=samples,
         eval_samples=eval_samples,
         labels=labels,

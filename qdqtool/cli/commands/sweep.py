@@ -36,6 +36,7 @@ from typing import Annotated
 
 import typer
 
+from qdqtool.cli.signatures import Changes
 from qdqtool.cli.targets import TARGET_HELP
 
 
@@ -51,9 +52,7 @@ def sweep(
     ] = None,
     eval_samples: Annotated[str | None, typer.Option(help="Evaluation samples; default: --samples.")] = None,
     labels: Annotated[str | None, typer.Option(help="Class indices of the evaluation samples.")] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", help="Change one value of the recipe.")
-    ] = None,
+    changes: Changes = None,
     builder: Annotated[str | None, typer.Option(help="Which builder: a backend's name.")] = None,
     target: Annotated[str | None, typer.Option(help=TARGET_HELP)] = None,
     sm: Annotated[
