@@ -53,7 +53,8 @@ def _reach(
     if options.types == "fp32" or not wants_samples(options):
         return None, ()
     if samples:
-        source = open_samples(samples, model.view.inputs, recipe.samples.preprocess)
+        kept = recipe.samples
+        source = open_samples(samples, model.view.inputs, kept.preprocess, on_nan=kept.nan)
         return reach_for(model, options, source), ()
     doubt = (
         "overflows were judged by the ranges of the cache, which may be clipped; --samples shows all of them"

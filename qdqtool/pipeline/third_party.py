@@ -155,6 +155,7 @@ def _samples(work: RunContext) -> Mapping[str, str]:
         inputs,
         work.recipe.samples.preprocess,
         labels=_labels(work),
+        on_nan=work.recipe.samples.nan,
     )
     return {"samples": opened.digest}
 
