@@ -1,13 +1,18 @@
 """Measures what more processors and more machines cost: processor seconds of collecting, and whether its bits stay the same.
 
-    python benchmarks/cluster.py [--quick] [--network NAME] [--samples N]
+    python benchmarks/cluster.py [--quick] [--network NAME] [--samples N] [--threads N ...]
 
 One process with 1, 2, 4 and 8 threads, each of which runs samples by itself (more threads than processors show what the
 division costs, not how fast it is), and a Dask cluster on this machine, a worker with one thread per processor. Processor seconds
 of this process and of the workers, user and system, the model opened here each time; the workers are up and have it open,
-which `cluster_start_s` holds. All in turns, medians over --repeat rounds.
+which `cluster_start_s` holds. All in turns, each round beginning with another one.
 
-The last line is one JSON object: `cluster_over_process` (goal 1.1), `threads_over_one` by number of threads, `identical`.
+The cluster is held against the process that keeps as many processors busy: processors share caches and the way to memory, so
+that two at work take more seconds each than one alone, whoever divides the work. Ratios are those of each round, of
+which the median, the lowest and the highest are told: one round says little on a machine that does something else.
+
+The last line is one JSON object: `cluster_over_process` (goal 1.1), `cluster_over_process_range`, `cluster_over_one_thread`,
+`threads_over_one` by number of threads, `identical`.
 """
 
 from __future__ import annotations
@@ -19,6 +24,8 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import dask
@@ -44,22 +51,24 @@ def main() -> int:
     parser.add_argument("--network", default="resnet50")
     parser.add_argument("--samples", type=int, default=256)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--threads", type=int, nargs="+", default=THREADS)
     options = parser.parse_args()
     if options.quick:
         options.network, options.repeat = "resnet_small", 1
     os.environ["PYTHONPATH"] = str(ROOT)  # the workers run this checkout too
     with tempfile.TemporaryDirectory(prefix="cluster-") as folder:
         model, data = write(options.network, Path(folder), options.samples)
-        found = _measured(CalibrationRequest(model=model, recipe=Recipe(), samples=str(data)), options.repeat)
+        request = CalibrationRequest(model=model, recipe=Recipe(), samples=str(data))
+        found = _measured(request, options.repeat, sorted({1, processors(), *options.threads}))
     for name, value in found.items():
         print(f"{name:<24}{value}")
     print(json.dumps(found, sort_keys=True))
     return 0
 
 
-def _measured(request: CalibrationRequest, repeat: int) -> dict[str, object]:
-    seconds: dict[str, list[float]] = {}
+def _measured(request: CalibrationRequest, repeat: int, threads: list[int]) -> dict[str, object]:
     results: list[Histograms] = []
+    rows: list[dict[str, float]] = []
     began = time.perf_counter()
     # As `--cluster local` sets its workers, but in plain text: those take no second client, for their key is in no file.
     with (
@@ -75,28 +84,39 @@ def _measured(request: CalibrationRequest, repeat: int) -> dict[str, object]:
     ):
         address = client.scheduler.address.replace("tcp://", "dask://")
         pids = list(client.run(os.getpid).values())
-        collect_on_cluster(Calibration(request), CollectOptions(), address, None)
+
+        def spread() -> Histograms:
+            return collect_on_cluster(Calibration(request), CollectOptions(), address, None)
+
+        def alone(count: int) -> Histograms:
+            job = Calibration(request)
+            collection = job.collection(CollectOptions(threads=count), resumable=False)
+            return collection.run(Span(total=len(job.samples)))
+
+        ways: dict[str, Callable[[], Histograms]] = {str(count): partial(alone, count) for count in threads}
+        ways["cluster"] = spread
+        spread()
         started = time.perf_counter() - began
-        for _ in range(repeat):
-            for threads in THREADS:
-                before = time.process_time()
-                job = Calibration(request)
-                collection = job.collection(CollectOptions(threads=threads), resumable=False)
-                results.append(collection.run(Span(total=len(job.samples))))
-                seconds.setdefault(f"{threads}", []).append(time.process_time() - before)
-            before = time.process_time() + sum(map(_processor_seconds, pids))
-            results.append(collect_on_cluster(Calibration(request), CollectOptions(), address, None))
-            after = time.process_time() + sum(map(_processor_seconds, pids))
-            seconds.setdefault("cluster", []).append(after - before)
-    middle = {name: statistics.median(values) for name, values in seconds.items()}
+        for number in range(repeat):
+            row = {}
+            for name in [*list(ways)[number % len(ways) :], *list(ways)[: number % len(ways)]]:
+                before = time.process_time() + sum(map(_processor_seconds, pids))
+                results.append(ways[name]())
+                row[name] = time.process_time() + sum(map(_processor_seconds, pids)) - before
+            rows.append(row)
+    shares = sorted(row["cluster"] / row[str(processors())] for row in rows)
+
+    def median(name: str, over: str | None = None) -> float:
+        return statistics.median(row[name] / (row[over] if over else 1) for row in rows)
+
     return {
-        "cluster_over_process": round(middle["cluster"] / middle["1"], 3),
+        "cluster_over_process": round(statistics.median(shares), 3),
+        "cluster_over_process_range": [round(shares[0], 3), round(shares[-1], 3)],
+        "cluster_over_one_thread": round(median("cluster", "1"), 3),
         "cluster_start_s": round(started, 2),
         "identical": all(one.tensors == results[0].tensors for one in results),
-        "processor_s": {name: round(value, 2) for name, value in middle.items()},
-        "threads_over_one": {
-            str(threads): round(middle[str(threads)] / middle["1"], 3) for threads in THREADS
-        },
+        "processor_s": {name: round(median(name), 2) for name in rows[0]},
+        "threads_over_one": {str(count): round(median(str(count), "1"), 3) for count in threads},
     }
 
 

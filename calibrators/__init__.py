@@ -77,7 +77,7 @@ def load(name: str) -> Calibrator:
 
 
 def __getattr__(name: str) -> Any:
-    """Public names, imported once they are used: `histogram` brings compiled loops, which take half a second."""
+    """Public names, imported once they are used, since NumPy comes with most of them."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"calibrators.{_PLACES[name]}"), name)

@@ -13,12 +13,18 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrators.compiled import compiled
+from calibrators.compiled import compiled_beyond
 from calibrators.grid import Grid
 from calibrators.histogram import Histogram
 
 _NO_RANGE: Final = 1e-6
 """Bin widths; stands for a range of 0."""
+_STEPS: Final = 96
+"""Thresholds of the first grid below the maximum."""
+_RATIO: Final = 256.0 ** (1.0 / _STEPS)
+"""Of two neighbours in the first grid of thresholds, whose last is 1/256 of the maximum."""
+_FINER: Final = 8
+"""Thresholds on each side of the best one in the finer grids."""
 
 
 def noise_of(histogram: Histogram, grid: Grid) -> Callable[[float], float]:
@@ -47,7 +53,40 @@ def running_moments(histogram: Histogram) -> NDArray[np.float64]:
     return moments
 
 
-@compiled
+def _squared_errors(
+    moments: NDArray[np.float64], amax: NDArray[np.float64], magnitudes: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """`squared_error` for several thresholds, (n,), in NumPy: the same operations in the same order, level by level."""
+    size, last = moments.shape[1] - 1, magnitudes.size - 1
+    step = (amax / magnitudes[last])[:, None]
+    edges = (magnitudes + np.append(magnitudes[1:], magnitudes[last])) / 2 * step
+    beyond = edges >= size
+    beyond[:, last] = True
+    index = np.where(beyond, 0, edges).astype(np.intp)
+    whole = index.astype(np.float64)
+    squares = edges * edges
+    density = moments[0, index + 1] - moments[0, index]
+    parts = (edges - whole, squares - whole * whole, squares * edges - whole * whole * whole)
+    below = []
+    for power, part in enumerate(parts):
+        share = density * part
+        if power:
+            share /= power + 1
+        found = np.where(beyond, moments[power, size], moments[power, index] + share)
+        below.append(np.diff(found, axis=1, prepend=0.0))
+    value = magnitudes * step
+    errors = below[2] - 2 * value * below[1] + value * value * below[0]
+    # Nothing is left behind the first edge that lies beyond all bins.
+    errors[np.cumsum(beyond, axis=1) - beyond > 0] = 0.0
+    summed: NDArray[np.float64] = np.maximum(np.cumsum(errors, axis=1)[:, last], 0.0)
+    return summed
+
+
+def _squared_error_once(moments: NDArray[np.float64], amax: Any, magnitudes: NDArray[np.float64]) -> Any:
+    return _squared_errors(moments, np.array([amax], np.float64), magnitudes)[0]
+
+
+@compiled_beyond(_squared_error_once)
 def squared_error(moments: NDArray[np.float64], amax: Any, magnitudes: NDArray[np.float64]) -> Any:
     """Sum of squared errors in squared bin widths; `amax`, which becomes the last of `magnitudes`, in bin widths."""
     size = moments.shape[1] - 1
@@ -77,27 +116,44 @@ def squared_error(moments: NDArray[np.float64], amax: Any, magnitudes: NDArray[n
     return max(error, 0.0)
 
 
-@compiled
+def _quietest_few(moments: NDArray[np.float64], highest: Any, magnitudes: NDArray[np.float64]) -> Any:
+    """`quietest` in NumPy; of equal thresholds the first wins in both."""
+    tried = [float(highest)]
+    for _ in range(_STEPS):
+        tried.append(tried[-1] / _RATIO)
+    errors = _squared_errors(moments, np.array(tried), magnitudes)
+    best, least = tried[int(errors.argmin())], errors.min()
+    span = math.log(_RATIO)
+    for _ in range(3):
+        tried = [min(best * math.exp(span * step / _FINER), highest) for step in range(-_FINER, _FINER + 1)]
+        errors = _squared_errors(moments, np.array(tried), magnitudes)
+        if errors.min() < least:
+            best, least = tried[int(errors.argmin())], errors.min()
+        span /= _FINER
+    return best
+
+
+@compiled_beyond(_quietest_few)
 def quietest(moments: NDArray[np.float64], highest: Any, magnitudes: NDArray[np.float64]) -> Any:
     """The threshold up to `highest` with the smallest squared error; both in bin widths.
 
     A geometric grid down to 1/256 of the maximum, then three ever finer ones around the best point.
     """
-    best, ratio = highest, 256.0 ** (1.0 / 96)
+    best = highest
     least = squared_error(moments, highest, magnitudes)
     candidate = highest
-    for _ in range(96):
-        candidate /= ratio
+    for _ in range(_STEPS):
+        candidate /= _RATIO
         error = squared_error(moments, candidate, magnitudes)
         if error < least:
             best, least = candidate, error
-    span = math.log(ratio)
+    span = math.log(_RATIO)
     for _ in range(3):
         centre = best
-        for step in range(-8, 9):
-            candidate = min(centre * math.exp(span * step / 8), highest)
+        for step in range(-_FINER, _FINER + 1):
+            candidate = min(centre * math.exp(span * step / _FINER), highest)
             error = squared_error(moments, candidate, magnitudes)
             if error < least:
                 best, least = candidate, error
-        span /= 8
+        span /= _FINER
     return best
