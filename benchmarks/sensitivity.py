@@ -69,7 +69,7 @@ def _measured(network: str, count: int, repeat: int, folder: Path) -> dict[str, 
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.graph.onnx_io.save import save
     from qdqtool.pipeline import recipes
-    from qdqtool.pipeline.quantization import Quantization
+    from qdqtool.pipeline.quantization import QuantizationJob
     from qdqtool.pipeline.staged import StagedRunner
     from qdqtool.trt.ops import PRODUCTS
 
@@ -77,7 +77,7 @@ def _measured(network: str, count: int, repeat: int, folder: Path) -> dict[str, 
     model, data = write(network, folder, count)
     quantized = folder / f"{network}.qdq.onnx"
     recipe = recipes.load("conv-int8", ["calibrate.method=max", "calibrate.bias=keep"])
-    work = Quantization(model, recipe, str(data))
+    work = QuantizationJob(model, recipe, str(data))
     save(work.inserted(work.table(lambda *_: None)), quantized)
     feeds = [
         dict(sample.feeds)

@@ -14,7 +14,7 @@ class DeviceBuffers:
     """One piece of GPU memory per input, used again for every batch."""
 
     def __init__(self) -> None:
-        self._pieces: dict[str, _Piece] = {}
+        self._pieces: dict[str, _DevicePiece] = {}
 
     def upload(self, name: str, array: NDArray[Any]) -> int:
         """The address at which the device finds the values of `array`, which must be C-contiguous.
@@ -26,7 +26,7 @@ class DeviceBuffers:
         if piece is None or piece.size < array.nbytes:
             if piece is not None:
                 self._pieces.pop(name).free()
-            piece = self._pieces[name] = _Piece(array.nbytes)
+            piece = self._pieces[name] = _DevicePiece(array.nbytes)
         piece.copy(array)
         return piece.address
 
@@ -40,7 +40,7 @@ class DeviceBuffers:
             self._pieces.popitem()[1].free()
 
 
-class _Piece:
+class _DevicePiece:
     def __init__(self, size: int) -> None:
         self._cuda = _cuda()
         self.size = size

@@ -21,7 +21,7 @@ from itertools import combinations, islice
 
 from qdqtool.accuracy.metric import Floats, energy
 from qdqtool.accuracy.pairing import Pair, comparable, feeds_for, pair_outputs
-from qdqtool.core.comparison import Cause, Explanation
+from qdqtool.core.comparison import MismatchCause, MismatchExplanation
 from qdqtool.core.protocols import Runner, Sample, SampleSource
 
 _SLACK = 1.6
@@ -49,7 +49,7 @@ class Emulations:
 
 def explain(
     candidate: Runner, emulations: Emulations, samples: SampleSource, limit: int | None = None
-) -> tuple[Explanation, ...]:
+) -> tuple[MismatchExplanation, ...]:
     """Why each output of `candidate` differs from the Q/DQ model's, over at most `limit` samples.
 
     Raises:
@@ -116,7 +116,7 @@ class _Ledger:
         return 10 * math.log10(self.signal / noise) if noise and self.signal else None
 
 
-def _verdict(output: str, ledger: _Ledger, emulations: Emulations) -> Explanation:
+def _verdict(output: str, ledger: _Ledger, emulations: Emulations) -> MismatchExplanation:
     graph = next(iter(emulations.graph))
     family = tuple(emulations.graph)
     if ledger.loneliness(family) < _FLIP * ledger.signal:
@@ -125,12 +125,12 @@ def _verdict(output: str, ledger: _Ledger, emulations: Emulations) -> Explanatio
     nearest = min(names, key=lambda name: ledger.apart(_CANDIDATE, name))
     distance = ledger.apart(_CANDIDATE, graph)
     if not distance:
-        cause = Cause.SAME
+        cause = MismatchCause.SAME
     elif _fits(ledger, family):
-        cause = Cause.ROUNDING
+        cause = MismatchCause.ROUNDING
     else:
-        cause = Cause.FUSION if _fits(ledger, tuple(emulations.fused)) else Cause.UNEXPLAINED
-    return Explanation(
+        cause = MismatchCause.FUSION if _fits(ledger, tuple(emulations.fused)) else MismatchCause.UNEXPLAINED
+    return MismatchExplanation(
         output=output,
         cause=cause,
         sqnr_db=ledger.decibel(distance),

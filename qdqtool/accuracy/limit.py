@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from qdqtool.accuracy.trials import OnRun, Outcome, TrialRunner
+from qdqtool.accuracy.trials import OnRun, SubsetOutcome, TrialRunner
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.sensitivity import FloatSet
 from qdqtool.errors import UsageError
@@ -47,7 +47,7 @@ class Limit:
         )
         return quiet and right
 
-    def check(self, whole: Outcome) -> None:
+    def check(self, whole: SubsetOutcome) -> None:
         """Make sure that what is limited is known.
 
         Raises:
@@ -77,7 +77,7 @@ class Units:
         gone = set(kept)
         return frozenset(self.nodes(name for name in self.members if name not in gone))
 
-    def float_set(self, kept: Sequence[str], outcome: Outcome) -> FloatSet:
+    def float_set(self, kept: Sequence[str], outcome: SubsetOutcome) -> FloatSet:
         """What keeping these units float gave."""
         return FloatSet(
             kept=self.nodes(kept),
@@ -199,7 +199,7 @@ class FloatSearch:
     def _checked(self, kept: Sequence[str]) -> FloatSet:
         return self._units.float_set(kept, self._outcome(kept))
 
-    def _outcome(self, kept: Sequence[str]) -> Outcome:
+    def _outcome(self, kept: Sequence[str]) -> SubsetOutcome:
         return self._trials[1].run({"it": self._units.without(kept)}, self._checking, None, self._on_run)[
             "it"
         ]

@@ -17,7 +17,7 @@ from qdqtool.io.files import make_folder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shown:
+class SampleRun:
     """What one run on one sample showed.
 
     Attributes:
@@ -34,29 +34,29 @@ class Shown:
 class RunStore(Protocol):
     """What is known of a sample, by a key that only one set of nodes has."""
 
-    def read(self, sample: int) -> dict[str, Shown]:
+    def read(self, sample: int) -> dict[str, SampleRun]:
         """What earlier runs on this sample showed."""
 
-    def write(self, sample: int, shown: Mapping[str, Shown]) -> None:
+    def write(self, sample: int, shown: Mapping[str, SampleRun]) -> None:
         """Remember runs on this sample."""
 
 
-class Memory:
+class RunMemory:
     """Remembers as long as the process lives."""
 
     def __init__(self) -> None:
-        self._shown: dict[int, dict[str, Shown]] = defaultdict(dict)
+        self._shown: dict[int, dict[str, SampleRun]] = defaultdict(dict)
 
-    def read(self, sample: int) -> dict[str, Shown]:
+    def read(self, sample: int) -> dict[str, SampleRun]:
         """What earlier runs on this sample showed."""
         return dict(self._shown[sample])
 
-    def write(self, sample: int, shown: Mapping[str, Shown]) -> None:
+    def write(self, sample: int, shown: Mapping[str, SampleRun]) -> None:
         """Remember runs on this sample."""
         self._shown[sample].update(shown)
 
 
-class Journal:
+class RunJournal:
     """Remembers in a file of one line per sample and batch of runs; a line that was cut off is left out.
 
     The first line holds `key`, a digest of everything the runs depend on; under another key the file starts anew.
@@ -64,7 +64,7 @@ class Journal:
 
     def __init__(self, path: Path, key: str) -> None:
         self._path = path
-        self._memory = Memory()
+        self._memory = RunMemory()
         first, *rest = self._lines() or [None]
         if first != {"key": key}:
             self._replace({"key": key})
@@ -72,11 +72,11 @@ class Journal:
         for line in rest:
             self._remember(line)
 
-    def read(self, sample: int) -> dict[str, Shown]:
+    def read(self, sample: int) -> dict[str, SampleRun]:
         """What earlier runs on this sample showed."""
         return self._memory.read(sample)
 
-    def write(self, sample: int, shown: Mapping[str, Shown]) -> None:
+    def write(self, sample: int, shown: Mapping[str, SampleRun]) -> None:
         """Remember runs on this sample, on disk before it returns.
 
         Raises:
@@ -126,9 +126,9 @@ def _parsed(line: str) -> object:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Line:
+class _StoredLine:
     sample: int
-    runs: dict[str, Shown]
+    runs: dict[str, SampleRun]
 
 
-_LINE = TypeAdapter(_Line)
+_LINE = TypeAdapter(_StoredLine)

@@ -17,7 +17,7 @@ from glob import escape
 
 from qdqtool.accuracy.gains import gained
 from qdqtool.accuracy.limit import FloatSearch, Limit, Units
-from qdqtool.accuracy.trials import OnRun, Outcome, TrialRunner
+from qdqtool.accuracy.trials import OnRun, SubsetOutcome, TrialRunner
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.sensitivity import Cure, FloatSet, NodeSensitivity, Sensitivity
 from qdqtool.core.wording import counted
@@ -130,13 +130,13 @@ def _ends_float(nodes: Sequence[str], units: Units, options: SensitivityOptions)
     return {_ENDS: [name for name, members in units.members.items() if not ends.intersection(members)]}
 
 
-def _ends_cure(nodes: Sequence[str], units: Units, exact: Mapping[str, Outcome]) -> tuple[Cure, ...]:
+def _ends_cure(nodes: Sequence[str], units: Units, exact: Mapping[str, SubsetOutcome]) -> tuple[Cure, ...]:
     found = exact.get(_ENDS)
     ends = _ends(nodes, units)
     return () if found is None else (_float_cure("first and last layer float", ends, exact[_WHOLE], found),)
 
 
-def _float_cure(what: str, nodes: Sequence[str], whole: Outcome, without: Outcome) -> Cure:
+def _float_cure(what: str, nodes: Sequence[str], whole: SubsetOutcome, without: SubsetOutcome) -> Cure:
     setting = f"place.exclude={json.dumps([escape(name) for name in nodes])}"
     return gained(what, (setting,), whole.shares, without.shares)
 
@@ -159,7 +159,7 @@ class _Study:
     units: Units
     on_run: OnRun | None
 
-    def run(self, subsets: Mapping[str, Iterable[str]], limit: int | None = None) -> dict[str, Outcome]:
+    def run(self, subsets: Mapping[str, Iterable[str]], limit: int | None = None) -> dict[str, SubsetOutcome]:
         """The outcome of quantizing only these units, over the first `limit` samples."""
         nodes = {name: frozenset(self.units.nodes(units)) for name, units in subsets.items()}
         return self.bench.run(nodes, self.samples, limit, self.on_run)
@@ -173,7 +173,7 @@ class _Study:
         outcomes = self.run(rest).values()
         return tuple(self.float_set(names, outcome) for names, outcome in zip(kept, outcomes, strict=True))
 
-    def float_set(self, names: Sequence[str], outcome: Outcome) -> FloatSet:
+    def float_set(self, names: Sequence[str], outcome: SubsetOutcome) -> FloatSet:
         """What keeping these units float gave."""
         return replace(self.units.float_set(names, outcome), total_nodes=len(self.subject.compute))
 
@@ -199,8 +199,8 @@ def _units(nodes: Sequence[str], groups: Sequence[str]) -> dict[str, tuple[str, 
 
 def _row(
     name: str,
-    estimate: Mapping[str, Outcome],
-    exact: Mapping[str, Outcome],
+    estimate: Mapping[str, SubsetOutcome],
+    exact: Mapping[str, SubsetOutcome],
     study: _Study,
     options: SensitivityOptions,
 ) -> NodeSensitivity:
@@ -229,7 +229,7 @@ def _row(
     )
 
 
-def _off(estimate: Mapping[str, Outcome], exact: Mapping[str, Outcome]) -> list[float]:
+def _off(estimate: Mapping[str, SubsetOutcome], exact: Mapping[str, SubsetOutcome]) -> list[float]:
     """By how many dB estimates were off, where both were measured."""
     return [
         abs(known.decibel - guess.decibel)
@@ -238,7 +238,7 @@ def _off(estimate: Mapping[str, Outcome], exact: Mapping[str, Outcome]) -> list[
     ]
 
 
-def _estimated_between(guess: Outcome, off: Sequence[float]) -> tuple[float, float] | None:
+def _estimated_between(guess: SubsetOutcome, off: Sequence[float]) -> tuple[float, float] | None:
     """Where the level of an estimate lies: its interval over samples, and as far off as others were found to be.
 
     Few samples that are alike say little about the others; nodes of the same network that were run on all of them say
@@ -254,8 +254,8 @@ def _estimated_between(guess: Outcome, off: Sequence[float]) -> tuple[float, flo
 
 def _notes(
     names: Sequence[str],
-    estimate: Mapping[str, Outcome],
-    exact: Mapping[str, Outcome],
+    estimate: Mapping[str, SubsetOutcome],
+    exact: Mapping[str, SubsetOutcome],
     options: SensitivityOptions,
 ) -> tuple[str, ...]:
     total = sum(estimate[_alone(name)].noise for name in names)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from qdqtool.accuracy.intervals import Interval, skewed_mean_interval
 from qdqtool.accuracy.metric import METRICS, Hit, energy
 from qdqtool.accuracy.pairing import Fed, Pair, comparable, feeds_for
-from qdqtool.accuracy.run_store import Memory, RunStore, Shown
+from qdqtool.accuracy.run_store import RunMemory, RunStore, SampleRun
 from qdqtool.accuracy.scores import class_scores
 from qdqtool.accuracy.task import HitCount, check_label, first_row
 from qdqtool.core.comparison import TaskAccuracy
@@ -36,7 +36,7 @@ _TASKS = {"classify": "top1", "agreement": "agreement"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class SubsetOutcome:
     """What one subset did over all samples.
 
     Attributes:
@@ -96,7 +96,7 @@ class TrialRunner:
         self._runner = runner
         self._scored = options.output or runner.outputs[0]
         self._task = _TASKS.get(options.task)
-        self._store: RunStore = store if store is not None else Memory()
+        self._store: RunStore = store if store is not None else RunMemory()
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ class TrialRunner:
 
     def run(
         self, subsets: Subsets, samples: SampleSource, limit: int | None = None, on_run: OnRun | None = None
-    ) -> dict[str, Outcome]:
+    ) -> dict[str, SubsetOutcome]:
         """What every subset does over the first `limit` samples; of equal subsets one is run.
 
         `on_run` is called with the number of runs done and of all runs.
@@ -113,7 +113,7 @@ class TrialRunner:
         total = len(samples) if limit is None else min(limit, len(samples))
         keys = {name: _key(subset) for name, subset in subsets.items()}
         wanted = {keys[name]: subset for name, subset in subsets.items()}
-        shown: dict[str, list[Shown]] = {name: [] for name in subsets}
+        shown: dict[str, list[SampleRun]] = {name: [] for name in subsets}
         done = 0
         for group in self._groups(islice(iter(samples), total)):
             known = {number: self._store.read(number) for number, _ in group}
@@ -150,14 +150,14 @@ class TrialRunner:
 
     def _show(
         self, samples: Sequence[tuple[int, Sample]], subsets: Subsets
-    ) -> Iterator[tuple[str, list[Shown]]]:
+    ) -> Iterator[tuple[str, list[SampleRun]]]:
         """Run the float model once and every subset once; what was seen is kept every few seconds."""
         if not subsets:
             return
         feeds = [feeds_for(self._runner, sample) for _, sample in samples]
         runs = self._runner.run(feeds, {_FLOAT: frozenset(), **subsets})
         _, plain = next(runs)
-        waiting: dict[str, list[Shown]] = {}
+        waiting: dict[str, list[SampleRun]] = {}
         since = time.monotonic()
         for key, found in runs:
             waiting[key] = [
@@ -170,20 +170,20 @@ class TrialRunner:
                 waiting, since = {}, time.monotonic()
         self._write(samples, waiting)
 
-    def _write(self, samples: Sequence[tuple[int, Sample]], shown: Mapping[str, Sequence[Shown]]) -> None:
+    def _write(self, samples: Sequence[tuple[int, Sample]], shown: Mapping[str, Sequence[SampleRun]]) -> None:
         for place, (number, _) in enumerate(samples):
             self._store.write(number, {key: entries[place] for key, entries in shown.items()})
 
     def _compare(
         self, sample: Sample, plain: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]]
-    ) -> Shown:
+    ) -> SampleRun:
         noise, signal = [], []
         for name in self._runner.outputs:
             left, right = comparable(plain[name], outputs[name], Pair(reference=name, candidate=name), sample)
             noise.append(energy(right - left))
             signal.append(energy(left))
         hits = self._hits(sample, plain[self._scored], outputs[self._scored])
-        return Shown(noise=tuple(noise), signal=tuple(signal), hits=hits)
+        return SampleRun(noise=tuple(noise), signal=tuple(signal), hits=hits)
 
     def _hits(self, sample: Sample, plain: NDArray[Any], output: NDArray[Any]) -> tuple[float, float] | None:
         if self._task is None:
@@ -200,7 +200,7 @@ class TrialRunner:
             return None
         return metric.hit(left, truth), metric.hit(right, truth)
 
-    def _outcome(self, entries: Sequence[Shown]) -> Outcome:
+    def _outcome(self, entries: Sequence[SampleRun]) -> SubsetOutcome:
         noise = np.array([entry.noise for entry in entries], np.float64)
         signal = np.sum([entry.signal for entry in entries], axis=0)
         known = signal > 0
@@ -210,7 +210,7 @@ class TrialRunner:
         for entry in entries:
             if count is not None and entry.hits is not None:
                 count.record(*entry.hits)
-        return Outcome(
+        return SubsetOutcome(
             noise=float(shares.sum()),
             task=None if count is None else count.result(),
             interval=skewed_mean_interval(shares * len(shares)),

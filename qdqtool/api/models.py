@@ -35,7 +35,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.io.files import path_of
 from qdqtool.pipeline.conversion import convert_file
-from qdqtool.pipeline.quantization import Quantization
+from qdqtool.pipeline.quantization import QuantizationJob
 from qdqtool.pipeline.repair import RepairRequest, repair_file
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint as lint_model
@@ -95,7 +95,7 @@ def calibrate(
     """
     with model_files(model) as (path,), showing(progress) as shown:
         chosen = fitting_recipe(recipe, settings, path, trust=trust)
-        work = Quantization(path, chosen, samples_of(samples), _placement_of(placement))
+        work = QuantizationJob(path, chosen, samples_of(samples), _placement_of(placement))
         return work.table(shown.show)
 
 
@@ -128,7 +128,7 @@ def quantize(
     """
     with model_files(model) as (path,), showing(progress) as shown:
         chosen = fitting_recipe(recipe, settings, path, trust=trust)
-        work = Quantization(path, chosen, samples_of(samples))
+        work = QuantizationJob(path, chosen, samples_of(samples))
         table = work.table(shown.show)
         return _quantized(work, table, work.inserted(table, shown.show), out, path)
 
@@ -162,7 +162,7 @@ def insert(
     table = calibration if isinstance(calibration, CalibrationTable) else None
     with model_files(model) as (path,):
         chosen = fitting_recipe(recipe, settings, path, trust=trust)
-        work = Quantization(path, chosen, placement=_placement_of(placement))
+        work = QuantizationJob(path, chosen, placement=_placement_of(placement))
         table = table or CALIBRATION.read(path_of(calibration, "calibration", "what `calibrate` returned"))
         return _quantized(work, table, work.inserted(table), out, path)
 
@@ -176,7 +176,7 @@ def _placement_of(placement: Placement | AnyPath | None) -> Placement | Path | N
 
 
 def _quantized(
-    work: Quantization, table: CalibrationTable, made: Model, out: AnyPath | None, original: Path
+    work: QuantizationJob, table: CalibrationTable, made: Model, out: AnyPath | None, original: Path
 ) -> Quantized:
     result = Quantized(model=whole(made.proto), notes=made.notes, placement=work.placement, calibration=table)
     _save_elsewhere(result, out, original)

@@ -35,7 +35,7 @@ from qdqtool.core.sweep import Sweep
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.io.files import path_of
 from qdqtool.pipeline import limit
-from qdqtool.pipeline.comparing import Match, compare_match
+from qdqtool.pipeline.comparing import ComparedSides, compare_match
 from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.sensitivity import SensitivityRequest, study
 from qdqtool.pipeline.third_party import course_of
@@ -147,7 +147,7 @@ def compare(
             fspath(given) if is_spec and isinstance(given, (str, PathLike)) else str(path)
             for given, path, is_spec in zip((reference, candidate), paths, stored, strict=True)
         ]
-        match = Match(
+        match = ComparedSides(
             reference=sides[0],
             candidate=sides[1],
             samples=samples_of(samples) or None,

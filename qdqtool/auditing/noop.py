@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer, Role, computed_in, is_computing
-from qdqtool.core.noop import Evidence, NoOpReport, NoOpVerdict, Vote
+from qdqtool.core.noop import NoOpReport, NoOpVerdict, Observation, Vote
 from qdqtool.core.wording import computing_in, counted
 
 _SAME = 0.02
@@ -57,7 +57,7 @@ def really_int8(
 
 
 def _verdict(
-    compute: int, int8: int, unknown: int, signs: tuple[Evidence, ...], others: Mapping[str, int]
+    compute: int, int8: int, unknown: int, signs: tuple[Observation, ...], others: Mapping[str, int]
 ) -> NoOpVerdict:
     if int8:
         return NoOpVerdict.INT8 if int8 == compute else NoOpVerdict.PARTLY
@@ -72,20 +72,20 @@ def _verdict(
 
 def _own(
     computing: list[EngineLayer], int8: int, unknown: int, others: Mapping[str, int]
-) -> Iterator[Evidence]:
+) -> Iterator[Observation]:
     if not computing:
-        yield Evidence(text="the layer information shows no compute kernel", points=Vote.NOTHING)
+        yield Observation(text="the layer information shows no compute kernel", points=Vote.NOTHING)
         return
     points = Vote.INT8 if int8 else Vote.NOTHING if unknown or others else Vote.NO_OP
     rest = "".join(f", {count} {computing_in(name)}" for name, count in others.items())
     rest += f", {unknown} of unknown type" if unknown else ""
-    yield Evidence(
+    yield Observation(
         text=f"{int8} of {counted(len(computing), 'compute kernel multiplies', 'compute kernels multiply')} in INT8{rest}",
         points=points,
     )
 
 
-def _against(engine: Engine, reference: Engine) -> Iterator[Evidence]:
+def _against(engine: Engine, reference: Engine) -> Iterator[Observation]:
     """Signs from the layers of both engines; where the other is no build in the same float type they prove nothing."""
     told = [_sizes("activation bytes of all kernels", _bytes(engine), _bytes(reference))]
     ours, theirs = _tactics(engine), _tactics(reference)
@@ -93,11 +93,13 @@ def _against(engine: Engine, reference: Engine) -> Iterator[Evidence]:
         shared = sum((ours & theirs).values()) / max(sum(ours.values()), 1)
         points = Vote.NO_OP if shared == 1 else Vote.INT8 if shared < 0.5 else Vote.NOTHING
         told.append(
-            Evidence(text=f"{shared:.0%} of the compute kernels are those of the float engine", points=points)
+            Observation(
+                text=f"{shared:.0%} of the compute kernels are those of the float engine", points=points
+            )
         )
     unlike = _unlike(engine, reference)
     if unlike:
-        yield Evidence(text=unlike, points=Vote.NOTHING)
+        yield Observation(text=unlike, points=Vote.NOTHING)
     for sign in told:
         yield replace(sign, points=Vote.NOTHING) if unlike else sign
 
@@ -124,31 +126,31 @@ def _halves(engine: Engine) -> bool:
     return any(dtype in {DType.FLOAT16, DType.BFLOAT16} for dtype in tensors)
 
 
-def _besides(known: ExtraEvidence) -> Iterator[Evidence]:
+def _besides(known: ExtraEvidence) -> Iterator[Observation]:
     if known.plan_bytes is not None:
         yield _sizes("bytes of the plan file", *known.plan_bytes)
     if known.ms is not None:
         ours, theirs = known.ms
         close = abs(ours - theirs) <= _SAME * theirs
         points = Vote.NO_OP if close else Vote.NOTHING
-        yield Evidence(text=f"{ours:.4f} ms against {theirs:.4f} ms of the float engine", points=points)
+        yield Observation(text=f"{ours:.4f} ms against {theirs:.4f} ms of the float engine", points=points)
     if known.outputs_equal is not None:
         # That a model rounds says nothing of what an engine makes of it; that it does not round does.
         differ = Vote.INT8 if known.outputs_of == "engine" else Vote.NOTHING
-        yield Evidence(
+        yield Observation(
             text=f"outputs {'equal' if known.outputs_equal else 'differ from'} those of the float {known.outputs_of}"
             f"{', to the last bit' if known.outputs_equal else ''}",
             points=Vote.NO_OP if known.outputs_equal else differ,
         )
 
 
-def _sizes(what: str, ours: int | None, theirs: int | None) -> Evidence:
+def _sizes(what: str, ours: int | None, theirs: int | None) -> Observation:
     if ours is None or not theirs:
-        return Evidence(text=f"{what}: not known", points=Vote.NOTHING)
+        return Observation(text=f"{what}: not known", points=Vote.NOTHING)
     text = f"{what}: {ours:,} against {theirs:,} of the float engine"
     if abs(ours - theirs) <= _SAME * theirs:
-        return Evidence(text=text, points=Vote.NO_OP)
-    return Evidence(text=text, points=Vote.INT8 if ours < theirs else Vote.NOTHING)
+        return Observation(text=text, points=Vote.NO_OP)
+    return Observation(text=text, points=Vote.INT8 if ours < theirs else Vote.NOTHING)
 
 
 def _tactics(engine: Engine) -> Counter[str]:

@@ -22,7 +22,7 @@ MODULES = {"TensorRT": "tensorrt", "TensorRT for RTX": "tensorrt_rtx"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class EnginePlan:
     """What an engine file says of itself.
 
     Attributes:
@@ -36,7 +36,7 @@ class Plan:
     release: Release
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: Path) -> EnginePlan:
     """What the engine at `path` says of itself.
 
     Raises:
@@ -63,4 +63,4 @@ def read_plan(path: Path) -> Plan:
             fix="build or copy it again",
             where=str(path),
         )
-    return Plan(path=path, maker=maker, release=tuple(head[24:28]))
+    return EnginePlan(path=path, maker=maker, release=tuple(head[24:28]))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.buildlog.reader import Progress, Reader, Watch
+from qdqtool.buildlog.reader import LogReader, ReadingProgress, Watch
 from qdqtool.buildlog.run import SHOWN, Run
 from qdqtool.core.buildlog import BuildLog, LogRun, RunDigest
 from qdqtool.io.text import Source, TextSource
 
 __all__ = [
-    "Progress",
+    "ReadingProgress",
     "Run",
     "Source",
     "TextSource",
@@ -49,7 +49,7 @@ def runs(source: TextSource, watch: Watch | None = None) -> Iterator[LogRun]:
     Raises:
         InputFileError: the file cannot be opened or read.
     """
-    return (run.value() for run in Reader(source, watch, whole=True).runs())
+    return (run.value() for run in LogReader(source, watch, whole=True).runs())
 
 
 def open_runs(source: TextSource, watch: Watch | None = None) -> Iterator[Run]:
@@ -58,7 +58,7 @@ def open_runs(source: TextSource, watch: Watch | None = None) -> Iterator[Run]:
     Raises:
         InputFileError: the file cannot be opened or read.
     """
-    return Reader(source, watch, whole=True).runs()
+    return LogReader(source, watch, whole=True).runs()
 
 
 def digests(source: TextSource, watch: Watch | None = None, *, shown: int = SHOWN) -> Iterator[RunDigest]:
@@ -72,4 +72,4 @@ def digests(source: TextSource, watch: Watch | None = None, *, shown: int = SHOW
     Raises:
         InputFileError: the file cannot be opened or read.
     """
-    return (run.digest(shown) for run in Reader(source, watch).runs())
+    return (run.digest(shown) for run in LogReader(source, watch).runs())

@@ -9,7 +9,7 @@ from qdqtool.io.text import TextSource
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class LogBlock:
     """Clean lines of a log.
 
     Attributes:
@@ -25,7 +25,7 @@ def blocks_of(
     source: TextSource,
     first_line: int = 1,
     through: Callable[[Iterator[bytes]], Iterator[bytes]] | None = None,
-) -> Iterator[Block]:
+) -> Iterator[LogBlock]:
     """The blocks of a source, whose first line has this number; `through` makes its lines.
 
     A line in which carriage returns overwrite each other (progress bars) becomes one line per text that the terminal
@@ -34,10 +34,10 @@ def blocks_of(
     line = first_line
     for data in source.blocks(through):
         first, line = line, line + data.count(b"\n")
-        yield Block(data, range(first, line)) if b"\r" not in data else _in_pieces(data, first)
+        yield LogBlock(data, range(first, line)) if b"\r" not in data else _in_pieces(data, first)
 
 
-def _in_pieces(data: bytes, first: int) -> Block:
+def _in_pieces(data: bytes, first: int) -> LogBlock:
     pieces: list[bytes] = []
     numbers: list[int] = []
     for number, line in enumerate(data.split(b"\n")[:-1], first):
@@ -45,4 +45,4 @@ def _in_pieces(data: bytes, first: int) -> Block:
         shown = [piece for piece in line.split(b"\r") if piece.strip()] or [b""]
         pieces += shown
         numbers += [number] * len(shown)
-    return Block(b"\n".join(pieces) + b"\n", numbers)
+    return LogBlock(b"\n".join(pieces) + b"\n", numbers)

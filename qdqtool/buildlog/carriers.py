@@ -23,7 +23,7 @@ from datetime import datetime, timezone
 from functools import lru_cache
 from itertools import islice
 
-from qdqtool.buildlog.blocks import Block
+from qdqtool.buildlog.blocks import LogBlock
 from qdqtool.buildlog.grammar import grammar
 from qdqtool.buildlog.members import Document, json_of, message_member, records_of
 from qdqtool.buildlog.order import Order
@@ -143,7 +143,7 @@ _FRONT_ENDS = (
 
 
 @dataclass(slots=True)
-class _Line:
+class _CarriedLine:
     """A line while its layers are taken off."""
 
     text: str
@@ -154,7 +154,7 @@ class _Line:
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class _CarrierForm:
     """One form of a layer: how its lines begin, what the groups of that are (times, severities), how it is shown."""
 
     pattern: re.Pattern[str]
@@ -171,7 +171,7 @@ class Carrier:
     """
 
     def __init__(self) -> None:
-        self._layers: list[Callable[[_Line], bool]] = []
+        self._layers: list[Callable[[_CarriedLine], bool]] = []
         self._words: list[str] = []
         self._ranked = False
         self._blocks = 0
@@ -194,19 +194,21 @@ class Carrier:
         """The text of a log, the oldest line first; of a JSON document, its records as lines."""
         return self._order.oldest_first(self._document.lines(pieces))
 
-    def decode(self, block: Block) -> Iterator[tuple[str, Block]]:
+    def decode(self, block: LogBlock) -> Iterator[tuple[str, LogBlock]]:
         """The block without its carrier, lines of several processes apart: what each is called, and its lines."""
         if self._strange(block):
             self._learn_from(block)
         if not self._layers:
             yield "", block
             return
-        lines = [_Line(text, number) for text, number in zip(_texts(block.data), block.numbers, strict=True)]
+        lines = [
+            _CarriedLine(text, number) for text, number in zip(_texts(block.data), block.numbers, strict=True)
+        ]
         lines = _decoded(self._layers, lines)
         if not self._ranked:
             yield "", _block(lines)
             return
-        ranks: dict[str, list[_Line]] = defaultdict(list)
+        ranks: dict[str, list[_CarriedLine]] = defaultdict(list)
         self._rank = self._rank or next((line.rank for line in lines if line.rank), "")
         for line in lines:
             # A line without a rank goes on with what the process before it said.
@@ -215,7 +217,7 @@ class Carrier:
         for name, own in ranks.items():
             yield name, _block(own)
 
-    def _strange(self, block: Block) -> bool:
+    def _strange(self, block: LogBlock) -> bool:
         """Whether some lines hide known builder patterns behind something that is not taken off yet."""
         self._blocks += 1
         first = self._blocks == 1
@@ -224,7 +226,7 @@ class Carrier:
         if any(json_of(text) for text in few[:_ALIKE]) or (first and _table_layer(texts[:_ALIKE])):
             return True
         plain = hidden = own = 0
-        for line in _decoded(self._layers, [_Line(text, 0) for text in few]):
+        for line in _decoded(self._layers, [_CarriedLine(text, 0) for text in few]):
             prefix = _prefix_of(line.text)
             hidden += bool(prefix)
             plain += prefix == ""
@@ -233,12 +235,12 @@ class Carrier:
                 break
         return hidden > 0 and 40 * hidden > plain
 
-    def _learn_from(self, block: Block) -> bool:
+    def _learn_from(self, block: LogBlock) -> bool:
         """Find the layers of this block; whether it has any."""
         texts = [text for text in _texts(block.data) if text.strip()]
         beginning = texts[:SAMPLE]
         texts = texts[:: len(texts) // SAMPLE + 1]
-        lines = _decoded(self._layers, [_Line(text, 0) for text in texts])
+        lines = _decoded(self._layers, [_CarriedLine(text, 0) for text in texts])
         for _ in range(DEPTH - len(self._layers)):
             layer = (
                 _json_layer(lines)
@@ -257,7 +259,7 @@ class Carrier:
             self._words.append(words)
         return bool(self._layers)
 
-    def _rank_layer(self, lines: list[_Line]) -> tuple[Callable[[_Line], bool], str] | None:
+    def _rank_layer(self, lines: list[_CarriedLine]) -> tuple[Callable[[_CarriedLine], bool], str] | None:
         for pattern in _RANKS:
             found = [pattern.match(line.text) for line in lines]
             if sum(match is not None for match in found) < 0.8 * len(lines):
@@ -272,7 +274,7 @@ class Carrier:
                 continue
             self._ranked = True
 
-            def take(line: _Line, pattern: re.Pattern[str] = pattern) -> bool:
+            def take(line: _CarriedLine, pattern: re.Pattern[str] = pattern) -> bool:
                 match = pattern.match(line.text)
                 if match is None:
                     return False
@@ -285,22 +287,26 @@ class Carrier:
         return None
 
 
-def _decoded(layers: Sequence[Callable[[_Line], bool]], lines: list[_Line]) -> list[_Line]:
+def _decoded(
+    layers: Sequence[Callable[[_CarriedLine], bool]], lines: list[_CarriedLine]
+) -> list[_CarriedLine]:
     """The lines without these layers; a message of several lines in one (JSON) becomes several."""
     for take in layers:
-        out: list[_Line] = []
+        out: list[_CarriedLine] = []
         for line in lines:
             take(line)
             if "\n" in line.text or "\r" in line.text:
                 pieces = [piece for piece in _LINE_END.split(line.text) if piece.strip()] or [""]
-                out += [_Line(piece, line.number, line.rank, line.stamp, line.severity) for piece in pieces]
+                out += [
+                    _CarriedLine(piece, line.number, line.rank, line.stamp, line.severity) for piece in pieces
+                ]
             else:
                 out.append(line)
         lines = out
     return lines
 
 
-def _block(lines: list[_Line]) -> Block:
+def _block(lines: list[_CarriedLine]) -> LogBlock:
     """Lines behind prefixes that the reader knows."""
     texts = []
     for line in lines:
@@ -316,7 +322,7 @@ def _block(lines: list[_Line]) -> Block:
     numbers: Sequence[int] = [line.number for line in lines]
     if numbers and len(numbers) == numbers[-1] - numbers[0] + 1:
         numbers = range(numbers[0], numbers[-1] + 1)
-    return Block(data, numbers)
+    return LogBlock(data, numbers)
 
 
 def _texts(data: bytes) -> list[str]:
@@ -378,7 +384,7 @@ def _unquoted(message: str, prefix: str) -> str:
 # Prefixes
 
 
-def _prefix_layer(lines: list[_Line]) -> tuple[Callable[[_Line], bool], str] | None:
+def _prefix_layer(lines: list[_CarriedLine]) -> tuple[Callable[[_CarriedLine], bool], str] | None:
     """The forms in which patterns are wrapped; None where the lines need nothing taken off."""
     prefixes = [_prefix_of(line.text) for line in lines]
     carried = [prefix for prefix in prefixes if prefix]
@@ -389,7 +395,7 @@ def _prefix_layer(lines: list[_Line]) -> tuple[Callable[[_Line], bool], str] | N
     if not forms:
         return None
 
-    def take(line: _Line) -> bool:
+    def take(line: _CarriedLine) -> bool:
         if native(line.text):
             return False
         for form in forms:
@@ -402,7 +408,7 @@ def _prefix_layer(lines: list[_Line]) -> tuple[Callable[[_Line], bool], str] | N
     return take, forms[0].shown
 
 
-def _taken(line: _Line, found: re.Match[str], form: _Form) -> None:
+def _taken(line: _CarriedLine, found: re.Match[str], form: _CarrierForm) -> None:
     # Logs print hundreds of lines in a second, and these have the same few beginnings.
     stamp, severity = _told(form.says, found.groups())
     line.stamp, line.severity = stamp or line.stamp, severity or line.severity
@@ -422,14 +428,14 @@ def _told(kinds: tuple[str, ...], values: tuple[str, ...]) -> tuple[str, str]:
     return stamp, severity
 
 
-def _before_own(lines: list[_Line], prefixes: Sequence[str | None]) -> Iterator[str]:
+def _before_own(lines: list[_CarriedLine], prefixes: Sequence[str | None]) -> Iterator[str]:
     """The prefixes behind which the builder's own prefix stands."""
     for line, prefix in zip(lines, prefixes, strict=True):
         if prefix and (native(line.text, len(prefix)) or native(prefix, len(_outer(prefix)))):
             yield prefix
 
 
-def _forms(prefixes: list[str], lines: int, own: AbstractSet[str]) -> list[_Form]:
+def _forms(prefixes: list[str], lines: int, own: AbstractSet[str]) -> list[_CarrierForm]:
     """The forms of these prefixes of so many lines, the most frequent first.
 
     What says no time and no severity must stand before most lines, or always before the builder's own prefix (`own`):
@@ -469,7 +475,7 @@ def _same_words(key: tuple[str, ...], members: list[list[re.Match[str]]]) -> boo
     )
 
 
-def _form(key: tuple[str, ...], members: list[list[re.Match[str]]]) -> _Form:
+def _form(key: tuple[str, ...], members: list[list[re.Match[str]]]) -> _CarrierForm:
     pieces, shown, says = [], [], []
     for at, part in enumerate(key):
         texts = {tokens[at][0] for tokens in members}
@@ -492,7 +498,7 @@ def _form(key: tuple[str, ...], members: list[list[re.Match[str]]]) -> _Form:
             pieces.append(re.escape(text))
             shown.append(text)
     quote = key[-1] if key[-1] in _QUOTES else ""
-    return _Form(
+    return _CarrierForm(
         pattern=re.compile("".join(pieces)),
         says=tuple(says),
         quote=quote,
@@ -508,13 +514,13 @@ def _bears(text: str) -> bool:
     return _prefix_of(text) is not None
 
 
-def _json_layer(lines: list[_Line]) -> tuple[Callable[[_Line], bool], str] | None:
+def _json_layer(lines: list[_CarriedLine]) -> tuple[Callable[[_CarriedLine], bool], str] | None:
     """The member of JSON lines that holds what builders print; it has another name in every collector of logs."""
     member = message_member((json_of(line.text) for line in lines), _bears)
     if not member:
         return None
 
-    def take(line: _Line) -> bool:
+    def take(line: _CarriedLine) -> bool:
         value = json_of(line.text)
         records = [record for record in records_of(value) if member in record]
         if not records:
@@ -538,7 +544,7 @@ _TIME_CELL = re.compile("|".join(_TIMES))
 _QUOTED_CELL = re.compile(r"(?:^|[,;\t])\".*\"(?:[,;\t]|$)")
 
 
-def _table_layer(texts: list[str]) -> tuple[Callable[[_Line], bool], str] | None:
+def _table_layer(texts: list[str]) -> tuple[Callable[[_CarriedLine], bool], str] | None:
     """The column of a table that holds what builders print."""
     found = sheet_of(texts, _bears)
     if found is None:
@@ -567,7 +573,7 @@ class _TableLayer:
         self._sheet = sheet
         self._begun = 0
 
-    def __call__(self, line: _Line) -> bool:
+    def __call__(self, line: _CarriedLine) -> bool:
         if self._begun:
             last = self._sheet.ended(line.text)
             self._begun = 0 if last is not None else (self._begun + 1) % _GOES_ON

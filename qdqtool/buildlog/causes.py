@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cause:
+class FailureCause:
     """A known reason: words that betray it, what it means, what to do."""
 
     words: tuple[str, ...]
@@ -19,107 +19,107 @@ class Cause:
 
 
 CAUSES = (
-    Cause(
+    FailureCause(
         words=("shiftIsAllZeros",),
         meaning="a zero point is not 0; TensorRT quantizes symmetrically only",
         fix="quantize with symmetric INT8 (zero point 0, no UINT8)",
     ),
-    Cause(
+    FailureCause(
         words=("Scale coefficients must all be positive",),
         meaning="a quantization scale is zero, negative or not a number",
         fix="calibrate again, or exclude the tensor whose range is empty",
     ),
-    Cause(
+    FailureCause(
         words=("input has type Int32 but must have type",),
         meaning="a DequantizeLinear reads INT32: onnxruntime quantized a bias",
         fix="leave biases in float",
     ),
-    Cause(
+    FailureCause(
         words=("is only allowed before DQ or PLUGIN",),
         meaning="an INT8 constant feeds something other than DequantizeLinear",
         fix="store the constant in float, or put its DequantizeLinear right behind it",
     ),
-    Cause(
+    FailureCause(
         words=("could not find any implementation",),
         meaning="no kernel of this GPU runs the layer in the types and formats asked for",
         fix="raise the workspace limit, allow another precision for the layer, or remove Q/DQ around it",
     ),
-    Cause(
+    FailureCause(
         words=("Could not find any implementation",),
         meaning="no kernel of this GPU runs the layer in the types and formats asked for",
         fix="raise the workspace limit, allow another precision for the layer, or remove Q/DQ around it",
     ),
-    Cause(
+    FailureCause(
         words=("No importer registered for op",),
         meaning="the parser does not know this operator and found no plug-in for it",
         fix="load the plug-in library, or replace the operator",
     ),
-    Cause(
+    FailureCause(
         words=("UNSUPPORTED_NODE",),
         meaning="the parser cannot import this operator or this form of it",
         fix="replace the operator, or simplify the model (constant folding, static shapes)",
     ),
-    Cause(
+    FailureCause(
         words=("Plugin not found",),
         meaning="a plug-in that the model names is not registered",
         fix="load its library (--plugins, --staticPlugins)",
     ),
-    Cause(
+    FailureCause(
         words=("HW-specific datatypes",),
         meaning="the model holds a type that the target GPU does not have",
         fix="build for a GPU with that type, or quantize to INT8",
     ),
-    Cause(
+    FailureCause(
         words=("out of memory",),
         meaning="the device or the host ran out of memory",
         fix="lower the workspace limit or the batch, or close other programs",
     ),
-    Cause(
+    FailureCause(
         words=("insufficient memory",),
         meaning="the device or the host ran out of memory",
         fix="lower the workspace limit or the batch, or close other programs",
     ),
-    Cause(
+    FailureCause(
         words=("no optimization profile",),
         meaning="the model has dynamic inputs and no shapes were given",
         fix="give --minShapes, --optShapes and --maxShapes",
     ),
-    Cause(
+    FailureCause(
         words=("optimization profile is missing",),
         meaning="the model has dynamic inputs and no shapes were given",
         fix="give --minShapes, --optShapes and --maxShapes",
     ),
-    Cause(
+    FailureCause(
         words=("must have at least one output",),
         meaning="the network is empty: the file is no ONNX model, or its outputs were removed",
         fix="check the model file",
     ),
-    Cause(
+    FailureCause(
         words=("serialize", "version"),
         meaning="the engine was built by another TensorRT version",
         fix="build it again with this version",
     ),
-    Cause(
+    FailureCause(
         words=("magicTag",),
         meaning="the file is no engine of this TensorRT version",
         fix="build it again with this version",
     ),
-    Cause(
+    FailureCause(
         words=("Could not open file",),
         meaning="the model file cannot be opened",
         fix="check the path",
     ),
-    Cause(
+    FailureCause(
         words=("Model should be in bin or model format",),
         meaning="the file is not a model in the format that was asked for",
         fix="check the path and the format",
     ),
-    Cause(
+    FailureCause(
         words=("cannot be refitted",),
         meaning="the weight is not refittable in this engine",
         fix="build with refitting enabled (--refit, kREFIT)",
     ),
-    Cause(
+    FailureCause(
         words=("Calibration failure",),
         meaning="calibration found no usable data",
         fix="give a calibrator with data, or a model with Q/DQ",
@@ -143,7 +143,7 @@ _CONSEQUENCES = (
 )
 
 
-def cause_of(text: str) -> Cause | None:
+def cause_of(text: str) -> FailureCause | None:
     """The known cause that a message betrays, or None."""
     for cause in CAUSES:
         if all(word in text for word in cause.words):

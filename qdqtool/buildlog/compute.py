@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from qdqtool.buildlog.graph import Graph, Node
+from qdqtool.buildlog.graph import Graph, LoggedNode
 from qdqtool.buildlog.ledger import Row
-from qdqtool.buildlog.names import Names
-from qdqtool.buildlog.records import Layer, types
+from qdqtool.buildlog.names import LoggedNames
+from qdqtool.buildlog.records import LoggedLayer, types
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role
 from qdqtool.core.events import FLOAT_OUT, ComputeNode, End
@@ -19,7 +19,9 @@ from qdqtool.trt.ops import DEQUANTIZE, PRODUCTS
 class Precisions:
     """Verdicts on the compute nodes of one run."""
 
-    def __init__(self, graph: Graph, ledger: Iterable[Row], layers: tuple[Layer, ...], names: Names) -> None:
+    def __init__(
+        self, graph: Graph, ledger: Iterable[Row], layers: tuple[LoggedLayer, ...], names: LoggedNames
+    ) -> None:
         self._graph = graph
         self._rows: dict[str, Row] = {}
         self._fused: dict[str, list[Row]] = {}
@@ -28,7 +30,7 @@ class Precisions:
             if row.end in (End.INPUT, End.WEIGHT, End.OUTPUT):
                 for part in names.parts(row.into):
                     self._fused.setdefault(part, []).append(row)
-        self._layers: dict[str, Layer] = {}
+        self._layers: dict[str, LoggedLayer] = {}
         for layer in layers:
             for part in (*layer.onnx_nodes, *names.parts(layer.name)):
                 if part not in self._layers or layer.kind in _CORES:
@@ -38,7 +40,7 @@ class Precisions:
         """A verdict for every compute node of the model, in its order."""
         return tuple(self._judge(node) for node in self._graph.nodes if node.op in PRODUCTS)
 
-    def _judge(self, node: Node) -> ComputeNode:
+    def _judge(self, node: LoggedNode) -> ComputeNode:
         rows = self._fused.get(node.name, [])
         ends = {row.end for row in rows}
         layer = self._layers.get(node.name)
@@ -61,21 +63,21 @@ class Precisions:
             contradiction=_contradiction(precision, layer) if rows else "",
         )
 
-    def _dequantizers(self, node: Node) -> list[Node | None]:
+    def _dequantizers(self, node: LoggedNode) -> list[LoggedNode | None]:
         """For each factor the DQ that makes it, or None."""
         makers = [self._graph.maker(tensor) for tensor in node.inputs[:2]]
         return [maker if maker is not None and maker.op == DEQUANTIZE else None for maker in makers]
 
-    def _fused_type(self, node: Node) -> DType:
+    def _fused_type(self, node: LoggedNode) -> DType:
         """What the pairs in front of a node hold. Logs before FP8 print no types, and hold INT8."""
         held = [self._held(maker) for maker in self._dequantizers(node) if maker is not None]
         return next((dtype for dtype in held if dtype.is_quantized), DType.INT8)
 
-    def _held(self, dequantizer: Node) -> DType:
+    def _held(self, dequantizer: LoggedNode) -> DType:
         """The type that a DQ reads: INT8 where the log shows neither it nor the DQ's inputs."""
         return self._graph.types.get(next(iter(dequantizer.inputs), ""), DType.INT8)
 
-    def _asked(self, node: Node) -> str:
+    def _asked(self, node: LoggedNode) -> str:
         """The format that the pairs in front of a node ask for; "" where the log does not show its inputs."""
         asked: dict[bool, set[str]] = {True: set(), False: set()}
         for maker in self._dequantizers(node):
@@ -84,7 +86,7 @@ class Precisions:
             asked[is_weight].add(FLOAT if dtype is None else NAMES.get(dtype, INT8.name))
         return asked_as(asked[True], asked[False]) if node.inputs else ""
 
-    def _fused_reason(self, node: Node, rows: list[Row]) -> str:
+    def _fused_reason(self, node: LoggedNode, rows: list[Row]) -> str:
         output = next((row.node for row in rows if row.end is End.OUTPUT), "")
         if output:
             return f"its DQ inputs and its output {output} were fused into it"
@@ -92,7 +94,7 @@ class Precisions:
         behind = f"its readers are {', '.join(after)}" if after else "it makes an output of the model"
         return f"its DQ inputs were fused into it, but no Q was fused as its output: {behind}"
 
-    def _unfused(self, node: Node, layer: Layer | None) -> tuple[str, str]:
+    def _unfused(self, node: LoggedNode, layer: LoggedLayer | None) -> tuple[str, str]:
         makers = self._dequantizers(node)
         feeding = [maker for maker in makers if maker is not None]
         if not node.inputs:
@@ -118,7 +120,7 @@ _CORES = frozenset({"correlation", "gemm", "deconv", "CaskConvolution", "CaskGem
 
 
 def layer_verdicts(
-    layers: Iterable[Layer], refused: Mapping[str, tuple[str, int]], names: Names
+    layers: Iterable[LoggedLayer], refused: Mapping[str, tuple[str, int]], names: LoggedNames
 ) -> tuple[ComputeNode, ...]:
     """A verdict for every compute layer of an engine whose model has no Q and DQ nodes.
 
@@ -153,13 +155,13 @@ def layer_verdicts(
     return tuple(found)
 
 
-def _by_layer(layer: Layer) -> tuple[str, str]:
+def _by_layer(layer: LoggedLayer) -> tuple[str, str]:
     """The verdict that a kernel's own tensors give on the node it computes."""
     precision, reason = _by_type(layer, judged(layer.value).precision)
     return precision, reason.replace("its kernel", f"its kernel {layer.name}", 1)
 
 
-def _by_type(layer: Layer, precision: DType) -> tuple[str, str]:
+def _by_type(layer: LoggedLayer, precision: DType) -> tuple[str, str]:
     word = precision.value.upper()
     if precision is DType.UNKNOWN:
         return "unknown", "its kernel lists no tensors of known types"
@@ -171,7 +173,7 @@ def _by_type(layer: Layer, precision: DType) -> tuple[str, str]:
     return f"{precision.value}{FLOAT_OUT}", f"its kernel reads {word} and writes {writes}"
 
 
-def _contradiction(precision: str, layer: Layer | None) -> str:
+def _contradiction(precision: str, layer: LoggedLayer | None) -> str:
     """How the engine layer's tensors disagree with the ledger; "" where they agree or are not printed."""
     if layer is None:
         return ""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 
 from qdqtool.buildlog.messages import messages
-from qdqtool.buildlog.pattern import Fields, MessagePattern, PatternSet, RegexPattern, Section
+from qdqtool.buildlog.pattern import Fields, LogSection, MessagePattern, PatternSet, RegexPattern
 from qdqtool.plugins import Registry
 
 PATTERNS = Registry(package="qdqtool.buildlog.patterns")
@@ -35,7 +35,7 @@ class Grammar:
 
     def __init__(self, pattern_sets: Sequence[PatternSet]) -> None:
         patterns = [pattern for pattern_set in pattern_sets for pattern in pattern_set.patterns]
-        self.sections: dict[str, Section] = {
+        self.sections: dict[str, LogSection] = {
             s.opens: s for pattern_set in pattern_sets for s in pattern_set.sections
         }
         self.foreign: tuple[RegexPattern, ...] = tuple(

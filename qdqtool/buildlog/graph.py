@@ -9,7 +9,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.trt.ops import CASTS, MAY_MOVE, MOVING, QDQ, QUANTIZE
 
 
-class Node:
+class LoggedNode:
     """A node of the graph: its operator and the names of its tensors."""
 
     __slots__ = ("inputs", "name", "op", "outputs")
@@ -42,23 +42,23 @@ class Graph:
         self._inputs = frozenset(inputs)
 
     @cached_property
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[LoggedNode, ...]:
         """All nodes."""
         return tuple(
-            Node(name, op, names_of(takes), names_of(gives)) for name, op, takes, gives in self._blocks
+            LoggedNode(name, op, names_of(takes), names_of(gives)) for name, op, takes, gives in self._blocks
         )
 
     @cached_property
-    def _by_name(self) -> dict[str, Node]:
+    def _by_name(self) -> dict[str, LoggedNode]:
         return {node.name: node for node in self.nodes}
 
     @cached_property
-    def _maker(self) -> dict[str, Node]:
+    def _maker(self) -> dict[str, LoggedNode]:
         return {tensor: node for node in self.nodes for tensor in node.outputs}
 
     @cached_property
-    def _reader(self) -> dict[str, list[Node]]:
-        readers: dict[str, list[Node]] = {}
+    def _reader(self) -> dict[str, list[LoggedNode]]:
+        readers: dict[str, list[LoggedNode]] = {}
         for node in self.nodes:
             for tensor in node.inputs:
                 readers.setdefault(tensor, []).append(node)
@@ -74,11 +74,11 @@ class Graph:
                 found[tensor] = DType.parse(shown.rpartition("[")[2].rstrip("]"))
         return found
 
-    def node(self, name: str) -> Node | None:
+    def node(self, name: str) -> LoggedNode | None:
         """The node of that name."""
         return self._by_name.get(name)
 
-    def maker(self, tensor: str) -> Node | None:
+    def maker(self, tensor: str) -> LoggedNode | None:
         """The node that makes a tensor; None for inputs and initializers."""
         return self._maker.get(tensor)
 
@@ -87,7 +87,7 @@ class Graph:
         maker = self._maker.get(tensor)
         return tuple(node.name for node in (*((maker,) if maker else ()), *self._reader.get(tensor, ())))
 
-    def readers(self, name: str) -> list[Node]:
+    def readers(self, name: str) -> list[LoggedNode]:
         """Nodes that read any output of a node."""
         node = self._by_name.get(name)
         return [reader for tensor in node.outputs for reader in self._reader.get(tensor, ())] if node else []

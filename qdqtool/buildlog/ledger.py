@@ -23,8 +23,8 @@ from collections import Counter
 
 from qdqtool.buildlog.collectors.optimizer import ResolvedEvent
 from qdqtool.buildlog.graph import Graph
-from qdqtool.buildlog.names import Names
-from qdqtool.buildlog.records import Layer, Region
+from qdqtool.buildlog.names import LoggedNames
+from qdqtool.buildlog.records import LoggedLayer, Region
 from qdqtool.core.events import End, EventKind, LedgerRow, LedgerStep, LedgerSummary
 
 _FOLD, _SPLIT = "ConstQDQInitializersFusion", "SplitQAcrossPrecedingFanIn"
@@ -77,7 +77,7 @@ class Ledger:
         effective: lines of attempts that print no effect of their own, and had one.
     """
 
-    def __init__(self, graph: Graph, names: Names) -> None:
+    def __init__(self, graph: Graph, names: LoggedNames) -> None:
         self._graph = graph
         self._names = names
         self._attempt: tuple[str, str] = ("", "")
@@ -96,7 +96,7 @@ class Ledger:
         for line, concat in self._splits:
             self._split(line, concat)
 
-    def settle(self, layers: tuple[Layer, ...], regions: list[Region]) -> None:
+    def settle(self, layers: tuple[LoggedLayer, ...], regions: list[Region]) -> None:
         """Ask the finished engine about rows whose end is open.
 
         Args:
@@ -245,7 +245,7 @@ _WRITERS = {
 
 
 def _owners(
-    layers: tuple[Layer, ...], regions: list[Region], names: Names
+    layers: tuple[LoggedLayer, ...], regions: list[Region], names: LoggedNames
 ) -> dict[str, tuple[End, str, int]]:
     """Node -> what the finished engine says of it, and where; stronger statements replace weaker ones."""
     owners: dict[str, tuple[End, str, int]] = {}

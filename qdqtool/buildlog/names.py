@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from qdqtool.trt.names import parts
 
 
-class Names:
+class LoggedNames:
     """All names a run has shown; decides where one name ends and the next begins."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:

@@ -19,7 +19,7 @@ from io import RawIOBase
 from pathlib import Path
 from typing import BinaryIO
 
-from qdqtool.buildlog.reader import Reader
+from qdqtool.buildlog.reader import LogReader
 from qdqtool.core.buildlog import RunDigest
 from qdqtool.io.text import TextSource, is_plain
 
@@ -38,7 +38,7 @@ PIECE = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class FilePart:
     """Bytes `begin` to `end` of a file, whose first line has the number `first_line`."""
 
     path: Path
@@ -47,20 +47,20 @@ class Part:
     first_line: int
 
 
-def parts_of(path: Path) -> Iterator[Part]:
+def parts_of(path: Path) -> Iterator[FilePart]:
     """Parts of about 4 MiB, each but the first beginning with a run's banner; one part where that cannot be."""
     begin, line = 0, 1
     for cut, next_line in _cuts_of(path):
-        yield Part(path=path, begin=begin, end=cut, first_line=line)
+        yield FilePart(path=path, begin=begin, end=cut, first_line=line)
         begin, line = cut, next_line
-    yield Part(path=path, begin=begin, end=_size(path), first_line=line)
+    yield FilePart(path=path, begin=begin, end=_size(path), first_line=line)
 
 
 def digests_of(path: Path) -> Iterator[RunDigest]:
     """The digests of a file's runs in order; of a big file, a second process reads every other part."""
     if _size(path) <= BIG or (os.cpu_count() or 1) < 2:
         with _without_collection():
-            yield from (run.digest() for run in Reader(TextSource(path)).runs())
+            yield from (run.digest() for run in LogReader(TextSource(path)).runs())
         return
     number = 0
     for digests in _by_two(parts_of(path)):
@@ -69,7 +69,7 @@ def digests_of(path: Path) -> Iterator[RunDigest]:
             yield replace(digest, number=number)
 
 
-def _by_two(parts: Iterator[Part]) -> Iterator[list[RunDigest]]:
+def _by_two(parts: Iterator[FilePart]) -> Iterator[list[RunDigest]]:
     """The digests of parts, in their order: a free worker takes the next part, this process or another."""
     done: deque[Future[list[RunDigest]]] = deque()
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as other:
@@ -86,11 +86,11 @@ def _by_two(parts: Iterator[Part]) -> Iterator[list[RunDigest]]:
             yield done.popleft().result()
 
 
-def digests_of_part(part: Part) -> list[RunDigest]:
+def digests_of_part(part: FilePart) -> list[RunDigest]:
     """The digests of the runs in one part, numbered from 1."""
     source = TextSource(part.path, begin=part.begin, end=part.end)
     with _without_collection():
-        return [run.digest() for run in Reader(source, first_line=part.first_line).runs()]
+        return [run.digest() for run in LogReader(source, first_line=part.first_line).runs()]
 
 
 @contextmanager

@@ -117,7 +117,7 @@ def row(name: str, form: str, *examples: str) -> RegexPattern:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Section:
+class LogSection:
     """Lines that have a meaning only after a heading: options, tables, layer records.
 
     Attributes:
@@ -144,7 +144,7 @@ class PatternSet:
     """
 
     patterns: tuple[MessagePattern | RegexPattern, ...] = ()
-    sections: tuple[Section, ...] = ()
+    sections: tuple[LogSection, ...] = ()
     foreign: tuple[RegexPattern, ...] = ()
 
 

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from itertools import count, islice, pairwise
 
 from qdqtool.buildlog.arrays import TUNED
-from qdqtool.buildlog.blocks import Block, blocks_of
+from qdqtool.buildlog.blocks import LogBlock, blocks_of
 from qdqtool.buildlog.carriers import Carrier
 from qdqtool.buildlog.grammar import Grammar, Handler, grammar
-from qdqtool.buildlog.pattern import Fields, Section
+from qdqtool.buildlog.pattern import Fields, LogSection
 from qdqtool.buildlog.place import Place
 from qdqtool.buildlog.prefilter import NOTED, BlockPrefilter, Prefilter
 from qdqtool.buildlog.prefix import NO_PREFIX, SHORT, Prefix, may_go_on, peel, without_position
-from qdqtool.buildlog.run import Run, Verdict
+from qdqtool.buildlog.run import LineVerdict, Run
 from qdqtool.io.text import TextSource
 
 _JOINT = re.compile(
@@ -51,7 +51,7 @@ _STARTS = _BANNERS | {"onnx-file", "layers-original"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
+class ReadingProgress:
     """How far the reading is, for a live display: the phase, the layer being tuned and its best kernel so far (ms)."""
 
     run: int
@@ -61,7 +61,7 @@ class Progress:
     best_ms: float | None
 
 
-Watch = Callable[[Progress], None]
+Watch = Callable[[ReadingProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +83,10 @@ class _Message:
     joint: bool
     foreign: bool
     direct: bool
-    section: Section | None
+    section: LogSection | None
 
 
-class Reader:
+class LogReader:
     """Reads one log, or a part of one that begins with a run at `first_line`.
 
     Args:
@@ -143,10 +143,10 @@ class Reader:
             run.identity.carried_by = self._carrier.front_end
         return runs
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> ReadingProgress:
         process = list(self._processes.values())[-1]
         layer, best = process.run.tuning.now
-        return Progress(
+        return ReadingProgress(
             run=process.run.number,
             lines=process.line,
             phase=process.run.phases.current,
@@ -181,12 +181,12 @@ class _Process:
         self._place = Place()
         self.line = first_line - 1
         self._numbers: Sequence[int] = ()
-        self._verdicts: list[tuple[int, Verdict]] = []
+        self._verdicts: list[tuple[int, LineVerdict]] = []
         self._blank: list[int] = []
         self._blanks_counted = 0
         self._inert: set[str] = set()
         self._prefixes: dict[str, Prefix] = {}
-        self._section: Section | None = None
+        self._section: LogSection | None = None
         self._handlers: dict[str, Handler] = {}
         self._run = self._new_run(first_line)
 
@@ -269,7 +269,7 @@ class _Process:
 
     # Blocks
 
-    def read(self, block: Block) -> None:
+    def read(self, block: LogBlock) -> None:
         """Read its next lines."""
         filtered = self._prefilter(block.data)
         place, direct, numbers = self._place, self._direct, block.numbers
@@ -299,12 +299,12 @@ class _Process:
             else:
                 body = text[filtered.start[index] : filtered.end[index]]
                 if body in inert and self._section is None and not self._run.pasted:
-                    verdict = Verdict.FOREIGN
+                    verdict = LineVerdict.FOREIGN
                 else:
                     verdict = self._handle_line(numbers[number], body if ascii_only else _utf8(body))
-                    if verdict is Verdict.FOREIGN and _is_inert(body):
+                    if verdict is LineVerdict.FOREIGN and _is_inert(body):
                         inert.add(body)
-            if verdict is not Verdict.READ:
+            if verdict is not LineVerdict.READ:
                 # Only now: the line may have begun another run.
                 if whole:
                     self._run.count(verdict)
@@ -328,22 +328,22 @@ class _Process:
         here = self._place.number
         counted, self._blanks_counted = self._blanks_counted, bisect_left(self._blank, here)
         if isinstance(self._numbers, range):
-            self._run.count(Verdict.BLANK, self._blanks_counted - counted)
+            self._run.count(LineVerdict.BLANK, self._blanks_counted - counted)
             return
-        mine = [(number, Verdict.BLANK) for number in self._blank[counted : self._blanks_counted]]
+        mine = [(number, LineVerdict.BLANK) for number in self._blank[counted : self._blanks_counted]]
         mine += [(number, verdict) for number, verdict in self._verdicts if number < here]
         self._verdicts = [(number, verdict) for number, verdict in self._verdicts if number >= here]
-        pieces: dict[int, list[Verdict]] = defaultdict(list)
+        pieces: dict[int, list[LineVerdict]] = defaultdict(list)
         for number, verdict in mine:
             pieces[self._numbers[number]].append(verdict)
         for line, verdicts in pieces.items():
             at = bisect_left(self._numbers, line)
             read = len(verdicts) < bisect_right(self._numbers, line, at) - at
-            self._run.count(_together([*verdicts, Verdict.READ] if read else verdicts))
+            self._run.count(_together([*verdicts, LineVerdict.READ] if read else verdicts))
 
     # Single lines
 
-    def _handle_known(self, line: int, text: str, *, ascii_only: bool) -> Verdict:
+    def _handle_known(self, line: int, text: str, *, ascii_only: bool) -> LineVerdict:
         """Handle a message behind a well-known, quiet prefix, and remember it where it always does the same."""
         body = text.lstrip()
         body = body if ascii_only else _utf8(body)
@@ -362,7 +362,7 @@ class _Process:
         if self._run.whole:
             self._run.statements.take(line, name, fields)
 
-    def _handle_line(self, line: int, text: str, *, joined: bool = True) -> Verdict:
+    def _handle_line(self, line: int, text: str, *, joined: bool = True) -> LineVerdict:
         prefix, body = self._peel(text.rstrip())
         if prefix is not NO_PREFIX:
             if not self._is_prefixed():
@@ -384,10 +384,10 @@ class _Process:
             self._prefixes[line[:head]] = prefix
         return prefix, body
 
-    def _handle_message(self, line: int, body: str, prefix: Prefix, *, joined: bool = True) -> Verdict:
+    def _handle_message(self, line: int, body: str, prefix: Prefix, *, joined: bool = True) -> LineVerdict:
         """Handle a message of any kind; `joined` is whether it may be several that lost their line ends."""
         if not body:
-            return Verdict.BLANK
+            return LineVerdict.BLANK
         message = self._known.get(body) or self._look_at(body)
         has_prefix = prefix.form >= 0
         # Where line ends are lost, a pattern may swallow the next; behind a prefix, one that fits is trusted.
@@ -413,7 +413,7 @@ class _Process:
         self._tell(line, name, fields)
         if not inside:
             self._section = message.section
-        return Verdict.READ
+        return LineVerdict.READ
 
     def _look_at(self, body: str) -> _Message:
         """What the words of a message say; remembered while the memory lasts."""
@@ -452,7 +452,7 @@ class _Process:
                         return (*inside, True)
         return (message.name, message.fields, False) if message.name else None
 
-    def _row(self, section: Section, body: str) -> tuple[str, Fields] | None:
+    def _row(self, section: LogSection, body: str) -> tuple[str, Fields] | None:
         """The row of a section that a message is; remembered as messages are."""
         key = section.opens, body
         if key in self._rows:
@@ -462,16 +462,16 @@ class _Process:
             self._rows[key] = found
         return found
 
-    def _unknown(self, line: int, body: str, prefix: Prefix, message: _Message) -> Verdict:
+    def _unknown(self, line: int, body: str, prefix: Prefix, message: _Message) -> LineVerdict:
         """A message that no pattern fits: perhaps it is not the builder's."""
         self._section = None
         if prefix.severity in _LOUD:
             self._run.troubles.note(line, prefix.severity, body, "")
         bare = self._run.pasted and not self._is_prefixed()
         if prefix.form < 0 and not bare and message.foreign:
-            return Verdict.FOREIGN
+            return LineVerdict.FOREIGN
         self._run.miss(line, body)
-        return Verdict.UNREAD
+        return LineVerdict.UNREAD
 
 
 def _is_inert(line: str) -> bool:
@@ -493,15 +493,15 @@ def _pieces(body: str) -> list[str]:
     return [piece for piece in pieces if piece.strip()]
 
 
-def _together(verdicts: list[Verdict]) -> Verdict:
+def _together(verdicts: list[LineVerdict]) -> LineVerdict:
     """The verdict on a line that holds several messages: it counts once."""
-    for worst in (Verdict.UNREAD, Verdict.READ, Verdict.FOREIGN):
+    for worst in (LineVerdict.UNREAD, LineVerdict.READ, LineVerdict.FOREIGN):
         if worst in verdicts:
             return worst
-    return Verdict.BLANK
+    return LineVerdict.BLANK
 
 
-def _row(section: Section, body: str) -> tuple[str, Fields] | None:
+def _row(section: LogSection, body: str) -> tuple[str, Fields] | None:
     for pattern in section.rows:
         fields = pattern.read(body)
         if fields is not None:

@@ -17,7 +17,7 @@ Region = tuple[int, str, tuple[str, ...]]
 """A Myelin region: the line that tells of it, its name, the ONNX nodes it holds."""
 
 
-class Layer:
+class LoggedLayer:
     """A layer of which only the name is printed (default profiling verbosity).
 
     Attributes:
@@ -62,7 +62,7 @@ class Layer:
         return None
 
 
-class LineLayer(Layer):
+class LineLayer(LoggedLayer):
     """A layer of `Engine Layer Information:`; `rest` begins with its tactic id."""
 
     def _fields(self) -> Fields | None:
@@ -70,7 +70,7 @@ class LineLayer(Layer):
         return line_fields(self.kind, self.name, tactic, tensors)
 
 
-class RecordLayer(Layer):
+class RecordLayer(LoggedLayer):
     """A layer of `Layers:`; `rest` begins with its type."""
 
     def __init__(self, line: int, name: str, rest: str) -> None:

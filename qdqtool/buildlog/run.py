@@ -25,9 +25,9 @@ from qdqtool.buildlog.compute import Precisions, layer_verdicts
 from qdqtool.buildlog.grammar import Handler, grammar
 from qdqtool.buildlog.graph import Graph
 from qdqtool.buildlog.ledger import Ledger
-from qdqtool.buildlog.names import Names
+from qdqtool.buildlog.names import LoggedNames
 from qdqtool.buildlog.place import Place
-from qdqtool.buildlog.records import Layer
+from qdqtool.buildlog.records import LoggedLayer
 from qdqtool.core.buildlog import LogRun, RunDigest, Unread
 from qdqtool.core.engine import Role
 from qdqtool.core.events import ComputeNode, End, PassCount
@@ -51,7 +51,7 @@ class _Collector(Protocol):
     def handlers(self) -> dict[str, Handler]: ...
 
 
-class Verdict(Enum):
+class LineVerdict(Enum):
     """What became of a line."""
 
     READ = auto()
@@ -154,13 +154,13 @@ class Run:
         self._kept += new * RECORD + min(text, new * longest)
         return self._kept > KEEP or was_whole != self.whole
 
-    def count(self, verdict: Verdict, lines: int = 1) -> None:
+    def count(self, verdict: LineVerdict, lines: int = 1) -> None:
         """Count lines that were not simply read."""
-        if verdict is Verdict.FOREIGN:
+        if verdict is LineVerdict.FOREIGN:
             self.foreign += lines
-        elif verdict is Verdict.BLANK:
+        elif verdict is LineVerdict.BLANK:
             self.blank += lines
-        elif verdict is Verdict.UNREAD:
+        elif verdict is LineVerdict.UNREAD:
             self.unread += lines
 
     def miss(self, line: int, body: str) -> None:
@@ -268,15 +268,15 @@ class Run:
         }
 
     @cached_property
-    def _names(self) -> Names:
-        return Names(self.network.names())
+    def _names(self) -> LoggedNames:
+        return LoggedNames(self.network.names())
 
     @cached_property
     def _events(self) -> list[ResolvedEvent]:
         return self.optimizer.resolved(self._names)
 
     @cached_property
-    def _layers(self) -> tuple[Layer, ...]:
+    def _layers(self) -> tuple[LoggedLayer, ...]:
         return self.layers.finish()
 
     @cached_property

@@ -20,7 +20,7 @@ from qdqtool.calibration.samples.batches import Batch, batches
 from qdqtool.calibration.samples.conform import fixed_batch
 from qdqtool.calibration.samples.opening import Samples
 from qdqtool.calibration.span import Span
-from qdqtool.calibration.watch import Watch
+from qdqtool.calibration.watch import WatchedValues
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.protocols import Sample, SampleSource
 from qdqtool.errors import InputFileError
@@ -82,7 +82,7 @@ class Collection:
         *,
         options: CollectOptions = PLAIN,
         resumable: bool = False,
-        watch: Watch | None = None,
+        watch: WatchedValues | None = None,
     ) -> None:
         assert watch is None or not resumable
         self._watch = watch

@@ -20,7 +20,7 @@ from qdqtool.calibration.fetch import Fetcher
 from qdqtool.calibration.session import open_session
 from qdqtool.core.protocols import Sample
 from qdqtool.graph.instrumented.probe import probe
-from qdqtool.graph.products import Product, Reading
+from qdqtool.graph.products import InputReading, WeightedLayer
 from qdqtool.platform import processors
 
 if TYPE_CHECKING:
@@ -72,10 +72,10 @@ class Moments:
         return np.diagonal(self.square, axis1=1, axis2=2)
 
 
-def parts(layers: Sequence[Product], room: int = ROOM) -> list[tuple[Product, ...]]:
+def parts(layers: Sequence[WeightedLayer], room: int = ROOM) -> list[tuple[WeightedLayer, ...]]:
     """The layers in graph order, in parts whose moments fit into `room` bytes; what does not fit alone is left out."""
-    found: list[list[Product]] = [[]]
-    used: dict[Reading, int] = {}
+    found: list[list[WeightedLayer]] = [[]]
+    used: dict[InputReading, int] = {}
     for layer in layers:
         size = _bytes(layer)
         if size > room:
@@ -90,10 +90,10 @@ def parts(layers: Sequence[Product], room: int = ROOM) -> list[tuple[Product, ..
 
 def moments(
     model: Model,
-    layers: Sequence[Product],
+    layers: Sequence[WeightedLayer],
     samples: Sequence[Sample],
     on_progress: OnProgress | None = None,
-) -> dict[Reading, Moments]:
+) -> dict[InputReading, Moments]:
     """The moments of everything that these layers read, from one pass over the samples, in their order.
 
     The pass ends after 256 samples, or when there are enough rows of every input.
@@ -137,7 +137,7 @@ def _fetcher(model: Model, tensors: tuple[str, ...]) -> Iterator[Fetcher | None]
 class _Tally:
     """Adds up the moments of one input."""
 
-    def __init__(self, reading: Reading, columns: int) -> None:
+    def __init__(self, reading: InputReading, columns: int) -> None:
         self._reading = reading
         self._enough = max(_ROWS, _PER_COLUMN * columns)
         groups = reading.groups
@@ -162,5 +162,5 @@ class _Tally:
         return Moments(square=self._square, amax=self._amax, rows=self._rows)
 
 
-def _bytes(layer: Product) -> int:
+def _bytes(layer: WeightedLayer) -> int:
     return 4 * layer.reading.groups * layer.columns**2

@@ -12,7 +12,7 @@ import numpy as np
 
 from calibrators.noise import noise_of, running_moments
 from qdqtool.calibration.histograms import Histograms
-from qdqtool.calibration.rounding import Layer
+from qdqtool.calibration.rounding import QuantizedLayer
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.grids import grid_for
 from qdqtool.core.placement import Placement, SlotKind
@@ -22,7 +22,7 @@ from qdqtool.graph.view import GraphView
 
 def weight_share(
     view: GraphView,
-    layers: Sequence[Layer],
+    layers: Sequence[QuantizedLayer],
     placement: Placement,
     table: CalibrationTable,
     histograms: Histograms,
@@ -45,7 +45,7 @@ def weight_share(
     return of_weights / (of_weights + of_inputs) if of_weights else 0.0
 
 
-def _of_weights(view: GraphView, layer: Layer) -> float:
+def _of_weights(view: GraphView, layer: QuantizedLayer) -> float:
     """Energy of what rounding misses, over the energy of the weights."""
     value, how = view.constant(layer.product.weight), layer.quantization
     assert value is not None

@@ -21,7 +21,7 @@ from qdqtool.calibration.histograms import merged
 from qdqtool.calibration.samples.batches import Batch
 from qdqtool.calibration.samples.spec import NanPolicy
 from qdqtool.calibration.session import channels_per_block, failures, first_line, open_blocked, open_session
-from qdqtool.calibration.watch import Watch
+from qdqtool.calibration.watch import WatchedValues
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.blocked import may_be_blocked
 from qdqtool.io.files import digest_file
@@ -78,7 +78,7 @@ class CollectorPool:
         options: CollectOptions,
         *,
         identify: bool = False,
-        watch: Watch | None = None,
+        watch: WatchedValues | None = None,
     ) -> None:
         self._options = options
         self._watch = watch

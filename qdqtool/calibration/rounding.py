@@ -24,7 +24,7 @@ from qdqtool.core.protocols import Sample
 from qdqtool.core.quant_format import QuantFormat
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.core.weights import RoundedWeight, WeightChanges
-from qdqtool.graph.products import Product, products
+from qdqtool.graph.products import WeightedLayer, products
 from qdqtool.graph.qdq.encode import block_scales, decode, effective, encode
 from qdqtool.graph.qdq.insert import assignment_of
 from qdqtool.graph.qdq.quantized import Quantization
@@ -42,16 +42,16 @@ OnProgress = Callable[[int, "int | None"], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Layer:
+class QuantizedLayer:
     """A product with a quantized weight, and how that is quantized."""
 
-    product: Product
+    product: WeightedLayer
     quantization: Quantization
 
 
 def layers_of(
     model: Model, placement: Placement, table: CalibrationTable, options: InsertOptions
-) -> tuple[Layer, ...]:
+) -> tuple[QuantizedLayer, ...]:
     """The layers whose weights can be rounded, in graph order: each weight is read by one product, in one way."""
     assignment = assignment_of(model, placement, table, options)
     found = {}
@@ -62,7 +62,7 @@ def layers_of(
             and len(model.view.uses(product.weight)) == 1
             and _is_plain(product, quantization)
         ):
-            found[product.node] = Layer(product=product, quantization=quantization)
+            found[product.node] = QuantizedLayer(product=product, quantization=quantization)
     return tuple(found.values())
 
 
@@ -108,7 +108,7 @@ def round_weights(
 
 
 def output_noise(
-    layer: Layer, value: NDArray[Any], seen: Moments, factors: NDArray[np.float64], *, search: bool
+    layer: QuantizedLayer, value: NDArray[Any], seen: Moments, factors: NDArray[np.float64], *, search: bool
 ) -> float:
     """Mean squared error of a layer's outputs with weights multiplied by factors per input, and rounded to the nearest.
 
@@ -145,7 +145,7 @@ def _range(entry: TensorRange, made: RoundedWeight | None, method: str) -> Tenso
     return replace(entry, method=method, amax=amax)
 
 
-def _is_plain(product: Product, quantization: Quantization) -> bool:
+def _is_plain(product: WeightedLayer, quantization: Quantization) -> bool:
     """Whether there is one scale, one per output channel, or one per block of inputs: what the arithmetic takes."""
     axis = quantization.axis
     if quantization.scale is None or axis is None:
@@ -153,7 +153,7 @@ def _is_plain(product: Product, quantization: Quantization) -> bool:
     return axis == (product.input_axis if quantization.block is not None else product.output_axis)
 
 
-def _rounded(layer: Layer, value: NDArray[Any], seen: Moments, method: str) -> RoundedWeight:
+def _rounded(layer: QuantizedLayer, value: NDArray[Any], seen: Moments, method: str) -> RoundedWeight:
     product, quantization = layer.product, layer.quantization
     weights = np.ascontiguousarray(product.matrix(value), np.float32)
     if method == SEQMSE:
@@ -178,7 +178,7 @@ def _rounded(layer: Layer, value: NDArray[Any], seen: Moments, method: str) -> R
     )
 
 
-def _scale_matrix(product: Product, quantization: Quantization) -> NDArray[np.float32]:
+def _scale_matrix(product: WeightedLayer, quantization: Quantization) -> NDArray[np.float32]:
     """The scale of each weight in matrix form, (groups, rows, columns), or (groups, rows, 1) without blocks."""
     assert quantization.scale is not None
     scale = effective(quantization.scale, quantization.global_scale)
@@ -221,7 +221,7 @@ def _nearest(
 
 
 def _with_best_scales(
-    layer: Layer, value: NDArray[Any], weights: NDArray[np.float32], seen: Moments
+    layer: QuantizedLayer, value: NDArray[Any], weights: NDArray[np.float32], seen: Moments
 ) -> Quantization:
     """The quantization with the scales whose rounding, to the nearest, makes the least noise at the output.
 

@@ -23,7 +23,7 @@ class Seen:
     values: dict[str, NDArray[Any]]
 
 
-class Watch:
+class WatchedValues:
     """Values of some tensors and means of others for some samples, and values for the first two samples as one batch.
 
     Args:

@@ -51,7 +51,7 @@ _ONNX = re.compile(rb"\x08[\x01-\x20](?:[\x12\x1a\x22\x28\x3a\x42]|\x00)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kind:
+class FileKind:
     """A kind of file.
 
     Attributes:
@@ -89,7 +89,7 @@ def advised(error: QdqError, arguments: list[str]) -> QdqError:
     return type(error)(error.what, fix=f"{error.fix}; this is {kind.name}: {commands}", where=error.where)
 
 
-def kind_of(path: Path) -> Kind | None:
+def kind_of(path: Path) -> FileKind | None:
     """What the file is, by its first bytes; None where that is not known."""
     try:
         with path.open("rb") as stream:
@@ -107,7 +107,7 @@ def kind_of(path: Path) -> Kind | None:
     return found or _BY_SUFFIX.get(path.suffix.lower())
 
 
-def _archive(path: Path) -> Kind | None:
+def _archive(path: Path) -> FileKind | None:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -120,68 +120,70 @@ def _archive(path: Path) -> Kind | None:
     return None
 
 
-SAMPLES = Kind(
+SAMPLES = FileKind(
     name="a file of arrays",
     words=(".npz", ".npy"),
     commands="samples go to --samples of `qdqtool run MODEL --samples FILE --out runs/first`",
 )
-TORCH = Kind(
+TORCH = FileKind(
     name="a file of PyTorch",
     words=("PyTorch", "torch"),
     commands="`qdqtool run` takes .pt2 files of torch.export and file.py:function; anything else is exported first, with "
     "torch.onnx.export",
 )
-MODEL = Kind(
+MODEL = FileKind(
     name="an ONNX model",
     words=("ONNX",),
     commands="`qdqtool run FILE --out runs/first` takes it from here to an engine, `qdqtool lint FILE` checks its Q/DQ",
 )
-RECIPE = Kind(
+RECIPE = FileKind(
     name="a YAML file",
     words=("recipe", "YAML"),
     commands="`qdqtool recipe show FILE` reads recipes, and `qdqtool run MODEL --recipe FILE` uses them",
 )
-LOG = Kind(name="the log of a build", words=("log of", "build log"), commands="`qdqtool parse FILE` reads it")
-LAYERS = Kind(
+LOG = FileKind(
+    name="the log of a build", words=("log of", "build log"), commands="`qdqtool parse FILE` reads it"
+)
+LAYERS = FileKind(
     name="layer information of an engine",
     words=("layer information",),
     commands="`qdqtool engine show FILE` reads it, and `qdqtool audit FILE` says what is not INT8",
 )
-CACHE = Kind(
+CACHE = FileKind(
     name="a calibration cache",
     words=("calibration cache",),
     commands="`qdqtool cache show FILE` reads it, and `qdqtool cache to-qdq MODEL FILE` makes a Q/DQ model of it",
 )
-TIMES = Kind(
+TIMES = FileKind(
     name="a file of times of inferences (--exportTimes)",
     words=("--exportTimes",),
     commands="`qdqtool engine about FILE` reads it",
 )
-ENGINE = Kind(
+ENGINE = FileKind(
     name="an engine",
     words=("engine",),
     commands="only its builder reads it; `qdqtool engine show` reads its layer information (--exportLayerInfo)",
 )
-SCRIPT = Kind(
+SCRIPT = FileKind(
     name="a Python script", words=("script",), commands="`qdqtool migrate FILE` reads build scripts"
 )
-IMAGE = Kind(
+IMAGE = FileKind(
     name="an image",
     words=("image",),
     commands="a folder of images goes to --samples of `qdqtool run MODEL --samples FOLDER --out runs/first`",
 )
 
 
-RUN_FILE = Kind(
+RUN_FILE = FileKind(
     name="a file of a run folder",
     words=(),
     commands="`qdqtool report FOLDER` reads the folder that it is from",
 )
 _ARTEFACTS = {
-    "placement": Kind(
+    "placement": FileKind(
         name="a placement", words=(), commands="`qdqtool insert MODEL --placement FILE` takes it"
     ),
-    "calibration": Kind(
+    "calibration": FileKind(
         name="a calibration table", words=(), commands="`qdqtool insert MODEL --calibration FILE` takes it"
     ),
     "engine": LAYERS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from qdqtool.buildlog import Progress
+from qdqtool.buildlog import ReadingProgress
 from qdqtool.buildlog.unsaid import unsaid
 from qdqtool.core.buildlog import LayerTuning, Memory, Performance, RunDigest, Unread
 from qdqtool.core.dtypes import DType
@@ -75,7 +75,7 @@ class Wordings:
         return "".join(f"{one.count:>8} {one.line:>10}  {clean(one.text)}\n" for one in lines)
 
 
-def progress_words(seen: Progress) -> str:
+def progress_words(seen: ReadingProgress) -> str:
     """What a builder does at this moment, as far as its log has come."""
     from rich.markup import escape
 

@@ -222,7 +222,7 @@ class Performance:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ProfileRow:
+class LoggedProfileRow:
     """One layer of the profile: total, average and median milliseconds, percent; elided layers have 0 everywhere."""
 
     layer: str
@@ -325,7 +325,7 @@ class LogRun(RunHeader):
     tactics: tuple[TacticRow, ...] = ()
     statements: dict[str, Statements] = field(default_factory=dict)
     performance: Performance | None = None
-    profile: tuple[ProfileRow, ...] = ()
+    profile: tuple[LoggedProfileRow, ...] = ()
     warnings: tuple[LogRecord, ...] = ()
     errors: tuple[LogRecord, ...] = ()
 
@@ -402,7 +402,7 @@ class RunDigest(RunHeader):
     accuracy: tuple[AccuracyLoss, ...] = ()
     foreign_nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     performance: Performance | None = None
-    profile: tuple[ProfileRow, ...] = ()
+    profile: tuple[LoggedProfileRow, ...] = ()
     warnings: tuple[LogRecord, ...] = ()
     errors: tuple[LogRecord, ...] = ()
 

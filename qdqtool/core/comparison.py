@@ -78,7 +78,7 @@ class SampleError:
     sqnr_db: float
 
 
-class Cause(str, Enum):
+class MismatchCause(str, Enum):
     """Why a candidate's output differs from the Q/DQ model run as its graph says."""
 
     SAME = "same"
@@ -88,7 +88,7 @@ class Cause(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Explanation:
+class MismatchExplanation:
     """The verdict on one output's mismatch.
 
     Attributes:
@@ -102,7 +102,7 @@ class Explanation:
     """
 
     output: str
-    cause: Cause
+    cause: MismatchCause
     sqnr_db: float | None
     nearest: str
     nearest_db: float | None
@@ -136,5 +136,5 @@ class Comparison(Shown):
     worst: tuple[SampleError, ...] = ()
     notes: tuple[str, ...] = ()
     tensors: tuple[OutputComparison, ...] = ()
-    explanations: tuple[Explanation, ...] = ()
+    explanations: tuple[MismatchExplanation, ...] = ()
     sqnr: Annotated[SqnrEstimate | None, Field(exclude_if=lambda value: value is None)] = None

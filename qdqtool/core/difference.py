@@ -92,7 +92,7 @@ class EngineTotals:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cause:
+class DifferenceCause:
     """One thing that makes the second engine different, in words.
 
     Attributes:
@@ -127,7 +127,7 @@ class EngineDiff(Shown):
     pairs: tuple[LayerPair, ...]
     left_only: tuple[Side, ...]
     right_only: tuple[Side, ...]
-    causes: tuple[Cause, ...]
+    causes: tuple[DifferenceCause, ...]
     notes: tuple[str, ...] = ()
 
     def save(self, path: str | PathLike[str]) -> Path:

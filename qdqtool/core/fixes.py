@@ -64,7 +64,7 @@ class SlotChange:
     after: str
 
 
-class Outcome(str, Enum):
+class FixOutcome(str, Enum):
     """What became of a trial."""
 
     KEPT = "kept"
@@ -94,7 +94,7 @@ class Metrics:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trial:
+class FixTrial:
     """One suggested fix.
 
     Attributes:
@@ -110,7 +110,7 @@ class Trial:
 
     subject: str
     edit: str
-    outcome: Outcome
+    outcome: FixOutcome
     why: str
     edits: tuple[SlotEdit, ...] = ()
     rule: str = ""
@@ -136,7 +136,7 @@ class FixReport(Shown):
     """
 
     model: str
-    trials: tuple[Trial, ...]
+    trials: tuple[FixTrial, ...]
     before: Metrics
     after: Metrics
     builds: int
@@ -146,6 +146,6 @@ class FixReport(Shown):
     notes: tuple[str, ...] = ()
     slots: tuple[SlotChange, ...] = ()
 
-    def count(self, outcome: Outcome) -> int:
+    def count(self, outcome: FixOutcome) -> int:
         """How many trials ended so."""
         return sum(trial.outcome is outcome for trial in self.trials)

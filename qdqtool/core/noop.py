@@ -25,7 +25,7 @@ class Vote(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Evidence:
+class Observation:
     """One observation.
 
     Attributes:
@@ -54,5 +54,5 @@ class NoOpReport:
     int8: int
     compute: int
     unknown: int
-    signs: tuple[Evidence, ...]
+    signs: tuple[Observation, ...]
     others: dict[str, int] = field(default_factory=dict)

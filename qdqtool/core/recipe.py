@@ -47,13 +47,13 @@ Format = Literal["int8", "fp8", "int8-weights", "int4-weights", "nvfp4", "mxfp8"
 """The names of `qdqtool.core.quant_format.SCHEMES`; a test keeps the two alike."""
 
 
-class Section(BaseModel):
+class RecipeSection(BaseModel):
     """A part of a recipe: frozen, and unknown names are mistakes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class Preprocess(Section):
+class Preprocess(RecipeSection):
     """How a raw image or array becomes a model input: `(value * scale - mean) / std`."""
 
     resize: Annotated[int, Field(gt=0)] | Pair | None = None
@@ -82,7 +82,7 @@ class Preprocess(Section):
     """Shape of one sample without the batch dimension, applied last."""
 
 
-class SampleOptions(Section):
+class SampleOptions(RecipeSection):
     """Which samples, and how they are made."""
 
     limit: Annotated[int, Field(gt=0)] | None = None
@@ -96,7 +96,7 @@ Given = bool | int | float | tuple[float, ...]
 """The value of an input that becomes a constant."""
 
 
-class PrepareOptions(Section):
+class PrepareOptions(RecipeSection):
     """What is folded before placement."""
 
     constants: dict[str, Given] = {}
@@ -118,7 +118,7 @@ class PrepareOptions(Section):
     """Fold BatchNormalization into the Conv, ConvTranspose or Gemm before it."""
 
 
-class PlacementOptions(Section):
+class PlacementOptions(RecipeSection):
     """Where Q/DQ nodes go."""
 
     ops: Words = (
@@ -179,7 +179,7 @@ AUTO: Final = "auto"
 """Instead of a calibrator: the one, or the mixture, that keeps the network's outputs quietest."""
 
 
-class CalibrationOptions(Section):
+class CalibrationOptions(RecipeSection):
     """How ranges are chosen."""
 
     method: str = AUTO
@@ -196,7 +196,7 @@ class CalibrationOptions(Section):
     """Correct the biases, so that every layer's mean output stays what it was (32 samples, no cost in the engine)."""
 
 
-class WeightOptions(Section):
+class WeightOptions(RecipeSection):
     """How weights are prepared for few bits, from the activations that the samples cause."""
 
     rounding: Literal["auto", "nearest", "mse", "seqmse", "adaround", "gptq"] = AUTO
@@ -214,7 +214,7 @@ class WeightOptions(Section):
         return self.rounding in {"seqmse", "adaround", "gptq"}
 
 
-class InsertOptions(Section):
+class InsertOptions(RecipeSection):
     """How the Q/DQ model is written."""
 
     types: Literal["fp32", "fp16", "bf16"] = "fp32"
@@ -255,7 +255,7 @@ class InsertOptions(Section):
     """Samples that are run for it."""
 
 
-class BuildOptions(Section):
+class BuildOptions(RecipeSection):
     """How the engine is built."""
 
     builder: str = "rtx"
@@ -278,7 +278,7 @@ class BuildOptions(Section):
     """Largest shapes."""
 
 
-class AuditOptions(Section):
+class AuditOptions(RecipeSection):
     """What counts as a problem."""
 
     fail_on: Literal["error", "warning", "info", "bad", "doubtful", "never"] = "never"
@@ -289,7 +289,7 @@ class AuditOptions(Section):
     """Finding codes that are not reported."""
 
 
-class CompareOptions(Section):
+class CompareOptions(RecipeSection):
     """How accuracy is checked."""
 
     metrics: Words = ("cosine", "sqnr_db", "max_abs")
@@ -304,7 +304,7 @@ class CompareOptions(Section):
     """Exit with 1 when the task metric falls by more than this many points."""
 
 
-class AccuracyOptions(Section):
+class AccuracyOptions(RecipeSection):
     """What the quantized model must keep; nodes stay float until it does."""
 
     max_drop: Annotated[float, Field(ge=0)] | None = None
@@ -324,7 +324,7 @@ FORMATS_OF: Final = "place.formats."
 """Begins a key of `sweep.space` that chooses the format of the nodes whose names match the glob behind it."""
 
 
-class SweepOptions(Section):
+class SweepOptions(RecipeSection):
     """What `qdqtool sweep` searches."""
 
     space: dict[str, tuple[str | int | float | bool, ...]] = {
@@ -355,7 +355,7 @@ class SweepOptions(Section):
     """Seed of the samplers that draw."""
 
 
-class QatOptions(Section):
+class QatOptions(RecipeSection):
     """How `qdqtool qat run` fine-tunes a PyTorch network with quantizers in it."""
 
     model: str = ""
@@ -413,7 +413,7 @@ class QatOptions(Section):
     """Also write logs for TensorBoard."""
 
 
-class Recipe(Section):
+class Recipe(RecipeSection):
     """A method without data: what `qdqtool run` does, step by step."""
 
     name: str = "custom"

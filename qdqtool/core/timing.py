@@ -58,7 +58,7 @@ class Profile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Span:
+class TimeSpread:
     """Milliseconds of one quantity over many inferences."""
 
     name: str

@@ -107,7 +107,7 @@ class Variant:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cure:
+class FloatCure:
     """The nodes at whose outputs most of the signal is lost, and what keeping them float brings.
 
     Attributes:
@@ -149,7 +149,7 @@ class DataEvidence:
     predictions: Predictions | None = None
     variant: Variant | None = None
     comparison: Comparison | None = None
-    cure: Cure | None = None
+    cure: FloatCure | None = None
     recipe: str = ""
     fitting: tuple[str, str] | None = None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from qdqtool.core.engine import Engine, EngineTensor
 from qdqtool.core.kinds import ENGINE
 from qdqtool.engine.optimization_profiles import with_profiles
-from qdqtool.engine.readers import Reader, dump, inspector, lines, names, replay
+from qdqtool.engine.readers import LayerReader, dump, inspector, lines, names, replay
 from qdqtool.engine.readers.lean import lean
 from qdqtool.engine.roles import settled
 from qdqtool.engine.unknowns import unknown_formats
@@ -23,7 +23,7 @@ _EDGE = 4096
 _PLAN = "ftrt"
 """How a serialized engine begins."""
 _PLANS = frozenset({".plan", ".engine", ".trt"})
-_READERS: tuple[Reader, ...] = (dump, lines, replay, names)
+_READERS: tuple[LayerReader, ...] = (dump, lines, replay, names)
 """Forms of text, the most detailed first: a log may hold several. The inspector's JSON goes before all of them."""
 
 

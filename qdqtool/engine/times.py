@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from statistics import fmean, median
 from typing import Any
 
-from qdqtool.core.timing import Span
+from qdqtool.core.timing import TimeSpread
 from qdqtool.engine.profiles.numbers import number
 
 _QUANTITIES = {
@@ -26,19 +26,19 @@ _QUANTITIES = {
 """What is measured, and what releases call it."""
 
 
-def spans_of(value: Any) -> tuple[Span, ...]:
+def spans_of(value: Any) -> tuple[TimeSpread, ...]:
     """Statistics of the times that are there, in milliseconds, in the order of the quantities."""
     records = [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
     spans = (_span(name, spellings, records) for name, spellings in _QUANTITIES.items())
     return tuple(span for span in spans if span is not None)
 
 
-def _span(name: str, spellings: tuple[str, ...], records: list[Mapping[str, Any]]) -> Span | None:
+def _span(name: str, spellings: tuple[str, ...], records: list[Mapping[str, Any]]) -> TimeSpread | None:
     told = (number(record.get(spelling)) for record in records for spelling in spellings)
     values = sorted(value for value in told if value is not None)
     if not values:
         return None
-    return Span(
+    return TimeSpread(
         name=name,
         count=len(values),
         low=values[0],

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from qdqtool.graph.canonical.naming import Names
+from qdqtool.graph.canonical.naming import TakenNames
 from qdqtool.graph.canonical.order import sort
 from qdqtool.graph.canonical.shapes import infer
 from qdqtool.graph.model import Model
@@ -50,8 +50,8 @@ class Edit:
         self.imports: dict[str, int] = {}
         tensors = {value.name for value in (*self.inputs, *self.outputs)} | set(self.constants)
         tensors |= {name for node in self._nodes for name in (*node.output, *reads(node))}
-        self._tensors = Names(tensors)
-        self._names = Names({node.name for node in self._nodes})
+        self._tensors = TakenNames(tensors)
+        self._names = TakenNames({node.name for node in self._nodes})
         self._captured = frozenset(name for node in self._nodes for name in captured(node))
 
     @property

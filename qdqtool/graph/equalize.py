@@ -20,7 +20,7 @@ import numpy as np
 
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.weights import ScaledInput, WeightChanges
-from qdqtool.graph.products import Product, product_of
+from qdqtool.graph.products import WeightedLayer, product_of
 from qdqtool.trt.ops import AVERAGE_POOLS, ELEMENTWISE_SUMS, HOMOGENEOUS, MAXIMUM_POOLS, STANDARD_DOMAINS
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Scalable:
     channels: int
     divided: tuple[tuple[str, int], ...]
     weight: str
-    readers: tuple[Product, ...]
+    readers: tuple[WeightedLayer, ...]
 
 
 def scalables(view: GraphView) -> tuple[Scalable, ...]:
@@ -225,7 +225,7 @@ def _scalable(view: GraphView, tensor: str) -> Scalable | None:
     return Scalable(tensor=tensor, channels=count, divided=found, weight=weight, readers=whole)
 
 
-def _input_channels(reader: Product) -> int | None:
+def _input_channels(reader: WeightedLayer) -> int | None:
     """The channels that a layer reads; None for groups of several channels, where factors would have to be per group."""
     groups = reader.reading.groups
     if groups == 1:
@@ -295,7 +295,7 @@ def _bias(node: Node) -> list[tuple[str, int]]:
 
 
 def _own(
-    view: GraphView, names: list[tuple[str, int]], channels: int, layer: Product
+    view: GraphView, names: list[tuple[str, int]], channels: int, layer: WeightedLayer
 ) -> tuple[tuple[str, int], ...]:
     """A layer's constants where they have a factor for every channel and no other reader, else ()."""
     (weight, axis), *biases = names
@@ -324,7 +324,7 @@ def _ranges(value: NDArray[Any], axis: int) -> NDArray[np.float64]:
 
 
 def _rows(
-    view: GraphView, values: Mapping[str, NDArray[Any]], reader: Product, most: int | None
+    view: GraphView, values: Mapping[str, NDArray[Any]], reader: WeightedLayer, most: int | None
 ) -> NDArray[np.float32]:
     """What each channel is multiplied with, (channels, weights), for all outputs or about so many."""
     axis = _read_axis(reader)
@@ -340,7 +340,7 @@ def _energy(rows: NDArray[np.float32]) -> NDArray[np.float64]:
     return found
 
 
-def _read_axis(reader: Product) -> int:
+def _read_axis(reader: WeightedLayer) -> int:
     return reader.input_axis if reader.reading.groups == 1 else 0
 
 

@@ -34,7 +34,7 @@ def has_weights(view: GraphView, product: Node) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
+class InputReading:
     """How a layer reads its input: layers that read one tensor alike share their second moments.
 
     Attributes:
@@ -102,7 +102,7 @@ class Reading:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Product:
+class WeightedLayer:
     """A layer with constant weights.
 
     Attributes:
@@ -116,7 +116,7 @@ class Product:
     node: str
     weight: str
     shape: tuple[int, ...]
-    reading: Reading
+    reading: InputReading
     turned: bool = False
 
     @cached_property
@@ -146,7 +146,7 @@ class Product:
         return np.ascontiguousarray(matrix[0].T if self.turned else matrix.reshape(self.shape))
 
 
-def product_of(view: GraphView, node: Node) -> Product | None:
+def product_of(view: GraphView, node: Node) -> WeightedLayer | None:
     """The node as a product of its input with a constant; None where it has not that form."""
     if node.domain not in STANDARD_DOMAINS or len(node.inputs) < 2:
         return None
@@ -155,33 +155,33 @@ def product_of(view: GraphView, node: Node) -> Product | None:
     if shape is None or view.is_constant(tensor) or not shape or 0 in shape:
         return None
     if node.op == "Conv" and len(shape) > 2:
-        return Product(node=node.name, weight=weight, shape=shape, reading=_convolution(node, shape))
+        return WeightedLayer(node=node.name, weight=weight, shape=shape, reading=_convolution(node, shape))
     if node.op == "MatMul" and len(shape) == 2:
-        return Product(
-            node=node.name, weight=weight, shape=shape, reading=Reading(tensor=tensor), turned=True
+        return WeightedLayer(
+            node=node.name, weight=weight, shape=shape, reading=InputReading(tensor=tensor), turned=True
         )
     if node.op == "Gemm" and len(shape) == 2:
         axis = 0 if node.attribute("transA", 0) else 1
         turned = not node.attribute("transB", 0)
-        return Product(
+        return WeightedLayer(
             node=node.name,
             weight=weight,
             shape=shape,
-            reading=Reading(tensor=tensor, axis=axis - 2),
+            reading=InputReading(tensor=tensor, axis=axis - 2),
             turned=turned,
         )
     return None
 
 
-def products(view: GraphView) -> tuple[Product, ...]:
+def products(view: GraphView) -> tuple[WeightedLayer, ...]:
     """All layers of that form in graph order."""
     found = (product_of(view, node) for node in view.nodes)
     return tuple(product for product in found if product is not None)
 
 
-def _convolution(node: Node, shape: tuple[int, ...]) -> Reading:
+def _convolution(node: Node, shape: tuple[int, ...]) -> InputReading:
     rank = len(shape) - 2
-    return Reading(
+    return InputReading(
         tensor=node.inputs[0],
         groups=int(node.attribute("group", 1)),
         kernel=shape[2:],

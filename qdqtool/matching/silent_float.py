@@ -39,7 +39,7 @@ _SMALL: Final = 2**17
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StoredWeight:
+class LoneWeight:
     """A weight in few bits whose product reads a float activation.
 
     Attributes:
@@ -78,7 +78,7 @@ def too_many_taps(shape: tuple[int | str, ...]) -> tuple[str, str] | None:
     )
 
 
-def dequantized_apart(weight: StoredWeight) -> Iterator[tuple[str, str]]:
+def dequantized_apart(weight: LoneWeight) -> Iterator[tuple[str, str]]:
     """Why another kernel makes a weight float in every inference, and what to do; nothing where its product does."""
     inside = "inside the kernel"
     if weight.op in CONVOLUTIONS:

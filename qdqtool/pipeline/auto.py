@@ -40,7 +40,7 @@ from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import AUTO, CalibrationOptions
 from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.model import Model
-from qdqtool.pipeline.trial import CHOOSING, TAKEN, Candidate, Reference, Trial, decibels
+from qdqtool.pipeline.trial import CHOOSING, TAKEN, Reference, TrialSession, TriedTable, decibels
 
 # Each costs as many inferences of the choosing samples as methods compete.
 _BLOCKS: Final = 4
@@ -66,8 +66,8 @@ class Judged:
     """
 
     table: CalibrationTable
-    best: Candidate
-    trial: Trial
+    best: TriedTable
+    trial: TrialSession
     samples: tuple[Sample, ...]
 
 
@@ -99,7 +99,7 @@ def choose(
     choices = [options.model_copy(update={"method": method}) for method in methods]
     made = make_tables(collected[0], placement, collected[1], choices)
     tables = {method: replace(table, weights=weights) for method, table in zip(methods, made, strict=True)}
-    trial = Trial(model, placement, tables[methods[0]], reference, reference.budget)
+    trial = TrialSession(model, placement, tables[methods[0]], reference, reference.budget)
     # Calibrators that agree on every range are one candidate; without activations all are: none has a say.
     distinct = {
         tuple(entry.amax for entry in table.ranges): method for method, table in reversed(tables.items())
@@ -132,8 +132,8 @@ def _some_first(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
 
 
 def _left_and_judged(
-    trial: Trial, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample]
-) -> list[Candidate]:
+    trial: TrialSession, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample]
+) -> list[TriedTable]:
     """The tables on these samples, the quietest first; behind them those that were left after the first of the samples."""
     some = samples[:_OF_LARGE]
     began = [trial.candidate(method, table, some, among=samples) for method, table in tables.items()]
@@ -143,7 +143,7 @@ def _left_and_judged(
     return _all_judged(trial, running, samples) + sorted(left, key=lambda one: one.noise)
 
 
-def _is_noisier(one: Candidate, best: Candidate) -> bool:
+def _is_noisier(one: TriedTable, best: TriedTable) -> bool:
     """Whether it is noisier than the best on the same samples, by more than twice the standard error of the difference."""
     differences = np.subtract(one.shares, best.shares)
     error = float(differences.std(ddof=1)) / math.sqrt(len(differences)) if len(differences) > 1 else math.inf
@@ -151,22 +151,22 @@ def _is_noisier(one: Candidate, best: Candidate) -> bool:
 
 
 def _all_judged(
-    trial: Trial, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample]
-) -> list[Candidate]:
+    trial: TrialSession, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample]
+) -> list[TriedTable]:
     """The tables on these samples, the quietest first."""
     found = (trial.candidate(method, table, samples) for method, table in tables.items())
     return sorted(found, key=lambda one: one.noise)
 
 
 def _raced(
-    trial: Trial, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample]
-) -> list[Candidate]:
+    trial: TrialSession, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample]
+) -> list[TriedTable]:
     """The same; those behind the first may have run some of the samples only, on which they are noisier than it on all.
 
     The one that looks best runs on, a few samples at a time.
     """
     running = {method: trial.started(method, table) for method, table in tables.items()}
-    done: list[Candidate] = []
+    done: list[TriedTable] = []
     while running:
         method = min(running, key=lambda name: running[name].mean)
         running[method] = one = trial.advanced(running[method], samples, CHOOSING)
@@ -178,12 +178,12 @@ def _raced(
 
 
 def _mixture(
-    trial: Trial,
-    first: tuple[Candidate, Candidate],
+    trial: TrialSession,
+    first: tuple[TriedTable, TriedTable],
     tied: Sequence[tuple[str, ...]],
     samples: Sequence[Sample],
     more: int,
-) -> Candidate:
+) -> TriedTable:
     """The winner with the other's ranges in those blocks of the network where that pays, `more` judgements left over."""
     best, other = first
     if other.mean > _WORTHWHILE * best.mean:
@@ -200,7 +200,7 @@ def _mixture(
     return best
 
 
-def _blocks(trial: Trial, tied: Sequence[tuple[str, ...]]) -> list[frozenset[str]]:
+def _blocks(trial: TrialSession, tied: Sequence[tuple[str, ...]]) -> list[frozenset[str]]:
     """The tuned tensors in parts of the network, with all that must share their ranges."""
     order = list(trial.tunable.scales)
     group_of = {name: group for group in tied for name in group}
@@ -221,14 +221,14 @@ def _swapped(table: CalibrationTable, other: CalibrationTable, tensors: frozense
     return replace(table, ranges=ranges)
 
 
-def _gain(winner: Candidate, other: Candidate) -> float:
+def _gain(winner: TriedTable, other: TriedTable) -> float:
     """By how many dB the winner is quieter on the samples that the other ran."""
     mine, theirs = sum(winner.shares[: len(other.shares)]), sum(other.shares)
     return decibels(mine) - decibels(theirs) if mine > 0 and theirs > 0 else 0.0
 
 
 def _explained(
-    best: Candidate, judged: tuple[Sequence[Candidate], Candidate], tables: Mapping[str, CalibrationTable]
+    best: TriedTable, judged: tuple[Sequence[TriedTable], TriedTable], tables: Mapping[str, CalibrationTable]
 ) -> CalibrationTable:
     """The chosen table without shifts; each range with what its choice gained at the output, in dB."""
     tried, winner = judged

@@ -33,7 +33,7 @@ from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.view import Node
 from qdqtool.pipeline.layer_walk import LayerWalk, float_means
-from qdqtool.pipeline.trial import TAKEN, Budget, FloatPass, Reference, Trial, believed
+from qdqtool.pipeline.trial import TAKEN, Budget, FloatPass, Reference, TrialSession, believed
 
 Floats = NDArray[np.float32]
 OnProgress = Callable[[int, "int | None"], None]
@@ -57,7 +57,7 @@ def correct_biases(
     reference = Reference(model, samples, budget, bias=True, seen=seen)
     judged = None
     if reference.together:
-        trial = Trial(model, placement, table, reference, budget)
+        trial = TrialSession(model, placement, table, reference, budget)
         judged = trial.candidate("", table, trial.at_once()).table
     return shifted(model, placement, judged or table, reference, on_progress)
 

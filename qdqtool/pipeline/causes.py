@@ -44,7 +44,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.pipeline.auto import competing
 from qdqtool.pipeline.equalization import equalization
-from qdqtool.pipeline.trial import Budget, Candidate, Reference, Trial, others, spread
+from qdqtool.pipeline.trial import Budget, Reference, TrialSession, TriedTable, others, spread
 from qdqtool.placement.decide import decide
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ class _Cures:
         self._reference = Reference(
             self._plain, samples, self._budget, bias=bool(origin.table.shifts), count=_SAMPLES
         )
-        self._trial = Trial(self._plain, origin.placement, self._table, self._reference, self._budget)
+        self._trial = TrialSession(self._plain, origin.placement, self._table, self._reference, self._budget)
         self._judges = self._trial.at_once()
         self._now = self._trial.candidate("", self._table, self._judges)
         self._groups = groups(origin.placement)
@@ -312,7 +312,7 @@ class _Cures:
         recipe = self._origin.recipe
         if self._origin.table.equalized is not None or recipe.weights.equalize not in {"none", AUTO}:
             return
-        before: Candidate | None = None
+        before: TriedTable | None = None
         for way in ("cross-layer", "smooth"):
             wanted = recipe.model_copy(
                 update={"weights": recipe.weights.model_copy(update={"equalize": way})}
@@ -325,12 +325,12 @@ class _Cures:
             after = self._calibrated(changed, self._reference.of(changed))
             yield self._cure(f"{way} equalization", (f"weights.equalize={way}",), after, before)
 
-    def _calibrated(self, model: Model, reference: Reference) -> Candidate:
+    def _calibrated(self, model: Model, reference: Reference) -> TriedTable:
         placement, recipe = self._origin.placement, self._origin.recipe
         table = make_table(
             collect(model, placement, reference.source), placement, model.view, recipe.calibrate
         )
-        trial = Trial(model, placement, table, reference, Budget())
+        trial = TrialSession(model, placement, table, reference, Budget())
         return trial.candidate("", table, trial.at_once())
 
     def _whole(
@@ -341,11 +341,11 @@ class _Cures:
         table: CalibrationTable,
         placement: Placement | None = None,
     ) -> Cure:
-        trial = Trial(model, placement or self._origin.placement, table, self._reference, self._budget)
+        trial = TrialSession(model, placement or self._origin.placement, table, self._reference, self._budget)
         return self._cure(what, (setting,), trial.candidate("", table, self._judges))
 
     def _cure(
-        self, what: str, settings: tuple[str, ...], after: Candidate, before: Candidate | None = None
+        self, what: str, settings: tuple[str, ...], after: TriedTable, before: TriedTable | None = None
     ) -> Cure:
         self._tried += 1
         self._on_step(self._tried, self._tried)

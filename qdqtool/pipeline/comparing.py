@@ -48,7 +48,7 @@ as much: both sides, in onnxruntime's memory and in NumPy's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Match:
+class ComparedSides:
     """Two sides and what they are compared on.
 
     Attributes:
@@ -74,7 +74,7 @@ class Match:
     trust: bool = False
 
 
-def compare_match(match: Match, on_progress: OnSample | None = None) -> Comparison:
+def compare_match(match: ComparedSides, on_progress: OnSample | None = None) -> Comparison:
     """How far the two sides are apart.
 
     Raises:
@@ -146,7 +146,7 @@ def _tensors(
     return tuple(found)
 
 
-def _side(text: str, match: Match, open_sides: ExitStack) -> Runner:
+def _side(text: str, match: ComparedSides, open_sides: ExitStack) -> Runner:
     """One side, ready to run as long as `open_sides` is."""
     path = Path(text.removeprefix(_EMULATION))
     if text.startswith(_EMULATION):
@@ -158,7 +158,7 @@ def _side(text: str, match: Match, open_sides: ExitStack) -> Runner:
     return open_stored(path)
 
 
-def _large(match: Match) -> Model | None:
+def _large(match: ComparedSides) -> Model | None:
     """The reference, its weights still in their files, where both sides are ONNX models too large to be open together."""
     sides = match.reference, match.candidate
     if match.samples is None or any(Path(text).suffix != ".onnx" for text in sides):
@@ -167,7 +167,7 @@ def _large(match: Match) -> Model | None:
     return with_float_caches(model) if weight_bytes(model) >= LARGE else None
 
 
-def _refuse_others(match: Match) -> None:
+def _refuse_others(match: ComparedSides) -> None:
     """Only ONNX models let themselves be looked into."""
     for text in (match.reference, match.candidate):
         if Path(text.removeprefix(_EMULATION)).suffix != ".onnx":
@@ -191,7 +191,7 @@ def _regions(layers: Path | None) -> Regions | None:
     return tuple(frozenset(layer.onnx_nodes) for layer in read_layers(layers).layers if layer.onnx_nodes)
 
 
-def _samples(match: Match, first: Runner, second: Runner) -> SampleSource:
+def _samples(match: ComparedSides, first: Runner, second: Runner) -> SampleSource:
     stored = [side for side in (first, second) if isinstance(side, Player)]
     if len(stored) == 2:
         return _unfed(len(stored[0]), match.labels)
@@ -209,7 +209,9 @@ def _samples(match: Match, first: Runner, second: Runner) -> SampleSource:
     return samples
 
 
-def _opened(match: Match, inputs: tuple[TensorInfo, ...], runner: Callable[[], Runner]) -> SampleSource:
+def _opened(
+    match: ComparedSides, inputs: tuple[TensorInfo, ...], runner: Callable[[], Runner]
+) -> SampleSource:
     """The samples as a side with these inputs reads them."""
     assert match.samples is not None
     given = shaped(match.samples, inputs, match.recipe.build.opt_shapes, runner)

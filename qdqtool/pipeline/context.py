@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from qdqtool.calibration.samples import SampleInput, open_samples
-from qdqtool.calibration.samples.part import Part
+from qdqtool.calibration.samples.part import SamplePart
 from qdqtool.core.kinds import PREPARATION
 from qdqtool.core.preparation import Preparation
 from qdqtool.core.protocols import Runner, SampleSource
@@ -69,7 +69,7 @@ class RunContext:
             limit=self.recipe.compare.limit,
             on_nan=self.recipe.samples.nan,
         )
-        return whole if self.request.part is None else Part(whole, *self.request.part)
+        return whole if self.request.part is None else SamplePart(whole, *self.request.part)
 
     def open_samples(self) -> None:
         """Open all samples, so that what is wrong with them or their labels is told before the steps that take long.

@@ -19,7 +19,7 @@ from qdqtool.backends.ort import open_model
 from qdqtool.calibration.collect import Collection
 from qdqtool.calibration.histograms import merged
 from qdqtool.calibration.samples import Samples
-from qdqtool.calibration.samples.part import Part
+from qdqtool.calibration.samples.part import SamplePart
 from qdqtool.calibration.span import Span
 from qdqtool.core.calibration import CALIBRATORS
 from qdqtool.core.comparison import Comparison
@@ -39,7 +39,7 @@ from qdqtool.datachecks import (
     Variant,
     check_data,
 )
-from qdqtool.datachecks.evidence import CONVERGED, Cure
+from qdqtool.datachecks.evidence import CONVERGED, FloatCure
 from qdqtool.datachecks.loss import is_lost, sqnr
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
@@ -146,9 +146,9 @@ def _scored(evidence: DataEvidence, model: Model, material: DataMaterial) -> Dat
     return replace(evidence, predictions=scored, variant=variant)
 
 
-def _from_all_over(samples: SampleSource, most: int) -> Part:
+def _from_all_over(samples: SampleSource, most: int) -> SamplePart:
     """At most so many of the samples: the first ones of a data set are often of one class."""
-    return Part(samples, 0, max(1, -(-len(samples) // most)))
+    return SamplePart(samples, 0, max(1, -(-len(samples) // most)))
 
 
 def _are_others(calibration: SampleSource, evaluation: SampleSource) -> bool:
@@ -316,7 +316,7 @@ def predictions(runner: Runner, samples: Iterable[Sample], output: str) -> Predi
 
 def better_variant(
     runner: Runner,
-    samples: tuple[Part, Part],
+    samples: tuple[SamplePart, SamplePart],
     seen: SampleSet,
     recipe: Recipe,
     scored: Predictions,
@@ -475,11 +475,11 @@ def _form_of(values: InputStatistics) -> str:
 
 def cure(
     models: tuple[Model, Model], comparison: Comparison, samples: SampleSource, options: CompareOptions
-) -> Cure | None:
+) -> FloatCure | None:
     """The nodes at whose outputs most of the signal is lost, and the SQNR with them float."""
     nodes = _costly(models[1], comparison)
     if not nodes or max(map(weight_bytes, models)) >= SINGLE_FILE_LIMIT:
-        return Cure(nodes=nodes) if nodes else None
+        return FloatCure(nodes=nodes) if nodes else None
     few = options.model_copy(update={"limit": CURED, "task": "none", "metrics": ("sqnr_db",)})
     reference = open_model(models[0], description="float model", crowded=True)
 
@@ -489,7 +489,7 @@ def cure(
         return sqnr(compare(reference, candidate, samples, few))
 
     before, after = level(models[1]), level(unquantize(models[1], nodes))
-    return Cure(nodes=nodes, before_db=before, after_db=after, samples=min(CURED, len(samples)))
+    return FloatCure(nodes=nodes, before_db=before, after_db=after, samples=min(CURED, len(samples)))
 
 
 def _costly(model: Model, comparison: Comparison) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from qdqtool.calibration.moments import Moments, moments, parts
-from qdqtool.calibration.rounding import Layer, layers_of, output_noise
+from qdqtool.calibration.rounding import QuantizedLayer, layers_of, output_noise
 from qdqtool.calibration.table import constants
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement, SlotKind
@@ -123,7 +123,7 @@ def _protected(
 
 
 def _strongest(
-    model: Model, layers: Sequence[Layer], seen: Moments, recipe: Recipe
+    model: Model, layers: Sequence[QuantizedLayer], seen: Moments, recipe: Recipe
 ) -> NDArray[np.float64] | None:
     """The factors with the least noise; None where none are better."""
     search = recipe.weight_ranges == "mse"

@@ -11,7 +11,7 @@ from typing import Final
 from qdqtool.calibration.collect import activations
 from qdqtool.calibration.samples import Samples
 from qdqtool.calibration.samples.conform import fixed_batch
-from qdqtool.calibration.watch import Watch
+from qdqtool.calibration.watch import WatchedValues
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Placement
 from qdqtool.graph.instrumented.corrected import channel_means
@@ -56,5 +56,5 @@ def float_pass(
     returned = {*outputs, *means.outputs.values()} - averaged
     numbers = range(0, whole, max(1, whole // count))[:count]
     peaked = counted.intersection(depthwise_inputs(model, placement))
-    watch = Watch(returned, averaged, outputs if free else (), numbers, peaked=peaked, first=SAMPLES)
+    watch = WatchedValues(returned, averaged, outputs if free else (), numbers, peaked=peaked, first=SAMPLES)
     return means.model, FloatPass(watch=watch, means=means.without(model))

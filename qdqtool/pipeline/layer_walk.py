@@ -33,7 +33,7 @@ Correct = Callable[[Node, "Floats"], "Floats"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Piece:
+class _WalkedPiece:
     """One layer and what lies between it and the layers before it."""
 
     runner: OrtRunner
@@ -49,7 +49,7 @@ class LayerWalk:
     def __init__(self, model: Model, layers: Sequence[Node]) -> None:
         self._model = model
         self._layers = tuple(layers)
-        self._pieces: dict[str, _Piece] = {}
+        self._pieces: dict[str, _WalkedPiece] = {}
         self._last_use: dict[str, str] = {}
 
     def run(self, feeds: Sequence[Feeds], correct: Correct) -> None:
@@ -76,11 +76,13 @@ class LayerWalk:
             for name in [name for name, last in self._last_use.items() if last == node.name]:
                 values.pop(name, None)
 
-    def _piece(self, node: Node, known: Sequence[str]) -> _Piece:
+    def _piece(self, node: Node, known: Sequence[str]) -> _WalkedPiece:
         if node.name not in self._pieces:
             found = segment(self._model, known, node.outputs[0])
             runner = open_piece(_in_memory(found.source), description=node.name)
-            self._pieces[node.name] = _Piece(runner=runner, inputs=tuple(info.name for info in found.inputs))
+            self._pieces[node.name] = _WalkedPiece(
+                runner=runner, inputs=tuple(info.name for info in found.inputs)
+            )
         return self._pieces[node.name]
 
     def _plan(self, inputs: Sequence[str]) -> dict[str, str]:

@@ -17,10 +17,10 @@ from glob import escape
 from typing import Final
 
 from qdqtool.accuracy.limit import FloatSearch, Found, Limit, Units
-from qdqtool.accuracy.run_store import Journal
+from qdqtool.accuracy.run_store import RunJournal
 from qdqtool.accuracy.trials import TrialRunner
 from qdqtool.calibration.samples import open_samples
-from qdqtool.calibration.samples.part import Part
+from qdqtool.calibration.samples.part import SamplePart
 from qdqtool.core.kinds import CALIBRATION, LIMIT
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import AccuracyOptions, Recipe
@@ -37,10 +37,10 @@ from qdqtool.pipeline.alternatives import FLOAT, Ladder, Question, cost_of, devi
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
-from qdqtool.pipeline.runner import LINE, Step
+from qdqtool.pipeline.runner import LINE, RunStep
 from qdqtool.pipeline.staged import StagedRunner
 from qdqtool.pipeline.steps import Measured
-from qdqtool.pipeline.usage import Meter
+from qdqtool.pipeline.usage import UsageMeter
 from qdqtool.trt.ops import PRODUCTS
 
 FOLDER: Final = "quantized"
@@ -52,7 +52,7 @@ SEARCH: Final = "search"
 
 
 def run(
-    request: RunRequest, listener: ProgressListener | None = None, *, course: tuple[Step, ...] = LINE
+    request: RunRequest, listener: ProgressListener | None = None, *, course: tuple[RunStep, ...] = LINE
 ) -> Report:
     """As `runner.run`; where the recipe limits what may be lost, with as many nodes float as that takes.
 
@@ -110,7 +110,7 @@ def _searched(
     """What the search over the finished run `first` came to."""
     options = request.recipe.accuracy
     listener.started(SEARCH)
-    with Meter() as meter:
+    with UsageMeter() as meter:
         found, samples = _search(first, limit, options.samples, listener)
     listener.finished(SEARCH, meter.measured, skipped=False)
     return FloatLimit(
@@ -148,7 +148,7 @@ def _tightened(asked: Limit, lacking: Limit) -> Limit:
     )
 
 
-def _check(request: RunRequest, limit: Limit, course: tuple[Step, ...]) -> None:
+def _check(request: RunRequest, limit: Limit, course: tuple[RunStep, ...]) -> None:
     if course is not LINE:
         raise UsageError(
             "accuracy can be limited for float models only: this one says itself what is quantized",
@@ -196,7 +196,7 @@ def _search(request: RunRequest, limit: Limit, most: int, listener: ProgressList
     staged = StagedRunner(StagedModel(model, table.shifts, plain=plain), "Q/DQ model")
     compared = request.recipe.compare
     # from all over: data sets are often sorted by class
-    choosing = Part(work.samples, 0, max(1, len(work.samples) // most), most)
+    choosing = SamplePart(work.samples, 0, max(1, len(work.samples) // most), most)
     checking = work.evaluation
     about = {"model": digest_file(work.path("model.qdq.onnx")), "compare": compared.model_dump(mode="json")}
 
@@ -205,7 +205,7 @@ def _search(request: RunRequest, limit: Limit, most: int, listener: ProgressList
             canonical({**about, "samples": samples.digest, "task": task}).encode()
         ).hexdigest()
         options = compared.model_copy(update={"task": task})
-        return TrialRunner(staged, options, store=Journal(work.path(f"limit.{name}.jsonl"), key))
+        return TrialRunner(staged, options, store=RunJournal(work.path(f"limit.{name}.jsonl"), key))
 
     units = Units(
         members={node: (node,) for node in staged.nodes},
@@ -228,7 +228,7 @@ def _with_float(recipe: Recipe, nodes: tuple[str, ...]) -> Recipe:
     return recipe.model_copy(update={"place": recipe.place.model_copy(update={"exclude": exclude})})
 
 
-def _course(result: FloatLimit) -> tuple[Step, ...]:
+def _course(result: FloatLimit) -> tuple[RunStep, ...]:
     """The pipeline, and before its report a step that says what the limit cost."""
 
     def act(work: RunContext) -> Measured:
@@ -240,7 +240,7 @@ def _course(result: FloatLimit) -> tuple[Step, ...]:
         return {}
 
     *others, report = LINE
-    step = Step(
+    step = RunStep(
         name="limit",
         act=act,
         reads=("build.json", "layers.json", "findings.json"),

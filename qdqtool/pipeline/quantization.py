@@ -24,7 +24,7 @@ OnStep = Callable[[str, int, "int | None"], None]
 """Called with what is being done, and how many pieces of how many are done."""
 
 
-class Quantization:
+class QuantizationJob:
     """A float model that is loaded, prepared and placed, and the samples that give it ranges.
 
     Attributes:

@@ -25,12 +25,12 @@ from qdqtool.pipeline.dynamic_range import wants_samples
 from qdqtool.pipeline.folder import RunFolder, StepRecord, key_of
 from qdqtool.pipeline.own_code import own_code
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
-from qdqtool.pipeline.usage import Meter
+from qdqtool.pipeline.usage import UsageMeter
 from qdqtool.platform import give_back
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class RunStep:
     """One step of the line.
 
     Attributes:
@@ -100,7 +100,7 @@ def _checked(work: RunContext) -> Mapping[str, str]:
 
 
 LINE = (
-    Step(
+    RunStep(
         name="prepare",
         act=steps.prepare,
         reads=(),
@@ -108,14 +108,14 @@ LINE = (
         obeys=("prepare",),
         outside=model_digest,
     ),
-    Step(
+    RunStep(
         name="place",
         act=steps.place,
         reads=("model.prepared.onnx",),
         writes=("placement.json",),
         obeys=("place", "build"),
     ),
-    Step(
+    RunStep(
         name="collect",
         act=steps.collect,
         reads=("model.prepared.onnx", "placement.json"),
@@ -124,7 +124,7 @@ LINE = (
         obeys=("samples",),
         outside=_collected,
     ),
-    Step(
+    RunStep(
         name="calibrate",
         act=steps.calibrate,
         reads=("model.prepared.onnx", "placement.json", "histograms.npz"),
@@ -133,7 +133,7 @@ LINE = (
         obeys=("calibrate", "weights", "insert"),
         outside=_calibrated,
     ),
-    Step(
+    RunStep(
         name="insert",
         act=steps.insert,
         reads=("model.prepared.onnx", "placement.json", "calibration.json"),
@@ -141,7 +141,7 @@ LINE = (
         obeys=("insert",),
         outside=_reached,
     ),
-    Step(
+    RunStep(
         name="build",
         act=steps.build,
         reads=("model.qdq.onnx", "preparation.json"),
@@ -151,19 +151,19 @@ LINE = (
         outside=_shapes,
         meanwhile=steps.get_ready,
     ),
-    Step(
+    RunStep(
         name="parse",
         act=steps.parse,
         reads=("build.log",),
         writes=("log.json", "events.jsonl"),
     ),
-    Step(
+    RunStep(
         name="engine",
         act=steps.engine,
         reads=("layers.txt",),
         writes=("layers.json",),
     ),
-    Step(
+    RunStep(
         name="audit",
         act=steps.audit,
         reads=(
@@ -178,7 +178,7 @@ LINE = (
         obeys=("audit",),
         outside=_built,
     ),
-    Step(
+    RunStep(
         name="compare",
         act=steps.compare,
         reads=("model.prepared.onnx",),
@@ -186,7 +186,7 @@ LINE = (
         obeys=("compare",),
         outside=_evaluation,
     ),
-    Step(
+    RunStep(
         name="data",
         act=steps.data,
         reads=("model.prepared.onnx", "placement.json", "accuracy.json"),
@@ -194,7 +194,7 @@ LINE = (
         obeys=("audit", "compare", "samples"),
         outside=_checked,
     ),
-    Step(
+    RunStep(
         name="report",
         act=steps.report,
         reads=(
@@ -232,7 +232,7 @@ def start(request: RunRequest, last: str, listener: ProgressListener | None = No
 
 
 def run(
-    request: RunRequest, listener: ProgressListener | None = None, *, course: tuple[Step, ...] = LINE
+    request: RunRequest, listener: ProgressListener | None = None, *, course: tuple[RunStep, ...] = LINE
 ) -> Report:
     """Do the whole line in `request.out` and return the report; `course` is the line, or one with steps exchanged.
 
@@ -278,7 +278,7 @@ def provenance(work: RunContext) -> str:
     )
 
 
-def _do(step: Step, work: RunContext) -> None:
+def _do(step: RunStep, work: RunContext) -> None:
     work.listener.started(step.name)
     known = work.folder.footprints().get(step.name)
     key = _key(step, work)
@@ -286,7 +286,7 @@ def _do(step: Step, work: RunContext) -> None:
         work.listener.finished(step.name, known.measured, skipped=True)
         return
     give_back()  # what the step before has freed
-    with Meter() as meter, _beside(step.meanwhile):
+    with UsageMeter() as meter, _beside(step.meanwhile):
         extra = step.act(work)
     written = (*step.writes, *(name for name in step.may_write if work.path(name).exists()))
     for name in written:
@@ -309,7 +309,7 @@ def _beside(job: Callable[[], None] | None) -> Iterator[None]:
         running.result()
 
 
-def _key(step: Step, work: RunContext) -> str:
+def _key(step: RunStep, work: RunContext) -> str:
     return key_of(
         {
             "step": step.name,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from qdqtool.accuracy.run_store import Journal
+from qdqtool.accuracy.run_store import RunJournal
 from qdqtool.accuracy.sensitivity import SensitivityOptions, Subject, sensitivity
 from qdqtool.accuracy.trials import TrialRunner
 from qdqtool.calibration.histograms import fitting_histograms, load_histograms
@@ -102,7 +102,7 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
         "compare": request.recipe.compare.model_dump(mode="json"),
     }
     key = hashlib.sha256(canonical(parts).encode()).hexdigest()
-    journal = None if request.out is None else Journal(request.out / "sensitivity.runs.jsonl", key)
+    journal = None if request.out is None else RunJournal(request.out / "sensitivity.runs.jsonl", key)
     runner = StagedRunner(staged, request.model.name, workers=request.workers)
     bench = TrialRunner(runner, request.recipe.compare, store=journal)
     ops = {node.name: node.op for node in model.view.nodes}

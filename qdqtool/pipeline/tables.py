@@ -38,7 +38,7 @@ from qdqtool.pipeline.bias import correct_biases, shifted
 from qdqtool.pipeline.equalization import equalization
 from qdqtool.pipeline.outliers import SAMPLES as OUTLIER_SAMPLES
 from qdqtool.pipeline.outliers import relieved, suspects
-from qdqtool.pipeline.trial import Budget, FloatPass, Reference, Trial, fitting_numbers, others
+from qdqtool.pipeline.trial import Budget, FloatPass, Reference, TrialSession, fitting_numbers, others
 
 GAIN_DB: Final = 0.3
 """What rounding or equalizing must gain at the outputs: it ties weights to the samples, and less is within their chance."""
@@ -158,7 +158,7 @@ def _equalized_if_better(
         return kept
     budget = Budget(on_progress=on_progress)
     reference = Reference(model, samples, budget, bias=options.bias == "correct")
-    trial = Trial(model, placement, plain, reference, budget)
+    trial = TrialSession(model, placement, plain, reference, budget)
     judges = trial.at_once()
     before = best = trial.candidate("", plain, judges)
     for way in (AUTO, *_NAMED):
@@ -170,7 +170,7 @@ def _equalized_if_better(
             continue
         after = _changed(request, changes, samples)
         table = _Maker(after, options, on_progress).table(samples)
-        judge = Trial(after.model, placement, table, reference.of(after.model), Budget())
+        judge = TrialSession(after.model, placement, table, reference.of(after.model), Budget())
         found = judge.candidate("", table, judges)
         gain = found.decibel - before.decibel
         is_chance = any(one >= two for one, two in zip(found.halves, before.halves, strict=True))
@@ -248,7 +248,7 @@ class _Maker:
         table = self._rounded(GPTQ, samples, nearest.table) if share >= least else None
         if table is None:
             return nearest
-        trial = Trial(request.model, request.placement, table, before.reference, before.budget)
+        trial = TrialSession(request.model, request.placement, table, before.reference, before.budget)
         best = trial.candidate(GPTQ, table, nearest.samples)
         fitted = fitting_numbers(request.model.view, len(samples))
         unseen = [

@@ -36,7 +36,7 @@ from qdqtool.pipeline import caches, steps
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.repair import RepairRequest, repair_file
 from qdqtool.pipeline.request import RunRequest
-from qdqtool.pipeline.runner import LINE, Step, model_digest
+from qdqtool.pipeline.runner import LINE, RunStep, model_digest
 from qdqtool.pipeline.steps import Measured
 from qdqtool.placement.lint import lint as find_mistakes
 from qdqtool.prediction.run import predict as foresee
@@ -162,7 +162,7 @@ def _samples(work: RunContext) -> Mapping[str, str]:
 
 _BY_NAME = {step.name: step for step in LINE}
 QDQ_LINE = (
-    Step(
+    RunStep(
         name="take",
         act=take,
         reads=(),
@@ -170,8 +170,8 @@ QDQ_LINE = (
         obeys=("prepare", "place", "calibrate", "insert"),
         outside=_origin,
     ),
-    Step(name="lint", act=lint, reads=(GIVEN,), writes=("lint.json",), obeys=("place", "build")),
-    Step(
+    RunStep(name="lint", act=lint, reads=(GIVEN,), writes=("lint.json",), obeys=("place", "build")),
+    RunStep(
         name="repair",
         act=repair,
         reads=(GIVEN,),
@@ -179,7 +179,7 @@ QDQ_LINE = (
         obeys=("samples", "compare"),
         outside=_samples,
     ),
-    Step(
+    RunStep(
         name="predict",
         act=predict,
         reads=("model.qdq.onnx",),
@@ -189,7 +189,7 @@ QDQ_LINE = (
     _BY_NAME["build"],
     _BY_NAME["parse"],
     _BY_NAME["engine"],
-    Step(
+    RunStep(
         name="audit",
         act=audit,
         reads=("model.prepared.onnx", "layers.json", "log.json", "build.json"),
@@ -198,7 +198,7 @@ QDQ_LINE = (
         outside=_BY_NAME["audit"].outside,
     ),
     _BY_NAME["compare"],
-    Step(
+    RunStep(
         name="data",
         act=data,
         reads=("model.prepared.onnx", "accuracy.json"),
@@ -206,7 +206,7 @@ QDQ_LINE = (
         obeys=("audit", "compare", "samples"),
         outside=_samples,
     ),
-    Step(
+    RunStep(
         name="report",
         act=report,
         reads=(
@@ -225,7 +225,7 @@ QDQ_LINE = (
 """The steps; those that do not depend on how the Q/DQ came into the model are the same as of a float model."""
 
 
-def course_of(request: RunRequest) -> tuple[Step, ...]:
+def course_of(request: RunRequest) -> tuple[RunStep, ...]:
     """The steps of a run of this model: those of a float one, or of one that is quantized or gets the ranges of a cache.
 
     Raises:

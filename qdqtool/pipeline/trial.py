@@ -17,7 +17,7 @@ from qdqtool.accuracy.metric import energy
 from qdqtool.accuracy.pairing import feeds_for
 from qdqtool.backends.ort import OrtRunner, open_model, open_rewritten
 from qdqtool.calibration.samples import Samples
-from qdqtool.calibration.watch import Watch
+from qdqtool.calibration.watch import WatchedValues
 from qdqtool.core.calibration import CalibrationTable, NodeShift
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Placement
@@ -67,7 +67,7 @@ OnProgress = Callable[[int, "int | None"], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class TriedTable:
     """A table and how noisy it makes the outputs.
 
     Attributes:
@@ -90,7 +90,7 @@ class Candidate:
         """What one sample adds to it."""
         return self.noise / max(1, len(self.shares))
 
-    def on(self, places: Sequence[int]) -> Candidate:
+    def on(self, places: Sequence[int]) -> TriedTable:
         """The same on the samples at these places only."""
         return replace(self, shares=tuple(self.shares[place] for place in places))
 
@@ -135,7 +135,7 @@ class FloatPass:
         means: which of the kept values tell the means of layers; of none where the model takes no batches.
     """
 
-    watch: Watch
+    watch: WatchedValues
     means: Means
 
 
@@ -291,7 +291,7 @@ class _Taken:
         return iter(self.samples)
 
 
-class Trial:
+class TrialSession:
     """One session for all tables whose weights are those of `table`.
 
     Where biases are corrected and the model takes batches, each judgement is one run of a batch that corrects the biases
@@ -334,7 +334,7 @@ class Trial:
         table: CalibrationTable,
         samples: Sequence[Sample],
         among: Sequence[Sample] | None = None,
-    ) -> Candidate:
+    ) -> TriedTable:
         """The table, its biases shifted where the recipe asks for it, and its noise on some samples.
 
         The noise is over the signal of these, or of all `among` which they are the first.
@@ -344,20 +344,20 @@ class Trial:
             outputs, shifts = self._together(table, samples)
             wanted = [self.reference.outputs(sample) for sample in samples]
             shares = self._shares(among, _apart(outputs, wanted))
-            return Candidate(method=method, table=replace(table, shifts=shifts), shares=shares)
+            return TriedTable(method=method, table=replace(table, shifts=shifts), shares=shares)
         table = table if table.shifts else self._shifted(table)
         outputs_of_each = self._each(self._runner, samples, self.tunable.feeds(table))
-        return Candidate(method=method, table=table, shares=self._shares(among, outputs_of_each))
+        return TriedTable(method=method, table=table, shares=self._shares(among, outputs_of_each))
 
-    def checked(self, candidate: Candidate) -> float:
+    def checked(self, candidate: TriedTable) -> float:
         """The noise of a candidate on the checking samples."""
         return self.candidate("", candidate.table, self.reference.checking).noise
 
-    def started(self, method: str, table: CalibrationTable) -> Candidate:
+    def started(self, method: str, table: CalibrationTable) -> TriedTable:
         """A candidate that has run no sample yet, for `advanced`."""
-        return Candidate(method=method, table=table if table.shifts else self._shifted(table), shares=())
+        return TriedTable(method=method, table=table if table.shifts else self._shifted(table), shares=())
 
-    def advanced(self, candidate: Candidate, samples: Sequence[Sample], count: int) -> Candidate:
+    def advanced(self, candidate: TriedTable, samples: Sequence[Sample], count: int) -> TriedTable:
         """The same after so many more of the samples, run one by one; its noise is over the signal of all of them."""
         first = len(candidate.shares)
         outputs = self._each(

@@ -9,7 +9,7 @@ from types import TracebackType
 from qdqtool.platform import resident_mib
 
 
-class Meter:
+class UsageMeter:
     """A context that knows afterwards how long it took and how large the process grew.
 
     Peak memory is sampled every 20 ms from the operating system; it is absent where the system does not tell.
@@ -22,7 +22,7 @@ class Meter:
         self._seconds = 0.0
         self._watcher = threading.Thread(target=self._watch, daemon=True)
 
-    def __enter__(self) -> Meter:
+    def __enter__(self) -> UsageMeter:
         self._start = time.perf_counter()
         if resident_mib() is not None:
             self._watcher.start()

@@ -17,7 +17,7 @@ from qdqtool.prediction.demand import Demands
 from qdqtool.trt.ops import AFFINE, EPILOGUE_ACTIVATIONS, GATES, POINTWISE, PRODUCTS, QDQ
 
 
-class Group:
+class LayerGroup:
     """Nodes of one layer while it grows.
 
     Attributes:
@@ -56,7 +56,7 @@ class Groups:
         self._demands = demands
         self._precision = precision
         self._hosts = dict(self._residuals())
-        self.of: dict[str, Group] = {}
+        self.of: dict[str, LayerGroup] = {}
         for node in flow.products():
             self._grow(node)
         prepared = []
@@ -96,13 +96,13 @@ class Groups:
             tensor = node.inputs[0]
 
     def _grow(self, node: Node) -> None:
-        group = Group(node, node)
+        group = LayerGroup(node, node)
         while more := self._next(group):
             group.take(*more)
         for member in group.nodes:
             self.of[member.name] = group
 
-    def _next(self, group: Group) -> tuple[Node, ...]:
+    def _next(self, group: LayerGroup) -> tuple[Node, ...]:
         if self._flow.view.is_output(group.tail):
             return ()
         readers = self._flow.readers(group.tail)
@@ -123,7 +123,7 @@ class Groups:
             return False
         return all(map(self._flow.view.is_constant, node.inputs[1:]))
 
-    def _is_stem_pool(self, group: Group, reader: Node) -> bool:
+    def _is_stem_pool(self, group: LayerGroup, reader: Node) -> bool:
         """An INT8 stem (few input channels) takes the MaxPool behind its activation along, if it can hand on INT8."""
         host = group.host
         if reader.op != "MaxPool" or host is None or self._precision.get(host.name) is not DType.INT8:
@@ -147,12 +147,12 @@ class Groups:
                     group.take(node)
                     self.of[node.name] = group
                     return
-        self.of[node.name] = Group(node, None)
+        self.of[node.name] = LayerGroup(node, None)
 
     def _fold(self, node: Node) -> None:
         """A node that works on constants belongs to the layer that reads it."""
         reader = self._flow.view.uses(node.outputs[0])[0].node
-        group = self.of.get(reader.name) or Group(node, None)
+        group = self.of.get(reader.name) or LayerGroup(node, None)
         if node not in group.nodes:
             group.nodes.append(node)
         self.of[node.name] = group

@@ -12,7 +12,7 @@ from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import Node
 from qdqtool.prediction.demand import Demands
 from qdqtool.prediction.kernels import why_dequantized_apart, why_quantized_apart
-from qdqtool.prediction.layers import Group, Groups
+from qdqtool.prediction.layers import Groups, LayerGroup
 from qdqtool.trt.ops import PRODUCTS
 
 
@@ -112,7 +112,7 @@ class Fates:
             return End.COPY, name  # the sum takes the type of its shortcut
         return End.OUTPUT, group.host.name
 
-    def _hands_on(self, group: Group, tensor: str) -> bool:
+    def _hands_on(self, group: LayerGroup, tensor: str) -> bool:
         """Whether a layer ends with `tensor`, or with a pool behind it that the Q has moved through."""
         last = self._flow.view.producer(group.tail)
         return tensor == group.tail or (

@@ -12,7 +12,7 @@ from qdqtool.core.history import LayerHistory
 from qdqtool.core.report import LayerRow, Report
 from qdqtool.io.escaping import xml_line
 from qdqtool.report import words
-from qdqtool.report.graph import Mark, describe
+from qdqtool.report.graph import BoxMark, describe
 from qdqtool.trt.histories import event_words, fate_words, myelin_words, tuning_words
 
 
@@ -53,10 +53,10 @@ def findings_of(report: Report) -> list[list[Finding]]:
     ]
 
 
-def marks(report: Report) -> dict[int, Mark]:
+def marks(report: Report) -> dict[int, BoxMark]:
     """How many findings each layer has, by its number; layers without are left out."""
     return {
-        number: Mark(
+        number: BoxMark(
             count=len(own), severity=max((entry.severity for entry in own), key=lambda found: found.rank)
         )
         for number, own in enumerate(findings_of(report))

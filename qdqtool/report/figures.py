@@ -15,7 +15,7 @@ from qdqtool.core.wording import counted
 from qdqtool.report import words
 from qdqtool.report.charts.axis import Axis, axis_over
 from qdqtool.report.charts.bars import Bar, Stack, bars, stacked
-from qdqtool.report.charts.histogram import Mark, histogram
+from qdqtool.report.charts.histogram import ValueMark, histogram
 from qdqtool.report.charts.scatter import Point, scatter
 from qdqtool.report.figure import Figure
 from qdqtool.report.graph import LARGEST, draw, label, network
@@ -245,10 +245,10 @@ def _ranges(ranges: Sequence[RangeRow]) -> Figure | None:
 def _histogram(row: RangeRow) -> Element:
     """The chosen range last, so that its line is on top."""
     marks = [
-        Mark(value=entry.amax, text=f"{entry.method} {entry.amax:.4g}", chosen=False)
+        ValueMark(value=entry.amax, text=f"{entry.method} {entry.amax:.4g}", chosen=False)
         for entry in row.thresholds
     ]
-    marks.append(Mark(value=row.amax, text=f"{row.method} {row.amax:.4g}"))
+    marks.append(ValueMark(value=row.amax, text=f"{row.method} {row.amax:.4g}"))
     rivals = "".join(
         f", {entry.method} {entry.amax:.4g}" for entry in row.thresholds if entry.method != row.method
     )

@@ -36,7 +36,7 @@ _ROLES = {Role.COMPUTE: "computes", Role.QDQ: "converts"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mark:
+class BoxMark:
     """What a box is marked with: how many findings its layer has, and the worst of their severities."""
 
     count: int
@@ -53,7 +53,7 @@ class Wire:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Network:
+class LayerGraph:
     """Layers, the engine's own inputs and outputs as boxes behind them, and the tensors between.
 
     Attributes:
@@ -69,7 +69,7 @@ class Network:
     wires: tuple[Wire, ...]
 
 
-def network(rows: Sequence[LayerRow]) -> Network:
+def network(rows: Sequence[LayerRow]) -> LayerGraph:
     """Who feeds whom: a tensor comes from its writers before the reader, else from any writer.
 
     Layers that write parts of one tensor (a Concat made in place) all feed its readers. Layers that launch nothing
@@ -102,7 +102,7 @@ def network(rows: Sequence[LayerRow]) -> Network:
         for end in silent.after(tensor)
     }
     ports, more = _ports(len(layers), fed, left)
-    return Network(layers=layers, numbers=numbers, ports=ports, wires=_sorted([*wires, *more]))
+    return LayerGraph(layers=layers, numbers=numbers, ports=ports, wires=_sorted([*wires, *more]))
 
 
 def _ports(
@@ -134,7 +134,7 @@ def _sorted(wires: list[Wire]) -> tuple[Wire, ...]:
     return tuple(sorted(wires, key=lambda wire: (wire.source, wire.target, wire.tensor.name)))
 
 
-def draw(net: Network, marks: Mapping[int, Mark] = MappingProxyType({})) -> Element:
+def draw(net: LayerGraph, marks: Mapping[int, BoxMark] = MappingProxyType({})) -> Element:
     """The drawing; boxes carry their layer number in data-layer, in launch order from 0.
 
     Filled boxes compute, round ones only convert, dashed ones enter or leave the engine; every tensor tells its type
@@ -168,7 +168,7 @@ def _format(tensor: TensorRow) -> str:
     return f"{tensor.dtype.value} {short(tensor.format)}".strip() if tensor.shape is not None else ""
 
 
-def _boxes(sheet: Element, net: Network, layout: Layout, marks: Mapping[int, Mark]) -> None:
+def _boxes(sheet: Element, net: LayerGraph, layout: Layout, marks: Mapping[int, BoxMark]) -> None:
     for number, layer, centre in zip(net.numbers, net.layers, layout.centres, strict=False):
         style = f"node {_ROLES.get(layer.role, '')} {swatch(layer.precision)}"
         box = _box(sheet, centre, _BOX, style, round_=_BOX[1] // 2 if layer.role is Role.QDQ else 5)
@@ -187,7 +187,7 @@ def _boxes(sheet: Element, net: Network, layout: Layout, marks: Mapping[int, Mar
         write(box, shorten(tensor.name, 20), _PORT[0] / 2, 17, class_="middle")
 
 
-def _badge(box: Element, mark: Mark) -> None:
+def _badge(box: Element, mark: BoxMark) -> None:
     badge = element("g", box, class_=f"badge {mark.severity.value}", transform=f"translate({_BOX[0] - 8} 4)")
     element("circle", badge, r=9)
     write(badge, str(mark.count), 0, 3.5)

@@ -11,7 +11,7 @@ from qdqtool.core.report import LayerRow, Report
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Group:
+class FindingGroup:
     """Findings of one check.
 
     Attributes:
@@ -33,7 +33,7 @@ class Group:
     ms: float
 
 
-def groups(report: Report) -> tuple[Group, ...]:
+def groups(report: Report) -> tuple[FindingGroup, ...]:
     """Findings by check: the most severe first, then those that cost most; within a check in launch order."""
     order = {
         name: place for place, layer in reversed(list(enumerate(report.layers))) for name in _names(layer)
@@ -50,8 +50,8 @@ def _names(layer: LayerRow) -> tuple[str, ...]:
     return (layer.name, *layer.onnx_nodes)
 
 
-def _group(code: str, check: str, entries: list[Finding], times: dict[str, float]) -> Group:
-    return Group(
+def _group(code: str, check: str, entries: list[Finding], times: dict[str, float]) -> FindingGroup:
+    return FindingGroup(
         code=code,
         name=check.replace("_", " "),
         severity=max((entry.severity for entry in entries), key=lambda severity: severity.rank),

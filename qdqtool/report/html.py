@@ -20,8 +20,8 @@ from qdqtool.report.assemble import runs_as_asked
 from qdqtool.report.details import Detail, details, marks
 from qdqtool.report.figure import Figure
 from qdqtool.report.figures import figures
-from qdqtool.report.graph import LARGEST, Mark, Network, draw, network
-from qdqtool.report.groups import Group, groups, places
+from qdqtool.report.graph import LARGEST, BoxMark, LayerGraph, draw, network
+from qdqtool.report.groups import FindingGroup, groups, places
 from qdqtool.report.section import SECTIONS, Section, sections
 from qdqtool.report.sides import Sides, compare_sides
 from qdqtool.report.templates import environment
@@ -46,7 +46,7 @@ def render(
     engines, adds why. `names` tell the runs apart, where their models do not.
     """
     first, second = names or ("", "")
-    runs = [_Run("a", report, first)] + ([_Run("b", against, second)] if against is not None else [])
+    runs = [_RunPage("a", report, first)] + ([_RunPage("b", against, second)] if against is not None else [])
     page = _templates().get_template("page.html")
     return page.render(
         runs=[(run, _parts(run)) for run in runs],
@@ -101,7 +101,7 @@ class _Part:
     html: Markup
 
 
-def _parts(run: _Run) -> tuple[_Part, ...]:
+def _parts(run: _RunPage) -> tuple[_Part, ...]:
     """Every section that has something to show; a third-party one that fails is left out."""
     parts: list[_Part] = []
     for name, section in run.sections:
@@ -129,7 +129,7 @@ def _sides(report: Report, against: Report | None) -> Sides | None:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _RunPage:
     """One run as the template wants it; `key` keeps the identifiers of two runs apart, `given` is a name for it."""
 
     key: str
@@ -168,11 +168,11 @@ class _Run:
         return explanation(code)
 
     @cached_property
-    def network(self) -> Network:
+    def network(self) -> LayerGraph:
         return network(self.report.layers)
 
     @cached_property
-    def marks(self) -> dict[int, Mark]:
+    def marks(self) -> dict[int, BoxMark]:
         return marks(self.report)
 
     @cached_property
@@ -197,7 +197,7 @@ class _Run:
         return svg.inline(draw(self.network, self.marks)) if drawable else None
 
     @cached_property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[FindingGroup, ...]:
         return groups(self.report)
 
     @cached_property

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from qdqtool.core.comparison import Cause, Comparison, Explanation, Measure, OutputComparison, TaskAccuracy
+from qdqtool.core.comparison import (
+    Comparison,
+    Measure,
+    MismatchCause,
+    MismatchExplanation,
+    OutputComparison,
+    TaskAccuracy,
+)
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.report import Summary
@@ -161,9 +168,9 @@ def float_set(entry: FloatSet) -> str:
     return f"{level}, {entry.int8_nodes} of {counted(entry.total_nodes, 'compute node')} quantized ({share}){accuracy}"
 
 
-def cause(entry: Explanation) -> str:
+def cause(entry: MismatchExplanation) -> str:
     """`SQNR 27.7 dB to its own graph: explained by rounding (rounding alone gives 27.5 dB; nearest is ...)`."""
-    if entry.cause is Cause.SAME:
+    if entry.cause is MismatchCause.SAME:
         return "the same as its own graph gives"
     rounding = "does not move it" if entry.rounding_db is None else f"alone gives {entry.rounding_db:.1f} dB"
     near = "equal" if entry.nearest_db is None else f"{entry.nearest_db:.1f} dB"

@@ -34,7 +34,7 @@ _MICROSOFT = "com.microsoft"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Form:
+class _OperatorForm:
     """How an operator on integers is laid out.
 
     Attributes:
@@ -55,22 +55,24 @@ class _Form:
 _PAIR = ((0, 1, 2), (3, 4, 5))
 _ONE = ((0, 1, 2),)
 _CHANNELS = frozenset({"channels_last"})
-_FORMS: Mapping[tuple[str, str], _Form] = {
-    ("", "QLinearConv"): _Form(op="Conv", inputs=_PAIR, output=(6, 7), bias=8),
-    (_MICROSOFT, "QLinearConv"): _Form(op="Conv", inputs=_PAIR, output=(6, 7), bias=8, dropped=_CHANNELS),
-    ("", "QLinearMatMul"): _Form(op="MatMul", inputs=_PAIR, output=(6, 7)),
-    (_MICROSOFT, "QGemm"): _Form(op="Gemm", inputs=_PAIR, output=(7, 8), bias=6),
-    (_MICROSOFT, "QLinearAdd"): _Form(op="Add", inputs=_PAIR, output=(6, 7)),
-    (_MICROSOFT, "QLinearMul"): _Form(op="Mul", inputs=_PAIR, output=(6, 7)),
-    (_MICROSOFT, "QLinearSigmoid"): _Form(op="Sigmoid", inputs=_ONE, output=(3, 4)),
-    (_MICROSOFT, "QLinearLeakyRelu"): _Form(op="LeakyRelu", inputs=_ONE, output=(3, 4)),
-    (_MICROSOFT, "QLinearSoftmax"): _Form(
+_FORMS: Mapping[tuple[str, str], _OperatorForm] = {
+    ("", "QLinearConv"): _OperatorForm(op="Conv", inputs=_PAIR, output=(6, 7), bias=8),
+    (_MICROSOFT, "QLinearConv"): _OperatorForm(
+        op="Conv", inputs=_PAIR, output=(6, 7), bias=8, dropped=_CHANNELS
+    ),
+    ("", "QLinearMatMul"): _OperatorForm(op="MatMul", inputs=_PAIR, output=(6, 7)),
+    (_MICROSOFT, "QGemm"): _OperatorForm(op="Gemm", inputs=_PAIR, output=(7, 8), bias=6),
+    (_MICROSOFT, "QLinearAdd"): _OperatorForm(op="Add", inputs=_PAIR, output=(6, 7)),
+    (_MICROSOFT, "QLinearMul"): _OperatorForm(op="Mul", inputs=_PAIR, output=(6, 7)),
+    (_MICROSOFT, "QLinearSigmoid"): _OperatorForm(op="Sigmoid", inputs=_ONE, output=(3, 4)),
+    (_MICROSOFT, "QLinearLeakyRelu"): _OperatorForm(op="LeakyRelu", inputs=_ONE, output=(3, 4)),
+    (_MICROSOFT, "QLinearSoftmax"): _OperatorForm(
         op="Softmax", inputs=_ONE, output=(3, 4), dropped=frozenset({"opset"})
     ),
-    (_MICROSOFT, "QLinearAveragePool"): _Form(
+    (_MICROSOFT, "QLinearAveragePool"): _OperatorForm(
         op="AveragePool", inputs=_ONE, output=(3, 4), dropped=_CHANNELS
     ),
-    (_MICROSOFT, "QLinearGlobalAveragePool"): _Form(
+    (_MICROSOFT, "QLinearGlobalAveragePool"): _OperatorForm(
         op="GlobalAveragePool", inputs=_ONE, output=(3, 4), dropped=_CHANNELS
     ),
 }
@@ -104,7 +106,7 @@ def fix(context: RepairContext) -> Iterator[Change]:
         node = context.nodes[found.name]
         domain = "" if node.domain == "ai.onnx" else node.domain
         if (domain, node.op_type) == (_MICROSOFT, "QLinearConcat"):
-            form: _Form | None = _concat(node)
+            form: _OperatorForm | None = _concat(node)
         else:
             form = _FORMS.get((domain, node.op_type))
         if form is None or _last_channels(node) or not _is_complete(node, form):
@@ -118,7 +120,7 @@ def fix(context: RepairContext) -> Iterator[Change]:
         )
 
 
-def _is_complete(node: onnx.NodeProto, form: _Form) -> bool:
+def _is_complete(node: onnx.NodeProto, form: _OperatorForm) -> bool:
     """Whether all integers and scales are there; zero points may be left out."""
     needed = [position for operand in form.inputs for position in operand[:2]]
     return bool(form.inputs) and all(_input(node, position) for position in (*needed, form.output[0]))
@@ -132,13 +134,13 @@ def _last_channels(node: onnx.NodeProto) -> bool:
     return any(attribute.name == "channels_last" and attribute.i for attribute in node.attribute)
 
 
-def _concat(node: onnx.NodeProto) -> _Form:
+def _concat(node: onnx.NodeProto) -> _OperatorForm:
     """QLinearConcat has its own scale first, then three inputs per operand."""
     operands = tuple((start, start + 1, start + 2) for start in range(2, len(node.input) - 2, 3))
-    return _Form(op="Concat", inputs=operands, output=(0, 1))
+    return _OperatorForm(op="Concat", inputs=operands, output=(0, 1))
 
 
-def _rewrite(context: RepairContext, node: onnx.NodeProto, form: _Form) -> None:
+def _rewrite(context: RepairContext, node: onnx.NodeProto, form: _OperatorForm) -> None:
     edit = context.edit
     operands = []
     for number, positions in enumerate(form.inputs):
@@ -174,7 +176,7 @@ def _axis(
     return {"axis": weight_axis(twin, number, rank) or 0}
 
 
-def _bias(context: RepairContext, node: onnx.NodeProto, form: _Form) -> str:
+def _bias(context: RepairContext, node: onnx.NodeProto, form: _OperatorForm) -> str:
     """The INT32 bias as float: integer times both scales."""
     edit = context.edit
     name = node.input[form.bias or 0]

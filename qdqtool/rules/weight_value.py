@@ -25,7 +25,7 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import INT8, QuantFormat, of_dtype
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.flow import Flow
-from qdqtool.graph.qdq.lift import Kind
+from qdqtool.graph.qdq.lift import IrregularityKind
 from qdqtool.matching.rule import Rule, Violation
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
         if (
             format_ is not None
             and pair.scale
-            and Kind.SATURATION in flow.irregular.get(pair.dequantize or "", ())
+            and IrregularityKind.SATURATION in flow.irregular.get(pair.dequantize or "", ())
         ):
             axis = pair.axis if pair.scale_shape else None
             yield from _clipped(flow, pair, np.array(pair.scale, np.float32), axis, format_)

@@ -27,7 +27,7 @@ from qdqtool.graph.beside_attention import is_split, reads_attention
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.operands import Factor, Product, products
 from qdqtool.matching.rule import Rule, Violation
-from qdqtool.matching.silent_float import BEFORE, StoredWeight, columns_of, dequantized_apart, rows_of, twins
+from qdqtool.matching.silent_float import BEFORE, LoneWeight, columns_of, dequantized_apart, rows_of, twins
 from qdqtool.trt.ops import CONVOLUTIONS
 
 
@@ -55,13 +55,13 @@ def _is_told_elsewhere(product: Product, stored: Factor) -> bool:
     return stored.format == INT8.name and product.node.op in CONVOLUTIONS
 
 
-def _described(flow: Flow, product: Product, stored: Factor, others: Mapping[str, int]) -> StoredWeight:
+def _described(flow: Flow, product: Product, stored: Factor, others: Mapping[str, int]) -> LoneWeight:
     node = flow.plain.by_name[product.node.name]
     tensor = node.inputs[stored.index]
     shape = flow.plain.info(tensor).shape or ()
     scale = None if stored.quantization is None else stored.quantization.scale
     written = () if stored.pair is None or stored.pair.scale_shape is None else stored.pair.scale_shape
-    return StoredWeight(
+    return LoneWeight(
         op=node.op,
         format=stored.format,
         columns=columns_of(node, shape),

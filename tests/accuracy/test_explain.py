@@ -13,7 +13,7 @@ import pytest
 from qdqtool.accuracy.emulation import emulations
 from qdqtool.accuracy.explain import Emulations, explain
 from qdqtool.backends.ort import open_runner
-from qdqtool.core.comparison import Cause
+from qdqtool.core.comparison import MismatchCause
 from qdqtool.core.protocols import Runner, Sample
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import UsageError
@@ -42,7 +42,7 @@ class NodeEvidence:
         self.model = insert(model, placement, table, InsertOptions(types=types))
         self.samples = Given([Sample(name=f"s{seed}", feeds=models.feeds(proto, seed)) for seed in range(6)])
 
-    def verdict(self, candidate: Runner) -> Cause:
+    def verdict(self, candidate: Runner) -> MismatchCause:
         (found,) = explain(candidate, emulations(self.model, runner), self.samples)
         return found.cause
 
@@ -53,12 +53,12 @@ def case(request: Any, tmp_path_factory: pytest.TempPathFactory) -> NodeEvidence
 
 
 def test_the_model_itself_is_the_same(case: NodeEvidence) -> None:
-    assert case.verdict(runner(case.model)) is Cause.SAME
+    assert case.verdict(runner(case.model)) is MismatchCause.SAME
 
 
 def test_integer_arithmetic_is_rounding(case: NodeEvidence) -> None:
     exact = runner(integer_form(case.model, (), reciprocal=True).model)
-    assert case.verdict(exact) in {Cause.ROUNDING, Cause.SAME}
+    assert case.verdict(exact) in {MismatchCause.ROUNDING, MismatchCause.SAME}
 
 
 def with_constant(model: Model, change: Callable[[np.ndarray], np.ndarray], which: str) -> Model:
@@ -78,20 +78,20 @@ def test_a_wrong_scale_is_not_explained(case: NodeEvidence) -> None:
         if node.op == "QuantizeLinear" and not case.model.view.is_constant(node.inputs[0])
     )  # fmt: skip
     broken = with_constant(case.model, lambda scale: scale * 1.5, node.inputs[1])
-    assert case.verdict(runner(broken)) is Cause.UNEXPLAINED
+    assert case.verdict(runner(broken)) is MismatchCause.UNEXPLAINED
 
 
 def test_another_order_of_operations_is_rounding(case: NodeEvidence) -> None:
     other = jittered(case.model, 99, 3e-7)
     if other is None:
         pytest.skip("the scales of this model are not FP32")
-    assert case.verdict(runner(other)) in {Cause.ROUNDING, Cause.SAME}
+    assert case.verdict(runner(other)) in {MismatchCause.ROUNDING, MismatchCause.SAME}
 
 
 def test_biases_in_the_wrong_channels_are_not_explained(case: NodeEvidence) -> None:
     conv = next(node for node in case.model.view.nodes if node.op == "Conv" and len(node.inputs) > 2)
     broken = with_constant(case.model, lambda bias: np.roll(bias, 1), conv.inputs[2])
-    assert case.verdict(runner(broken)) is Cause.UNEXPLAINED
+    assert case.verdict(runner(broken)) is MismatchCause.UNEXPLAINED
 
 
 def test_jitter_moves_the_scales_of_activations_by_a_hair_and_nothing_else(tmp_path: Path) -> None:
@@ -148,27 +148,27 @@ def test_rare_flips_count_only_where_nothing_else_crossed_a_border() -> None:
     samples = Given([Sample(name="s", feeds={})])
     candidate = Fixed(100.0, 0.9)
     (found,) = explain(candidate, Emulations(graph=quiet, fused={}), samples)
-    assert found.cause is Cause.UNEXPLAINED
+    assert found.cause is MismatchCause.UNEXPLAINED
     (found,) = explain(candidate, Emulations(graph=quiet, fused={}, rare=rare), samples)
-    assert found.cause is Cause.ROUNDING
+    assert found.cause is MismatchCause.ROUNDING
     loud = {"graph": Fixed(100.0, 0.0), "integer": Fixed(100.0, 0.1)}
     (found,) = explain(candidate, Emulations(graph=loud, fused={}, rare=rare), samples)
-    assert found.cause is Cause.UNEXPLAINED
+    assert found.cause is MismatchCause.UNEXPLAINED
 
 
 @pytest.mark.parametrize(
     ("candidate", "cause", "nearest"),
     [
-        (Fixed(100.0, 0.0), Cause.SAME, "graph"),
-        (Fixed(102.2, 0.0), Cause.ROUNDING, "integer"),
-        (Fixed(102.4, 0.0), Cause.UNEXPLAINED, "integer"),
-        (Fixed(100.0, 9.0), Cause.FUSION, "fused"),
-        (Fixed(100.0, 5.0), Cause.UNEXPLAINED, "graph"),
+        (Fixed(100.0, 0.0), MismatchCause.SAME, "graph"),
+        (Fixed(102.2, 0.0), MismatchCause.ROUNDING, "integer"),
+        (Fixed(102.4, 0.0), MismatchCause.UNEXPLAINED, "integer"),
+        (Fixed(100.0, 9.0), MismatchCause.FUSION, "fused"),
+        (Fixed(100.0, 5.0), MismatchCause.UNEXPLAINED, "graph"),
     ],
     ids=["equal", "as near as the integers", "a little further", "near the fused kernels", "between the two"],
 )
 def test_the_nearest_family_within_its_own_spread_explains(
-    candidate: Fixed, cause: Cause, nearest: str
+    candidate: Fixed, cause: MismatchCause, nearest: str
 ) -> None:
     (found,) = explain(candidate, FAMILIES, Given([Sample(name="s", feeds={})]))
     assert (found.cause, found.nearest) == (cause, nearest)

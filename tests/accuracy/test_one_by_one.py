@@ -90,7 +90,7 @@ def test_a_run_of_a_large_model_compares_the_same(tmp_path: Path, monkeypatch: p
 def test_compare_of_large_models_opens_one_at_a_time_and_says_the_same(tmp_path: Path, monkeypatch) -> None:
     first = models.save(models.residual_cnn(), tmp_path, "first.onnx")
     second = models.save(models.residual_cnn(batchnorm=True), tmp_path, "second.onnx")
-    match = comparing.Match(
+    match = comparing.ComparedSides(
         reference=str(first), candidate=str(second), samples="random:3", labels=None, recipe=Recipe()
     )
     both = comparing.compare_match(match)

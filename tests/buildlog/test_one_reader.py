@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qdqtool import buildlog
-from qdqtool.buildlog.reader import Reader
+from qdqtool.buildlog.reader import LogReader
 from qdqtool.core.buildlog import RunDigest
 from qdqtool.io import text as text_files
 from tests.buildlog import small
@@ -31,7 +31,7 @@ def log_files() -> list[str]:
 def _digests(log: bytes | Path, *, skipping: bool) -> list[RunDigest]:
     source = buildlog.TextSource(io.BytesIO(log) if isinstance(log, bytes) else log)
     prefilter = None if skipping else PlainPrefilter
-    return [run.digest() for run in Reader(source, prefilter=prefilter).runs()]
+    return [run.digest() for run in LogReader(source, prefilter=prefilter).runs()]
 
 
 def _block() -> bytes:

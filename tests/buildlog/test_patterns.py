@@ -6,7 +6,7 @@ import pytest
 
 from qdqtool.buildlog.grammar import KEY, PATTERNS, Grammar, grammar
 from qdqtool.buildlog.messages import messages, parsed
-from qdqtool.buildlog.pattern import MessagePattern, PatternSet, RegexPattern, Section
+from qdqtool.buildlog.pattern import LogSection, MessagePattern, PatternSet, RegexPattern
 from qdqtool.buildlog.place import Place
 from qdqtool.buildlog.run import Run
 
@@ -41,7 +41,7 @@ def test_a_message_pattern_recognises_its_examples_among_all(pattern: MessagePat
 
 
 @pytest.mark.parametrize(("section", "row"), ROWS)
-def test_a_row_recognises_its_examples(section: Section, row: MessagePattern | RegexPattern):
+def test_a_row_recognises_its_examples(section: LogSection, row: MessagePattern | RegexPattern):
     assert row.examples
     for example in row.examples:
         first = next(one for one in section.rows if one.read(example.strip()) is not None)

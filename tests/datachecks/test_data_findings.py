@@ -13,7 +13,7 @@ from PIL import Image
 import qdqtool
 from qdqtool.calibration.samples import open_samples, sample_objects
 from qdqtool.calibration.samples.opening import Samples
-from qdqtool.calibration.samples.part import Part
+from qdqtool.calibration.samples.part import SamplePart
 from qdqtool.core.comparison import Comparison, Measure, OutputComparison, TaskAccuracy
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Finding, Severity
@@ -337,7 +337,7 @@ def test_the_settings_that_are_advised_prepare_pictures_as_in_training(
     recipe = Recipe.model_validate({"name": "mine", "samples": {"preprocess": start}})
     scored = predictions(model, samples, "")
     assert scored is not None
-    everything = Part(samples, 0, 1)
+    everything = SamplePart(samples, 0, 1)
     better = better_variant(model, (everything, everything), sample_set(samples), recipe, scored)
     if start == goal:
         assert better is None or better.predictions.hits <= scored.hits
@@ -362,7 +362,7 @@ def test_arrays_that_are_taken_as_they_are_get_no_advice_about_pictures() -> Non
     model = _TrainedOn(open_samples(sample_objects({"x": arrays / 255, "label": labels}), (PICTURE,)))
     scored = predictions(model, samples, "")
     assert scored is not None
-    everything = Part(samples, 0, 1)
+    everything = SamplePart(samples, 0, 1)
     recipe = Recipe(name="mine")
     better = better_variant(model, (everything, everything), sample_set(samples), recipe, scored)
     assert better is not None

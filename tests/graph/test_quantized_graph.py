@@ -16,7 +16,7 @@ from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.encode import block_scales
 from qdqtool.graph.qdq.find import quantized_ops
-from qdqtool.graph.qdq.lift import NORMAL_FORMS, Kind, lift
+from qdqtool.graph.qdq.lift import NORMAL_FORMS, IrregularityKind, lift
 from qdqtool.graph.qdq.lower import lower
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
 from qdqtool.graph.qdq.unquantize import float_graph, unquantize
@@ -148,14 +148,14 @@ def pair(*, source: str = "x", **changes: object) -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("kind", "changes", "is_lifted"),
     [
-        (Kind.ZERO_POINT, {"zero": 3}, False),
-        (Kind.TYPE, {"zero": 0, "kind": np.uint8}, False),
-        (Kind.SCALE_RANK, {"scale": [0.1]}, True),
-        (Kind.CHANNELS, {"scale": [0.1] * 8, "zero": [0] * 8}, True),
-        (Kind.SCALE_VALUE, {"scale": 0.0}, False),
-        (Kind.TWO_SCALES, {"other": 0.2}, False),
+        (IrregularityKind.ZERO_POINT, {"zero": 3}, False),
+        (IrregularityKind.TYPE, {"zero": 0, "kind": np.uint8}, False),
+        (IrregularityKind.SCALE_RANK, {"scale": [0.1]}, True),
+        (IrregularityKind.CHANNELS, {"scale": [0.1] * 8, "zero": [0] * 8}, True),
+        (IrregularityKind.SCALE_VALUE, {"scale": 0.0}, False),
+        (IrregularityKind.TWO_SCALES, {"other": 0.2}, False),
     ],
-    ids=lambda value: value.name if isinstance(value, Kind) else "",
+    ids=lambda value: value.name if isinstance(value, IrregularityKind) else "",
 )
 def test_an_irregular_pair_is_named_with_its_normal_form(kind, changes, is_lifted, tmp_path):
     model = opened(pair(**changes), tmp_path)
@@ -166,7 +166,7 @@ def test_an_irregular_pair_is_named_with_its_normal_form(kind, changes, is_lifte
 
 
 def test_every_kind_of_irregularity_has_a_normal_form():
-    assert set(NORMAL_FORMS) == set(Kind)
+    assert set(NORMAL_FORMS) == set(IrregularityKind)
 
 
 def test_a_pair_that_two_nodes_read_stays_one_pair(tmp_path):

@@ -33,7 +33,7 @@ from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline import auto
 from qdqtool.pipeline.auto import Judged, choose, competing
 from qdqtool.pipeline.bias import correct_biases
-from qdqtool.pipeline.trial import CHOOSING, PASSES, Budget, Candidate, Reference, Trial, taken
+from qdqtool.pipeline.trial import CHOOSING, PASSES, Budget, Reference, TrialSession, TriedTable, taken
 from qdqtool.placement.decide import decide
 from tests import models
 
@@ -134,13 +134,13 @@ def test_calibrators_that_agree_on_every_range_are_run_once(
 ) -> None:
     found = case(tmp_path, models.residual_cnn(), tail=40.0)
     ran: set[str] = set()
-    started = Trial.started
+    started = TrialSession.started
 
-    def noted(self: Trial, method: str, table: CalibrationTable) -> Candidate:
+    def noted(self: TrialSession, method: str, table: CalibrationTable) -> TriedTable:
         ran.add(method)
         return started(self, method, table)
 
-    monkeypatch.setattr(Trial, "started", noted)
+    monkeypatch.setattr(TrialSession, "started", noted)
     monkeypatch.setattr("qdqtool.pipeline.auto.competing", lambda: ("max", "twin"))
     monkeypatch.setattr("qdqtool.calibration.table.CALIBRATORS", _With(twin=CALIBRATORS.load("max")))
     chosen(found)
@@ -155,14 +155,14 @@ def test_a_calibrator_is_left_once_it_has_made_more_noise_than_the_best_on_all(
 
     found = case(tmp_path, models.conv_chain())
     ran: dict[str, int] = {}
-    advanced = Trial.advanced
+    advanced = TrialSession.advanced
 
-    def noted(self: Trial, candidate: Candidate, samples: Sequence[Sample], count: int) -> Candidate:
+    def noted(self: TrialSession, candidate: TriedTable, samples: Sequence[Sample], count: int) -> TriedTable:
         after = advanced(self, candidate, samples, count)
         ran[after.method] = len(after.shares)
         return after
 
-    monkeypatch.setattr(Trial, "advanced", noted)
+    monkeypatch.setattr(TrialSession, "advanced", noted)
     monkeypatch.setattr(auto, "competing", lambda: ("crush", "max", "mse"))
     monkeypatch.setattr("qdqtool.calibration.table.CALIBRATORS", _With(crush=Calibrator(choose=crush)))
     best = judged(found)
@@ -331,7 +331,7 @@ def test_a_network_of_several_formats_is_judged_by_what_all_of_them_lose(tmp_pat
     options = CalibrationOptions(method="max")
     table = make_table(histograms, placement, model.view, options)
     reference = Reference(model, samples, Budget(), bias=False)
-    trial = Trial(model, placement, table, reference, Budget())
+    trial = TrialSession(model, placement, table, reference, Budget())
     assert trial.tunable.scales
     assert set(trial.tunable.scales) <= set(table.by_tensor())
     judged_ = trial.candidate("max", table, reference.samples)

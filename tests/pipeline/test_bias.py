@@ -25,7 +25,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.bias import shift_biases, shiftable
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline.bias import correct_biases
-from qdqtool.pipeline.trial import Budget, Reference, Trial, believed
+from qdqtool.pipeline.trial import Budget, Reference, TrialSession, believed
 from qdqtool.placement.decide import decide
 from tests.models import Sketch
 
@@ -234,7 +234,7 @@ def test_tables_for_a_model_that_takes_no_batches_are_judged_with_the_biases_the
     samples = open_samples(str(tmp_path / "alike.npz"), model.view.inputs, Preprocess())
     reference = Reference(model, samples, Budget(), bias=True)
     assert not reference.together
-    judged = Trial(model, placement, table, reference, reference.budget).started("max", table).table
+    judged = TrialSession(model, placement, table, reference, reference.budget).started("max", table).table
     final = {entry.node: entry.shift for entry in correct_biases(model, placement, table, samples).shifts}
     assert {entry.node for entry in judged.shifts} <= {*final}
     for entry in judged.shifts:

@@ -14,7 +14,7 @@ from qdqtool.calibration.table import make_table
 from qdqtool.core.recipe import CalibrationOptions, PlacementOptions, PrepareOptions
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.pipeline import trial as judging
-from qdqtool.pipeline.trial import Budget, Candidate, Reference, Trial
+from qdqtool.pipeline.trial import Budget, Reference, TrialSession, TriedTable
 from qdqtool.placement.decide import decide
 from tests import models
 from tests.models import Sketch
@@ -55,7 +55,9 @@ def squashing() -> onnx.ModelProto:
     return s.model(17)
 
 
-def judged(proto: onnx.ModelProto, folder: Path, *, prepared: bool = True) -> tuple[Trial, list[Candidate]]:
+def judged(
+    proto: onnx.ModelProto, folder: Path, *, prepared: bool = True
+) -> tuple[TrialSession, list[TriedTable]]:
     model, placement, samples, histograms = case(folder, proto, tail=8.0)
     if prepared:
         model = prepare(model, PrepareOptions())
@@ -66,7 +68,7 @@ def judged(proto: onnx.ModelProto, folder: Path, *, prepared: bool = True) -> tu
         method: make_table(histograms, placement, model.view, CalibrationOptions(method=method))
         for method in ("max", "percentile", "mse")
     }
-    trial = Trial(model, placement, tables["max"], reference, Budget())
+    trial = TrialSession(model, placement, tables["max"], reference, Budget())
     assert trial.is_batched
     return trial, [trial.candidate(name, table, reference.samples) for name, table in tables.items()]
 

@@ -27,7 +27,7 @@ from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.outliers import suspects
 from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.runner import start
-from qdqtool.pipeline.trial import Budget, Reference, Trial
+from qdqtool.pipeline.trial import Budget, Reference, TrialSession
 from qdqtool.placement.decide import decide
 from tests import models
 
@@ -160,7 +160,9 @@ def test_it_is_never_worse_on_the_choosing_samples_than_without(
         changed = unrounded(model, table)
         changes = table.weights
         rounded = replace(table, weights=replace(changes, values={}) if changes else None)
-        trial = Trial(changed, placement, rounded, Reference(changed, samples, Budget(), bias=bias), Budget())
+        trial = TrialSession(
+            changed, placement, rounded, Reference(changed, samples, Budget(), bias=bias), Budget()
+        )
         shares.append(trial.candidate("", rounded, trial.at_once()).noise)
     assert shares[1] < shares[0]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from qdqtool.core.difference import Cause, EngineDiff, EngineTotals
+from qdqtool.core.difference import DifferenceCause, EngineDiff, EngineTotals
 from qdqtool.core.findings import Severity
 from qdqtool.core.sweep import FloatPoint, Outcome, Sweep, Trial
 from qdqtool.report import html, sweeps
@@ -154,7 +154,7 @@ def test_two_engines_say_why_they_differ(browser: Any, tmp_path: Path) -> None:
     totals = EngineTotals(
         name="", kernels=1, compute=1, int8=1, conversions=0, ms=None, conversion_ms=None, bytes=None
     )
-    causes = (Cause(text=f"because of {EVIL}", ms=None, bytes=None, layers=()),)
+    causes = (DifferenceCause(text=f"because of {EVIL}", ms=None, bytes=None, layers=()),)
     diff = EngineDiff(left=totals, right=totals, pairs=(), left_only=(), right_only=(), causes=causes)
     (tmp_path / "report.html").write_text(render(*sides, diff), "utf-8")
     page = Page(browser, tmp_path / "report.html")

@@ -17,7 +17,7 @@ from qdqtool.io.escaping import xml_line
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.charts.axis import Axis, axis_over, short
 from qdqtool.report.charts.bars import Bar, bars
-from qdqtool.report.charts.histogram import Mark, histogram
+from qdqtool.report.charts.histogram import ValueMark, histogram
 from qdqtool.report.charts.scatter import Point, scatter
 from qdqtool.report.figures import figures
 from qdqtool.report.svg import shorten, standalone
@@ -95,7 +95,7 @@ def test_points_in_one_place_share_a_label() -> None:
 
 
 def test_a_mark_beyond_the_histogram_gets_room() -> None:
-    drawing = histogram("t", [5, 0, 1], 1.0, [Mark(value=6.0, text="max")], "")
+    drawing = histogram("t", [5, 0, 1], 1.0, [ValueMark(value=6.0, text="max")], "")
     mark = next(line for line in drawing.iter("line") if line.get("class") == "mark")
     assert 0 < float(mark.get("x1") or 0) < 220
     assert len(list(drawing.iter("rect"))) == 2

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
 from qdqtool.core.findings import Severity
-from qdqtool.report.graph import Mark, Network, draw, label, network
+from qdqtool.report.graph import BoxMark, LayerGraph, draw, label, network
 from qdqtool.report.layers import layer_rows
 from qdqtool.report.layout import lay_out
 from qdqtool.report.svg import Element
 from tests.report.material import chain, layer, tensor
 
 
-def net(*layers: EngineLayer) -> Network:
+def net(*layers: EngineLayer) -> LayerGraph:
     return network(layer_rows(Engine(layers=layers), None))
 
 
-def wires(found: Network) -> list[tuple[int, int, str]]:
+def wires(found: LayerGraph) -> list[tuple[int, int, str]]:
     return [(wire.source, wire.target, wire.tensor.name) for wire in found.wires]
 
 
@@ -117,7 +117,7 @@ def test_a_generated_kernel_says_which_operations_it_is_made_of() -> None:
 
 def test_findings_are_badges_and_roles_are_shapes() -> None:
     converts = replace(layer("q", (), ()), role=Role.QDQ)
-    drawing = draw(net(layer("a", (), ()), converts), {1: Mark(count=3, severity=Severity.WARNING)})
+    drawing = draw(net(layer("a", (), ()), converts), {1: BoxMark(count=3, severity=Severity.WARNING)})
     boxes = [box for box in drawing.iter("g") if box.get("data-layer")]
     assert [(box.get("class") or "").split()[1] for box in boxes] == ["computes", "converts"]
     assert [badge.get("class") for badge in drawing.iter("g") if "badge" in (badge.get("class") or "")] == [

@@ -21,7 +21,7 @@ from qdqtool.errors import BuildError
 from qdqtool.pipeline.sweep import run, study
 from qdqtool.pipeline.sweep.space import Space
 from qdqtool.pipeline.sweep.storage import Storage
-from qdqtool.pipeline.sweep.study import Study, Watch
+from qdqtool.pipeline.sweep.study import Study, TrialWatch
 
 optuna = pytest.importorskip("optuna", reason="sweeps need the extra sweep")
 OPTIONS = SweepOptions.model_validate(
@@ -62,7 +62,7 @@ def search(shared: Study, space: Space, objective: Objective, trials: int | None
     is_grid = isinstance(shared.study.sampler, optuna.samplers.RandomSampler)
     options = OPTIONS.model_copy(update={"sampler": "grid" if is_grid else "gain"})
     bench = SimpleNamespace(options=options, request=SimpleNamespace(trials=trials), objective=objective)
-    shared.watch = Watch()
+    shared.watch = TrialWatch()
     return run._search(shared, space, bench, run._silent)  # type: ignore[arg-type]
 
 
@@ -213,7 +213,7 @@ def test_an_interrupt_leaves_the_trial_to_be_done_again(shared: Study, space: Sp
 
 def test_only_a_trial_without_a_new_sign_for_long_enough_is_silent() -> None:
     now = [0.0]
-    watch = Watch(60.0, lambda: now[0])
+    watch = TrialWatch(60.0, lambda: now[0])
     assert watch.silent({1: 0, 2: None}) == []
     now[0] = 59.0
     assert watch.silent({1: 1, 2: None, 3: 7}) == []

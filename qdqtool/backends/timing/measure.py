@@ -9,11 +9,11 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Literal
 
 from qdqtool.backends.flags import Flag
-from qdqtool.backends.plan import Plan, read_plan
+from qdqtool.backends.plan import EnginePlan, read_plan
 from qdqtool.backends.releases import spell
 from qdqtool.backends.timing.remote import EngineRun, time_engines
 from qdqtool.backends.timing.rounds import Effort, OnTurn, take_turns
-from qdqtool.backends.timing.series import Series, Summary, summarize
+from qdqtool.backends.timing.series import Series, SeriesSummary, summarize
 from qdqtool.backends.timing.traces import LayerTime, spell_times
 from qdqtool.backends.timing.trtexec import TrtexecClock
 from qdqtool.backends.timing.verdict import TimingVerdict, judge
@@ -81,7 +81,7 @@ class Timing:
         profiles: times of layers, where asked for.
     """
 
-    summaries: tuple[Summary, ...]
+    summaries: tuple[SeriesSummary, ...]
     verdicts: tuple[TimingVerdict, ...]
     profiles: tuple[LayerProfile, ...] = ()
 
@@ -158,7 +158,7 @@ def _time_engines(
 
 
 def _by_library(
-    request: TimeRequest, plans: Sequence[Plan], on_turn: OnTurn | None
+    request: TimeRequest, plans: Sequence[EnginePlan], on_turn: OnTurn | None
 ) -> tuple[tuple[Series, ...], tuple[LayerProfile, ...]]:
     if request.flags:
         raise UsageError("flags are for trtexec", fix="leave them out, or say --via trtexec")
@@ -179,7 +179,7 @@ def _by_library(
     return series, tuple(LayerProfile(name=each.name, layers=times) for each, times in found)
 
 
-def _program(request: TimeRequest, plans: Sequence[Plan]) -> Program | None:
+def _program(request: TimeRequest, plans: Sequence[EnginePlan]) -> Program | None:
     """The trtexec to use; None for the Python package."""
     if request.via == "ort":
         raise UsageError("onnxruntime times models, not engines", fix="pass .onnx files, or leave --via out")
@@ -193,7 +193,7 @@ def _program(request: TimeRequest, plans: Sequence[Plan]) -> Program | None:
         return None
 
 
-def _check_release(plans: Sequence[Plan], program: Program, request: TimeRequest) -> None:
+def _check_release(plans: Sequence[EnginePlan], program: Program, request: TimeRequest) -> None:
     for plan in plans:
         if not request.any_release and program.release and plan.release[:3] != program.release:
             raise InputFileError(

@@ -13,7 +13,7 @@ from typing import Any
 from qdqtool import errors
 from qdqtool.backends import child
 from qdqtool.backends.building.crashes import last_line
-from qdqtool.backends.plan import MODULES, Plan
+from qdqtool.backends.plan import MODULES, EnginePlan
 from qdqtool.backends.timing.rounds import Effort, OnTurn
 from qdqtool.backends.timing.series import Series
 from qdqtool.core.build import Shape
@@ -46,7 +46,7 @@ Profile = list[tuple[str, list[float]]]
 
 
 def time_engines(
-    plans: Sequence[Plan], run: EngineRun, on_turn: OnTurn | None = None
+    plans: Sequence[EnginePlan], run: EngineRun, on_turn: OnTurn | None = None
 ) -> tuple[tuple[Series, ...], tuple[Profile, ...]]:
     """The times of these engines, measured in turns by one process, and the profiles if asked for.
 
@@ -84,7 +84,7 @@ def time_engines(
     return series, tuple([(name, times) for name, times in profile] for profile in verdict["profiles"])
 
 
-def _order(plans: Sequence[Plan], run: EngineRun, module: str) -> str:
+def _order(plans: Sequence[EnginePlan], run: EngineRun, module: str) -> str:
     order = {
         "module": module,
         "plans": [str(plan.path.absolute()) for plan in plans],

@@ -36,7 +36,7 @@ class Series:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Summary:
+class SeriesSummary:
     """A series in numbers, times in milliseconds.
 
     Attributes:
@@ -65,12 +65,12 @@ class Summary:
     unstable: bool
 
 
-def summarize(series: Series) -> Summary:
+def summarize(series: Series) -> SeriesSummary:
     """The series in numbers."""
     times = sorted(series.times)
     mean = fmean(times)
     spread = pstdev(times) / mean if mean else 0.0
-    return Summary(
+    return SeriesSummary(
         name=series.name,
         clock=series.clock,
         count=len(times),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from qdqtool.backends import child
 from qdqtool.backends.flags import Flag
-from qdqtool.backends.plan import Plan
+from qdqtool.backends.plan import EnginePlan
 from qdqtool.backends.releases import spell
 from qdqtool.backends.timing.traces import LayerTime, compute_times, layer_times
 from qdqtool.backends.trtexec.program import Program
@@ -25,7 +25,7 @@ _TAIL = 100_000
 class TrtexecClock:
     """One engine, run by trtexec afresh in every round; `log` is what the last run said."""
 
-    def __init__(self, program: Program, plan: Plan, flags: tuple[Flag, ...], timeout_s: float) -> None:
+    def __init__(self, program: Program, plan: EnginePlan, flags: tuple[Flag, ...], timeout_s: float) -> None:
         program.check(flags)
         self._program = program
         self._plan = plan

@@ -16,7 +16,7 @@ from qdqtool.io.files import write_text
 FILE = "training.jsonl"
 
 
-class Journal:
+class EpochJournal:
     """A context; use `write` after each epoch, and once when a training goes on.
 
     Raises:
@@ -33,7 +33,7 @@ class Journal:
             self._writer = module.SummaryWriter
         self._board: Any = None
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> EpochJournal:
         return self
 
     def __exit__(

@@ -19,7 +19,7 @@ from qdqtool.backends.torch_qat.choice import noise_of
 from qdqtool.backends.torch_qat.data import Feed
 from qdqtool.backends.torch_qat.export import export
 from qdqtool.backends.torch_qat.flat import mapped, run
-from qdqtool.backends.torch_qat.journal import Journal
+from qdqtool.backends.torch_qat.journal import EpochJournal
 from qdqtool.backends.torch_qat.material import Traced, trace
 from qdqtool.backends.torch_qat.model import QatModel
 from qdqtool.core.qat import Epoch
@@ -95,7 +95,7 @@ class Network:
 
     def fit(self, model: QatModel, folder: Path, key: str, on_step: Callable[[int, int], object]) -> Trained:
         """Train what `prepare` made of this network, from its calibration on; checkpoints go to `folder`."""
-        with Journal(folder, tensorboard=self.options.tensorboard) as journal:
+        with EpochJournal(folder, tensorboard=self.options.tensorboard) as journal:
             epochs, kept = training.train(model, self._config(folder, key, on_step, journal))
         return Trained(
             epochs=epochs,
@@ -105,7 +105,7 @@ class Network:
         )
 
     def _config(
-        self, folder: Path, key: str, on_step: Callable[[int, int], object], journal: Journal
+        self, folder: Path, key: str, on_step: Callable[[int, int], object], journal: EpochJournal
     ) -> training.TrainingConfig:
         loss = self._loss()
         return training.TrainingConfig(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qdqtool.buildlog.grammar import Handler
-from qdqtool.buildlog.records import Layer, LineLayer, RecordLayer, Region
+from qdqtool.buildlog.records import LineLayer, LoggedLayer, RecordLayer, Region
 from qdqtool.trt.metadata import onnx_nodes
 
 
@@ -36,13 +36,13 @@ class LayersCollector:
             "binding": lambda _line, tensor: self.bindings.append(tensor),
         }
 
-    def finish(self) -> tuple[Layer, ...]:
+    def finish(self) -> tuple[LoggedLayer, ...]:
         """The layers of the engine, in its order."""
         if self._records:
             return tuple(RecordLayer(*record) for record in self._records)
         if self._lines:
             return tuple(LineLayer(line, name, kind, rest) for line, kind, name, rest in self._lines)
-        return tuple(Layer(*name) for name in self._names)
+        return tuple(LoggedLayer(*name) for name in self._names)
 
     def tactics(self) -> dict[str, str]:
         """Layer -> tactic id as it is spelt, from whichever form states it."""

@@ -7,7 +7,7 @@ from math import isfinite
 
 from qdqtool.buildlog.diagnosis import diagnose
 from qdqtool.buildlog.grammar import Handler
-from qdqtool.core.buildlog import Performance, ProfileRow, Times
+from qdqtool.core.buildlog import LoggedProfileRow, Performance, Times
 
 _VALUE = re.compile(
     r"(min|max|mean|median|percentile)(?:\((\d{1,3}(?:\.\d{1,3})?)%\))? = ([-+.\deinf]{1,24}) ms"
@@ -37,7 +37,7 @@ class MeasuredCollector:
         self._metrics: dict[str, dict[str, float]] = {}
         self._old = ""
         self._queries: int | None = None
-        self._profile: list[ProfileRow] = []
+        self._profile: list[LoggedProfileRow] = []
 
     def __len__(self) -> int:
         return len(self._profile)
@@ -77,7 +77,7 @@ class MeasuredCollector:
             batch,
         )
 
-    def profile(self) -> tuple[ProfileRow, ...]:
+    def profile(self) -> tuple[LoggedProfileRow, ...]:
         """The rows of the profile; its total is not a row."""
         return tuple(row for row in self._profile if row.layer != "Total")
 
@@ -119,7 +119,7 @@ class MeasuredCollector:
         if len(self._profile) >= _MOST:
             return
         self._profile.append(
-            ProfileRow(
+            LoggedProfileRow(
                 layer=layer[:_LONGEST],
                 total_ms=total,
                 average_ms=average,

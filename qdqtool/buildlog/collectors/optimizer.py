@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from qdqtool.buildlog.grammar import Handler
-from qdqtool.buildlog.names import Names
+from qdqtool.buildlog.names import LoggedNames
 from qdqtool.core.buildlog import FunnelStep
 from qdqtool.core.events import EventKind, OptimizerEvent, PassCount
 
@@ -57,7 +57,7 @@ class OptimizerCollector:
             "layers-after": self._layers,
         }
 
-    def resolved(self, names: Names) -> list[ResolvedEvent]:
+    def resolved(self, names: LoggedNames) -> list[ResolvedEvent]:
         """The messages in order, their nodes told apart with the help of all names of the run."""
         events: list[ResolvedEvent] = []
         for line, kind, name, text, into, detail in self._recorded:
@@ -98,35 +98,35 @@ class OptimizerCollector:
         self._recorded.append((line, EventKind.LAYERS, "", "", stage, str(layers)))
 
 
-def _fused(names: Names, text: str) -> tuple[tuple[str, ...], str]:
+def _fused(names: LoggedNames, text: str) -> tuple[tuple[str, ...], str]:
     first, second = names.split(text, " with ")
     if not second:
         return (first,), ""
     return (first, second), f"{first} + {second}"
 
 
-def _swapped(names: Names, text: str) -> tuple[tuple[str, ...], str]:
+def _swapped(names: LoggedNames, text: str) -> tuple[tuple[str, ...], str]:
     first, second = names.split(text, " with ")
     return ((first, second) if second else (first,)), ""
 
 
-def _quantized(names: Names, text: str) -> tuple[tuple[str, ...], str]:
+def _quantized(names: LoggedNames, text: str) -> tuple[tuple[str, ...], str]:
     if text.startswith("(") and text.endswith(")") and " and " in text:
         first, second = names.split(text[1:-1], " and ")
         return (first, second), ""
     return (text,), ""
 
 
-def _merged(_names: Names, text: str) -> tuple[tuple[str, ...], str]:
+def _merged(_names: LoggedNames, text: str) -> tuple[tuple[str, ...], str]:
     return tuple(text.split(" || ")), text
 
 
-def _moved(names: Names, text: str) -> tuple[tuple[str, ...], str]:
+def _moved(names: LoggedNames, text: str) -> tuple[tuple[str, ...], str]:
     first, second = names.split(text, " to ")
     return ((first,) if first else ()), second
 
 
-_SPLIT: dict[EventKind, Callable[[Names, str], tuple[tuple[str, ...], str]]] = {
+_SPLIT: dict[EventKind, Callable[[LoggedNames, str], tuple[tuple[str, ...], str]]] = {
     EventKind.FUSED: _fused,
     EventKind.SWAPPED: _swapped,
     EventKind.QUANTIZED: _quantized,

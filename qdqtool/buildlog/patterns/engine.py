@@ -1,6 +1,6 @@
 """From chosen tactics to a serialized engine: kernels, placement on GPU or DLA, generation, loading."""
 
-from qdqtool.buildlog.pattern import PatternSet, Section, message, row
+from qdqtool.buildlog.pattern import LogSection, PatternSet, message, row
 
 PLUGIN = PatternSet(
     patterns=(
@@ -50,7 +50,7 @@ PLUGIN = PatternSet(
         ),
     ),
     sections=(
-        Section(
+        LogSection(
             opens="placement-heading",
             rows=(row("placement-layers", r"(?P<layers>\S.*)", "conv1 + relu1 + pool1, conv2 + relu2"),),
         ),

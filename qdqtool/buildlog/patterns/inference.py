@@ -1,6 +1,6 @@
 """Running the engine: bindings, warm-up, trace averages, performance summary."""
 
-from qdqtool.buildlog.pattern import PatternSet, Section, message, row
+from qdqtool.buildlog.pattern import LogSection, PatternSet, message, row
 
 _METRIC = row(
     "metric-times",
@@ -83,8 +83,8 @@ PLUGIN = PatternSet(
         ),
     ),
     sections=(
-        Section(opens="explanations-elsewhere", rows=_DUMP),
-        Section(opens="outputs-heading", first=True, rows=_DUMP),
-        Section(opens="inputs-heading", first=True, rows=_DUMP),
+        LogSection(opens="explanations-elsewhere", rows=_DUMP),
+        LogSection(opens="outputs-heading", first=True, rows=_DUMP),
+        LogSection(opens="inputs-heading", first=True, rows=_DUMP),
     ),
 )

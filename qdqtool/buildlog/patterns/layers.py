@@ -1,6 +1,6 @@
 """What the engine is made of: layer records in the text of every generation, bindings, device placement."""
 
-from qdqtool.buildlog.pattern import PatternSet, Section, message, row
+from qdqtool.buildlog.pattern import LogSection, PatternSet, message, row
 
 _NAME = row("layer-name-only", r"(?P<layer>[^\s\[=&].*)", "Conv_1 + Relu_2")
 _BINDING = row("binding", r"(?P<tensor>\S{1,300})", "images", "output0")
@@ -33,10 +33,10 @@ PLUGIN = PatternSet(
         ),
     ),
     sections=(
-        Section(opens="layers-heading", rows=()),
-        Section(opens="layers-detailed", rows=(_NAME,), bare=True),
-        Section(opens="bindings-heading", rows=(_BINDING,), bare=True),
-        Section(opens="io-heading", rows=(_IO,), bare=True),
-        Section(opens="engine-metadata", rows=(_FACT,), bare=True),
+        LogSection(opens="layers-heading", rows=()),
+        LogSection(opens="layers-detailed", rows=(_NAME,), bare=True),
+        LogSection(opens="bindings-heading", rows=(_BINDING,), bare=True),
+        LogSection(opens="io-heading", rows=(_IO,), bare=True),
+        LogSection(opens="engine-metadata", rows=(_FACT,), bare=True),
     ),
 )

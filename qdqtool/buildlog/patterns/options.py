@@ -1,6 +1,6 @@
 """What trtexec was asked: its echo of model, build, system, inference and reporting options, and the device."""
 
-from qdqtool.buildlog.pattern import PatternSet, Section, message, row
+from qdqtool.buildlog.pattern import LogSection, PatternSet, message, row
 
 _OPTION = message(
     "option",
@@ -40,8 +40,8 @@ PLUGIN = PatternSet(
         ),
     ),
     sections=(
-        Section(opens="section-options", rows=_ROWS),
-        Section(opens="section-device", rows=_ROWS),
-        Section(opens="section-joined", rows=_ROWS),
+        LogSection(opens="section-options", rows=_ROWS),
+        LogSection(opens="section-device", rows=_ROWS),
+        LogSection(opens="section-joined", rows=_ROWS),
     ),
 )

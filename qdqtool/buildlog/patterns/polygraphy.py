@@ -1,6 +1,6 @@
 """Polygraphy's own lines: its configuration, runners, data, comparisons with their statistics and histograms."""
 
-from qdqtool.buildlog.pattern import PatternSet, Section, message, row
+from qdqtool.buildlog.pattern import LogSection, PatternSet, message, row
 
 PLUGIN = PatternSet(
     patterns=(
@@ -25,11 +25,11 @@ PLUGIN = PatternSet(
         ),
     ),
     sections=(
-        Section(
+        LogSection(
             opens="polygraphy-begins",
             rows=(row("model-file", r"Model: (?P<path>.+)", "Model: model.onnx"),),
         ),
-        Section(
+        LogSection(
             opens="tactics-inspected",
             rows=(
                 row("tactic-layer", r"Layer: (?P<layer>.+)", "Layer: Conv-1 + ReLU-2"),
@@ -42,7 +42,7 @@ PLUGIN = PatternSet(
                 ),
             ),
         ),
-        Section(
+        LogSection(
             opens="bad-tactics",
             rows=(
                 row("bad-tactics-layer", r"Layer: (?P<layer>.+)", "Layer: layer0"),
@@ -53,7 +53,7 @@ PLUGIN = PatternSet(
                 ),
             ),
         ),
-        Section(
+        LogSection(
             opens="configuring",
             rows=(
                 row(
@@ -64,7 +64,7 @@ PLUGIN = PatternSet(
                 row("configuration-more", r"(?P<value>\[.*\]|.*\])", "[FP16, DISABLE_TIMING_CACHE]"),
             ),
         ),
-        Section(
+        LogSection(
             opens="profiles-heading",
             rows=(
                 row("profile-heading", r"(?P<title>Profile \d+):", "Profile 0:"),

@@ -1,6 +1,6 @@
 """Per-layer profiles: trtexec's table, the arrays of `--exportProfile`, IProfiler of the Python samples."""
 
-from qdqtool.buildlog.pattern import PatternSet, Section, message, row
+from qdqtool.buildlog.pattern import LogSection, PatternSet, message, row
 
 _N = r"(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
 
@@ -25,7 +25,7 @@ PLUGIN = PatternSet(
         ),
     ),
     sections=(
-        Section(
+        LogSection(
             opens="profile-columns",
             first=True,
             rows=(

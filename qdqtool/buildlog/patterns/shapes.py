@@ -1,11 +1,11 @@
 """The symbolic shape check of TensorRT 10: every layer with the extents of its tensors."""
 
-from qdqtool.buildlog.pattern import PatternSet, Section, message, row
+from qdqtool.buildlog.pattern import LogSection, PatternSet, message, row
 
 PLUGIN = PatternSet(
     patterns=(message("shapes-nodes", "GRAPH NODES", "GRAPH NODES"),),
     sections=(
-        Section(
+        LogSection(
             opens="shapes-nodes",
             first=True,
             rows=(

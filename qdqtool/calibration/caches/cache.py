@@ -48,7 +48,7 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Unread:
+class UnreadLine:
     """A line that is neither header nor entry."""
 
     line: int
@@ -71,7 +71,7 @@ class Cache:
     format: str = TENSORRT
     header: Header | None = None
     entries: tuple[Entry, ...] = ()
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[UnreadLine, ...] = ()
     newline: str = "\n"
     ends_open: bool = False
 

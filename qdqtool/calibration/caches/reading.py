@@ -15,7 +15,7 @@ from qdqtool.calibration.caches.cache import (
     TENSORRT,
     Cache,
     Entry,
-    Unread,
+    UnreadLine,
     from_hex,
 )
 from qdqtool.calibration.caches.flatbuffer import read_pairs
@@ -91,11 +91,11 @@ def parse_text(text: str) -> Cache:
     body = list(enumerate(lines, start=1))[1 if header else 0 :]
     is_ort = header is None and all(_entry(line, number) is None for number, line in body)
     entries: list[Entry] = []
-    unread: list[Unread] = []
+    unread: list[UnreadLine] = []
     for number, line in body:
         entry = _ort_entry(line, number) if is_ort else _entry(line, number)
         if entry is None:
-            unread.append(Unread(line=number, text=line))
+            unread.append(UnreadLine(line=number, text=line))
         else:
             entries.append(entry)
     return Cache(

@@ -11,7 +11,7 @@ from qdqtool.core.protocols import Sample, SampleSource
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SamplePart:
     """Every `step`-th sample from number `first` on: data sets are often sorted, so that halves would differ.
 
     Attributes:

@@ -62,10 +62,10 @@ def compare(
     from qdqtool.cli.screen import progress, stdout
     from qdqtool.cli.verdict import accuracy_missed, tell
     from qdqtool.core.kinds import ACCURACY
-    from qdqtool.pipeline.comparing import Match, compare_match
+    from qdqtool.pipeline.comparing import ComparedSides, compare_match
     from qdqtool.report import terminal
 
-    match = Match(
+    match = ComparedSides(
         reference=reference,
         candidate=f"int:{candidate}" if emulate and not candidate.startswith("int:") else candidate,
         samples=samples,

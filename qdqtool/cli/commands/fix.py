@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from qdqtool.core.fixes import FixReport, Metrics, Trial
+    from qdqtool.core.fixes import FixReport, FixTrial, Metrics
 
 _ROOM = 140
 """Columns from which a terminal has room for a table of four."""
@@ -124,16 +124,16 @@ def _show(report: FixReport) -> None:
 
 
 def _counted(report: FixReport) -> str:
-    from qdqtool.core.fixes import Outcome
+    from qdqtool.core.fixes import FixOutcome
 
-    kept, undone, left = (report.count(outcome) for outcome in Outcome)
+    kept, undone, left = (report.count(outcome) for outcome in FixOutcome)
     return (
         f"{kept + undone} tried: {kept} kept, {undone} undone; {left} not tried; "
         f"{report.builds} of {counted(report.budget, 'build')} used"
     )
 
 
-def _told(trial: Trial) -> Iterator[str]:
+def _told(trial: FixTrial) -> Iterator[str]:
     """A trial in lines, for a terminal too narrow for the table."""
     yield f"{trial.outcome.value}: {trial.subject}"
     if trial.edit:

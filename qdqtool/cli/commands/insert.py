@@ -37,13 +37,13 @@ def insert(
     from qdqtool.cli.screen import stderr
     from qdqtool.core.kinds import CALIBRATION
     from qdqtool.graph.onnx_io.save import save
-    from qdqtool.pipeline.quantization import Quantization
+    from qdqtool.pipeline.quantization import QuantizationJob
 
     typed = {"insert.types": types, "insert.weights": weights}
     chosen = load_recipe(
         recipe, [*(changes or []), *(f"{key}={value}" for key, value in typed.items() if value)]
     )
-    work = Quantization(model, chosen, samples, placement)
+    work = QuantizationJob(model, chosen, samples, placement)
     result = work.inserted(CALIBRATION.read(calibration))
     save(result, out)
     for note in result.notes:

@@ -25,7 +25,7 @@ from qdqtool.errors import BuildError, InputFileError, UsageError
 if TYPE_CHECKING:
     from rich.live import Live
 
-    from qdqtool.buildlog import Progress, TextSource, Watch
+    from qdqtool.buildlog import ReadingProgress, TextSource, Watch
     from qdqtool.core.buildlog import BuildLog, LogRun, RunDigest
 
 _Run = TypeVar("_Run")
@@ -307,7 +307,7 @@ class _Display:
     def _words(self) -> str:
         return self._doing
 
-    def _update(self, progress: Progress) -> None:
+    def _update(self, progress: ReadingProgress) -> None:
         from qdqtool.cli.log_words import progress_words
 
         self._doing = progress_words(progress)

@@ -48,7 +48,7 @@ def quantize(
     from qdqtool.cli.screen import escaped, progress, stderr, stdout
     from qdqtool.core.kinds import CALIBRATION
     from qdqtool.graph.onnx_io.save import save
-    from qdqtool.pipeline.quantization import Quantization
+    from qdqtool.pipeline.quantization import QuantizationJob
     from qdqtool.pipeline.torch_models import as_onnx
 
     with progress() as bars:
@@ -62,7 +62,7 @@ def quantize(
         with TemporaryDirectory(prefix="qdqtool-model-") as folder:
             source = as_onnx(model, Path(folder), trust=is_trusted())
             _, chosen = fitting_recipe(recipe, source, [*(changes or []), *for_builder(target, sm)])
-            work = Quantization(source, chosen, samples)
+            work = QuantizationJob(source, chosen, samples)
             table = work.table(on_step)
             made = work.inserted(table, on_step)
             save(made, out)

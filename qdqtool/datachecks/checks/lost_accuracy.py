@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.wording import counted
-from qdqtool.datachecks.evidence import Cure, DataCheck, DataEvidence, Doubt
+from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, FloatCure
 from qdqtool.datachecks.loss import loss
 
 
@@ -31,11 +31,11 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
     )
 
 
-def _where(cure: Cure | None) -> str:
+def _where(cure: FloatCure | None) -> str:
     return f"; most is lost at {', '.join(cure.nodes)}" if cure and cure.nodes else ""
 
 
-def _fix(cure: Cure | None, *, calibrated: bool) -> str:
+def _fix(cure: FloatCure | None, *, calibrated: bool) -> str:
     # a model that came with Q/DQ has nothing to calibrate
     others = (
         "`qdqtool sweep` at other calibrators" if calibrated else "the float model can be calibrated anew"

@@ -25,7 +25,7 @@ _NUMBERED = re.compile(r"[A-Za-z]+_\d+")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Match:
+class AlignedLayers:
     """Layers of the left and the right engine that do the same work, by position among the compute layers."""
 
     left: tuple[int, ...]
@@ -34,7 +34,7 @@ class Match:
     certainty: Certainty
 
 
-def align(left: list[EngineLayer], right: list[EngineLayer]) -> list[Match]:
+def align(left: list[EngineLayer], right: list[EngineLayer]) -> list[AlignedLayers]:
     """Matches between two lists of compute layers, in the order of the left one."""
     matches = _by_name(left, right)
     taken_left = {index for match in matches for index in match.left}
@@ -45,14 +45,16 @@ def align(left: list[EngineLayer], right: list[EngineLayer]) -> list[Match]:
     return sorted(matches, key=lambda match: match.left)
 
 
-def _by_name(left: list[EngineLayer], right: list[EngineLayer]) -> list[Match]:
+def _by_name(left: list[EngineLayer], right: list[EngineLayer]) -> list[AlignedLayers]:
     left_keys, right_keys = _telling(left, right)
     groups = _components(left_keys, right_keys)
-    found: list[Match] = []
+    found: list[AlignedLayers] = []
     for lefts, rights, names in groups:
         if _agree([left[index] for index in lefts], [right[index] for index in rights]):
             found.append(
-                Match(left=tuple(lefts), right=tuple(rights), names=tuple(names), certainty=Certainty.STATED)
+                AlignedLayers(
+                    left=tuple(lefts), right=tuple(rights), names=tuple(names), certainty=Certainty.STATED
+                )
             )
     return found
 
@@ -132,7 +134,7 @@ def _result(layer: EngineLayer) -> _Shape | None:
 
 def _by_shape(
     left: list[EngineLayer], right: list[EngineLayer], free_left: list[int], free_right: list[int]
-) -> list[Match]:
+) -> list[AlignedLayers]:
     first = [_signature(left[index]) for index in free_left]
     second = [_signature(right[index]) for index in free_right]
     blocks = SequenceMatcher(None, first, second, autojunk=False).get_matching_blocks()
@@ -140,7 +142,7 @@ def _by_shape(
     steps += _out_of_order(first, second, steps)
     steps += _only_weights(first, second, steps)
     return [
-        Match(
+        AlignedLayers(
             left=(free_left[one],),
             right=(free_right[other],),
             names=(left[free_left[one]].name,),

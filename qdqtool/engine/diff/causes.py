@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from math import fsum
 
-from qdqtool.core.difference import Cause, EngineTotals, LayerPair
+from qdqtool.core.difference import DifferenceCause, EngineTotals, LayerPair
 from qdqtool.core.engine import Engine, EngineLayer
 from qdqtool.core.wiring import Wiring
 from qdqtool.core.wording import counted, listed
@@ -22,7 +22,7 @@ _SHARE = 0.002
 
 def causes(
     left: Explored, right: Explored, pairs: tuple[LayerPair, ...], before: EngineTotals, after: EngineTotals
-) -> tuple[Cause, ...]:
+) -> tuple[DifferenceCause, ...]:
     """All causes, ranked by milliseconds where they are measured and by bytes elsewhere."""
     found = [
         *_precisions(pairs),
@@ -34,7 +34,7 @@ def causes(
     return tuple(sorted(found, key=lambda cause: (-abs(cause.ms or 0.0), -abs(cause.bytes or 0), cause.text)))
 
 
-def _precisions(pairs: tuple[LayerPair, ...]) -> Iterator[Cause]:
+def _precisions(pairs: tuple[LayerPair, ...]) -> Iterator[DifferenceCause]:
     """Layers that changed their type, by type."""
     groups: dict[tuple[str, str], list[LayerPair]] = defaultdict(list)
     for pair in pairs:
@@ -43,7 +43,7 @@ def _precisions(pairs: tuple[LayerPair, ...]) -> Iterator[Cause]:
         ms, size = _sum_ms(members), _sum_bytes(members)
         change = f"went from {source} to {target}" if source != target else f"stayed {source}"
         if source != target or ms or size:
-            yield Cause(
+            yield DifferenceCause(
                 text=f"{counted(len(members), 'compute layer')} {change}{_effect(ms, size)}",
                 ms=ms,
                 bytes=size,
@@ -51,7 +51,7 @@ def _precisions(pairs: tuple[LayerPair, ...]) -> Iterator[Cause]:
             )
 
 
-def _round_trips(left: Explored, right: Explored) -> Iterator[Cause]:
+def _round_trips(left: Explored, right: Explored) -> Iterator[DifferenceCause]:
     """INT8 kernels whose float result another kernel only turns back into INT8."""
     old, new = _trips(left.engine), _trips(right.engine)
     if len(old) == len(new):
@@ -63,7 +63,7 @@ def _round_trips(left: Explored, right: Explored) -> Iterator[Cause]:
     ms = spent if worse or spent is None else -spent
     size = moved if worse or moved is None else -moved
     types = ", ".join(sorted({str(layer.inputs[0].dtype) for layer in kernels}))
-    yield Cause(
+    yield DifferenceCause(
         text=f"{side.name} has {len(trips)} {types} round trips, {other.name} has {len(rest)}: an INT8 kernel writes "
         f"{types} and another kernel only turns it back into INT8{_effect(ms, size)}, behind "
         f"{listed([source.name for source, _ in trips], _NAMED)}",
@@ -79,12 +79,12 @@ def _trips(engine: Engine) -> list[tuple[EngineLayer, EngineLayer]]:
     return [(source, layer) for source, layer in found if source is not None]
 
 
-def _conversions(before: EngineTotals, after: EngineTotals) -> Iterator[Cause]:
+def _conversions(before: EngineTotals, after: EngineTotals) -> Iterator[DifferenceCause]:
     if before.conversions == after.conversions:
         return
     known = before.conversion_ms is not None and after.conversion_ms is not None
     ms = (after.conversion_ms or 0.0) - (before.conversion_ms or 0.0) if known else None
-    yield Cause(
+    yield DifferenceCause(
         text=f"kernels that only convert: {before.conversions} -> {after.conversions}{_effect(ms, None)}",
         ms=ms,
         bytes=None,
@@ -92,7 +92,9 @@ def _conversions(before: EngineTotals, after: EngineTotals) -> Iterator[Cause]:
     )
 
 
-def _others(pairs: tuple[LayerPair, ...], before: EngineTotals, after: EngineTotals) -> Iterator[Cause]:
+def _others(
+    pairs: tuple[LayerPair, ...], before: EngineTotals, after: EngineTotals
+) -> Iterator[DifferenceCause]:
     """Everything that neither multiplies nor converts, by subtraction."""
     compute = _sum_ms(list(pairs))
     spent = (before.ms, after.ms, before.conversion_ms, after.conversion_ms)
@@ -105,14 +107,14 @@ def _others(pairs: tuple[LayerPair, ...], before: EngineTotals, after: EngineTot
         - ((after.conversion_ms or 0.0) - (before.conversion_ms or 0.0))
     )
     if abs(ms) > _WORTH * (before.ms or 0.0):
-        yield Cause(text=f"all other layers{_effect(ms, None)}", ms=ms, bytes=None, layers=())
+        yield DifferenceCause(text=f"all other layers{_effect(ms, None)}", ms=ms, bytes=None, layers=())
 
 
-def _slower(pairs: tuple[LayerPair, ...], whole: float | None) -> Iterator[Cause]:
+def _slower(pairs: tuple[LayerPair, ...], whole: float | None) -> Iterator[DifferenceCause]:
     for pair in pairs:
         least = max(_WORTH * (pair.left.ms or 0.0), _SHARE * (whole or 0.0))
         if pair.ms is not None and pair.left.ms and pair.ms > least:
-            yield Cause(
+            yield DifferenceCause(
                 text=f"{listed(pair.right.layers, _NAMED)} takes {pair.right.ms:.4f} ms in {pair.right.arithmetic} instead of "
                 f"{pair.left.ms:.4f} ms in {pair.left.arithmetic}",
                 ms=pair.ms,

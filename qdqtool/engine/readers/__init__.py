@@ -7,7 +7,7 @@ from typing import Protocol
 from qdqtool.core.engine import Engine
 
 
-class Reader(Protocol):
+class LayerReader(Protocol):
     """What each file of this folder offers."""
 
     def recognizes(self, text: str) -> bool:

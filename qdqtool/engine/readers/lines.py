@@ -45,21 +45,21 @@ def read(text: str) -> Engine:
     )
 
 
-class _Line(NamedTuple):
+class _LayerLine(NamedTuple):
     kind: str
     name: str
     tactic: str
     tensors: str
 
 
-def _lines(text: str, at: int = 0) -> Iterator[_Line]:
+def _lines(text: str, at: int = 0) -> Iterator[_LayerLine]:
     """The lines behind `at`, each looked through once: a name may hold anything, the last tactic is the layer's."""
     while (start := _START.search(text, at)) is not None:
         at = text.find("\n", start.end())
         at = len(text) if at < 0 else at
         *_, choice = None, *_CHOICE.finditer(text, start.end(), at)
         if choice is not None:
-            yield _Line(start[1], text[start.end() : choice.start()], choice[1], text[choice.end() : at])
+            yield _LayerLine(start[1], text[start.end() : choice.start()], choice[1], text[choice.end() : at])
 
 
 def _tactics(text: str) -> dict[str | None, str]:
@@ -67,7 +67,7 @@ def _tactics(text: str) -> dict[str | None, str]:
     return {tactic_id(found[2]): found[1] for found in _TACTIC.finditer(text)}
 
 
-def _fields(line: _Line, tactics: Mapping[str | None, str]) -> dict[str, Any] | None:
+def _fields(line: _LayerLine, tactics: Mapping[str | None, str]) -> dict[str, Any] | None:
     """The fields of one line with the name of its kernel, or None where its tensors are not understood."""
     fields = line_fields(*line)
     return fields and {**fields, "TacticName": tactics.get(tactic_id(line.tactic), "")}

@@ -29,7 +29,7 @@ def name_nodes(nodes: Iterable[onnx.NodeProto]) -> int:
     return changed
 
 
-class Names:
+class TakenNames:
     """Names that are taken, and new ones in time that does not grow with their number."""
 
     def __init__(self, taken: Iterable[str]) -> None:

@@ -47,7 +47,7 @@ def resolve(light: onnx.ModelProto, opset: int) -> dict[str, onnx.ValueInfoProto
     """Type and shape of every tensor that all runs with numbers agree on."""
     numbers = _numbers_of(_symbols(light))
     runs = [
-        _Run(light, {symbol: taken[run] for symbol, taken in numbers.items()}, opset).shapes()
+        _SymbolicRun(light, {symbol: taken[run] for symbol, taken in numbers.items()}, opset).shapes()
         for run in range(_RUNS)
     ]
     found = {}
@@ -81,7 +81,7 @@ def _numbers_of(symbols: tuple[str, ...]) -> dict[str, Shape]:
     return {symbol: tuple(drawn[_RUNS * place :][:_RUNS]) for place, symbol in enumerate(symbols)}
 
 
-class _Run:
+class _SymbolicRun:
     """One pass over the nodes with a number for each symbol."""
 
     def __init__(self, light: onnx.ModelProto, numbers: dict[str, int], opset: int) -> None:

@@ -70,7 +70,7 @@ def integer_form(model: Model, regions: Regions | None = None, *, reciprocal: bo
         reciprocal: quantize by multiplying with 1 / scale in place of dividing, as some kernels do; the two differ
             in rare ties only.
     """
-    writer = _Writer(model)
+    writer = _IntegerWriter(model)
     found: dict[str, list[str]] = {"exact": [], "rounded": [], "left": []}
     for node in [node for node in writer.edit.nodes if node.op_type in PRODUCTS]:
         found[writer.rewrite(node)].append(node.name)
@@ -96,7 +96,7 @@ class _Product:
     scale: NDArray[np.float32]
 
 
-class _Writer:
+class _IntegerWriter:
     """Rewrites compute nodes one by one.
 
     Attributes:

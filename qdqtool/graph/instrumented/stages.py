@@ -50,7 +50,7 @@ _HANDED_ON: Final = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stage:
+class GraphStage:
     """A run of nodes, in graph order.
 
     Attributes:
@@ -316,7 +316,7 @@ class StagedModel:
             found.append(frozenset(behind))
         return found[::-1]
 
-    def _stages(self, outputs: set[str]) -> Iterator[Stage]:
+    def _stages(self, outputs: set[str]) -> Iterator[GraphStage]:
         needs = [self._needs(piece) for piece in self._pieces]
         before = {info.name for info in self.inputs}
         for number, piece in enumerate(self._pieces):
@@ -324,7 +324,7 @@ class StagedModel:
             made = [name for node in piece for name in node.output if name in later]
             before |= set(made)
             switchable = tuple(node.name for node in piece if node.name in self._sources)
-            yield Stage(
+            yield GraphStage(
                 switchable=switchable,
                 inputs=tuple(sorted(needs[number])),
                 outputs=tuple(made),

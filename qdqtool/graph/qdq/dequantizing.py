@@ -118,7 +118,7 @@ def with_dequantize(model: Model) -> tuple[Model, tuple[Change, ...]]:
     return edit.finish(retyped=True), changes
 
 
-def _spelled(model: Model) -> tuple[tuple[_Weight, _Form], ...]:
+def _spelled(model: Model) -> tuple[tuple[_Weight, _StoredForm], ...]:
     """The weights that DequantizeLinear can hold."""
     casts = stored_casts(model.view)
     pinned = Edit(model).pinned if casts else frozenset()
@@ -196,7 +196,7 @@ def _only_reader(view: GraphView, tensor: str) -> Node | None:
 
 
 @dataclass(frozen=True)
-class _Form:
+class _StoredForm:
     """A weight as DequantizeLinear holds it; `block` is 0 without blocks, `axis` None with one scale for all.
 
     `exact` says that no scale had to be rounded to the type of the model.
@@ -212,7 +212,7 @@ class _Form:
     exact: bool
 
 
-def _form(weight: _Weight) -> _Form | None:
+def _form(weight: _Weight) -> _StoredForm | None:
     """The coarsest way to say its scales and zero points; None where there is none, or zero points are no integers."""
     shape = weight.stored.shape
     scale, zero = (np.broadcast_to(part, shape) for part in (weight.scale, weight.zero))
@@ -241,7 +241,7 @@ def _form(weight: _Weight) -> _Form | None:
     words += f" in blocks of {block}" if block else "" if axis is None else " with a scale per channel"
     held = scale.astype(weight.kind)
     exact = np.array_equal(held.astype(np.float64), scale)
-    return _Form(stored, held, zeros, axis, block, opset, words, exact)
+    return _StoredForm(stored, held, zeros, axis, block, opset, words, exact)
 
 
 def _fits(values: NDArray[Any], low: float, high: float) -> bool:
@@ -282,7 +282,7 @@ def _short(values: NDArray[Any], axis: int | None, block: int) -> NDArray[Any]:
     return np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)[:, 0]
 
 
-def _write(edit: Edit, weight: _Weight, form: _Form) -> Change:
+def _write(edit: Edit, weight: _Weight, form: _StoredForm) -> Change:
     cast = weight.cast
     inputs = [
         edit.constant(f"{weight.tensor}_stored", form.stored),

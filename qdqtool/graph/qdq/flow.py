@@ -16,7 +16,7 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import NAMES
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import find
-from qdqtool.graph.qdq.lift import Irregularity, Kind, lift
+from qdqtool.graph.qdq.lift import Irregularity, IrregularityKind, lift
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
 from qdqtool.graph.qdq.standard import is_spelled_apart, standard
 from qdqtool.graph.qdq.stored_caches import detached
@@ -63,9 +63,9 @@ class Flow:
         return self._lifted[0]
 
     @cached_property
-    def irregular(self) -> dict[str, tuple[Kind, ...]]:
+    def irregular(self) -> dict[str, tuple[IrregularityKind, ...]]:
         """What is irregular at each Q or DQ node that does not write the symmetric quantization of a slot."""
-        found: dict[str, tuple[Kind, ...]] = {}
+        found: dict[str, tuple[IrregularityKind, ...]] = {}
         for entry in self._lifted[1]:
             found[entry.node] = (*found.get(entry.node, ()), entry.kind)
         return found

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _ONNX: Final = frozenset({"", "ai.onnx"})
 
 
-class Kind(str, Enum):
+class IrregularityKind(str, Enum):
     """What a Q/DQ graph holds beside quantized slots."""
 
     ZERO_POINT = "zero point"
@@ -62,25 +62,25 @@ class Kind(str, Enum):
 
 
 NORMAL_FORMS: Final = {
-    Kind.ZERO_POINT: "zero point 0, with the scale that covers the same range",
-    Kind.TYPE: "int8, fp8, int4 blocks or fp4 blocks",
-    Kind.BIAS: "a float bias",
-    Kind.SCALE_RANK: "a scale without dimensions",
-    Kind.CHANNELS: "one scale for the activation",
-    Kind.SCALE_VALUE: "the range's largest magnitude divided by the format's largest number",
-    Kind.SCALE_TYPE: "a scale of the float type of what is quantized",
-    Kind.RUN_TIME: "a constant scale from calibration",
-    Kind.BLOCKS: "a block_size that divides the axis, and as many scales as there are blocks",
-    Kind.ONE_LEVEL: "FP8 scales of blocks of 16 behind one float scale, without which TensorRT computes in float",
-    Kind.LONE_QUANTIZE: "a pair of Q and DQ",
-    Kind.LONE_DEQUANTIZE: "a pair of Q and DQ",
-    Kind.TWO_SCALES: "a pair whose two nodes have one scale and one zero point",
-    Kind.DOUBLED: "the outer pair alone",
-    Kind.RETURNED: "a float output",
-    Kind.DOMAIN: "QuantizeLinear and DequantizeLinear of ONNX",
-    Kind.SATURATION: "saturate=1, which TensorRT assumes",
-    Kind.INTEGER_OPERATOR: "the float operator between Q/DQ pairs",
-    Kind.BODY: "Q/DQ in the main graph",
+    IrregularityKind.ZERO_POINT: "zero point 0, with the scale that covers the same range",
+    IrregularityKind.TYPE: "int8, fp8, int4 blocks or fp4 blocks",
+    IrregularityKind.BIAS: "a float bias",
+    IrregularityKind.SCALE_RANK: "a scale without dimensions",
+    IrregularityKind.CHANNELS: "one scale for the activation",
+    IrregularityKind.SCALE_VALUE: "the range's largest magnitude divided by the format's largest number",
+    IrregularityKind.SCALE_TYPE: "a scale of the float type of what is quantized",
+    IrregularityKind.RUN_TIME: "a constant scale from calibration",
+    IrregularityKind.BLOCKS: "a block_size that divides the axis, and as many scales as there are blocks",
+    IrregularityKind.ONE_LEVEL: "FP8 scales of blocks of 16 behind one float scale, without which TensorRT computes in float",
+    IrregularityKind.LONE_QUANTIZE: "a pair of Q and DQ",
+    IrregularityKind.LONE_DEQUANTIZE: "a pair of Q and DQ",
+    IrregularityKind.TWO_SCALES: "a pair whose two nodes have one scale and one zero point",
+    IrregularityKind.DOUBLED: "the outer pair alone",
+    IrregularityKind.RETURNED: "a float output",
+    IrregularityKind.DOMAIN: "QuantizeLinear and DequantizeLinear of ONNX",
+    IrregularityKind.SATURATION: "saturate=1, which TensorRT assumes",
+    IrregularityKind.INTEGER_OPERATOR: "the float operator between Q/DQ pairs",
+    IrregularityKind.BODY: "Q/DQ in the main graph",
 }
 
 
@@ -94,7 +94,7 @@ class Irregularity:
         lifted: whether it was read in its normal form all the same, because that computes the same.
     """
 
-    kind: Kind
+    kind: IrregularityKind
     node: str
     lifted: bool = False
 
@@ -107,7 +107,7 @@ class Irregularity:
 class _IrregularError(Exception):
     """Raised on the way down to where a pair is left as it is; never leaves this module."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: IrregularityKind) -> None:
         super().__init__(kind)
         self.kind = kind
 
@@ -153,13 +153,13 @@ class _Reader:
         for kind in notes:
             self._note(kind, node, lifted=True)
         if self._view.is_output(node.outputs[0]):
-            self._note(Kind.RETURNED, node)
+            self._note(IrregularityKind.RETURNED, node)
         slots = []
         for use in uses:
             if use.index >= len(use.node.inputs):
-                self._note(Kind.BODY, use.node)
+                self._note(IrregularityKind.BODY, use.node)
             elif use.node.op == QUANTIZE:
-                self._note(Kind.DOUBLED, use.node)
+                self._note(IrregularityKind.DOUBLED, use.node)
             else:
                 slots.append(Slot(node=use.node.name, index=use.index))
                 self._nodes[use.node.name].input[use.index] = source
@@ -171,13 +171,13 @@ class _Reader:
         """Report what a node that is no DequantizeLinear of ONNX holds of quantization."""
         if node.op == QUANTIZE and node.domain in _ONNX:
             if not any(use.node.op in _DEQUANTIZERS for use in self._view.uses(node.outputs[0])):
-                self._note(Kind.LONE_QUANTIZE, node)
+                self._note(IrregularityKind.LONE_QUANTIZE, node)
         elif node.op in {QUANTIZE, DEQUANTIZE}:
-            self._note(Kind.DOMAIN, node)
+            self._note(IrregularityKind.DOMAIN, node)
         elif computes_integers(node.op):
-            self._note(Kind.INTEGER_OPERATOR, node)
+            self._note(IrregularityKind.INTEGER_OPERATOR, node)
         elif {QUANTIZE, DEQUANTIZE}.intersection(self._view.body_ops(node)):
-            self._note(Kind.BODY, node)
+            self._note(IrregularityKind.BODY, node)
 
     def finish(self) -> tuple[QuantizedGraph, tuple[Irregularity, ...]]:
         """The result."""
@@ -188,10 +188,10 @@ class _Reader:
     def _order(self, slot: Slot) -> tuple[int, int]:
         return self._view.by_name[slot.node].position, slot.index
 
-    def _note(self, kind: Kind, node: Node, *, lifted: bool = False) -> None:
+    def _note(self, kind: IrregularityKind, node: Node, *, lifted: bool = False) -> None:
         self._irregular.append(Irregularity(kind=kind, node=node.name, lifted=lifted))
 
-    def _quantization(self, node: Node) -> tuple[str, Quantization, tuple[Kind, ...]]:
+    def _quantization(self, node: Node) -> tuple[str, Quantization, tuple[IrregularityKind, ...]]:
         """What the readers of a DequantizeLinear read in float, and how it is quantized."""
         view, values = self._view, node.inputs[0]
         if node.op == MX_DEQUANTIZE:
@@ -201,33 +201,35 @@ class _Reader:
             return self._computed(node, before)
         quantize = before if before is not None and before.op == QUANTIZE and before.domain in _ONNX else None
         if quantize is None and not view.is_constant(values):
-            raise _IrregularError(Kind.LONE_DEQUANTIZE)
+            raise _IrregularError(IrregularityKind.LONE_DEQUANTIZE)
         dtype = self._stored_type(node, quantize)
         if dtype is DType.INT32:
-            raise _IrregularError(Kind.BIAS)
+            raise _IrregularError(IrregularityKind.BIAS)
         if quantize is not None:
             self._match(quantize, node)
         if not self._is_symmetric(node):
-            raise _IrregularError(Kind.ZERO_POINT)
+            raise _IrregularError(IrregularityKind.ZERO_POINT)
         scale, level, scale_dtype = self._scale(node)
         format_ = of_dtype(dtype, scale_dtype)
         if format_ is None:
-            raise _IrregularError(Kind.ONE_LEVEL if dtype is DType.FLOAT4 else Kind.TYPE)
+            raise _IrregularError(
+                IrregularityKind.ONE_LEVEL if dtype is DType.FLOAT4 else IrregularityKind.TYPE
+            )
         source = values if quantize is None else quantize.inputs[0]
         shape = view.info(source).shape
-        notes: tuple[Kind, ...] = ()
+        notes: tuple[IrregularityKind, ...] = ()
         if scale.shape == (1,) and not self._is_per_channel(node, shape):
-            scale, notes = scale.reshape(()), (Kind.SCALE_RANK,)
+            scale, notes = scale.reshape(()), (IrregularityKind.SCALE_RANK,)
         axis, block = self._division(node, scale, shape)
         if axis is not None and block is None and not view.is_constant(source):
-            notes += (Kind.CHANNELS,)
+            notes += (IrregularityKind.CHANNELS,)
         quantization = Quantization(
             format=format_, scale=scale, axis=axis, block=block, global_scale=level, stored=quantize is None
         )
         if quantize is None:
             source = self._float_constant(node, quantization, view.info(node.outputs[0]).dtype)
         elif view.info(node.outputs[0]).dtype is not view.info(source).dtype:
-            raise _IrregularError(Kind.SCALE_TYPE)
+            raise _IrregularError(IrregularityKind.SCALE_TYPE)
         return source, quantization, notes
 
     def _stored_type(self, node: Node, quantize: Node | None) -> DType:
@@ -240,12 +242,12 @@ class _Reader:
     def _match(self, quantize: Node, node: Node) -> None:
         """Both nodes of a pair must say the same."""
         if not quantize.attribute("saturate", 1):
-            raise _IrregularError(Kind.SATURATION)
+            raise _IrregularError(IrregularityKind.SATURATION)
         for one, other in zip(_padded(quantize), _padded(node), strict=True):
             if one != other and not self._same(one, other):
-                raise _IrregularError(Kind.TWO_SCALES)
+                raise _IrregularError(IrregularityKind.TWO_SCALES)
         if any(quantize.attribute(name, given) != node.attribute(name, given) for name, given in _ATTRIBUTES):
-            raise _IrregularError(Kind.TWO_SCALES)
+            raise _IrregularError(IrregularityKind.TWO_SCALES)
 
     def _same(self, one: str, other: str) -> bool:
         first, second = (self._view.constant(name) if name else None for name in (one, other))
@@ -268,15 +270,15 @@ class _Reader:
         if value is None and inner is not None and inner.op == DEQUANTIZE and len(inner.inputs) == 2:
             value, above = (view.constant(name) for name in inner.inputs)
             if value is None or above is None or above.ndim:
-                raise _IrregularError(Kind.RUN_TIME)
+                raise _IrregularError(IrregularityKind.RUN_TIME)
             level, dtype = float(above), view.info(inner.inputs[0]).dtype
         if value is None:
-            raise _IrregularError(Kind.RUN_TIME)
+            raise _IrregularError(IrregularityKind.RUN_TIME)
         if value.dtype.kind in "OSUcb":
-            raise _IrregularError(Kind.SCALE_VALUE)
+            raise _IrregularError(IrregularityKind.SCALE_VALUE)
         scale = value.astype(np.float32)
         if not (np.isfinite(scale).all() and (scale > 0).all() and scale.size):
-            raise _IrregularError(Kind.SCALE_VALUE)
+            raise _IrregularError(IrregularityKind.SCALE_VALUE)
         return scale, level, dtype
 
     def _is_per_channel(self, node: Node, shape: tuple[int | str, ...] | None) -> bool:
@@ -300,14 +302,14 @@ class _Reader:
         rank = scale.ndim if shape is None else len(shape)
         axis = axis + rank if axis < 0 else axis
         if not 0 <= axis < rank:
-            raise _IrregularError(Kind.BLOCKS)
+            raise _IrregularError(IrregularityKind.BLOCKS)
         if scale.ndim == 1 and rank != 1:
             if shape is not None and isinstance(shape[axis], int) and shape[axis] != len(scale):
-                raise _IrregularError(Kind.BLOCKS)
+                raise _IrregularError(IrregularityKind.BLOCKS)
             return axis, None
         length = shape[axis] if shape is not None else None
         if scale.ndim != rank or not isinstance(length, int) or length % scale.shape[axis]:
-            raise _IrregularError(Kind.BLOCKS)
+            raise _IrregularError(IrregularityKind.BLOCKS)
         block = length // scale.shape[axis]
         others = [
             (have, want)
@@ -315,7 +317,7 @@ class _Reader:
             if dim != axis
         ]
         if any(have != want for have, want in others) or int(node.attribute("block_size", 0)) != block:
-            raise _IrregularError(Kind.BLOCKS)
+            raise _IrregularError(IrregularityKind.BLOCKS)
         return axis, block
 
     def _float_constant(self, node: Node, quantization: Quantization, kind: DType) -> str:
@@ -329,11 +331,11 @@ class _Reader:
         assert quantization.scale is not None
         float_type = FLOAT_TYPES.get(kind)
         if float_type is None:
-            raise _IrregularError(Kind.SCALE_TYPE)
+            raise _IrregularError(IrregularityKind.SCALE_TYPE)
         scales = effective(quantization.scale, quantization.global_scale)
         value = decode(stored, scales, quantization.axis, quantization.block, float_type)
         if not stored_exactly(value, quantization, stored):
-            raise _IrregularError(Kind.TYPE)
+            raise _IrregularError(IrregularityKind.TYPE)
         name = values if self._vanishes(node) else self._edit.fresh(f"{values}_float")
         self._edit.put(name, value)
         self._floats[key] = name
@@ -357,7 +359,7 @@ class _Reader:
             use.index < len(use.node.inputs) and use.node.op != QUANTIZE for use in self._view.uses(result)
         )
 
-    def _computed(self, node: Node, quantize: Node) -> tuple[str, Quantization, tuple[Kind, ...]]:
+    def _computed(self, node: Node, quantize: Node) -> tuple[str, Quantization, tuple[IrregularityKind, ...]]:
         """NVFP4 with block scales that are computed."""
         view = self._view
         scales = view.producer(node.inputs[1])
@@ -368,14 +370,14 @@ class _Reader:
             and scales.inputs == (quantize.outputs[1], quantize.inputs[1])
         )
         if level is None or not fits:
-            raise _IrregularError(Kind.RUN_TIME)
+            raise _IrregularError(IrregularityKind.RUN_TIME)
         source = quantize.inputs[0]
         axis = _counted(int(quantize.attribute("axis", -1)), view.info(source).shape)
         block = int(quantize.attribute("block_size", 16))
         found = Quantization(format=NVFP4, scale=None, axis=axis, block=block, global_scale=float(level))
         return source, found, ()
 
-    def _microscaled(self, node: Node) -> tuple[str, Quantization, tuple[Kind, ...]]:
+    def _microscaled(self, node: Node) -> tuple[str, Quantization, tuple[IrregularityKind, ...]]:
         view, values = self._view, node.inputs[0]
         before = view.producer(values)
         block = int(node.attribute("block_size", 32))
@@ -385,7 +387,7 @@ class _Reader:
             return source, Quantization(format=MXFP8, scale=None, axis=axis, block=block), ()
         exponents = view.constant(node.inputs[1])
         if exponents is None or not view.is_constant(values):
-            raise _IrregularError(Kind.RUN_TIME)
+            raise _IrregularError(IrregularityKind.RUN_TIME)
         scale = exponents.view(stored_as(DType.FLOAT8_E8M0)).astype(np.float32)
         axis = _counted(int(node.attribute("axis", -1)), view.constant_shape(values))
         found = Quantization(format=MXFP8, scale=scale, axis=axis, block=block, stored=True)
@@ -414,5 +416,5 @@ def _counted(axis: int, shape: tuple[int | str, ...] | None) -> int:
         _IrregularError: the rank is not known, or there is no such axis.
     """
     if shape is None or not -len(shape) <= axis < len(shape):
-        raise _IrregularError(Kind.BLOCKS)
+        raise _IrregularError(IrregularityKind.BLOCKS)
     return axis % len(shape)

@@ -56,7 +56,7 @@ def lower(graph: QuantizedGraph) -> Model:
         UsageError: the model's opset is too low for a format, or blocks do not divide their axis.
         InputFileError: the model has no such slot, or what is to be stored is not constant.
     """
-    writer = _Writer(graph.model, graph.assignment)
+    writer = _PairWriter(graph.model, graph.assignment)
     for slot, quantization in graph.assignment.items():
         writer.write(slot, quantization)
     return writer.finish()
@@ -79,7 +79,7 @@ class _Constants:
     level: str = ""
 
 
-class _Writer:
+class _PairWriter:
     """Adds pairs to one model."""
 
     def __init__(self, model: Model, assignment: Mapping[Slot, Quantization]) -> None:

@@ -26,7 +26,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.qdq.find import find
 from qdqtool.io.files import make_folder
-from qdqtool.pipeline.autofix.drafts import Draft, Edits, merged
+from qdqtool.pipeline.autofix.drafts import DraftModel, Edits, merged
 from qdqtool.pipeline.building import build_engine
 from qdqtool.pipeline.float_sides import open_quantized
 
@@ -125,7 +125,7 @@ class CandidateBuilder:
     """
 
     def __init__(
-        self, draft: Draft, recipe: Recipe, samples: SampleSource | None, request: BuildRequest
+        self, draft: DraftModel, recipe: Recipe, samples: SampleSource | None, request: BuildRequest
     ) -> None:
         self.draft = draft
         self.recipe = recipe

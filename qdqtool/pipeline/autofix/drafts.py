@@ -22,14 +22,14 @@ _RULE = "fix"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class RangedPlacement:
     """A placement and its ranges: together with the float model they give the Q/DQ model again."""
 
     placement: Placement
     table: CalibrationTable
 
 
-class Draft(Protocol):
+class DraftModel(Protocol):
     """A Q/DQ model that edits can be applied to."""
 
     @property
@@ -43,7 +43,7 @@ class Draft(Protocol):
     def apply(self, edits: Edits) -> Model:
         """The Q/DQ model with these edits."""
 
-    def plan(self, edits: Edits) -> Plan | None:
+    def plan(self, edits: Edits) -> RangedPlacement | None:
         """What reproduces it from the float model; None for somebody else's Q/DQ."""
 
 
@@ -59,7 +59,7 @@ class Foreign:
         """The model with the edited inputs."""
         return requantize(self._model, edits.values()) if edits else self._model
 
-    def plan(self, edits: Edits) -> Plan | None:
+    def plan(self, edits: Edits) -> RangedPlacement | None:
         """There is none."""
         del edits
         return None
@@ -87,7 +87,7 @@ class Placed:
         plan = self.plan(edits)
         return insert_for_engine(self.reference, plan.placement, plan.table, self._options, self.reach)
 
-    def plan(self, edits: Edits) -> Plan:
+    def plan(self, edits: Edits) -> RangedPlacement:
         """The edited placement and table; a tensor has one range, so the last edit of a tensor counts."""
         known = {decision.slot for decision in self._placement.decisions}
         decisions = [_decided(decision, edits.get(decision.slot)) for decision in self._placement.decisions]
@@ -97,7 +97,7 @@ class Placed:
             edit = edits.get(decision.slot)
             if edit is not None and edit.known:
                 ranges[decision.tensor] = _range(decision.tensor, edit)
-        return Plan(
+        return RangedPlacement(
             placement=replace(
                 self._placement, decisions=tuple(decisions), ties=_held(self._placement.ties, ranges)
             ),

@@ -8,7 +8,7 @@ from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.target import Target
 from qdqtool.errors import QdqError
 from qdqtool.graph.onnx_io.save import weight_bytes
-from qdqtool.pipeline.autofix.drafts import Draft, Edits, merged
+from qdqtool.pipeline.autofix.drafts import DraftModel, Edits, merged
 from qdqtool.prediction.run import predict
 
 _LARGE = 512 << 20
@@ -23,7 +23,7 @@ class PredictedKernels:
         target: the builder.
     """
 
-    def __init__(self, draft: Draft, target: Target) -> None:
+    def __init__(self, draft: DraftModel, target: Target) -> None:
         self._draft = draft
         self._target = target
         self._large = weight_bytes(draft.reference) >= _LARGE

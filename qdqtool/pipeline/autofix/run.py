@@ -18,7 +18,7 @@ from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.core.build import BuildRequest, InputProfile
 from qdqtool.core.conversion import DynamicRangeReport
 from qdqtool.core.findings import Finding
-from qdqtool.core.fixes import FixReport, Outcome
+from qdqtool.core.fixes import FixOutcome, FixReport
 from qdqtool.core.kinds import (
     ACCURACY,
     AUDIT,
@@ -41,7 +41,7 @@ from qdqtool.graph.qdq.slots import slot_changes
 from qdqtool.io.files import replacing
 from qdqtool.pipeline import steps
 from qdqtool.pipeline.autofix.builder import MODEL, CandidateBuilder
-from qdqtool.pipeline.autofix.drafts import Draft, Foreign, Placed
+from qdqtool.pipeline.autofix.drafts import DraftModel, Foreign, Placed
 from qdqtool.pipeline.autofix.search import Bounds, OnBuild, Search
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.dynamic_range import reach_for
@@ -131,7 +131,7 @@ def _refuse_used(request: FixRequest) -> None:
         )
 
 
-def _draft(request: FixRequest) -> Draft:
+def _draft(request: FixRequest) -> DraftModel:
     """What edits are applied to.
 
     Raises:
@@ -153,7 +153,7 @@ def _draft(request: FixRequest) -> Draft:
     return Foreign(model)
 
 
-def _samples(request: FixRequest, draft: Draft) -> SampleSource | None:
+def _samples(request: FixRequest, draft: DraftModel) -> SampleSource | None:
     if not request.samples:
         return None
     options = request.recipe
@@ -196,7 +196,7 @@ def _cache(request: FixRequest) -> Iterator[Path]:
 
 
 def _profiles(
-    recipe: Recipe, draft: Draft, samples: SampleSource | None
+    recipe: Recipe, draft: DraftModel, samples: SampleSource | None
 ) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
     options = recipe.build
     first = next(iter(samples), None) if samples is not None else None
@@ -275,7 +275,7 @@ def _report(request: FixRequest, search: Search, builder: CandidateBuilder) -> F
         notes.append("accuracy was not measured: there were no samples")
     elif not samples.meaningful:
         notes.append("the samples were random: their accuracy means nothing")
-    if any(trial.outcome is Outcome.NOT_TRIED and trial.edits for trial in search.trials):
+    if any(trial.outcome is FixOutcome.NOT_TRIED and trial.edits for trial in search.trials):
         notes.append("a larger --budget or --time-budget would try more")
     if request.recipe.insert.types == "fp16" and isinstance(draft, Placed):
         notes += _reached(draft.reach, samples)

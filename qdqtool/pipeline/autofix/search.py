@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 
 from qdqtool.core.findings import Finding
-from qdqtool.core.fixes import Outcome, SlotEdit, Trial
+from qdqtool.core.fixes import FixOutcome, FixTrial, SlotEdit
 from qdqtool.core.placement import Slot
 from qdqtool.errors import BuildError, QdqError, SystemFault
 from qdqtool.matching.candidates import Candidate, Goal
@@ -86,7 +86,7 @@ class Search:
         self._tried_together: dict[tuple[str, str], str] = {}
         self._predicted = PredictedKernels(builder.draft, builder.recipe.placing.builder)
         self._on_build: OnBuild = lambda _done, _total: None
-        self.trials: list[Trial] = []
+        self.trials: list[FixTrial] = []
         # The first engine is what the search starts from; only what is built beyond it is a trial.
         self.first = self.best = builder.make({}, folder / "first", bounds.builds + 1)
         self._attempts = 0
@@ -142,7 +142,7 @@ class Search:
                 continue
             resolved = self._ranges.resolve(candidate.edits)
             if isinstance(resolved, str):
-                self._close(_Attempt(candidate=candidate, edits=()), Outcome.NOT_TRIED, resolved)
+                self._close(_Attempt(candidate=candidate, edits=()), FixOutcome.NOT_TRIED, resolved)
                 continue
             if not resolved.edits or self._is_done(resolved.edits):
                 self._answered.add(candidate.key)
@@ -166,7 +166,9 @@ class Search:
             for attempt in group:
                 together = self._tried_together.get(attempt.candidate.key, "")
                 self._close(
-                    attempt, Outcome.NOT_TRIED, f"{together}not tried alone: {spent}" if together else spent
+                    attempt,
+                    FixOutcome.NOT_TRIED,
+                    f"{together}not tried alone: {spent}" if together else spent,
                 )
             return
         made = self._make(group)
@@ -208,7 +210,7 @@ class Search:
         for attempt in group:
             self._close(
                 attempt,
-                Outcome.UNDONE,
+                FixOutcome.UNDONE,
                 f"{made.cost} instead of {self.best.cost}: it helps, but the range of {tensors[0]!r}{more} is that of "
                 "random samples; pass --samples DATA to keep it",
                 made,
@@ -253,14 +255,14 @@ class Search:
         self._try([attempt for attempt in group if attempt not in missed])
         for attempt in missed:
             if attempt.candidate.goal is Goal.INT8:
-                self._close(attempt, Outcome.UNDONE, self._shortfall(attempt.candidate, made), made)
+                self._close(attempt, FixOutcome.UNDONE, self._shortfall(attempt.candidate, made), made)
             else:
                 self._try([attempt])
 
     def _split(self, group: Sequence[_Attempt], why: str, made: BuiltModel | None = None) -> None:
         """Take a group apart: at once where each candidate is judged by itself, else when all others had a build."""
         if len(group) == 1:
-            self._close(group[0], Outcome.UNDONE, why, made)
+            self._close(group[0], FixOutcome.UNDONE, why, made)
             return
         if group[0].candidate.goal is Goal.INT8:
             middle = len(group) // 2
@@ -289,7 +291,7 @@ class Search:
             for attempt in group:
                 key = attempt.candidate.key
                 why = f"{self._tried_together[key]}predicted for this one: {_counted(more[key] or 0)}"
-                self._close(attempt, Outcome.UNDONE, why, made)
+                self._close(attempt, FixOutcome.UNDONE, why, made)
             return ()
         ordered = sorted(group, key=lambda attempt: more[attempt.candidate.key] or 0)
         middle = len(saving) if 0 < len(saving) < len(group) else len(group) // 2
@@ -315,7 +317,7 @@ class Search:
         for attempt in group:
             closer = attempt.candidate.goal is Goal.CLOSER
             why = f"{gained}; {made.cost}" if closer else self._success(attempt.candidate, before, made)
-            self._close(attempt, Outcome.KEPT, why, made, before)
+            self._close(attempt, FixOutcome.KEPT, why, made, before)
 
     def _closer(self, value: float, made: BuiltModel) -> bool:
         """Whether a result is worth an edit that answers no finding: it is closer, or a kernel has gone."""
@@ -331,16 +333,16 @@ class Search:
     def _close(
         self,
         attempt: _Attempt,
-        outcome: Outcome,
+        outcome: FixOutcome,
         why: str,
         made: BuiltModel | None = None,
         before: BuiltModel | None = None,
     ) -> None:
         """Note what became of an attempt, with the figures of the engine that was made and of that before it."""
         self._answered.add(attempt.candidate.key)
-        kept = outcome is Outcome.KEPT and not isinf(self.accuracy)
+        kept = outcome is FixOutcome.KEPT and not isinf(self.accuracy)
         self._answer(
-            Trial(
+            FixTrial(
                 subject=attempt.candidate.subject,
                 edit=attempt.candidate.text,
                 outcome=outcome,
@@ -359,26 +361,26 @@ class Search:
             by_node.setdefault(edit.slot.node, []).append(edit)
         for node, edits in by_node.items():
             self._answer(
-                Trial(
+                FixTrial(
                     subject=node,
                     edit="take Q/DQ off its inputs",
-                    outcome=Outcome.KEPT,
+                    outcome=FixOutcome.KEPT,
                     why="the builder could not find any implementation with them; without them it builds",
                     edits=tuple(edits),
                 )
             )
 
-    def _answer(self, trial: Trial) -> None:
+    def _answer(self, trial: FixTrial) -> None:
         self.trials.append(trial)
 
-    def _open(self) -> list[Trial]:
+    def _open(self) -> list[FixTrial]:
         """Findings that remain and that no trial was about."""
         told = {trial.subject for trial in self.trials}
         return [
-            Trial(
+            FixTrial(
                 subject=finding.subject,
                 edit="",
-                outcome=Outcome.NOT_TRIED,
+                outcome=FixOutcome.NOT_TRIED,
                 why=f"left alone: {finding.reason}; {finding.fix}",
             )
             for finding in _unanswered(self.best.audit.findings, told, self.best)

@@ -23,7 +23,7 @@ from qdqtool.pipeline.qat.request import QatRequest
 from qdqtool.pipeline.qat.table import rows
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
 from qdqtool.pipeline.third_party import QDQ_LINE
-from qdqtool.pipeline.usage import Meter
+from qdqtool.pipeline.usage import UsageMeter
 
 if TYPE_CHECKING:
     from qdqtool.backends.torch_qat.model import PreparedModel
@@ -119,7 +119,7 @@ class _Work:
             library.start_from(model, CALIBRATION.read(path))
             self.listener.finished("calibrate", known.measured, skipped=True)
             return
-        with Meter() as meter:
+        with UsageMeter() as meter:
             table = library.calibrate(model, self.network.train.batches(), self.data.calibrates)
             CALIBRATION.write(path, table)
         record = StepRecord(key=key, outputs={path.name: digest_file(path)}, measured=meter.measured)

@@ -37,7 +37,7 @@ _SURE: Final = 0.95
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Times:
+class MeasuredTimes:
     """What the script writes.
 
     Attributes:
@@ -53,7 +53,7 @@ class Times:
     failed: dict[str, str]
 
 
-_TIMES: Final = TypeAdapter(Times)
+_TIMES: Final = TypeAdapter(MeasuredTimes)
 
 
 def export(
@@ -136,7 +136,7 @@ def middle(values: Sequence[float]) -> tuple[float, float | None, float | None]:
     return median(ordered), ordered[left - 1], ordered[count - left]
 
 
-def _float_timed(point: FloatPoint, times: Times) -> FloatPoint | None:
+def _float_timed(point: FloatPoint, times: MeasuredTimes) -> FloatPoint | None:
     rounds = times.rounds.get(FLOATS[point.name])
     if not rounds:
         return None
@@ -144,7 +144,7 @@ def _float_timed(point: FloatPoint, times: Times) -> FloatPoint | None:
     return replace(point, ms=ms, ms_low=low, ms_high=high)
 
 
-def _timed(trial: Trial, times: Times) -> Trial:
+def _timed(trial: Trial, times: MeasuredTimes) -> Trial:
     if trial.outcome is None:
         return trial
     rounds = times.rounds.get(_name(trial))
@@ -155,7 +155,7 @@ def _timed(trial: Trial, times: Times) -> Trial:
     return replace(trial, outcome=replace(trial.outcome, ms=ms, ms_low=low, ms_high=high))
 
 
-def _read(path: Path) -> Times:
+def _read(path: Path) -> MeasuredTimes:
     try:
         found = _TIMES.validate_python(read_json(path))
     except ValidationError as error:

@@ -40,7 +40,7 @@ _TEXTS = TypeAdapter(list[str])
 Objective = Callable[[dict[str, Value], Callable[[str, Any], None]], tuple[float, float]]
 
 
-class Watch:
+class TrialWatch:
     """Notices running trials that show no sign of life; no clock but this process's own is asked."""
 
     def __init__(self, patience_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -98,7 +98,7 @@ class Study:
 
         self.url = storage.url
         self.storage = storage
-        self.watch = Watch()
+        self.watch = TrialWatch()
         self._mine: int | None = None
         with speaking_plainly(self.url), undamaged(self.url):
             self.study = optuna.create_study(

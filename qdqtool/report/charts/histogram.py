@@ -13,7 +13,7 @@ _LETTERS = 34
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mark:
+class ValueMark:
     """A value that gets a line across the histogram, with words for it; the chosen one stands out."""
 
     value: float
@@ -21,7 +21,9 @@ class Mark:
     chosen: bool = True
 
 
-def histogram(label: str, counts: Sequence[int], width: float, marks: Sequence[Mark], more: str) -> Element:
+def histogram(
+    label: str, counts: Sequence[int], width: float, marks: Sequence[ValueMark], more: str
+) -> Element:
     """Bars on a logarithmic scale of counts, one per bin from 0 on; marks beyond the last bin get room."""
     drawing = canvas(_WIDTH, _HEIGHT, aria_label=f"{label}: {more}", class_="chart small")
     hint(drawing, f"{label}: {more}")
