@@ -81,7 +81,7 @@ def measure(model: Path, data: Path, *, samples: int, batch: int, folder: Path) 
 
 
 def _run(python: Path, rival: str, words: tuple[str, ...]) -> dict[str, Any]:
-    from qdqtool.calibration.session import processors
+    from qdqtool.platform import processors
 
     code = "".join(textwrap.dedent(part) for part in (_BEFORE, _DRIVERS[rival], _AFTER))
     command = [str(python), "-c", code, *words, str(processors())]

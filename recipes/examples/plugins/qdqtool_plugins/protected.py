@@ -14,7 +14,7 @@ from qdqtool.core.placement import Opinion, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.graph.view import GraphView
-from qdqtool.matching.flow import Flow
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
 
 ENDING = "_protected"
