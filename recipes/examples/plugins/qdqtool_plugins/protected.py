@@ -13,8 +13,8 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Opinion, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
-from qdqtool.graph.view import GraphView
 from qdqtool.graph.qdq.flow import Flow
+from qdqtool.graph.view import GraphView
 from qdqtool.matching.rule import Rule, Violation
 
 ENDING = "_protected"
