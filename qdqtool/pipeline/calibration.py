@@ -160,15 +160,9 @@ class Calibration:
         shard: tuple[int, int] = (0, 1),
         on_progress: OnProgress | None = None,
     ) -> Histograms:
-        """The histograms of one shard; with `kept`, going on from what an interrupted run left there.
-
-        The model is dropped before the samples run, so that its weights are in memory only once.
-        """
+        """The histograms of one shard; with `kept`, going on from what an interrupted run left there."""
         collection = self.collection(options, resumable=kept is not None)
-        if shard == (0, 1):
-            _ = self.constants
-        self.__dict__.pop("model", None)
-        give_back()
+        give_back()  # what opening the model took; large weights stay in its file
         span = Span(shard=shard[0], shards=shard[1], total=len(self.samples))
         if kept is None:
             return collection.run(span, on_progress=on_progress)
