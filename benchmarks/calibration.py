@@ -12,6 +12,8 @@ the start of its process to the file on disk; both over the same floor, `..._cpu
 (`_cpu`) are taken to a floor whose threads do not spin while they wait. `fixed_seconds` is the first call of a process
 with a single sample: imports, compiled loops, everything; `call_seconds` is the same once more, in the same process.
 `..._per_sample` are the ratios without that: what each further sample costs.
+`returned_over_floor` is the physical limit of the figures above: the same runs in an open session that returns every tensor
+which placement asks for into memory that is used again, with a sample per processor, and counts nothing.
 Peak memory is measured in processes of their own; `run_peak_mib_over_floor` is that of `qdqtool run` with 8 samples, engine
 and report included, over bare inference (null where the builder is not installed). `--rivals` measures onnxruntime.quantization and nvidia-modelopt
 over the same floor, each in an environment of its own (some minutes and about 2 GB at the first run).
@@ -31,8 +33,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +201,42 @@ class RunContext:
         ended = time.perf_counter()
         return {"whole": ended - began, "collecting": collected - began, "tables": ended - collected}
 
+    def returned(self) -> dict[str, float]:
+        """Wall and processor seconds of runs that return what is counted, the session being open."""
+        from qdqtool.calibration.collect import activations
+        from qdqtool.calibration.fetch import Fetcher
+        from qdqtool.calibration.samples.arrays import members
+        from qdqtool.calibration.session import open_blocked
+        from qdqtool.core.recipe import Recipe
+        from qdqtool.graph.instrumented.probe import probe
+        from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
+        from qdqtool.platform import processors
+
+        job = Calibration(CalibrationRequest(model=self._model, recipe=Recipe()))
+        fed = {info.name for info in job.model.view.inputs}
+        wanted = [name for name in activations(job.placement) if name not in fed]
+        with tempfile.TemporaryDirectory(prefix="calibration-") as folder:
+            source = probe(job.model, wanted, Path(folder)).source
+            assert isinstance(source, Path)
+            session, renamed = open_blocked(source, 1)
+        rows = members(self._data)[0].rows(range(self._samples))
+        lock = threading.Lock()
+
+        def runs() -> None:
+            fetcher = Fetcher(session, {name: renamed.get(name, name) for name in wanted})
+            while True:
+                with lock:
+                    row = next(rows, None)
+                if row is None:
+                    return
+                fetcher.run({"x": row[None]}, "")
+
+        began, before = time.perf_counter(), time.process_time()
+        with ThreadPoolExecutor(processors()) as pool:
+            for done in [pool.submit(runs) for _ in range(processors())]:
+                done.result()
+        return {"whole": time.perf_counter() - began, "returned_cpu": time.process_time() - before}
+
     def default_recipe(self) -> float:
         """Seconds of `qdqtool.quantize` as shipped; the process has its modules already."""
         import qdqtool
@@ -252,6 +292,8 @@ class RunContext:
             "whole_job_over_floor": median("job", "floor"),
             "whole_job_over_floor_cpu": median("job_cpu", "quiet_cpu"),
             "tables_over_collecting": median("tables", "collecting"),
+            "returned_over_floor": median("returned", "floor"),
+            "returned_over_floor_cpu": median("returned_cpu", "quiet_cpu"),
         }
 
     def _round(self) -> dict[str, float]:
@@ -260,6 +302,7 @@ class RunContext:
         jobs: dict[str, Callable[[], float | dict[str, float]]] = {
             "floor": self.floor,
             "quiet": lambda: self.floor(spinning=False),
+            "returned": self.returned,
             "max": lambda: self.calibrate(("max",)),
             "all": lambda: self.calibrate(METHODS),
             "default": self.default_recipe,
@@ -289,7 +332,7 @@ def _rivals(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def _print_tables(results: dict[str, Any], rivals: dict[str, Any]) -> None:
     print(
-        f"{'network':<32}{'floor s':>8}{'all':>7}{'max':>7}{'all cpu':>9}{'max cpu':>9}{'all/sample':>12}{'max/sample':>12}{'default':>9}{'job':>7}{'tables':>8}{'fixed s':>9}{'MiB over':>10}{'growth':>8}{'run MiB':>9}"
+        f"{'network':<32}{'floor s':>8}{'all':>7}{'max':>7}{'all cpu':>9}{'max cpu':>9}{'all/sample':>12}{'max/sample':>12}{'default':>9}{'job':>7}{'tables':>8}{'fixed s':>9}{'MiB over':>10}{'growth':>8}{'returned':>10}{'run MiB':>9}"
     )
     for name, row in results.items():
         goal = GOALS.get(name.split()[0])
@@ -303,7 +346,7 @@ def _print_tables(results: dict[str, Any], rivals: dict[str, Any]) -> None:
             f"{row['all_methods_per_sample']:>12.2f}{row['max_per_sample']:>12.2f}"
             f"{row['default_recipe_over_floor']:>9.2f}{row['whole_job_over_floor']:>7.2f}"
             f"{row['tables_over_collecting']:>8.1%}{row['fixed_seconds']:>9.2f}{row['peak_mib_over_floor']:>10}"
-            f"{row['peak_growth_8x_samples']:>8}{row['run_peak_mib_over_floor'] or '-':>9}{verdict}"
+            f"{row['peak_growth_8x_samples']:>8}{row['returned_over_floor']:>10.2f}{row['run_peak_mib_over_floor'] or '-':>9}{verdict}"
         )
     for name, row in rivals.items():
         print(f"{name}: " + ", ".join(f"{rival} {figures}" for rival, figures in row.items()))
