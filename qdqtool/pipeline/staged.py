@@ -8,18 +8,23 @@ part, in a few large parts: a cut costs a little, since it ends fusions and layo
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from qdqtool.accuracy.trials import Subset
 from qdqtool.backends.ort import OrtRunner, open_runner
 from qdqtool.core.protocols import Feeds
 from qdqtool.graph.instrumented.stages import StagedModel
+from qdqtool.io.files import write_bytes
 from qdqtool.platform import processors
 
 if TYPE_CHECKING:
+    import onnx
     from numpy.typing import NDArray
 
 _ROOM: Final = 512 << 20
@@ -28,6 +33,10 @@ _PARTS: Final = 4
 """Parts that runs go through where nothing is switched; there are two more copies of the weights for them."""
 _TOGETHER: Final = 32
 """Most samples that go down a path together; more save no more openings of sessions."""
+
+_FILED: Final = 8 << 20
+"""Bytes of weights from which on all forms of stages read them from one file: copying them into each took as long as
+to open it."""
 
 Tensors = Mapping[str, "NDArray[Any]"]
 
@@ -56,6 +65,13 @@ class StagedRunner:
         self._plain: dict[tuple[range, bool], OrtRunner] = {}
         self._mixed: OrderedDict[tuple[range, Subset], OrtRunner] = OrderedDict()
         self._together: int | None = None
+        self._folder: Path | None = None
+        self._stored: Mapping[str, onnx.TensorProto] = {}
+        if staged.weight_bytes >= _FILED:
+            folder = TemporaryDirectory(prefix="qdqtool-stages-", ignore_cleanup_errors=True)
+            weakref.finalize(self, folder.cleanup)
+            self._folder = Path(folder.name)
+            self._stored = staged.stored(self._folder)
         self.description = description
         self.inputs = staged.inputs
         self.outputs = staged.outputs
@@ -166,8 +182,13 @@ class StagedRunner:
         return self._mixed[mixed]
 
     def _opened(self, part: range, wanted: Subset) -> OrtRunner:
+        form = self._staged.variant(part, wanted, self._stored)
+        source: Path | bytes = form
+        if self._folder is not None:
+            source = self._folder / "stages.onnx"
+            write_bytes(source, form)
         return open_runner(
-            self._staged.variant(part, wanted),
+            source,
             description=f"{self.description}, stages {part[0]} to {part[-1]}",
             threads=1,
             optimized=self._optimized,

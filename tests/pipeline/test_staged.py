@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cache
@@ -25,6 +26,7 @@ from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.encode import encode
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.pipeline import staged as module
 from qdqtool.pipeline.staged import StagedRunner
 from tests import models
 from tests.graph.placing import opened, placement_for, table_for
@@ -90,6 +92,27 @@ def test_every_subset_gives_the_bits_of_its_model_opened_as_a_whole(
 
 
 @pytest.mark.parametrize("name", BUILDERS)
+def test_weights_in_a_file_change_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, quantized = prepared(name)
+    feeds = [models.feeds(BUILDERS[name](), 1, seed) for seed in range(2)]
+    held = StagedRunner(StagedModel(quantized, most=3), name)
+    monkeypatch.setattr(module, "_FILED", 0)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    filed = StagedRunner(StagedModel(quantized, most=3), name)
+    subsets = {
+        "float": frozenset[str](),
+        **{node: frozenset({node}) for node in held.nodes},
+        "all": frozenset(held.nodes),
+    }
+    for (_, left), (_, right) in zip(held.run(feeds, subsets), filed.run(feeds, subsets), strict=True):
+        for one, other in zip(left, right, strict=True):
+            assert all(np.array_equal(value, other[tensor]) for tensor, value in one.items())
+    assert list(tmp_path.glob("*/stages.data"))
+    del filed
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", BUILDERS)
 def test_workers_change_nothing_but_the_time(name: str) -> None:
     _, quantized = prepared(name)
     feeds = [models.feeds(BUILDERS[name](), 1, seed) for seed in range(5)]
@@ -106,7 +129,7 @@ def test_what_runs_share_is_run_once() -> None:
     last = staged.stages[-1].switchable[-1]
     opened_parts: list[range] = []
     inner = staged.variant
-    staged.variant = lambda part, on: (opened_parts.append(part), inner(part, on))[1]  # type: ignore[method-assign]
+    staged.variant = lambda part, *form: (opened_parts.append(part), inner(part, *form))[1]  # type: ignore[method-assign]
     feeds = models.feeds(models.residual_cnn())
     list(runner.run([feeds], {"float": frozenset(), "last": frozenset({last})}))
     assert [number for part in opened_parts for number in part] == [
@@ -121,7 +144,7 @@ def test_a_run_without_switches_goes_through_few_large_parts() -> None:
     assert len(staged.stages) > 4
     opened_parts: list[range] = []
     inner = staged.variant
-    staged.variant = lambda part, on: (opened_parts.append(part), inner(part, on))[1]  # type: ignore[method-assign]
+    staged.variant = lambda part, *form: (opened_parts.append(part), inner(part, *form))[1]  # type: ignore[method-assign]
     outputs(StagedRunner(staged, "counted"), [models.feeds(models.residual_cnn())], ())
     assert len(opened_parts) <= 4
 

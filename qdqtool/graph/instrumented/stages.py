@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import prod
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -32,7 +33,8 @@ from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import array, whole
-from qdqtool.graph.onnx_io.skeleton import copy_fields, declaration
+from qdqtool.graph.onnx_io.save import store_weights, weight_bytes
+from qdqtool.graph.onnx_io.skeleton import copy_fields, declaration, is_heavy
 from qdqtool.graph.onnx_io.walk import copied, reads
 from qdqtool.graph.qdq.bias import BIAS
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
@@ -47,6 +49,7 @@ _HANDED_ON: Final = frozenset(
     {DType.FLOAT32, DType.FLOAT16, DType.FLOAT64, DType.INT64, DType.INT32, DType.UINT8, DType.BOOL}
 )
 """Types that NumPy and onnxruntime share."""
+_NONE: Final[Mapping[str, onnx.TensorProto]] = {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,8 +175,23 @@ class StagedModel:
         alive = self.stages[part[-1]].alive
         return tuple(name for number in part for name in self.stages[number].outputs if name in alive)
 
-    def variant(self, part: range, quantized: Collection[str]) -> bytes:
-        """Stages one behind the other with these of their nodes quantized, as an ONNX file."""
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights."""
+        return weight_bytes(self._model)
+
+    def stored(self, folder: Path) -> dict[str, onnx.TensorProto]:
+        """What stands for the heavy weights in a model in `folder`, by name; their values are written there."""
+        heavy = [tensor for tensor in self._constants.values() if is_heavy(tensor)]
+        return {stub.name: stub for stub in store_weights(heavy, folder / "stages.data")}
+
+    def variant(
+        self, part: range, quantized: Collection[str], stored: Mapping[str, onnx.TensorProto] = _NONE
+    ) -> bytes:
+        """Stages one behind the other with these of their nodes quantized, as an ONNX file.
+
+        With weights that are `stored` it belongs beside them.
+        """
         nodes = [self._form(node, node.name in quantized) for number in part for node in self._pieces[number]]
         needed = self._with_pairs(nodes)
         used = {name for node in needed for name in reads(node)}
@@ -184,7 +202,9 @@ class StagedModel:
         proto.graph.node.extend(needed)
         proto.graph.input.extend(self._declared[name] for name in self.inputs_of(part))
         proto.graph.output.extend(self._declared[name] for name in self.outputs_of(part))
-        proto.graph.initializer.extend(self._constants[name] for name in self._constants if name in used)
+        proto.graph.initializer.extend(
+            stored.get(name, tensor) for name, tensor in self._constants.items() if name in used
+        )
         own = {value.name for value in (*proto.graph.input, *proto.graph.output)}
         made = {name for node in needed for name in node.output} - own
         proto.graph.value_info.extend(value for value in old.graph.value_info if value.name in made)
