@@ -5,19 +5,38 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 SYSTEM: str = sys.platform
 """What every function asks; tests put "win32" or "darwin" here."""
 _STAT, _CMDLINE = Path("/proc/self/stat"), Path("/proc/self/cmdline")
 _STATM, _STATUS = Path("/proc/self/statm"), Path("/proc/self/status")
-_CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_MEMINFO = Path("/proc/meminfo")
+
+
+class _Cgroup(NamedTuple):
+    """Where a release of cgroups says what a container may take and takes: a folder, and names in it."""
+
+    folder: Path
+    limit: str
+    taken: str
+    inactive: str
+
+
+_CGROUPS = (
+    _Cgroup(Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file"),
+    _Cgroup(
+        Path("/sys/fs/cgroup/memory"),
+        *("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ),
+)
 # Where no system call tells.
 _ASSUMED_MEMORY = 16 << 30
 _NEW_PROCESS_GROUP, _QUERY_LIMITED, _STILL_ACTIVE = 0x200, 0x1000, 259
@@ -156,16 +175,32 @@ def peak_mib() -> float | None:
     return peak / (1 << 20 if SYSTEM == "darwin" else 1 << 10)
 
 
-def installed_memory() -> int:
-    """Bytes of the machine, or of the container where that has less; 16 GiB where the system does not say."""
+def free_memory() -> int:
+    """Bytes that this process can take: of the machine, or of the container where that has less; 16 GiB where unknown.
+
+    What the system keeps of files and can drop at once counts as free.
+    """
     found = [_ASSUMED_MEMORY]
     if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
         found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for place in _CGROUPS:
-        limit = place.read_text("ascii").strip() if place.is_file() else ""
-        if limit.isdigit():
-            found.append(int(limit))
+    with suppress(OSError):
+        told = re.search(r"^MemAvailable:\s+(\d+) kB", _MEMINFO.read_text("ascii"), re.MULTILINE)
+        found += [int(told[1]) << 10] if told else []
+    for group in _CGROUPS:
+        with suppress(OSError):  # without a controller of memory the files are not there
+            limit = (group.folder / group.limit).read_text("ascii").strip()
+            if limit.isdigit():
+                found.append(max(0, int(limit) - _taken(group)))
     return min(found)
+
+
+def _taken(group: _Cgroup) -> int:
+    """Bytes that the processes of a container take, less files that nobody has looked at of late."""
+    told = re.search(
+        rf"^{group.inactive} (\d+)$", (group.folder / "memory.stat").read_text("ascii"), re.MULTILINE
+    )
+    taken = int((group.folder / group.taken).read_text("ascii"))
+    return max(0, taken - int(told[1])) if told else taken
 
 
 def give_back() -> None:

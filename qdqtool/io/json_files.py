@@ -10,7 +10,7 @@ from typing import Any
 
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import read_at_most, unreadable
-from qdqtool.io.memory import budget
+from qdqtool.io.memory import budget, said
 
 _LARGEST = 1 << 30
 """Bytes; a larger JSON file is not one of ours."""
@@ -76,9 +76,9 @@ def weigh(text: str, where: str) -> None:
         InputFileError: it would.
     """
     needed = _OBJECT * text.count("{") + _ARRAY * text.count("[") + _VALUE * text.count(",")
-    if needed > budget():
+    if needed > (most := budget()):
         raise InputFileError(
-            f"holds values that take up to {needed:,} bytes of memory, more than the {budget():,} allowed",
+            f"holds values that take up to {needed:,} bytes of memory, more than {said(most)}",
             fix="cut out what is needed, or allow more with --max-memory",
             where=where,
         )

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from qdqtool.errors import UsageError
-from qdqtool.platform import installed_memory
+from qdqtool.platform import free_memory
 
 VARIABLE: Final = "QDQTOOL_MAX_MEMORY"
 """Environment variable that holds the budget; child processes inherit it."""
@@ -18,7 +18,7 @@ _UNITS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 def budget() -> int:
-    """Bytes that the content of input files may take: what the user allowed, else what the machine or container has.
+    """Bytes that the content of input files may take: what the user allowed, else what is free here now.
 
     Readers compare sizes that a file declares with it before they allocate anything.
 
@@ -26,7 +26,17 @@ def budget() -> int:
         UsageError: the environment variable holds no size.
     """
     given = os.environ.get(VARIABLE)
-    return parse_size(given) if given else installed_memory()
+    return parse_size(given) if given else free_memory()
+
+
+def is_stated() -> bool:
+    """Whether the user named the budget, and so answers for it."""
+    return bool(os.environ.get(VARIABLE))
+
+
+def said(size: int) -> str:
+    """A budget in a message, as the rest of "more than"."""
+    return f"the {size:,} allowed" if is_stated() else f"the {size:,} of memory that are free here"
 
 
 @contextmanager

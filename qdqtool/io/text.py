@@ -13,6 +13,7 @@ import codecs
 import gzip
 import io
 import lzma
+import os
 import re
 import tempfile
 import zipfile
@@ -25,6 +26,7 @@ from typing import Any, BinaryIO, TextIO
 
 from qdqtool.errors import InputFileError, MissingPackage, of_system
 from qdqtool.io.files import opened, unreadable
+from qdqtool.io.holes import held_bytes
 
 Source = str | Path | BinaryIO | TextIO
 
@@ -145,6 +147,7 @@ class TextSource:
         source = self._source
         if isinstance(source, (str, Path)):
             with opened(Path(source), buffering=0) as stream:
+                _refuse_sparse(stream, Path(source))
                 if self._begin:
                     stream.seek(self._begin)
                 yield from self._pieces(stream)
@@ -391,3 +394,14 @@ def _encoding(first: bytes) -> tuple[str, int]:
         if sample[0::2].count(0) > 0.7 * half > sample[1::2].count(0) * 10:
             return "utf-16-be", 0
     return "utf-8", 0
+
+
+def _refuse_sparse(stream: BinaryIO, path: Path) -> None:
+    """Refuse a sparse file that is to its bytes on the disk what bombs are to packed ones: holes cost nothing to make."""
+    size = os.fstat(stream.fileno()).st_size
+    if size > _UNPACKED and size > _TIMES * held_bytes(stream, ((0, size),), size // _TIMES + 1):
+        raise InputFileError(
+            f"claims {size:,} bytes and holds less than a thousandth of them: it is sparse",
+            fix="copy it whole (`cp --sparse=never`)",
+            where=str(path),
+        )

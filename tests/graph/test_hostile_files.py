@@ -15,8 +15,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.cli.app import run
 from qdqtool.errors import InputFileError, SystemFault, UsageError
+from qdqtool.graph.canonical import constants
 from qdqtool.graph.onnx_io import passes
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.io import memory
 from qdqtool.io.memory import VARIABLE, budget, parse_size
 from tests import models
 
@@ -297,6 +299,67 @@ def test_an_external_file_beyond_the_budget_is_refused_before_it_is_read(
         load(models.save(proto, tmp_path))
     assert "--max-memory" in caught.value.fix
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20
+
+
+def _naming(count: int, size: int, step: int) -> onnx.ModelProto:
+    """A model with as many external tensors, each so many bytes behind the one before."""
+    proto = models.conv_chain()
+    for number in range(count):
+        tensor = proto.graph.initializer.add(name=f"huge{number}", data_type=TensorProto.INT8, dims=[size])
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", "huge.bin"), ("offset", number * step)):
+            tensor.external_data.add(key=key, value=str(value))
+    return proto
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "step", "there"),
+    [(1, 16 << 30, 0, 0), (300, 8 << 20, 0, 8 << 20)],
+    ids=["a sparse file", "one place named again and again"],
+)
+def test_weights_that_their_files_do_not_hold_are_refused(
+    count: int, size: int, step: int, there: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(memory, "free_memory", lambda: 1 << 40)
+    with (tmp_path / "huge.bin").open("wb") as stream:
+        stream.write(b"\1" * there)
+        stream.truncate(max(there, size))
+    if (tmp_path / "huge.bin").stat().st_blocks * 512 >= size and not there:
+        pytest.skip("this file system has no sparse files")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputFileError, match=f"which hold {there:,} of them") as caught:
+        load(models.save(_naming(count, size, step), tmp_path))
+    assert "--max-memory" in caught.value.fix
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20
+
+
+def test_without_a_stated_budget_weights_may_take_what_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(memory, "free_memory", lambda: 1000)
+    (tmp_path / "huge.bin").write_bytes(b"\1" * 1001)
+    with pytest.raises(InputFileError, match="1,001 bytes, more than the 1,000 of memory that are free here"):
+        load(models.save(_naming(1, 1001, 0), tmp_path))
+    monkeypatch.setenv(VARIABLE, "2000")
+    load(models.save(_naming(1, 1001, 0), tmp_path))
+
+
+def test_sparse_tensors_are_written_out_within_one_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proto = models.conv_chain()
+    for number in range(3):
+        sparse = proto.graph.sparse_initializer.add(dims=[100])
+        sparse.values.CopyFrom(numpy_helper.from_array(np.ones(1, np.float32), f"thin{number}"))
+        sparse.indices.CopyFrom(numpy_helper.from_array(np.zeros(1, np.int64), "places"))
+    path = models.save(proto, tmp_path)
+    monkeypatch.setattr(constants, "_LARGEST", 1000)
+    with pytest.raises(InputFileError, match=r"'thin2' .* takes more than 200 bytes"):
+        load(path)
+    monkeypatch.setattr(constants, "_LARGEST", 1200)
+    load(path)
 
 
 def test_the_budget_is_an_option_of_every_command(

@@ -121,7 +121,7 @@ def test_on_windows_nothing_is_limited_and_what_is_not_known_is_none(windows: li
     platform.lift_limits()
     platform.give_back()
     assert (platform.peak_mib(), platform.resident_mib()) == (None, None)
-    assert platform.installed_memory() == 16 << 30
+    assert platform.free_memory() == 16 << 30
     assert platform.processors() == os.cpu_count()
     assert platform.cuda_driver() == "nvcuda.dll"
     assert not platform.overwrite_arguments(["qdqtool"])
@@ -140,3 +140,24 @@ def test_on_macos_memory_is_counted_in_bytes(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_signal_that_a_system_lacks_has_no_number() -> None:
     assert platform.signal_number("SIGTERM") == signal.SIGTERM
     assert platform.signal_number("SIGNOSUCH") is None
+
+
+@pytest.mark.parametrize(
+    ("files", "free"),
+    [
+        ({"memory.max": "5000\n", "memory.current": "1500\n", "memory.stat": "inactive_file 600\n"}, 4100),
+        ({"memory.max": "max\n", "memory.current": "1500\n"}, None),
+        ({"memory.max": "5000\n", "memory.current": "9000\n", "memory.stat": "anon 1\n"}, 0),
+        ({}, None),
+    ],
+)
+def test_free_is_what_the_container_leaves(
+    files: dict[str, str], free: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, "ascii")
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 9 kB\nMemAvailable:    7 kB\n", "ascii")
+    monkeypatch.setattr(platform, "_MEMINFO", meminfo)
+    monkeypatch.setattr(platform, "_CGROUPS", (platform._CGROUPS[0]._replace(folder=tmp_path),))
+    assert platform.free_memory() == (7 << 10 if free is None else free)

@@ -179,3 +179,17 @@ def test_json_whose_values_take_forty_times_its_bytes_is_weighed_first(
     monkeypatch.setenv(VARIABLE, "64KiB")
     with pytest.raises(InputFileError, match="more than the 65,536 allowed"):
         parsed(content, "x")
+
+
+def test_a_sparse_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "build.log"
+    with path.open("wb") as stream:
+        stream.write(b"[V] one line\n")
+        stream.truncate(16 << 30)
+    if path.stat().st_blocks * 512 >= path.stat().st_size:
+        pytest.skip("this file system has no sparse files")
+    with pytest.raises(InputFileError, match=r"claims 17,179,869,184 bytes .* it is sparse"):
+        next(text.TextSource(path).blocks())
+    with path.open("r+b") as stream:
+        stream.truncate(1 << 20)
+    assert next(text.TextSource(path).blocks()).startswith(b"[V] one line\n")

@@ -15,7 +15,7 @@ from qdqtool.graph.onnx_io.walk import copied
 from qdqtool.io.memory import budget
 
 _LARGEST = 1 << 30
-"""Bytes that a sparse tensor may take when written out."""
+"""Bytes that the sparse tensors of a model may take when written out."""
 
 
 def lift_constants(graph: onnx.GraphProto) -> int:
@@ -85,27 +85,26 @@ def densify(graph: onnx.GraphProto, path: Path) -> int:
     """Write sparse initializers out as plain ones, which is what builders read; returns how many.
 
     Raises:
-        InputFileError: indices outside the tensor, or a tensor of more than 1 GiB.
+        InputFileError: indices outside the tensor, or more than 1 GiB of them all.
     """
-    made = [_dense(sparse, path) for sparse in graph.sparse_initializer]
+    room, made = min(_LARGEST, budget()), []
+    for sparse in graph.sparse_initializer:
+        made.append(_dense(sparse, path, room))
+        room -= len(made[-1].raw_data)
     del graph.sparse_initializer[:]
     graph.initializer.extend(made)
     return len(made)
 
 
-def _dense(sparse: onnx.SparseTensorProto, path: Path) -> onnx.TensorProto:
+def _dense(sparse: onnx.SparseTensorProto, path: Path, room: int) -> onnx.TensorProto:
     name, dims = sparse.values.name, tuple(sparse.dims)
     values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
     wrong = InputFileError(
-        f"sparse tensor {name!r} has indices that do not fit its shape {list(dims)}, or is too large",
+        f"sparse tensor {name!r} has indices that do not fit its shape {list(dims)}, or takes more than {room:,} bytes",
         fix="export the model again with plain initializers",
         where=str(path),
     )
-    if (
-        min(dims, default=1) < 0
-        or math.prod(dims) * values.itemsize > min(_LARGEST, budget())
-        or indices.dtype.kind != "i"
-    ):
+    if min(dims, default=1) < 0 or math.prod(dims) * values.itemsize > room or indices.dtype.kind != "i":
         raise wrong
     places = indices
     if indices.ndim == 2:

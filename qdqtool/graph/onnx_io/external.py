@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import onnx
 
@@ -11,8 +13,11 @@ from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io import deferred
 from qdqtool.graph.onnx_io.walk import tensors
 from qdqtool.graph.onnx_io.weight import byte_size
-from qdqtool.io.memory import VARIABLE, budget
+from qdqtool.io.holes import held_bytes
+from qdqtool.io.memory import VARIABLE, budget, is_stated, said
 
+_UNHELD = 1 << 30
+"""Bytes that weights may claim beyond what lies in their files; honest ones share a place or have zeros left out."""
 _LONGEST_NAME = 4096
 """Bytes; no file system takes a longer path."""
 
@@ -30,31 +35,39 @@ def attach(proto: onnx.ModelProto, path: Path) -> int:
     """
     weights = proto.graph.initializer
     is_large = sum(byte_size(tensor) or 0 for tensor in weights) >= deferred.FROM
+    places: list[_Place] = []
     total = 0
-    for tensor in weights:
-        total = _attached(tensor, path, total, is_large and deferred.is_worth(tensor))
-    for tensor in tensors(proto):
-        total = _attached(tensor, path, total, False)
+    for group, refers in ((weights, is_large), (tensors(proto), False)):
+        found = []
+        for tensor in group:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL and not deferred.is_deferred(tensor):
+                found.append(_placed(tensor, path))
+                total += found[-1].size
+                if total > (most := budget()):
+                    what = f"brings the weights to {counted(total, 'byte', grouped=True)}, more than {said(most)}"
+                    fix = f"allow more with --max-memory or {VARIABLE}, or use a smaller model"
+                    raise _bad(path, tensor, what, fix)
+        places += found
+        if total > _UNHELD and found and not is_stated():
+            _check_held(places, total, path)
+        for place in found:
+            _take(place, path, refers and deferred.is_worth(place.tensor))
     return total
 
 
-def _attached(tensor: onnx.TensorProto, path: Path, total: int, refer: bool) -> int:
-    """`total` and the bytes of this tensor, which is external no more."""
-    if tensor.data_location != onnx.TensorProto.EXTERNAL or deferred.is_deferred(tensor):
-        return total
+class _Place(NamedTuple):
+    """Where the bytes of a tensor lie."""
+
+    tensor: onnx.TensorProto
+    file: Path
+    offset: int
+    size: int
+
+
+def _placed(tensor: onnx.TensorProto, path: Path) -> _Place:
     size = byte_size(tensor)
     if size is None:
         raise _bad(path, tensor, "is external and has a type without a size", "export the model again")
-    total += size
-    if total > budget():
-        what = f"brings the weights to {counted(total, 'byte', grouped=True)}, more than the {budget():,} allowed"
-        raise _bad(path, tensor, what, f"allow more with --max-memory or {VARIABLE}, or use a smaller model")
-    _take(tensor, size, path, refer)
-    return total
-
-
-def _take(tensor: onnx.TensorProto, size: int, path: Path, refer: bool) -> None:
-    """Let `tensor` hold its `size` bytes, or refer to where they are."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     file = _inside(tensor, entries.get("location", ""), path)
     try:
@@ -66,6 +79,30 @@ def _take(tensor: onnx.TensorProto, size: int, path: Path, refer: bool) -> None:
     if length != size or offset < 0:
         what = f"needs {size} bytes for its shape but declares {length} at offset {offset}"
         raise _bad(path, tensor, what, "export the model again")
+    return _Place(tensor, file, offset, size)
+
+
+def _check_held(places: list[_Place], total: int, path: Path) -> None:
+    """Refuse weights that claim far more bytes than lie in their files: holes, or one place named again and again."""
+    ranges: dict[Path, list[tuple[int, int]]] = {}
+    for place in places:
+        ranges.setdefault(place.file, []).append((place.offset, place.offset + place.size))
+    there = 0
+    for file, named in ranges.items():
+        with suppress(OSError), file.open("rb") as stream:  # what cannot be read is told where it is read
+            there += held_bytes(stream, named, total - there)
+    if total - there > _UNHELD:
+        raise InputFileError(
+            f"claims {counted(total, 'byte', grouped=True)} of weights in other files, which hold {there:,} of them: "
+            "they are sparse, or tensors share places",
+            fix=f"copy the files whole (`cp --sparse=never`), or allow it with --max-memory or {VARIABLE}",
+            where=str(path),
+        )
+
+
+def _take(place: _Place, path: Path, refer: bool) -> None:
+    """Let the tensor hold its bytes, or refer to where they are; it is external no more."""
+    tensor, file, offset, size = place
     try:
         with file.open("rb") as stream:
             if file.stat().st_size - offset < size:
