@@ -11,14 +11,14 @@ _BLOCK = 512
 """Bytes of what stat(2) calls a block, on every file system."""
 
 
-class _File(Protocol):
+class _Handled(Protocol):
     """What has a handle."""
 
     def fileno(self) -> int:
         """The handle."""
 
 
-def held_bytes(stream: _File, ranges: Iterable[tuple[int, int]], enough: int) -> int:
+def held_bytes(stream: _Handled, ranges: Iterable[tuple[int, int]], enough: int) -> int:
     """Bytes of an open file's ranges, as (begin, end), that the file holds: each byte once, holes not.
 
     Counting stops at `enough`. Where the system tells of no holes (Windows, some network shares), there are none.
