@@ -38,6 +38,7 @@ from qdqtool.trt.ops import (
 )
 from tests import models
 from tests.models import Sketch
+from tests.placement.qdq import GRAPHS
 
 Move = Callable[[Sketch, str], str]
 
@@ -311,3 +312,12 @@ def test_no_range_is_clipped_below_what_a_hard_bound_was_seen_to_reach(name, tmp
     table = quantize(path, str(data), tmp_path / "q.onnx", settings=["calibrate.method=entropy"])
     (entry,) = [entry for entry in table.ranges if entry.tensor == "moved"]
     assert entry.amax[0] >= max(abs(entry.low), abs(entry.high))
+
+
+@pytest.mark.parametrize(
+    ("graph_name", "carried"), [("concat_same_scale_bare", True), ("concat_other_scales_bare", False)]
+)
+def test_int8_values_survive_a_concat_whose_branches_have_one_scale(graph_name, carried, tmp_path) -> None:
+    flow = Flow(load(models.save(GRAPHS[graph_name](), tmp_path)))
+    assert (flow.origin(flow.view.by_name["c3"], 0) is not None) == carried
+    assert ("cat_y" in flow.carried) == carried
