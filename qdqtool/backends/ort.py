@@ -133,15 +133,23 @@ def open_runner(
         InputFileError: the file is missing, damaged, or holds what onnxruntime cannot run.
     """
     where = str(model) if isinstance(model, Path) else None
-    at_once = min(processors(), _CROWD) if crowded and provider == CPU else 1
+    at_once = _at_once(crowded and provider == CPU)
     if isinstance(model, Path) and not model.is_file():
         raise InputFileError("there is no such file", fix="check the path", where=where)
     options = session_options(faithful=faithful, threads=processors() // at_once if crowded else threads)
     if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if faithful and provider == CPU and not rounds():
-        model = rounding(model) or model
-    return _runner(model, options, provider, description, at_once)
+    if faithful and provider == CPU:
+        model = _rounding(model)
+    return _runner(model, options, provider, description, at_once, where)
+
+
+def _at_once(crowded: bool) -> int:
+    return min(processors(), _CROWD) if crowded else 1
+
+
+def _rounding(model: Path | bytes) -> Path | bytes:
+    return model if rounds() else rounding(model) or model
 
 
 def open_piece(model: Path | bytes, *, description: str) -> OrtRunner:
@@ -154,7 +162,8 @@ def open_piece(model: Path | bytes, *, description: str) -> OrtRunner:
     """
     options = session_options()
     options.enable_cpu_mem_arena = False
-    return _runner(model if rounds() else rounding(model) or model, options, CPU, description)
+    where = str(model) if isinstance(model, Path) else None
+    return _runner(_rounding(model), options, CPU, description, 1, where)
 
 
 def _runner(
@@ -162,9 +171,9 @@ def _runner(
     options: onnxruntime.SessionOptions,
     provider: Provider,
     description: str,
-    at_once: int = 1,
+    at_once: int,
+    where: str | None,
 ) -> OrtRunner:
-    where = str(model) if isinstance(model, Path) else None
     before = resident_mib() or 0.0
     try:
         session = _session(model, options, provider)
@@ -195,7 +204,10 @@ def open_model(model: Model, *, description: str, crowded: bool = False) -> OrtR
     folder = tempfile.TemporaryDirectory(prefix="qdqtool-model-", ignore_cleanup_errors=True)
     path = Path(folder.name) / "model.onnx"
     save_beside(model, path)
-    runner = open_runner(path, description=description, crowded=crowded)
+    at_once = _at_once(crowded)
+    options = session_options(threads=processors() // at_once if crowded else 0)
+    # Nobody knows that file: what goes wrong has no place in it.
+    runner = _runner(_rounding(path), options, CPU, description, at_once, None)
     weakref.finalize(runner, folder.cleanup)
     return runner
 

@@ -207,5 +207,8 @@ def test_a_large_model_goes_through_a_folder_and_computes_the_same(
     runner = open_model(model, description="")
     assert list(temporary.iterdir())
     assert np.array_equal(runner.run(feeds)["y"], expected)
-    del runner
+    with pytest.raises(InputFileError) as raised:
+        runner.run({})
+    assert raised.value.where is None, "nobody knows the folder"
+    del raised, runner
     assert not list(temporary.iterdir())
