@@ -13,9 +13,10 @@ them all: ranges and biases are inputs of the Q/DQ model (`graph.tunable`), weig
    graph order, is tried with the runner-up's ranges and keeps them where the output gains on both halves of the samples: a
    gain that does not repeat is chance.
 
-Few samples both calibrate and judge. Cures for that were tried with 16 to 160 samples on eight networks and chose no better on
-those that they were not chosen on: ranges judged on samples that they did not come from, the widest ranges within a standard
-error of the best, and measures on which single noisy samples weigh less.
+Few samples both calibrate and judge. Rules of choice that were tried against that, with 16 to 160 samples on eight networks,
+chose no better on those that they were not chosen on: ranges judged on samples that they did not come from, the widest ranges
+within a standard error of the best, and measures on which single noisy samples weigh less. For it is not the choice that fails: all
+ranges are too narrow then, which `pipeline.margins` takes back.
 
 Where biases are going to be corrected the candidates are judged with corrected biases, since correction takes back
 much of what clipping does to the means and can change the order.
@@ -63,12 +64,14 @@ class Judged:
         best: the same with the shifts that the choice saw, and its noise on the samples.
         trial: the session that ran it.
         samples: what `best` was judged on; no more than fit into one run where biases are corrected.
+        singles: the tables of all calibrators that competed.
     """
 
     table: CalibrationTable
     best: TriedTable
     trial: TrialSession
     samples: tuple[Sample, ...]
+    singles: Mapping[str, CalibrationTable]
 
 
 def competing() -> tuple[str, ...]:
@@ -119,7 +122,7 @@ def choose(
     is_mixed = others and not is_dear
     mixed = _mixture(trial, (winner, others[0]), groups(placement), samples, more) if is_mixed else winner
     table = _explained(mixed, (tried, winner), tables)
-    return Judged(table=table, best=mixed, trial=trial, samples=samples)
+    return Judged(table=table, best=mixed, trial=trial, samples=samples, singles=tables)
 
 
 def _some_first(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:

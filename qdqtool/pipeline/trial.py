@@ -200,7 +200,7 @@ class Reference:
     @property
     def source(self) -> SampleSource:
         """All of them, to collect from."""
-        return _Taken(self.samples)
+        return Taken(self.samples)
 
     def number(self, sample: Sample) -> int:
         """Which of the samples it was taken from one of them is."""
@@ -276,7 +276,7 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class _Taken:
+class Taken:
     """Samples in memory."""
 
     samples: tuple[Sample, ...]
@@ -519,9 +519,13 @@ def _rows(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 def taken(view: GraphView, whole: int) -> int:
     """How many of so many samples choose and correct biases: 32, more of a small model."""
+    return max(TAKEN, min(_TAKEN_OF_SMALL, whole)) if is_small(view) else TAKEN
+
+
+def is_small(view: GraphView) -> bool:
+    """Whether an inference costs next to nothing."""
     shapes = (view.info(name).shape or () for node in view.nodes for name in node.outputs)
-    size = sum(prod(dim for dim in shape if isinstance(dim, int)) for shape in shapes)
-    return TAKEN if size > _SMALL else max(TAKEN, min(_TAKEN_OF_SMALL, whole))
+    return sum(prod(dim for dim in shape if isinstance(dim, int)) for shape in shapes) <= _SMALL
 
 
 def others(view: GraphView, samples: SampleSource, count: int) -> tuple[Sample, ...]:
