@@ -12,7 +12,8 @@ calibration where there are no more), and keeps the default's INT8 nodes. "Cover
 and no others: each model of its own placement, so the two are compared at equal coverage. Our default is no worse than
 a rival when the 95 % interval of the difference between the two, sample by sample, reaches zero. Every rival runs in an
 environment of its own, made below --venv. The last line is one JSON object; its "models" gives SQNR in dB of the default,
-of the best of our own calibrators (an oracle, which sees the evaluation), and of the best rival; its "candidates" what
+of the best of our own calibrators (an oracle, which sees the evaluation), and of the best rival; `gap_db` is what the default lacks to the oracle, with its 95 % interval over
+the same samples: the luckiest of several on few samples is ahead by chance. Its "candidates" say what
 every way of every rival reached.
 """
 
@@ -92,6 +93,8 @@ class Result:
         seconds: what making the model took.
         tried: SQNR of all ways of a rival, or why there is none.
         right: the metric of each sample; not in the JSON.
+        noise: (samples, outputs), energy of the differences; not in the JSON.
+        signal: the same of the float outputs.
     """
 
     value: float = float("nan")
@@ -105,6 +108,8 @@ class Result:
     seconds: float = 0.0
     tried: dict[str, float | str | None] = field(default_factory=dict, compare=False)
     right: Array | None = field(default=None, repr=False, compare=False)
+    noise: Array | None = field(default=None, repr=False, compare=False)
+    signal: Array | None = field(default=None, repr=False, compare=False)
 
 
 class Judge:
@@ -125,8 +130,7 @@ class Judge:
         """What the model in `path` does; several outputs weigh the same."""
         outputs = self._outputs(path)
         right = self._rightness(outputs)
-        shares = [self._noise(outputs, number) for number in range(len(self._plain[0]))]
-        noise = float(np.mean([share for share in shares if share is not None]))
+        noise, signal = self._energies(outputs)
         low, high = _interval(right - self._right)
         view = load(path).view
         nodes = _compute(view)
@@ -134,19 +138,22 @@ class Judge:
             value=float(right.mean()),
             low=low,
             high=high,
-            sqnr_db=-10 * float(np.log10(noise)) if noise else float("inf"),
+            sqnr_db=_decibels(noise, signal),
             int8=sum(_is_int8(node, view) for node in nodes),
             total=len(nodes),
             note=note,
             seconds=round(seconds, 1),
             right=right,
+            noise=noise,
+            signal=signal,
         )
 
-    def _noise(self, outputs: list[list[Array]], number: int) -> float | None:
-        """Energy of the differences of one output over its own; None for an output that is always zero."""
-        pairs = [(a[number].astype(np.float64), b[number]) for a, b in zip(self._plain, outputs, strict=True)]
-        signal = sum(float(np.square(a).sum()) for a, _ in pairs)
-        return sum(float(np.square(a - b).sum()) for a, b in pairs) / signal if signal else None
+    def _energies(self, outputs: list[list[Array]]) -> tuple[Array, Array]:
+        """Energy of the differences, and of the float outputs; a row per sample, a column per output."""
+        wanted = [[value.astype(np.float64) for value in values] for values in self._plain]
+        pairs = [list(zip(plain, found, strict=True)) for plain, found in zip(wanted, outputs, strict=True)]
+        noise = [[float(np.square(plain - found).sum()) for plain, found in row] for row in pairs]
+        return np.array(noise), np.array([[float(np.square(plain).sum()) for plain in row] for row in wanted])
 
     def _outputs(self, path: Path) -> list[list[Array]]:
         runner = open_runner(path, description=path.name, crowded=True)
@@ -177,7 +184,9 @@ def main() -> int:
                 "verdicts": verdicts,
                 "models": {name: _figures(found) for name, found in results.items()},
                 "candidates": {
-                    name: {k: asdict(replace(r, right=None)) for k, r in found.items()}
+                    name: {
+                        k: asdict(replace(r, right=None, noise=None, signal=None)) for k, r in found.items()
+                    }
                     for name, found in results.items()
                 },
             },
@@ -212,7 +221,7 @@ def _options() -> argparse.Namespace:
         nargs="+",
         metavar="MODEL=DATA",
         default=(),
-        help="other models, each with its inputs as .npz",
+        help="other models, each with its inputs, and perhaps its labels, as .npz (benchmarks/trained.py makes some)",
     )
     parser.add_argument("--models", type=Path, default=ROOT.parent / "shared" / "models")
     parser.add_argument(
@@ -421,6 +430,29 @@ def _interval(differences: Array) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def _decibels(noise: Array, signal: Array) -> float:
+    """Signal to noise of all samples, (samples, outputs); outputs weigh the same, one that is always zero does not count."""
+    whole = signal.sum(axis=0)
+    heard = whole > 0
+    share = float((noise.sum(axis=0)[heard] / whole[heard]).mean()) if heard.any() else 0.0
+    return -10 * float(np.log10(share)) if share else float("inf")
+
+
+def _gap(best: Result, default: Result) -> tuple[float, float, float]:
+    """By how many dB one is quieter than the other on all samples, and its 95 % interval (bootstrap over the same samples)."""
+    assert best.noise is not None
+    assert default.noise is not None
+    assert best.signal is not None
+    count = len(best.signal)
+    draws = np.random.default_rng(0).integers(0, count, (DRAWS, count))
+    gaps = [
+        _decibels(best.noise[rows], best.signal[rows]) - _decibels(default.noise[rows], best.signal[rows])
+        for rows in (np.arange(count), *draws)
+    ]
+    low, high = np.nanquantile(gaps[1:], (0.025, 0.975))
+    return round(gaps[0], 2), round(float(low), 2), round(float(high), 2)
+
+
 def _table(case: Subject, results: dict[str, Result]) -> str:
     lines = [
         f"### {case.name} ({len(case.evaluation)} evaluation samples)\n",
@@ -463,17 +495,31 @@ def _verdict(name: str, results: dict[str, Result]) -> dict[str, object]:
     }
 
 
-def _figures(results: dict[str, Result]) -> dict[str, float | None]:
-    """SQNR of the default, of the best of our own calibrators, and of the best rival; null where none was run."""
+def _figures(results: dict[str, Result]) -> dict[str, float | list[float] | None]:
+    """SQNR of the default, of the best of our own calibrators, and of the best rival; null where none was run.
 
-    def best(names: list[str]) -> float | None:
-        known = [results[name].sqnr_db for name in names if not results[name].error]
-        return max((round(value, 2) for value in known if value is not None), default=None)
+    `gap_db` is what the default lacks to that best one, which is the luckiest of several on these samples; `gap_interval_db`
+    says how much of it is chance.
+    """
+    own = ["default", *(name for name in results if name.startswith(METHOD_PREFIX))]
+    known = {name: found for name, found in results.items() if found.sqnr_db is not None and not found.error}
 
+    def best(names: Sequence[str]) -> str | None:
+        return max(
+            (name for name in names if name in known), key=lambda name: known[name].sqnr_db or 0, default=None
+        )
+
+    def shown(name: str | None) -> float | None:
+        return None if name is None else round(known[name].sqnr_db or 0, 2)
+
+    oracle = best(own)
+    gap = _gap(known[oracle], known["default"]) if oracle and "default" in known else None
     return {
-        "default_db": best(["default"]),
-        "oracle_db": best(["default", *(name for name in results if name.startswith(METHOD_PREFIX))]),
-        "best_rival_db": best([name for name in RIVALS if name in results]),
+        "default_db": shown("default" if "default" in known else None),
+        "oracle_db": shown(oracle),
+        "gap_db": gap and gap[0],
+        "gap_interval_db": gap and list(gap[1:]),
+        "best_rival_db": shown(best(list(RIVALS))),
     }
 
 

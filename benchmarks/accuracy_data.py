@@ -125,32 +125,43 @@ def subject(name: str, models: Path, calibrate: int, evaluate: int) -> Subject:
 
 
 def stranger(model: Path, data: Path, calibrate: int, evaluate: int) -> Subject:
-    """Any model with ready inputs in an .npz, without labels: the first rows calibrate, others, from all over the rest, judge.
+    """Any model with ready inputs in an .npz: the first rows calibrate, the next choose, others, from all over the rest, judge.
 
-    The recipe is the one that `qdqtool run` takes without --recipe; right is an output whose largest value stands where the float model has it.
+    The recipe is the one that `qdqtool run` takes without --recipe. An array `labels` that is no input holds the class of each
+    row; without it right is an output whose largest value stands where the float model has it.
     """
+    loaded = load(model)
     with np.load(data, allow_pickle=False) as stored:
         rows = {name: stored[name] for name in stored.files}
+    taken = {info.name for info in loaded.view.inputs}
+    labels = None if "labels" in taken else rows.pop("labels", None)
     count = len(next(iter(rows.values())))
-    rest = range(calibrate, count)
-    ready = [
-        {name: values[row : row + 1] for name, values in rows.items()} for row in range(min(count, calibrate))
-    ]
-    judging = [
-        {name: values[row : row + 1] for name, values in rows.items()}
-        for row in rest[:: max(1, len(rest) // evaluate)][:evaluate]
-    ]
+    # a sweep chooses on as many again where enough are left
+    seen = 2 * calibrate if count >= 2 * calibrate + evaluate else calibrate
+    rest = range(seen, count)
+    ready = [_row(rows, row) for row in range(min(count, seen))]
     known = {_content(feeds) for feeds in ready}
+    judging = [(row, _row(rows, row)) for row in rest[:: max(1, len(rest) // evaluate)][:evaluate]]
+    chosen = [(row, feeds) for row, feeds in judging if _content(feeds) not in known]
+
+    def right(reference: Array, output: Array, number: int) -> float:
+        wanted = reference.argmax() if labels is None else labels[chosen[number][0]]
+        return 100.0 * bool(output.argmax() == wanted)
+
     return Subject(
         name=model.stem,
         model=model,
-        recipe=fitting(load(model))[0],
+        recipe=fitting(loaded)[0],
         changes=(),
         **_shared_out(ready, calibrate),
-        evaluation=tuple(feeds for feeds in judging if _content(feeds) not in known),
-        right=lambda reference, output, _: 100.0 * (reference.argmax() == output.argmax()),
-        metric="agreement",
+        evaluation=tuple(feeds for _, feeds in chosen),
+        right=right,
+        metric="agreement" if labels is None else "top1",
     )
+
+
+def _row(rows: Feeds, number: int) -> Feeds:
+    return {name: values[number : number + 1] for name, values in rows.items()}
 
 
 def _agrees(reference: Array, output: Array, _number: int) -> float:
