@@ -454,7 +454,7 @@ def hard_bound(view: GraphView, node: Node) -> tuple[float, bool] | None:
 def weight_axis(node: _Attributed, index: int, rank: int, target: Target | None = None) -> int | None:
     """The axis of the output channels in factor `index` of a product, whose scales TensorRT applies behind the sum.
 
-    None where there is no such axis: an activation of a convolution, a vector, a transposed convolution with groups
+    None where there is no such axis: an activation of a convolution, a scalar or a vector, a transposed convolution with groups
     (no axis that all releases agree on).
 
     Args:
@@ -464,7 +464,7 @@ def weight_axis(node: _Attributed, index: int, rank: int, target: Target | None 
         target: the builder; ConvTranspose differs by release, in NVIDIA's own tools: axis 0 for 8.4 to 8.6 and 10.0,
             1 for all others (pytorch-quantization of the releases 8.0 to 10.16; NVIDIA/TensorRT issue 2380).
     """
-    if node.op in CONVOLUTIONS and (index != 1 or rank == 1):
+    if node.op in CONVOLUTIONS and (index != 1 or rank < 2):
         return None
     if node.op == "Conv":
         return 0
