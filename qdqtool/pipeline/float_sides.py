@@ -34,7 +34,8 @@ def both_sides(
         InputFileError: a model cannot be opened, or fails on a sample.
     """
     if not large:
-        yield reference(), candidate()
+        second = candidate()  # first: folding its weights takes most while it is opened
+        yield reference(), second
         return
     with tempfile.TemporaryDirectory(prefix="qdqtool-outputs-") as folder:
         yield recorded(reference, samples, limit, Path(folder)), candidate()
