@@ -126,14 +126,14 @@ def chosen(name: str, asked: argparse.Namespace, blobs: Path) -> Iterator[Hit]:
     total = Counter(point.rsplit(" ", 1)[0] for point in reference.points)
     wanted = set(filter(None, asked.faults.split(",")))
     sparing = not (asked.all or asked.quick or asked.only)
-    if sparing and (not wanted or "kill" in wanted):
-        yield name, "", "kill"
     if sparing:
         hit: set[tuple[str, ...]] = set()
         for part in (*parts(name, blobs), name):
             yield from (
                 (part, *one) for one in _sparing(_references[part], hit) if not wanted or one[1] in wanted
             )
+        if not wanted or "kill" in wanted:
+            yield name, "", "kill"  # the last: its many states are one result, which `--kept` has at its end
         return
     for point in reference.points:
         if asked.all or _telling(point, total):
@@ -145,7 +145,10 @@ def parts(name: str, blobs: Path) -> Iterator[str]:
     """The names of the command's parts behind its cuts, the last one first: what they pass is hit there."""
     for cut, command in trials.continued(_commands[name], _references[name], blobs):
         part = f"{name}, behind {cut}"
-        _commands[part], _references[part] = command, trials.undisturbed(command)
+        found = trials.undisturbed(command)
+        # A rerun may do a step before the cut again.
+        timed = found.timed | _references[name].timed
+        _commands[part], _references[part] = command, dataclasses.replace(found, timed=timed)
         yield part
 
 

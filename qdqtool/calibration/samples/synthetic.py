@@ -60,9 +60,11 @@ class Random:
         self._seed = int(words[1]) if len(words) > 1 else 0
         self._inputs = tuple((info, _shape(info, usual.get(info.name))) for info in inputs)
         for info, shape in self._inputs:
-            if math.prod(shape) > _MOST_ELEMENTS:
+            # NumPy counts so as well: it makes no empty array whose other lengths are too many.
+            elements = math.prod(max(dim, 1) for dim in shape)
+            if elements > _MOST_ELEMENTS:
                 raise UsageError(
-                    f"a random {info.name!r} of {'x'.join(map(str, shape))} has {math.prod(shape)} elements",
+                    f"a random {info.name!r} of {'x'.join(map(str, shape))} has {elements} elements",
                     fix=f"give a smaller shape; {_MOST_ELEMENTS} elements are the limit",
                     where=text,
                 )
