@@ -10,7 +10,7 @@
 A first run of each command counts its points; then each is hit, in a folder of its own, by ENOSPC, EROFS, EMFILE, EIO,
 EINTR, ... and by SIGKILL before and after it. Without `--all`, the same few calls that do a thing are hit once by each error,
 and once more by one of them wherever other calls led there; kills of the command's own process come from one run: what each
-would leave is copied aside. Of a long command, what lies behind a cut is hit in runs that go on there. Afterwards nothing half-written may be visible, and the same command
+would leave is copied aside. Afterwards nothing half-written may be visible, and the same command
 again must leave the same bytes as an undisturbed one; see tests/faults. Commands that cannot run here are named with
 the reason. The last line is JSON: `points` that were hit, `lost` and `differs` as counts of faults; `wrong` counts
 faults that ended in an internal error, a traceback, a hang or a success that was none.
@@ -24,7 +24,6 @@ import json
 import multiprocessing
 import os
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,7 +44,6 @@ MANY = 40
 """Calls of one kind on one file from which not every one is hit, unless `--all` asks for it."""
 STEP = 7
 """Which of the points of a kind a quick run takes: the first, the eighth, ... from one command to the next."""
-_commands = dict(trials.COMMANDS)
 _references: dict[str, trials.Reference] = {}
 
 
@@ -71,12 +69,6 @@ def main() -> int:
         "--kept", type=Path, help="write each result there; faults whose result is there are done"
     )
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="faults-") as blobs:
-        return report(asked, Path(blobs))
-
-
-def report(asked: argparse.Namespace, blobs: Path) -> int:
-    """Make the faults and print what came of them; `blobs` holds the states that parts of commands begin with."""
     hits: list[Hit] = []
     for name in asked.commands.split(","):
         missing = trials.missing(name)
@@ -84,13 +76,10 @@ def report(asked: argparse.Namespace, blobs: Path) -> int:
             print(f"{name}: skipped, {missing}", flush=True)
             continue
         reference = _references[name] = trials.undisturbed(trials.COMMANDS[name])
-        own = [hit for hit in chosen(name, asked, blobs) if asked.only in hit[1]][:: asked.every]
+        own = [hit for hit in chosen(name, reference, asked) if asked.only in hit[1]][:: asked.every]
         print(
             f"{name}: {len(reference.points)} points, {len(own)} faults; timed: {sorted(reference.timed)}",
             flush=True,
-        )
-        print(
-            *(f"  {part}: {count} faults" for part, count in Counter(hit[0] for hit in own).items()), sep="\n"
         )
         if asked.list:
             print(*reference.points, sep="\n")
@@ -120,18 +109,13 @@ def report(asked: argparse.Namespace, blobs: Path) -> int:
     return 1 if any(total[key] for key in keys[:3]) else 0
 
 
-def chosen(name: str, asked: argparse.Namespace, blobs: Path) -> Iterator[Hit]:
+def chosen(name: str, reference: trials.Reference, asked: argparse.Namespace) -> Iterator[Hit]:
     """The faults to make: all that tell something, or in a quick run a few."""
-    reference = _references[name]
     total = Counter(point.rsplit(" ", 1)[0] for point in reference.points)
     wanted = set(filter(None, asked.faults.split(",")))
     sparing = not (asked.all or asked.quick or asked.only)
     if sparing:
-        hit: set[tuple[str, ...]] = set()
-        for part in (*parts(name, blobs), name):
-            yield from (
-                (part, *one) for one in _sparing(_references[part], hit) if not wanted or one[1] in wanted
-            )
+        yield from ((name, *hit) for hit in _sparing(reference) if not wanted or hit[1] in wanted)
         if not wanted or "kill" in wanted:
             yield name, "", "kill"  # the last: its many states are one result, which `--kept` has at its end
         return
@@ -141,22 +125,9 @@ def chosen(name: str, asked: argparse.Namespace, blobs: Path) -> Iterator[Hit]:
             yield from ((name, point, fault) for fault in suited if not wanted or fault in wanted)
 
 
-def parts(name: str, blobs: Path) -> Iterator[str]:
-    """The names of the command's parts behind its cuts, the last one first: what they pass is hit there."""
-    for cut, command in trials.continued(_commands[name], _references[name], blobs):
-        part = f"{name}, behind {cut}"
-        found = trials.undisturbed(command)
-        # A rerun may do a step before the cut again.
-        timed = found.timed | _references[name].timed
-        _commands[part], _references[part] = command, dataclasses.replace(found, timed=timed)
-        yield part
-
-
-def _sparing(reference: trials.Reference, hit: set[tuple[str, ...]]) -> Iterator[tuple[str, str]]:
-    """Every fault at every place that writes, and one of them, in turn, wherever other calls led there.
-
-    `hit` holds what other parts of the command have been given, and takes what is given here.
-    """
+def _sparing(reference: trials.Reference) -> Iterator[tuple[str, str]]:
+    """Every fault at every place that writes, and one of them, in turn, wherever other calls led there."""
+    hit: set[tuple[str, ...]] = set()
     turn = 0
     for point in reference.points:
         role, kind, _ = point.split(" ", 2)
@@ -242,7 +213,7 @@ def one(hit: Hit) -> tuple[Hit, list[trials.Trial]]:
 
 def each(hit: Hit) -> Iterator[trials.Trial]:
     name, point, fault = hit
-    command, reference = _commands[name], _references[name]
+    command, reference = trials.COMMANDS[name], _references[name]
     if point:
         yield trials.trial(command, reference, point, fault)
     else:

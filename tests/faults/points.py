@@ -50,8 +50,6 @@ _SQL = {
     "EROFS": "attempt to write a readonly database",
     "EBUSY": "database is locked",
 }
-_STARTS = "_be_a_child"
-"""The function of trials that calls a command: who called that says nothing of the point."""
 _INNERMOST = 3
 """Calls of the project that tell what writes, and from where."""
 SUITED: dict[str, tuple[str, ...]] = {
@@ -156,10 +154,10 @@ def _note(name: str, line: str) -> None:
 
 
 def _site() -> str:
-    """The calls of the command that led here, and the innermost of ours alone: two words."""
+    """The calls that led here, and the innermost of ours alone: two words."""
     places, ours = [], []
     frame = sys._getframe(2)
-    while frame is not None and frame.f_code.co_name != _STARTS:
+    while frame is not None:
         place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         places.append(place)
         if "/qdqtool/" in place and len(ours) < _INNERMOST:

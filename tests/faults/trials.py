@@ -13,8 +13,6 @@ Files that hold times are compared with every number left out.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
 import hashlib
 import importlib
 import importlib.util
@@ -73,13 +71,11 @@ class Command:
         words: the command line; files are named relative to the folder.
         prepare: fills the folder.
         essence: its files without what may depend on how often it was interrupted.
-        cuts: points behind which a run that is started again goes on, in their order: a long command is tried in parts.
     """
 
     words: tuple[str, ...]
     prepare: Callable[[Path], None]
     essence: Callable[[Files], Files] = dict
-    cuts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -217,17 +213,7 @@ COMMANDS: dict[str, Command] = {
         _without_numbers_of_trials,
     ),
     "qat": Command(
-        ("qat", "run", "recipe.yaml", "--out", "trained", "--trust"),
-        _with_a_network,
-        _without_seconds,
-        (
-            *("main rename trained/.steps.json.draft-* 0", "main rename trained/.trained.onnx.draft-* 0"),
-            *(
-                f"main rename trained/{half}/.{name}.draft-* {number}"
-                for half in ("ptq", "qat")
-                for name, number in (("steps.json", 2), ("steps.json", 4), ("provenance.json", 0))
-            ),
-        ),
+        ("qat", "run", "recipe.yaml", "--out", "trained", "--trust"), _with_a_network, _without_seconds
     ),
 }
 
@@ -303,23 +289,6 @@ def kills(command: Command, reference: Reference) -> Iterator[Trial]:
             left = command.essence(visible(root))
             _judge(found, command, reference, root, Ended(-signal.SIGKILL, ""), left)
             yield found
-
-
-def continued(command: Command, reference: Reference, blobs: Path) -> Iterator[tuple[str, Command]]:
-    """The command as it goes on behind each of its cuts, the last one first, with the cut; `blobs` must stay meanwhile.
-
-    What a run does behind a cut costs its share of the command there, and is the same code on the same files.
-    """
-    if not command.cuts:
-        return
-    with _folder(command) as (root, notes):
-        ended = perform(command, root, {"folder": str(notes), "root": str(root), "kills": str(blobs)})
-        assert ended.code == reference.ended.code, ended.words[-600:]
-        killed = [json.loads(line) for line in (notes / "killed").read_text().splitlines()]
-    states = {point: state for point, fault, state in killed if fault == "kill after"}
-    for cut in reversed(command.cuts):
-        prepare = functools.partial(_restore, blobs=blobs, state=states[cut])
-        yield cut, dataclasses.replace(command, prepare=prepare, cuts=())
 
 
 def _restore(root: Path, blobs: Path, state: str) -> None:
