@@ -19,9 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.calibration.bounds import Bound
-from qdqtool.calibration.collect import collect
+from qdqtool.calibration.collect import Collection
+from qdqtool.calibration.histograms import Histograms, merged
 from qdqtool.calibration.pool import CollectOptions
 from qdqtool.calibration.samples.conform import fixed_batch
+from qdqtool.calibration.span import NOTHING, Span
 from qdqtool.calibration.table import Constants, groups, make_tables
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.placement import Placement
@@ -29,7 +31,8 @@ from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import AUTO, CalibrationOptions
 from qdqtool.graph.model import Model
 from qdqtool.pipeline.auto import Judged
-from qdqtool.pipeline.trial import PASSES, TAKEN, Taken, is_small
+from qdqtool.pipeline.trial import PASSES, TAKEN, Reference, is_small
+from qdqtool.platform import give_back
 
 MARGINS: Final = (1.12, 1.25)
 """By what ranges are multiplied, each tried after the one before it; those that are half as wide again lost to these on four networks."""
@@ -43,26 +46,45 @@ _PASSES: Final = 2 + len(MARGINS)
 """Inferences per sample: one that counts magnitudes, one for each margin and for none."""
 
 
-def with_margin(
-    judged: Judged,
-    model: Model,
-    placement: Placement,
-    known: Constants,
-    options: CalibrationOptions,
-    whole: int,
-) -> Judged:
-    """The chosen table with its activations' ranges as much wider as samples that they did not see ask for; often none.
+def parts_of(
+    model: Model, placement: Placement, reference: Reference, options: CalibrationOptions, whole: int
+) -> tuple[Histograms, ...]:
+    """The histograms of each part of the samples, in a session that is closed before others open; () where no margin is tried.
 
     `whole` is how many samples calibrated. Ranges that the recipe sets, by name or by a factor, are left to it.
 
     Raises:
         InputFileError: as the runners.
     """
-    reference = judged.trial.reference
     samples = reference.samples
     if len(samples) != whole or options.overrides or options.shrink or not _is_affordable(model, whole):
+        return ()
+    collection = Collection(model, placement, reference.source, options=CollectOptions(on_nan="skip"))
+    spans = (Span(shard=part, shards=_FOLDS, total=whole) for part in range(_FOLDS))
+    found = tuple(collection.run(span) for span in spans)
+    del collection
+    give_back()
+    return found
+
+
+def with_margin(
+    judged: Judged,
+    seen: tuple[Histograms, ...],
+    placement: Placement,
+    known: Constants,
+    options: CalibrationOptions,
+) -> Judged:
+    """The chosen table with its activations' ranges as much wider as samples that they did not see ask for; often none.
+
+    `seen` are the histograms that `parts_of` gave.
+
+    Raises:
+        InputFileError: as the runners.
+    """
+    if not seen:
         return judged
-    parts = [_fold(judged, model, placement, (known, options), samples, part) for part in range(_FOLDS)]
+    samples = judged.trial.reference.samples
+    parts = [_fold(judged, seen, placement, (known, options), part) for part in range(_FOLDS)]
 
     def shares(margin: float) -> NDArray[np.float64]:
         """What each sample adds to the noise under ranges that it had no part in."""
@@ -94,16 +116,20 @@ def _is_affordable(model: Model, whole: int) -> bool:
 
 def _fold(
     judged: Judged,
-    model: Model,
+    seen: tuple[Histograms, ...],
     placement: Placement,
     how: tuple[Constants, CalibrationOptions],
-    samples: tuple[Sample, ...],
     part: int,
 ) -> CalibrationTable:
     """The chosen table as the samples of all other parts give it."""
     known, options = how
-    _, rest = _parted(samples, part)
-    histograms = collect(model, placement, Taken(rest), options=CollectOptions(on_nan="skip"))
+    others = [one for number, one in enumerate(seen) if number != part]
+    histograms = replace(
+        others[0],
+        tensors=merged(one.tensors for one in others),
+        samples=sum(one.samples for one in others),
+        span=NOTHING,
+    )
     choices = [options.model_copy(update={"method": method}) for method in judged.singles]
     made = make_tables(histograms, placement, known, choices)
     by_method = dict(zip(judged.singles, (table.by_tensor() for table in made), strict=True))

@@ -36,7 +36,7 @@ from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.pipeline.auto import Judged, choose
 from qdqtool.pipeline.bias import correct_biases, shifted
 from qdqtool.pipeline.equalization import equalization
-from qdqtool.pipeline.margins import with_margin
+from qdqtool.pipeline.margins import parts_of, with_margin
 from qdqtool.pipeline.outliers import SAMPLES as OUTLIER_SAMPLES
 from qdqtool.pipeline.outliers import relieved, suspects
 from qdqtool.pipeline.trial import Budget, FloatPass, Reference, TrialSession, fitting_numbers, others
@@ -230,7 +230,9 @@ class _Maker:
             return correct_biases(model, placement, table, samples, self._on_progress, self._request.seen)
         budget = Budget(on_progress=self._on_progress)
         reference = Reference(model, samples, budget, bias=corrects, seen=self._request.seen)
-        found = self._with_margin(self._chosen(reference, rounded, int(tried)), len(samples))
+        parts = parts_of(model, placement, reference, self._options, len(samples))
+        found = self._chosen(reference, rounded, int(tried))
+        found = with_margin(found, parts, placement, self._request.known, self._options)
         if tried:
             found = self._rounded_if_better(found, samples)
         if not corrects:
@@ -275,10 +277,6 @@ class _Maker:
             request.model, request.placement, table, method, request.recipe.insert, taken, self._on_progress
         )
         return made if made.weights else None
-
-    def _with_margin(self, found: Judged, whole: int) -> Judged:
-        request = self._request
-        return with_margin(found, request.model, request.placement, request.known, self._options, whole)
 
     def _chosen(self, reference: Reference, rounded: CalibrationTable | None, more: int) -> Judged:
         request = self._request

@@ -200,7 +200,7 @@ class Reference:
     @property
     def source(self) -> SampleSource:
         """All of them, to collect from."""
-        return Taken(self.samples)
+        return _Taken(self.samples)
 
     def number(self, sample: Sample) -> int:
         """Which of the samples it was taken from one of them is."""
@@ -276,7 +276,7 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Taken:
+class _Taken:
     """Samples in memory."""
 
     samples: tuple[Sample, ...]

@@ -18,7 +18,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline.auto import Judged, choose
-from qdqtool.pipeline.margins import MARGINS, with_margin
+from qdqtool.pipeline.margins import MARGINS, parts_of, with_margin
 from qdqtool.pipeline.trial import PASSES, Budget, Reference
 from qdqtool.placement.decide import decide
 from tests import models
@@ -48,8 +48,9 @@ def both(found: Case, **options: object) -> tuple[Judged, Judged]:
     how = CalibrationOptions(method="auto", **options)  # type: ignore[arg-type]
     known = constants(placement, model.view, how.weights)
     reference = Reference(model, samples, Budget(), bias=how.bias == "correct")
+    parts = parts_of(model, placement, reference, how, len(samples))
     plain = choose(model, placement, (collect(model, placement, samples), known), how, reference)
-    return plain, with_margin(plain, model, placement, known, how, len(samples))
+    return plain, with_margin(plain, parts, placement, known, how)
 
 
 def noise(model: Model, table: CalibrationTable, samples: Samples) -> float:
