@@ -82,7 +82,10 @@ def pictures(models: Path) -> Data:
             classes.append(stored["y"].reshape(-1))
     pixels = np.concatenate(images).astype(np.float32)
     pixels = pixels if pixels.shape[1] == 3 else pixels.transpose(0, 3, 1, 2)
-    return {"image": np.ascontiguousarray((pixels - 120) / 64)}, np.concatenate(classes).astype(np.int64)
+    # The files hold one class after the other.
+    order = np.random.default_rng(1).permutation(len(pixels))
+    scaled = np.ascontiguousarray((pixels[order] - 120) / 64)
+    return {"image": scaled}, np.concatenate(classes).astype(np.int64)[order]
 
 
 def sound() -> nn.Module:
