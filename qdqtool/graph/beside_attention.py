@@ -127,7 +127,7 @@ def _parts(view: GraphView, picks: list[Node], axis: int) -> Iterator[str]:
 def _picked_axis(view: GraphView, node: Node) -> int | None:
     rank = len(view.info(node.inputs[0]).shape or ())
     if node.op != "Slice":
-        axis = int(node.attribute("axis", 0))
+        axis = node.integer("axis", 0)
     else:
         axes = view.constant(node.inputs[3]) if len(node.inputs) > 3 else np.arange(1)
         if axes is None or axes.size != 1:

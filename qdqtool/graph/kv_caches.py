@@ -80,7 +80,8 @@ def _caches(view: GraphView, starts: list[str]) -> tuple[KvCache, ...]:
 def value_inputs(view: GraphView, node: Node) -> tuple[int, ...]:
     """Numbers of the inputs whose values, and no others, `node` gives; () for operators that compute."""
     if node.op in WRITES:
-        return WRITES[node.op] if node.attribute("reduction", "none") in {"none", b"none"} else ()
+        plain = node.attribute("reduction", "none") in {"none", b"none"}
+        return tuple(index for index in WRITES[node.op] if plain and index < len(node.inputs))
     if node.op == "Concat":
         return tuple(range(len(node.inputs)))
     return (0,) if node.op in QDQ or quantization_commutes(view, node) else ()

@@ -183,7 +183,7 @@ def _convolution(node: Node, shape: tuple[int, ...]) -> InputReading:
     rank = len(shape) - 2
     return InputReading(
         tensor=node.inputs[0],
-        groups=int(node.attribute("group", 1)),
+        groups=node.integer("group", 1),
         kernel=shape[2:],
         strides=tuple(node.attribute("strides", (1,) * rank)),
         dilations=tuple(node.attribute("dilations", (1,) * rank)),

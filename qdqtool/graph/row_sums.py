@@ -121,7 +121,7 @@ def _summed(view: GraphView, node: Node) -> tuple[int, ...]:
     if node.op in WHOLE_CHANNELS:
         return tuple(range(2, rank))
     if node.op in ROW_SUMS:
-        axis = int(node.attribute("axis", -1)) % rank
+        axis = node.integer("axis", -1) % rank
         return tuple(range(axis, rank)) if node.op in TRAILING_SUMS else (axis,)
     if not node.op.startswith("Reduce"):
         return ()

@@ -34,6 +34,11 @@ class Node:
         """The attribute's value, or `default` where the node does not have it."""
         return self.attributes.get(name, default)
 
+    def integer(self, name: str, default: int) -> int:
+        """The attribute's number, `default` where there is none: nothing checks the types of operators that are not ONNX's."""
+        value = self.attributes.get(name)
+        return value if isinstance(value, int) else default
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Use:

@@ -44,7 +44,7 @@ _AFFINE = 5
 def depthwise_swish(view: GraphView, node: Node) -> str | None:
     """The result of the Swish behind a depthwise convolution; None where `node` is no such convolution."""
     shape = view.info(node.inputs[1]).shape or ()
-    if not (node.op == "Conv" and len(shape) > 1 and shape[1] == 1 and int(node.attribute("group", 1)) > 1):
+    if not (node.op == "Conv" and len(shape) > 1 and shape[1] == 1 and node.integer("group", 1) > 1):
         return None
     users = [use.node for use in view.uses(node.outputs[0])]
     gates = {user.outputs[0] for user in users if user.op in GATES}

@@ -92,7 +92,7 @@ def channels(view: GraphView, node: Node) -> tuple[int, int] | None:
     shape = view.constant_shape(node.inputs[index])
     if shape is None or len(shape) < 2:
         return None
-    group = int(node.attribute("group", 1))
+    group = node.integer("group", 1)
     if node.op == "Conv":
         return shape[1] * group, shape[0]
     if node.op == "ConvTranspose":

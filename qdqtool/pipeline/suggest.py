@@ -241,7 +241,7 @@ _FAMILIES: tuple[tuple[str, _Reason], ...] = (
 
 def _is_depthwise(node: Node, view: GraphView) -> bool:
     shape = view.constant_shape(node.inputs[1]) if len(node.inputs) > 1 else None
-    return bool(shape) and int(node.attribute("group", 1)) > 1 and shape is not None and shape[1] == 1
+    return bool(shape) and node.integer("group", 1) > 1 and shape is not None and shape[1] == 1
 
 
 def _weight_rank(node: Node, view: GraphView) -> int:

@@ -207,7 +207,7 @@ def _is_padded(view: GraphView, total: Node, quantize: Node) -> bool:
     convolutions = [node for node in read if node.op == "Conv"]
     if not isinstance(channels, int) or not convolutions:
         return False
-    return channels % _TOGETHER != 0 or any(int(node.attribute("group", 1)) > 1 for node in convolutions)
+    return channels % _TOGETHER != 0 or any(node.integer("group", 1) > 1 for node in convolutions)
 
 
 def spreads(view: GraphView, total: Node, level: Levels) -> bool:

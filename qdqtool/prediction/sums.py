@@ -87,9 +87,9 @@ def _named(view: GraphView, node: Node) -> Axes:
     if node.op in SPATIAL_SUMS:
         return tuple(range(2, rank))
     if node.op == "Softmax":
-        return (int(node.attribute("axis", -1)) % rank,)
+        return (node.integer("axis", -1) % rank,)
     if node.op == "LayerNormalization":
-        return tuple(range(int(node.attribute("axis", -1)) % rank, rank))
+        return tuple(range(node.integer("axis", -1) % rank, rank))
     if node.op not in REDUCTIONS:
         return ()
     given = node.attribute("axes", ())

@@ -60,7 +60,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
     view = flow.view
     for node in match(view):
         if node.op == _OP:
-            bits = int(node.attribute("bits", 4))
+            bits = node.integer("bits", 4)
             way = "write it as DequantizeLinear and MatMul"
             if not _has_even_blocks(view, node):
                 way = (
@@ -89,9 +89,9 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 def _is_plain(view: GraphView, node: Node) -> bool:
     """Whether its weights are constants in whole blocks, in an order that can be written."""
-    block, rows = int(node.attribute("block_size", 0)), int(node.attribute("K", 0))
+    block, rows = node.integer("block_size", 0), node.integer("K", 0)
     given = [name for name in node.inputs[1:_ORDER] if name]
-    known = int(node.attribute("bits", 4)) in _TYPES
+    known = node.integer("bits", 4) in _TYPES
     return (
         known
         and block > 0
@@ -104,7 +104,7 @@ def _is_plain(view: GraphView, node: Node) -> bool:
 def _has_even_blocks(view: GraphView, node: Node) -> bool:
     """Whether every block has as many rows as the others."""
     name = node.inputs[_ORDER] if len(node.inputs) > _ORDER else ""
-    rows, block = int(node.attribute("K", 0)), int(node.attribute("block_size", 0))
+    rows, block = node.integer("K", 0), node.integer("block_size", 0)
     return not name or _order(view.constant(name), rows, block) is not None
 
 

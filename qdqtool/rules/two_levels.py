@@ -58,7 +58,7 @@ def _leave_float(node: Node) -> str:
 
 def _refusal(flow: Flow, node: Node) -> str:
     rank = len(flow.view.info(node.inputs[0]).shape or ())
-    block = int(node.attribute("block_size", _BLOCK))
+    block = node.integer("block_size", _BLOCK)
     if block != _BLOCK:
         return f"it makes blocks of {block}"
     return f"its input has {rank} dimensions" if rank and rank not in _RANKS else ""

@@ -49,7 +49,7 @@ def _flattened(node: Node, view: GraphView) -> tuple[Node, Node, int] | None:
     if len(view.uses(flatten.outputs[0])) != 1 or view.is_output(node.outputs[0]):
         return None
     shape = view.info(flatten.inputs[0]).shape
-    axis = int(flatten.attribute("axis", 1))
+    axis = flatten.integer("axis", 1)
     if shape is None or not 0 <= axis < len(shape):
         return None
     long = [place for place in range(axis, len(shape)) if shape[place] != 1]

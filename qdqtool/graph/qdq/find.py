@@ -119,6 +119,6 @@ def _axis(node: Node, view: GraphView) -> int | None:
     shape = view.info(node.inputs[1]).shape
     if not shape:
         return None
-    axis = int(node.attribute("axis", 1))
+    axis = node.integer("axis", 1)
     rank = len(view.info(node.inputs[0]).shape or ())
     return axis + rank if axis < 0 and rank else axis

@@ -237,7 +237,7 @@ class _Reader:
             return self._view.info(node.inputs[0]).dtype
         if len(quantize.inputs) > 2 and quantize.inputs[2]:
             return self._view.info(quantize.inputs[2]).dtype
-        return _element(int(quantize.attribute("output_dtype", 0)) or onnx.TensorProto.UINT8)
+        return _element(quantize.integer("output_dtype", 0) or onnx.TensorProto.UINT8)
 
     def _match(self, quantize: Node, node: Node) -> None:
         """Both nodes of a pair must say the same."""
@@ -285,7 +285,7 @@ class _Reader:
         """Whether a scale of shape [1] is that of a constant's only channel."""
         if not self._view.is_constant(node.inputs[0]) and not self._reads_constant(node):
             return False
-        axis = int(node.attribute("axis", 1))
+        axis = node.integer("axis", 1)
         return shape is not None and -len(shape) <= axis < len(shape) and shape[axis] == 1
 
     def _reads_constant(self, node: Node) -> bool:
@@ -298,7 +298,7 @@ class _Reader:
         """The axis and the block of a scale."""
         if scale.ndim == 0:
             return None, None
-        axis = int(node.attribute("axis", 1))
+        axis = node.integer("axis", 1)
         rank = scale.ndim if shape is None else len(shape)
         axis = axis + rank if axis < 0 else axis
         if not 0 <= axis < rank:
@@ -316,7 +316,7 @@ class _Reader:
             for dim, (have, want) in enumerate(zip(scale.shape, shape or (), strict=True))
             if dim != axis
         ]
-        if any(have != want for have, want in others) or int(node.attribute("block_size", 0)) != block:
+        if any(have != want for have, want in others) or node.integer("block_size", 0) != block:
             raise _IrregularError(IrregularityKind.BLOCKS)
         return axis, block
 
@@ -372,26 +372,26 @@ class _Reader:
         if level is None or not fits:
             raise _IrregularError(IrregularityKind.RUN_TIME)
         source = quantize.inputs[0]
-        axis = _counted(int(quantize.attribute("axis", -1)), view.info(source).shape)
-        block = int(quantize.attribute("block_size", 16))
+        axis = _counted(quantize.integer("axis", -1), view.info(source).shape)
+        block = quantize.integer("block_size", 16)
         found = Quantization(format=NVFP4, scale=None, axis=axis, block=block, global_scale=float(level))
         return source, found, ()
 
     def _microscaled(self, node: Node) -> tuple[str, Quantization, tuple[IrregularityKind, ...]]:
         view, values = self._view, node.inputs[0]
         before = view.producer(values)
-        block = int(node.attribute("block_size", 32))
+        block = node.integer("block_size", 32)
         if before is not None and before.op == MX_DYNAMIC:
             source = before.inputs[0]
-            axis = _counted(int(before.attribute("axis", -1)), view.info(source).shape)
+            axis = _counted(before.integer("axis", -1), view.info(source).shape)
             return source, Quantization(format=MXFP8, scale=None, axis=axis, block=block), ()
         exponents = view.constant(node.inputs[1])
         if exponents is None or not view.is_constant(values):
             raise _IrregularError(IrregularityKind.RUN_TIME)
         scale = exponents.view(stored_as(DType.FLOAT8_E8M0)).astype(np.float32)
-        axis = _counted(int(node.attribute("axis", -1)), view.constant_shape(values))
+        axis = _counted(node.integer("axis", -1), view.constant_shape(values))
         found = Quantization(format=MXFP8, scale=scale, axis=axis, block=block, stored=True)
-        kind = _element(int(node.attribute("output_dtype", onnx.TensorProto.FLOAT)))
+        kind = _element(node.integer("output_dtype", onnx.TensorProto.FLOAT))
         return self._float_constant(node, found, kind), found, ()
 
 
