@@ -28,7 +28,6 @@ from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import Node
 from qdqtool.matching.operands import State, products
 from qdqtool.matching.rule import Rule, Violation
-from qdqtool.trt.ops import holds_dequantize_back
 
 
 def match(flow: Flow, target: Target) -> Iterator[tuple[Node, int, QdqPair]]:
@@ -56,13 +55,11 @@ def fix(context: RepairContext) -> Iterator[Change]:
     for node, index, pair in match(context.flow, context.target or Target()):
         if not context.is_plain(pair) or pair.scale_shape != () or not context.symmetric(pair):
             continue
-        moves = context.flow.moves(node, index)
-        barrier = next(move for move in moves if holds_dequantize_back(context.flow.plain, move))
         yield Change(
             edits=(SlotEdit(slot=Slot(node=node.name, index=index), scales=pair.scale),),
             subject=node.inputs[index],
             what=f"quantized for {node.op} {node.name!r} with the scale of {pair.dequantize!r}",
-            reason=f"{barrier.op} {barrier.name!r} keeps INT8 values from the layer behind it",
+            reason="a Resize or Pad in front of it keeps INT8 values from the layer",
             error=0.0,
         )
 

@@ -165,7 +165,7 @@ PROPAGATION = (
     _says("P10", "one tensor has one scale", "129", "two_scales_for_one_tensor"),
     _says("P11", "Resize, then the pair, then Conv", "", "resize_before_pair linear_resize_before_pair"),
     _says("P11", "a pair before the Resize alone leaves the Conv float", "139",
-          "resize_behind_pair channel_pad_behind_pair"),
+          "resize_behind_pair channel_pad_behind_pair concat_with_a_padded_branch"),
     _says("P12", "attention: all four inputs and the result", "132",
           "attention_scores_only attention_result_bare attention_probabilities_bare"),
     _says("P12", "attention: whole or float", "", "attention_whole attention_float"),

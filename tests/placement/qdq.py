@@ -726,6 +726,19 @@ def concat_other_scales_bare():
 
 
 @graph
+def concat_with_a_padded_branch():
+    """Of the branches the second alone comes through what holds a DequantizeLinear back."""
+    s = Quantized()
+    a, b = _two_branches(s)
+    a, b = s.pair(a, "a", STEP), s.pair(b, "b", STEP)
+    for number in (1, 2):
+        a = s.node("Transpose", [a], f"t{number}_y", name=f"t{number}", perm=[0, 1, 3, 2])
+    b = s.node("Pad", [b, s.constant("pads", np.array([0, 16, 0, 0, 0, 0, 0, 0], np.int64))], "p_y", name="p")
+    y = s.node("Concat", [a, b], "cat_y", name="cat", axis=1)
+    return s.done(s.raw_conv("c3", y, s.weights("c3_w", 16, 48, 3, 3)))
+
+
+@graph
 def concat_pair_behind():
     return _concat(None, behind=True)
 

@@ -207,6 +207,7 @@ CASES: dict[str, tuple[set[str], tuple[Claim, ...]]] = {
     "halves_apart": ({"halves"}, (int8("c1"),)),
     "resize_behind_pair": ({"held_back"}, (floats("c2"), kernel("CastMulResi"))),
     "channel_pad_behind_pair": ({"held_back"}, (floats("c2"), int8("c1"))),
+    "concat_with_a_padded_branch": ({"held_back"}, (floats("c3"), int8("c1"))),
     "own_pad_behind_pair": (CLEAN, (int8("c1", "c2"),)),
     "resize_before_pair": (CLEAN, (int8("c2"), kernel("RounCastResi"))),
     "linear_resize": ({"fake_quantize"}, (int8("c2"), more_roundings_than("linear_resize_before_pair"))),
