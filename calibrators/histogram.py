@@ -81,7 +81,7 @@ class Tally:
         self._counts = np.zeros(BINS, np.int64)
         self._state = kernels.fresh_state()
 
-    def add(self, values: NDArray[Any], lanes: NDArray[np.uint32]) -> None:
+    def add(self, values: NDArray[Any], lanes: NDArray[np.uint16]) -> None:
         """Count the magnitudes of an array of any shape; `lanes` is scratch memory from `scratch()`."""
         flat = _flat(values)
         kernels.accumulate(flat, flat.view(np.int32), self._counts, lanes, self._state)
@@ -111,9 +111,9 @@ class Tally:
         )
 
 
-def scratch() -> NDArray[np.uint32]:
+def scratch() -> NDArray[np.uint16]:
     """Scratch memory for `Tally.add`: one per thread, shared by all its tallies."""
-    return np.zeros((kernels.LANES, BINS), np.uint32)
+    return np.zeros((BINS, kernels.LANES), np.uint16)
 
 
 def histogram_of(values: NDArray[Any]) -> Histogram:

@@ -42,9 +42,10 @@ def path_of(value: object, name: str = "path", otherwise: str = "") -> Path:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, lasting: bool = True) -> Iterator[Path]:
     """A temporary path in the same folder that becomes `path` when the block ends without an error.
 
+    What is not `lasting` is for this process alone: nobody waits until the disk has it.
     It is locked until then. Only a process that is killed leaves it behind: who writes `path` next removes it.
 
     Raises:
@@ -62,7 +63,8 @@ def replacing(path: Path) -> Iterator[Path]:
         raise unwritable(path, error) from error
     try:
         yield draft
-        _sync(draft)
+        if lasting:
+            _sync(draft)
         draft.chmod(0o666 & ~umask())
         draft.replace(path)
     except OSError as error:
@@ -136,9 +138,9 @@ def sweep(folder: Path, prefix: str = "") -> None:
                 os.close(handle)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Put `content` at `path`, all or nothing."""
-    with replacing(path) as draft:
+def write_bytes(path: Path, content: bytes, *, lasting: bool = True) -> None:
+    """Put `content` at `path`, all or nothing; see `replacing`."""
+    with replacing(path, lasting=lasting) as draft:
         draft.write_bytes(content)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -127,3 +127,11 @@ def test_extremes_alone_have_no_bins() -> None:
     found = tally.histogram()
     assert (found.low, found.high, found.total, found.inf, found.has_bins) == (-4.0, 1.0, 2, 1, False)
     assert isinstance(found, Histogram)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 600_000), st.integers(0, 600_000))
+def test_more_equal_values_than_a_counter_holds_are_all_counted(ones: int, zeros: int) -> None:
+    found = histogram_of(np.repeat(np.float32([1, 0]), [ones, zeros]))
+    assert found.total == ones + zeros
+    assert sorted(found.counts[found.counts > 0]) == sorted(count for count in (ones, zeros) if count)

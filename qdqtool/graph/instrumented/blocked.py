@@ -67,7 +67,7 @@ def return_blocked(path: Path, ordered: Collection[str] = ()) -> dict[str, str]:
                 graph.node.remove(node)
         for value in graph.output:
             value.name = found.get(value.name, value.name)
-        write_bytes(path, model.SerializeToString(deterministic=True))
+        write_bytes(path, model.SerializeToString(deterministic=True), lasting=False)
     return found
 
 

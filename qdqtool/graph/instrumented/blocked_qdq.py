@@ -167,7 +167,7 @@ def put_in(path: Path, given: StandIns) -> bool:
     inputs = [value.name for value in graph.input] + [tensor.name for tensor in graph.initializer]
     del graph.node[:]
     graph.node.extend(sort(_alive(nodes, kept), inputs, path))
-    write_bytes(path, model.SerializeToString(deterministic=True))
+    write_bytes(path, model.SerializeToString(deterministic=True), lasting=False)
     return True
 
 

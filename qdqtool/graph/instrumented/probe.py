@@ -37,7 +37,7 @@ class Probe:
 def probe(model: Model, tensors: Sequence[str], folder: Path | None = None) -> Probe:
     """A model that returns `tensors` and computes nothing else; tensors may be inputs, constants or results.
 
-    With `folder` the model becomes a file in it, weights beside it; otherwise it stays in memory, below 2 GiB.
+    With `folder`, which nobody else reads, the model becomes a file in it, weights beside it; otherwise it stays in memory, below 2 GiB.
 
     Raises:
         UsageError: a tensor is not in the main graph, or a large model came without a folder.
@@ -60,7 +60,7 @@ def probe(model: Model, tensors: Sequence[str], folder: Path | None = None) -> P
     heavy = [tensor for tensor in edit.constants.values() if is_heavy(tensor)]
     edit.constants |= {stub.name: stub for stub in store_weights(heavy, folder / "probe.data")}
     small = edit.finish(shapes=False)
-    write_bytes(path, serialize(small))
+    write_bytes(path, serialize(small), lasting=False)
     return Probe(source=path, inputs=small.view.inputs, outputs=small.view.outputs)
 
 

@@ -64,28 +64,33 @@ def save_split(model: Model, path: Path) -> None:
     Weights first, under a name made of their content, so that no reader ever finds a mix of old and new.
     """
     _, heavy = skeleton(model.proto)
-    _save(model, path, path.with_name(f"{path.name}.{_digest(heavy)[:12]}.data"))
+    _save(model, path, path.with_name(f"{path.name}.{_digest(heavy)[:12]}.data"), lasting=True)
 
 
 def save_beside(model: Model, path: Path) -> None:
     """The same into a folder that nobody else reads: the weights go into `path`.data, whatever they are."""
-    _save(model, path, path.with_name(f"{path.name}.data"))
+    _save(model, path, path.with_name(f"{path.name}.data"), lasting=False)
 
 
-def _save(model: Model, path: Path, data: Path) -> None:
+def _save(model: Model, path: Path, data: Path, *, lasting: bool) -> None:
     light, heavy = skeleton(model.proto)
     names = {tensor.name for tensor in heavy}
     inputs = [value for value in model.proto.graph.input if value.name not in names]
     del light.graph.input[:]
     light.graph.input.extend(inputs)
-    light.graph.initializer.extend(store_weights(heavy, data))
-    write_bytes(path, light.SerializeToString(deterministic=True))
+    light.graph.initializer.extend(store_weights(heavy, data, lasting=lasting))
+    write_bytes(path, light.SerializeToString(deterministic=True), lasting=lasting)
 
 
-def store_weights(tensors: Iterable[onnx.TensorProto], data: Path) -> tuple[onnx.TensorProto, ...]:
-    """Write the values of `tensors` to `data`; what stands for them in a model beside that file."""
+def store_weights(
+    tensors: Iterable[onnx.TensorProto], data: Path, *, lasting: bool = False
+) -> tuple[onnx.TensorProto, ...]:
+    """Write the values of `tensors` to `data`; what stands for them in a model beside that file.
+
+    Unless it is `lasting` nobody else reads that folder.
+    """
     stubs = []
-    with replacing(data) as draft, draft.open("wb") as stream:
+    with replacing(data, lasting=lasting) as draft, draft.open("wb") as stream:
         for tensor in tensors:
             stream.write(b"\0" * (-stream.tell() % _ALIGNMENT))
             values = content(tensor)
