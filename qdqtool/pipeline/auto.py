@@ -139,7 +139,7 @@ def _left_and_judged(
 ) -> list[TriedTable]:
     """The tables on these samples, the quietest first; behind them those that were left after the first of the samples."""
     some = samples[:_OF_LARGE]
-    began = [trial.candidate(method, table, some, among=samples) for method, table in tables.items()]
+    began = trial.candidates(tables, some, among=samples)
     best = min(began, key=lambda one: one.noise)
     left = [one for one in began if _is_noisier(one, best)]
     running = {one.method: tables[one.method] for one in began if one not in left}
@@ -157,8 +157,7 @@ def _all_judged(
     trial: TrialSession, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample]
 ) -> list[TriedTable]:
     """The tables on these samples, the quietest first."""
-    found = (trial.candidate(method, table, samples) for method, table in tables.items())
-    return sorted(found, key=lambda one: one.noise)
+    return sorted(trial.candidates(tables, samples), key=lambda one: one.noise)
 
 
 def _raced(

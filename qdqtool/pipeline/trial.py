@@ -33,7 +33,7 @@ from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.pipeline.layer_walk import LayerWalk, float_means
-from qdqtool.platform import give_back
+from qdqtool.platform import give_back, processors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -341,13 +341,30 @@ class TrialSession:
         """
         among = among or samples
         if self._corrected is not None and samples:
-            outputs, shifts = self._together(table, samples)
-            wanted = [self.reference.outputs(sample) for sample in samples]
-            shares = self._shares(among, _apart(outputs, wanted))
-            return TriedTable(method=method, table=replace(table, shifts=shifts), shares=shares)
+            self.budget.spend(len(samples))
+            return self._judged_together(method, table, samples, among)
         table = table if table.shifts else self._shifted(table)
         outputs_of_each = self._each(self._runner, samples, self.tunable.feeds(table))
         return TriedTable(method=method, table=table, shares=self._shares(among, outputs_of_each))
+
+    def candidates(
+        self,
+        tables: Mapping[str, CalibrationTable],
+        samples: Sequence[Sample],
+        among: Sequence[Sample] | None = None,
+    ) -> list[TriedTable]:
+        """The same for several tables, in their order.
+
+        As many run at a time as samples fit into one batch: small layers leave processors idle.
+        """
+        if self._corrected is None or not samples:
+            return [self.candidate(method, table, samples, among) for method, table in tables.items()]
+        wanted = len(samples) * len(tables)
+        at_once = max(1, min(processors(), len(self.reference.fitting(wanted)) // len(samples)))
+        self.budget.spend(wanted)
+        with ThreadPoolExecutor(at_once) as pool:
+            judged = partial(self._judged_together, samples=samples, among=among or samples)
+            return list(pool.map(judged, tables, tables.values()))
 
     def checked(self, candidate: TriedTable) -> float:
         """The noise of a candidate on the checking samples."""
@@ -379,12 +396,11 @@ class TrialSession:
         most -= 0 if self._walk is None else _SHIFTING
         return _spread_over(self.reference.samples, most)
 
-    def _together(
-        self, table: CalibrationTable, samples: Sequence[Sample]
-    ) -> tuple[Values, tuple[NodeShift, ...]]:
-        """Outputs of a batch, and the shifts that it asks for."""
+    def _judged_together(
+        self, method: str, table: CalibrationTable, samples: Sequence[Sample], among: Sequence[Sample]
+    ) -> TriedTable:
+        """The table with the shifts that the samples as one batch ask for, judged on these."""
         assert self._corrected is not None
-        self.budget.spend(len(samples))
         feeds = {
             **_joined(None, samples),
             **self.tunable.feeds(table),
@@ -395,7 +411,9 @@ class TrialSession:
             NodeShift(node=node, shift=tuple(np.nan_to_num(values[name]).tolist()))
             for node, name in self._corrected.shifts.items()
         )
-        return values, shifts
+        wanted = [self.reference.outputs(sample) for sample in samples]
+        shares = self._shares(among, _apart(values, wanted))
+        return TriedTable(method=method, table=replace(table, shifts=shifts), shares=shares)
 
     def _shifted(self, table: CalibrationTable) -> CalibrationTable:
         samples = self.reference.choosing[:_SHIFTING]
