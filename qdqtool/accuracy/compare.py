@@ -84,7 +84,7 @@ class _Meeting:
         self._task = Task(options.task)
         self._worst = Worst()
         self._energies: list[tuple[float, float]] = []
-        self._unmeasured: list[str] = []
+        self._unmeasured: dict[str, list[str]] = {}
         self.seen = 0
 
     def add(self, sample: Sample, left: Outputs, right: Outputs) -> None:
@@ -93,10 +93,11 @@ class _Meeting:
             try:
                 a, b = comparable(left[pair.reference], right[pair.candidate], pair, sample)
             except InputFileError:
-                if not self._is_nan(left[pair.reference], pair):
+                wild = _wild(left[pair.reference], right[pair.candidate])
+                if wild is None or pair.reference not in self._inside:
                     raise
                 del self._meters[pair]
-                self._unmeasured.append(pair.reference)
+                self._unmeasured.setdefault(wild, []).append(pair.reference)
                 continue
             if pair.reference not in self._inside:
                 values[pair.reference] = (a, b)
@@ -108,14 +109,10 @@ class _Meeting:
         self._worst.add(sample.name, values)
         self.seen += 1
 
-    def _is_nan(self, value: NDArray[Any], pair: Pair) -> bool:
-        """Whether the reference computes NaN inside: of padding, which models mask before anybody reads it."""
-        return pair.reference in self._inside and value.dtype.kind == "f" and bool(np.isnan(value).any())
-
     def _unmeasured_notes(self) -> Iterator[str]:
-        if self._unmeasured:
-            count = counted(len(self._unmeasured), "tensor inside is", "tensors inside are")
-            yield f"{count} not compared, first {self._unmeasured[0]!r}: the reference itself computes NaN there"
+        for wild, names in self._unmeasured.items():
+            count = counted(len(names), "tensor inside is", "tensors inside are")
+            yield f"{count} not compared, first {names[0]!r}: {wild} there"
 
     def result(self, *, meaningful: bool) -> Comparison:
         return Comparison(
@@ -161,6 +158,17 @@ class _Meeting:
             Measure(metric=name, value=reading.value, unit=self._units[name], note=reading.note)
             for name, reading in readings.items()
         )
+
+
+def _wild(left: NDArray[Any], right: NDArray[Any]) -> str | None:
+    """Which side computes NaN or infinity in a tensor: models do in padding, and mask it before anybody reads it."""
+    for values, words in (
+        (left, "the reference itself computes NaN or infinity"),
+        (right, "the candidate alone computes NaN or infinity"),
+    ):
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            return words
+    return None
 
 
 def _finite(reading: Reading) -> Reading:

@@ -316,8 +316,8 @@ def _check(inputs: tuple[TensorInfo, ...], feeds: Feeds, where: str | None) -> N
         if info.dtype is not DType.UNKNOWN and dtype is not info.dtype:
             mistakes.append(f"input {info.name!r} wants {info.dtype}, not {dtype}")
         if not _fits(info, array.shape):
-            wanted = "x".join(str(dim) for dim in info.shape or ())
-            mistakes.append(f"input {info.name!r} wants {wanted}, not {'x'.join(map(str, array.shape))}")
+            wanted, fed = ("x".join(map(str, dims)) or "a scalar" for dims in (info.shape or (), array.shape))
+            mistakes.append(f"input {info.name!r} wants {wanted}, not {fed}")
     if mistakes:
         raise InputFileError(
             "; ".join(mistakes),

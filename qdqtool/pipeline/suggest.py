@@ -14,7 +14,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.pipeline.recipes import SCHEMA_URL
-from qdqtool.trt.ops import BOXES, PRODUCTS, RECURRENT, SPECTRAL, UPSCALING
+from qdqtool.trt.ops import BOXES, PRODUCTS, RECURRENT, SPECTRAL, UPSCALING, computed_once
 
 _RECURRENT = RECURRENT | SPECTRAL
 _COLOURS = frozenset({1, 3})
@@ -39,8 +39,10 @@ class _Look:
     @property
     def products(self) -> int:
         """MatMul nodes of two run-time tensors: attention."""
+        fixed = computed_once(self.view)
         return sum(
-            node.op == "MatMul" and not any(self.view.is_constant(name) for name in node.inputs)
+            node.op == "MatMul"
+            and not any(self.view.is_constant(name) or name in fixed for name in node.inputs)
             for node in self.view.nodes
         )
 

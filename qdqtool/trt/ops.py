@@ -269,6 +269,32 @@ NOT_IMPORTED = {
 }
 """Operators that no TensorRT builds, and what to do instead."""
 SPECTRAL = frozenset({"DFT", "MelWeightMatrix", "STFT"})
+COMBINING = PRODUCTS | {"Add", "Concat", "Div", "Max", "Min", "Mul", "Pow", "Sub", "Sum"}
+"""Operators of which every input holds values."""
+FEATURES = (
+    COMBINING
+    | RESHAPING
+    | PICKING
+    | REPEATING
+    | CASTS
+    | SPECTRAL
+    | {
+        *(
+            "Abs",
+            "AveragePool",
+            "Clip",
+            "Identity",
+            "Neg",
+            "Pad",
+            "ReduceL2",
+            "ReduceMax",
+            "ReduceMean",
+            "ReduceSum",
+        ),
+        *("ReduceSumSquare", "Sqrt", "Transpose"),
+    }
+)
+"""What computes the features of a recording, such as a spectrogram: sums, products, powers, and what moves their values."""
 BOXES = frozenset({"NonMaxSuppression", "RoiAlign", "TopK"})
 UPSCALING = RESAMPLING | {"ConvTranspose", "DepthToSpace"}
 BLOCKED_ELEMENTWISE = frozenset(

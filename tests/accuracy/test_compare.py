@@ -295,6 +295,29 @@ def test_a_tensor_inside_that_the_reference_computes_as_nan_is_told_and_left_out
             compare(*sides, rows(values), CompareOptions(), inside=inside - {"mean"})
 
 
+@pytest.mark.parametrize(
+    ("peaks", "words"), [((0, 1), "the reference itself"), ((None, 1), "the candidate alone")]
+)
+def test_an_infinity_inside_on_one_side_is_told_and_left_out(
+    peaks: tuple[int | None, int], words: str
+) -> None:
+    """Masked bins are minus infinity, and a peak next to them is another one after quantization."""
+
+    def side(peak: int | None) -> Scripted:
+        def run(x: np.ndarray) -> dict[str, np.ndarray]:
+            masked = np.where(np.arange(4) == peak, -np.inf, x)
+            return {"masked": masked, "y": x}
+
+        return Scripted(run, outputs=("masked", "y"))
+
+    sides = tuple(map(side, peaks))
+    found = compare(*sides, rows(np.eye(4)), CompareOptions(), inside=frozenset({"masked"}))
+    assert found.tensors == ()
+    assert [note for note in found.notes if "'masked'" in note and words in note]
+    with pytest.raises(InputFileError, match="infinite"):
+        compare(*sides, rows(np.eye(4)), CompareOptions())
+
+
 def test_several_samples_at_a_time_give_what_one_at_a_time_gives() -> None:
     values = np.random.default_rng(1).normal(size=(50, 8))
     alone = compare(FLOAT, Scripted(skewed), rows(values, values.argmax(axis=1)), CompareOptions())

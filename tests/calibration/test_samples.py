@@ -92,6 +92,15 @@ def test_several_inputs_and_scalars_go_together(tmp_path: Path) -> None:
     assert found[3].feeds["rate"].shape == ()
 
 
+def test_a_scalar_of_each_sample_lies_along_one_dimension(tmp_path: Path) -> None:
+    inputs = (info("a", "N", 2), info("rate", dtype="int64"))
+    np.savez(tmp_path / "s.npz", a=np.ones((4, 2), np.float32), rate=np.arange(4))
+    found = list(open_samples(str(tmp_path / "s.npz"), inputs))
+    assert [(sample.feeds["rate"].shape, int(sample.feeds["rate"])) for sample in found] == [
+        ((), number) for number in range(4)
+    ]
+
+
 def test_a_file_whose_inputs_have_no_common_batch_is_one_sample(tmp_path: Path) -> None:
     inputs = (info("audio", "batch", "samples"), info("state", 2, "batch", 4))
     np.savez(tmp_path / "s.npz", audio=np.zeros((1, 9), np.float32), state=np.zeros((2, 1, 4), np.float32))

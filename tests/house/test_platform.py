@@ -87,7 +87,7 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The branches of Windows, with its libraries and programs substituted; the commands that were run."""
     monkeypatch.setattr(platform, "SYSTEM", "win32")
     monkeypatch.setattr(platform.ctypes, "windll", types.SimpleNamespace(kernel32=Kernel()), raising=False)
-    for name in ("_STAT", "_STATM", "_STATUS", "_CMDLINE"):
+    for name in ("_STAT", "_STATM", "_STATUS", "_CMDLINE", "_MEMINFO"):
         monkeypatch.setattr(platform, name, Path("no such file"))
     monkeypatch.setattr(platform, "_CGROUPS", ())
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)

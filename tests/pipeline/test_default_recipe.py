@@ -12,9 +12,12 @@ import pytest
 import qdqtool
 from qdqtool.cli.app import COMMANDS, application
 from qdqtool.cli.app import run as cli
+from qdqtool.core.recipe import PrepareOptions
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.pipeline.suggest import fitting
 from tests import models
+from tests.placement.zoo import FLOAT
 
 MAKERS = (models.conv_chain, models.depthwise_cnn, models.attention, models.unet, models.gemms)
 CHOSEN = {"conv-int8", "conv-depthwise-int8", "transformer-int8", "unet-int8"}
@@ -37,6 +40,13 @@ def test_place_decides_as_with_the_fitting_recipe(
     assert cli(["place", path, "--json", "--recipe", name]) == 0
     assert default.out == capsys.readouterr().out
     assert qdqtool.place(path) == qdqtool.place(path, recipe=name)
+
+
+@pytest.mark.parametrize("name", sorted(FLOAT))
+def test_the_same_recipe_fits_before_and_behind_preparing(name: str, tmp_path: Path) -> None:
+    """The report is about the prepared model: it must not advise against what was chosen for the file."""
+    model = load(models.save(FLOAT[name](), tmp_path))
+    assert fitting(prepare(model, PrepareOptions())) == fitting(model)
 
 
 @pytest.mark.rtx

@@ -403,3 +403,34 @@ def normalized_stream(written_out: bool = False) -> onnx.ModelProto:
         y = norm(f"norm{block}", s.node("Add", [z, y], f"sum{block}", name=f"add{block}"))
     s.output(y, [1, 16, width])
     return s.model()
+
+
+def spectrogram(between: str = "") -> onnx.ModelProto:
+    """frames -> Fourier tables that the model computes -> squares -> mel -> `between`, if any -> Log -> conv1 -> ReLU -> conv2."""
+    s = Sketch(60)
+    x = s.input("x", [1, 24, 64])
+    turns = s.constant(
+        "turns", np.outer(np.arange(64), np.arange(32)).astype(np.float32) * np.float32(np.pi / 32)
+    )
+    squares = []
+    for part in ("Cos", "Sin"):
+        table = s.node(part, [turns], f"{part}_table")
+        y = s.node("MatMul", [x, table], f"{part}_y", name=f"{part}_mm")
+        squares.append(s.node("Mul", [y, y], f"{part}_square"))
+    power = s.node("Add", squares, "power")
+    mel = s.node(
+        "MatMul", [power, s.constant("filters", np.eye(32, 16, dtype=np.float32))], "mel", name="mel_mm"
+    )
+    if between:
+        mel = s.node(between, [mel], "between_y", name="between")
+    log = s.node(
+        "Log", [s.node("Add", [mel, s.constant("floor", np.float32(1e-5))], "floored")], "log_y", name="log"
+    )
+    y = s.node("Transpose", [log], "bands", perm=[0, 2, 1])
+    for number in (1, 2):
+        y = s.node(
+            "Conv", [y, s.weight(f"conv{number}_w", 16, 16, 3)], f"conv{number}_y", name=f"conv{number}"
+        )
+        y = s.relu(f"relu{number}", y)
+    s.output(s.node("Softmax", [y], "y", axis=1))
+    return s.model()

@@ -58,6 +58,7 @@ def test_every_rule_has_a_manual_and_something_to_say(name):
         graphs.inverted_swish,
         graphs.normalized_stream,
         graphs.decoder,
+        graphs.spectrogram,
         lambda: graphs.head(rows=1, outputs=8),
     ):
         for options in (
@@ -287,6 +288,20 @@ def test_squeeze_and_excite_gates_stay_float_unless_the_rule_is_skipped():
     assert not gate & slots
     assert {"stem[0]", "tail[0]"} <= slots
     assert gate <= quantized(place(graphs.excite(), skip_rules=("squeeze_excite", "gemv")))
+
+
+def test_what_a_logarithm_is_taken_of_stays_float_up_to_the_inputs():
+    front = {f"{node}[{index}]" for node in ("Cos_mm", "Sin_mm", "mel_mm") for index in (0, 1)}
+    placement = place(graphs.spectrogram())
+    assert not front & quantized(placement)
+    assert {"conv1[0]", "conv2[0]"} <= quantized(placement)
+    assert all("logarithm" in vetoes(placement, slot) for slot in front)
+    assert front <= quantized(place(graphs.spectrogram(), skip_rules=("logarithm",)))
+
+
+@pytest.mark.parametrize("activation", ["Relu", "Softmax", "Exp"])
+def test_a_logarithm_behind_an_activation_keeps_nothing_float(activation):
+    assert {"mel_mm[0]", "mel_mm[1]"} <= quantized(place(graphs.spectrogram(activation)))
 
 
 def test_a_classifier_head_behind_a_pool_is_no_gate():

@@ -168,8 +168,10 @@ def _only_candidate(found: Mapping[str, Member], labels: Member | None) -> Membe
 def _rows(member: Member, info: TensorInfo, preprocess: Preprocess) -> int | None:
     """How many samples lie along the first dimension; None when the array is one sample."""
     shape, wanted = member.shape, info.shape
-    if not shape or wanted is None or not wanted:
+    if not shape or wanted is None:
         return None
+    if not wanted:
+        return shape[0] if len(shape) == 1 else None
     dims = [dim for dim in wanted[1:] if isinstance(dim, int)]
     if len(dims) == len(wanted) - 1 and (elements := math.prod(dims)):
         if shape[0] * elements == math.prod(shape):

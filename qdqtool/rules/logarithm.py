@@ -1,0 +1,62 @@
+"""Features that a logarithm is taken of stay float.
+
+    recording ─ MatMul (Fourier) ─ squares ─ Sqrt ─ MatMul (mel) ─ Log ─ Conv      no Q/DQ in front of the Log
+                                                                       └─ QDQ       INT8 from here on
+
+A logarithm makes as much of quiet values as of loud ones, and most of a spectrogram is quiet: one step of INT8, and the
+rounding of the table that multiplies, is as large as all of it. What a network computes from its inputs alone up to a Log,
+without any activation on the way, is such a front end; a Log behind layers with activations is none.
+
+Evidence: arithmetic, and public networks: one for pitch, which takes logarithms of three spectrograms of one recording, loses
+what it says in INT8 by every calibrator, and keeps it with its front end float. Set `place.skip_rules: [logarithm]` to quantize
+it all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.placement import Opinion
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.products import skipping, veto
+from qdqtool.matching.rule import Rule
+from qdqtool.trt.ops import COMBINING, FEATURES, PRODUCTS, computed_once
+
+
+def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+    """Veto the products of every front end."""
+    known = computed_once(view)
+    found = {
+        node.name: (node, log)
+        for log in view.nodes
+        if log.op == "Log"
+        for node in _front_end(view, log, known)
+        if node.op in PRODUCTS
+    }
+    for node, log in found.values():
+        yield from veto(
+            node,
+            f"{log.name!r} takes a logarithm of what it computes, in which quiet values count as much as loud ones: "
+            "they are smaller than a step",
+            f"{skipping('logarithm', options)} quantizes it all the same",
+        )
+
+
+def _front_end(view: GraphView, log: Node, known: frozenset[str]) -> tuple[Node, ...]:
+    """What computes the logarithm's input from the inputs of the model; nothing where an activation stands between."""
+    found: dict[str, Node] = {}
+    waiting = list(log.inputs)
+    while waiting:
+        tensor = waiting.pop()
+        node = view.producer(tensor)
+        if node is None or tensor in known or node.name in found:
+            continue
+        if node.op not in FEATURES or node.domain not in {"", "ai.onnx"}:
+            return ()
+        found[node.name] = node
+        waiting += node.inputs if node.op in COMBINING else node.inputs[:1]
+    return tuple(found.values())
+
+
+PLUGIN = Rule(code="QDQ197", place=place)
