@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -62,8 +63,9 @@ def place(
         UsageError: mistakes in the recipe or the settings.
     """
     with model_files(model) as (path,):
-        chosen = fitting_recipe(recipe, settings, path, trust=trust)
-        return decide(prepare(load(path), chosen.preparing).view, chosen.placing)
+        opened = cache(partial(load, path))
+        chosen = fitting_recipe(recipe, settings, opened, trust=trust)
+        return decide(prepare(opened(), chosen.preparing).view, chosen.placing)
 
 
 @public
@@ -94,8 +96,9 @@ def calibrate(
         Interrupted: `progress` returned False.
     """
     with model_files(model) as (path,), showing(progress) as shown:
-        chosen = fitting_recipe(recipe, settings, path, trust=trust)
-        work = QuantizationJob(path, chosen, samples_of(samples), _placement_of(placement))
+        opened = cache(partial(load, path))
+        chosen = fitting_recipe(recipe, settings, opened, trust=trust)
+        work = QuantizationJob(path, chosen, samples_of(samples), _placement_of(placement), opened=opened)
         return work.table(shown.show)
 
 
@@ -127,8 +130,9 @@ def quantize(
         Interrupted: `progress` returned False.
     """
     with model_files(model) as (path,), showing(progress) as shown:
-        chosen = fitting_recipe(recipe, settings, path, trust=trust)
-        work = QuantizationJob(path, chosen, samples_of(samples))
+        opened = cache(partial(load, path))
+        chosen = fitting_recipe(recipe, settings, opened, trust=trust)
+        work = QuantizationJob(path, chosen, samples_of(samples), opened=opened)
         table = work.table(shown.show)
         return _quantized(work, table, work.inserted(table, shown.show), out, path)
 
@@ -161,8 +165,9 @@ def insert(
     """
     table = calibration if isinstance(calibration, CalibrationTable) else None
     with model_files(model) as (path,):
-        chosen = fitting_recipe(recipe, settings, path, trust=trust)
-        work = QuantizationJob(path, chosen, placement=_placement_of(placement))
+        opened = cache(partial(load, path))
+        chosen = fitting_recipe(recipe, settings, opened, trust=trust)
+        work = QuantizationJob(path, chosen, placement=_placement_of(placement), opened=opened)
         table = table or CALIBRATION.read(path_of(calibration, "calibration", "what `calibrate` returned"))
         return _quantized(work, table, work.inserted(table), out, path)
 

@@ -28,7 +28,6 @@ from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError
 from qdqtool.graph.emulation.emulate_blocks import block_emulation
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.deferred import FROM
 from qdqtool.graph.onnx_io.save import save_beside, serialize, weight_bytes
 from qdqtool.graph.typed.emulate import emulation
 from qdqtool.graph.typed.rounding import EXAMPLE, STEPS, example_model, rounding
@@ -75,6 +74,8 @@ _OPENING = "Exception during initialization"
 _HARMFUL = ("ReluQuantRewrite",)
 """An optimizer that removes a Relu in front of a Q with a zero point of an eight-bit float or INT4 (seen in 1.31): valid
 only where the zero point is the type's smallest number."""
+LARGE = 64 << 20
+"""Bytes of weights from which on a model goes to onnxruntime through a file, and what opening it took is given back."""
 _CROWD = 8
 """Most samples in flight: each holds the activations of a whole model."""
 
@@ -186,7 +187,7 @@ def _runner(
             session = _session(instead, options, provider)
         except _TROUBLE as left:
             raise _trouble("onnxruntime cannot open the model", left, where) from left
-    if (resident_mib() or 0.0) - before >= FROM >> 20:
+    if (resident_mib() or 0.0) - before >= LARGE >> 20:
         give_back()  # half of it is what reading and optimizing took
     return OrtRunner(session, description, where, at_once)
 
@@ -199,7 +200,7 @@ def open_model(model: Model, *, description: str, crowded: bool = False) -> OrtR
     Raises:
         InputFileError: it holds what onnxruntime cannot run.
     """
-    if weight_bytes(model) < FROM:
+    if weight_bytes(model) < LARGE:
         return open_runner(serialize(model), description=description, crowded=crowded)
     folder = tempfile.TemporaryDirectory(prefix="qdqtool-model-", ignore_cleanup_errors=True)
     path = Path(folder.name) / "model.onnx"

@@ -27,6 +27,8 @@ OnStep = Callable[[str, int, "int | None"], None]
 class QuantizationJob:
     """A float model that is loaded, prepared and placed, and the samples that give it ranges.
 
+    `opened` gives the model in `path` where somebody has opened it already.
+
     Attributes:
         model: the prepared model.
         placement: where Q/DQ goes, and why.
@@ -37,9 +39,15 @@ class QuantizationJob:
     """
 
     def __init__(
-        self, path: Path, recipe: Recipe, samples: SampleInput = "", placement: Placement | Path | None = None
+        self,
+        path: Path,
+        recipe: Recipe,
+        samples: SampleInput = "",
+        placement: Placement | Path | None = None,
+        *,
+        opened: Callable[[], Model] | None = None,
     ) -> None:
-        original = load(path)
+        original = load(path) if opened is None else opened()
         refuse_quantized(original)
         self._recipe = recipe
         self.model: Model

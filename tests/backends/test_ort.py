@@ -199,7 +199,7 @@ def test_a_large_model_goes_through_a_folder_and_computes_the_same(
     feeds = {"x": np.random.default_rng(0).standard_normal((1, 3, 8, 8), np.float32)}
     in_memory = open_model(model, description="")
     expected = in_memory.run(feeds)["y"]
-    monkeypatch.setattr(ort, "FROM", 1)
+    monkeypatch.setattr(ort, "LARGE", 1)
     monkeypatch.setattr(ort, "serialize", None)  # nobody makes a block of bytes of it
     temporary = tmp_path / "temporary"
     temporary.mkdir()

@@ -42,11 +42,13 @@ def quantize(
     as_json: Annotated[bool, typer.Option("--json", help="Print the ranges as JSON.")] = False,
 ) -> None:
     """Turn a float model and samples into a Q/DQ model."""
+    from functools import cache, partial
     from tempfile import TemporaryDirectory
 
     from qdqtool.cli.options import fitting_recipe, is_trusted
     from qdqtool.cli.screen import escaped, progress, stderr, stdout
     from qdqtool.core.kinds import CALIBRATION
+    from qdqtool.graph.onnx_io.load import load
     from qdqtool.graph.onnx_io.save import save
     from qdqtool.pipeline.quantization import QuantizationJob
     from qdqtool.pipeline.torch_models import as_onnx
@@ -61,8 +63,9 @@ def quantize(
 
         with TemporaryDirectory(prefix="qdqtool-model-") as folder:
             source = as_onnx(model, Path(folder), trust=is_trusted())
-            _, chosen = fitting_recipe(recipe, source, [*(changes or []), *for_builder(target, sm)])
-            work = QuantizationJob(source, chosen, samples)
+            opened = cache(partial(load, source))
+            _, chosen = fitting_recipe(recipe, opened, [*(changes or []), *for_builder(target, sm)])
+            work = QuantizationJob(source, chosen, samples, opened=opened)
             table = work.table(on_step)
             made = work.inserted(table, on_step)
             save(made, out)

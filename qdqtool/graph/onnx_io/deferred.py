@@ -26,12 +26,12 @@ from qdqtool.graph.onnx_io.weight import byte_size
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-HEAVY: Final = 1 << 20
+HEAVY: Final = 1 << 16
 """Bytes from which on a tensor is worth a reference."""
-FROM: Final = 64 << 20
-"""Bytes of weights from which on a model's heavy ones stay in their files; below, the process itself is most of the memory.
+FROM: Final = 4 << 20
+"""Bytes of weights from which on a model's heavy ones stay in their files: every edit of a model copies those that do not.
 
-Weights in memory lie there beside those of every session.
+Weights in memory lie there beside those of every session, too.
 """
 
 _MARK: Final = "qdqtool.mark"
