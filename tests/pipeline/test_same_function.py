@@ -45,6 +45,12 @@ def test_negative_dimensions_are_symbols_and_wrong_shapes_are_forgotten(tmp_path
     assert "negative dimensions are symbols" in " ".join(model.notes)
 
 
+def test_dimensions_called_by_a_question_mark_have_names_of_their_own(tmp_path: Path) -> None:
+    s = models.Sketch()
+    s.output(s.relu("relu", s.input("x", [-1, 3, "?", "?"])), ["N", 3, "?", "?"])
+    assert load(models.save(s.model(), tmp_path)).view.inputs[0].shape == ("x_0", 3, "x_2", "x_3")
+
+
 def test_a_model_with_negative_dimensions_is_calibrated_and_computes_the_same(tmp_path: Path) -> None:
     path = models.save(paddle_like(), tmp_path)
     model = load(path)

@@ -49,7 +49,8 @@ def _fix(cure: FloatCure | None, *, calibrated: bool) -> str:
         f"{cure.before_db:.1f} -> {cure.after_db:.1f} dB on {counted(cure.samples, 'sample')} (measured)"
     )
     if cure.after_db < cure.before_db + 1:
-        return f"keeping them float brings little, {measured}: `qdqtool sensitivity` looks at all nodes, {others}"
+        gain = "brings little" if cure.after_db > cure.before_db else "does not help"
+        return f"keeping them float {gain}, {measured}: `qdqtool sensitivity` looks at all nodes, {others}"
     return f"keep them float: {excluded}, {measured}"
 
 
