@@ -41,7 +41,8 @@ def compare(
     """Metrics per output, task metrics and worst samples; memory does not grow with the number of samples.
 
     Both runners see each sample once. Task metrics need labels in the samples, except `agreement`. Outputs named in
-    `inside` are intermediate tensors that the runners were made to return: they are measured, and listed apart.
+    `inside` are intermediate tensors that the runners were made to return: they are measured, and listed apart. Where they
+    return no others there is no estimate and no task.
 
     Raises:
         UsageError: an unknown metric or output, or runners without a common output.
@@ -105,7 +106,8 @@ class _Meeting:
                 self._energies.append((energy(a), energy(b - a)))
             for meter in meters.values():
                 meter.add(a, b)
-        self._task.add(left[self._scored.reference], right[self._scored.candidate], sample)
+        if self._scored is not None:
+            self._task.add(left[self._scored.reference], right[self._scored.candidate], sample)
         self._worst.add(sample.name, values)
         self.seen += 1
 
@@ -134,6 +136,8 @@ class _Meeting:
 
     def _sqnr(self) -> SqnrEstimate | None:
         """The pooled ratio of the scored output; 16 bytes are kept per sample for its interval."""
+        if self._scored is None:
+            return None
         signal, noise = np.array(self._energies, np.float64).T
         if not (0 < signal.sum() < math.inf and 0 < noise.sum() < math.inf):
             return None
@@ -178,8 +182,10 @@ def _finite(reading: Reading) -> Reading:
     return Reading(value=None, note="the values are too large to be measured")
 
 
-def _scored(pairs: list[Pair], output: str) -> Pair:
-    """The pair that holds the class scores."""
+def _scored(pairs: list[Pair], output: str) -> Pair | None:
+    """The pair that holds the class scores; None where there are no outputs at all."""
+    if not pairs:
+        return None
     for pair in pairs:
         if output in {"", pair.reference, pair.candidate}:
             return pair

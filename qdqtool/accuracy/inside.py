@@ -34,7 +34,7 @@ def turns(models: tuple[Model, Model], room: int) -> int:
 def watch_inside(
     models: tuple[Model, Model], folder: Path, *, room: int
 ) -> Iterator[tuple[Probe, Probe, frozenset[str]]]:
-    """Both models made to return their outputs and some of their common tensors, and the names of the latter.
+    """Both models made to return some of their common tensors, and nothing that comes after these, and their names.
 
     As many tensors at a time as fit into `room` bytes on each side; every tensor has its turn. `folder` is where the
     models are written, which are gone with the next turn.
@@ -51,8 +51,7 @@ def watch_inside(
     for names in within(models[0], inner, room):
         with TemporaryDirectory(dir=folder) as left, TemporaryDirectory(dir=folder) as right:
             first, second = (
-                probe(model, [*(info.name for info in model.view.outputs), *names], Path(place))
-                for model, place in zip(models, (left, right), strict=True)
+                probe(model, names, Path(place)) for model, place in zip(models, (left, right), strict=True)
             )
             yield first, second, frozenset(names)
 

@@ -275,6 +275,15 @@ def test_tensors_inside_the_model_are_listed_apart_from_its_outputs() -> None:
     assert found.worst == ()
 
 
+def test_runners_that_return_tensors_inside_alone_have_no_outputs_and_no_estimate() -> None:
+    watched = Scripted(lambda x: {"inner": x}, outputs=("inner",))
+    noisy = Scripted(lambda x: {"inner": x + 0.1}, outputs=("inner",))
+    samples = rows(np.eye(4), range(4))
+    found = compare(watched, noisy, samples, CompareOptions(), inside=frozenset({"inner"}))
+    assert [entry.output for entry in found.tensors] == ["inner"]
+    assert (found.outputs, found.task, found.sqnr, found.samples) == ((), (), None, 4)
+
+
 @pytest.mark.parametrize("sample", [0, 3])
 def test_a_tensor_inside_that_the_reference_computes_as_nan_is_told_and_left_out(sample: int) -> None:
     """Frames of padding are divided by their number, zero, and masked before anybody reads them."""

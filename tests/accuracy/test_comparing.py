@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.accuracy.inside import watch_inside
 from qdqtool.backends.ort import OrtRunner, open_runner
 from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.app import run
@@ -225,3 +226,16 @@ def test_a_drop_beyond_the_limit_exits_with_1(folder: Path, capfd: pytest.Captur
     command = ["compare", stored, str(folder / "wrong.npz"), "--labels", str(folder / "labels.npy")]
     assert run([*command, "--set", "compare.max_drop=1"]) == 1
     assert "top1 fell by" in capfd.readouterr().err
+
+
+def test_models_that_return_tensors_inside_compute_nothing_behind_them(folder: Path, tmp_path: Path) -> None:
+    """What is behind them costs time, and onnxruntime hands a quantization behind a tensor back to where it is made."""
+    sides = load(folder / "model.onnx"), load(folder / "qdq.onnx")
+    for *probes, names in watch_inside(sides, tmp_path, room=1):
+        for one in probes:
+            assert isinstance(one.source, Path)
+            view = load(one.source).view
+            assert {info.name for info in view.outputs} == names
+            assert all(
+                view.uses(tensor) or view.is_output(tensor) for node in view.nodes for tensor in node.outputs
+            )
