@@ -16,24 +16,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Opinion
 from qdqtool.core.recipe import PlacementOptions
+from qdqtool.core.target import Target
+from qdqtool.core.wording import counted
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.products import skipping, veto
-from qdqtool.matching.rule import Rule
+from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import COMBINING, FEATURES, PRODUCTS, computed_once
+
+
+def match(view: GraphView) -> Iterator[tuple[Node, tuple[Node, ...]]]:
+    """Every Log with a front end, and the products of it."""
+    known = computed_once(view)
+    for log in view.nodes:
+        if log.op == "Log":
+            products = tuple(node for node in _front_end(view, log, known) if node.op in PRODUCTS)
+            if products:
+                yield log, products
 
 
 def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
     """Veto the products of every front end."""
-    known = computed_once(view)
-    found = {
-        node.name: (node, log)
-        for log in view.nodes
-        if log.op == "Log"
-        for node in _front_end(view, log, known)
-        if node.op in PRODUCTS
-    }
+    found = {node.name: (node, log) for log, products in match(view) for node in products}
     for node, log in found.values():
         yield from veto(
             node,
@@ -41,6 +48,20 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
             "they are smaller than a step",
             f"{skipping('logarithm', options)} quantizes it all the same",
         )
+
+
+def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Front ends of which products are quantized."""
+    for log, products in match(flow.plain):
+        quantized = sorted(node.name for node in products if flow.origin(node, 0) or flow.origin(node, 1))
+        if quantized:
+            yield Violation(
+                node=quantized[0],
+                reason=f"{log.name!r} takes a logarithm of what "
+                + counted(len(quantized), "quantized product computes", "quantized products compute"),
+                effect="quiet values, which count as much as loud ones there, are smaller than a step and lost",
+                fix="take the pairs off in front of them; made from the float model, `qdqtool quantize` keeps them float",
+            )
 
 
 def _front_end(view: GraphView, log: Node, known: frozenset[str]) -> tuple[Node, ...]:
@@ -59,4 +80,4 @@ def _front_end(view: GraphView, log: Node, known: frozenset[str]) -> tuple[Node,
     return tuple(found.values())
 
 
-PLUGIN = Rule(code="QDQ197", place=place)
+PLUGIN = Rule(code="QDQ197", severity=Severity.WARNING, place=place, check=check)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from qdqtool.core.recipe import InsertOptions, PlacementOptions, PrepareOptions
 from qdqtool.engine import read
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.deferred import whole
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.insert import insert
@@ -69,8 +70,10 @@ def quantized(proto: onnx.ModelProto, types: str = "fp32", **options: object) ->
             dim.dim_value = 1
     with tempfile.TemporaryDirectory() as folder:
         model = prepare(load(models.save(proto, Path(folder))), PrepareOptions())
-    placement = decide(model.view, PlacementOptions(float_type=types, **options))
-    return insert(model, placement, table(model, placement), InsertOptions(types=types)), placement
+        placement = decide(model.view, PlacementOptions(float_type=types, **options))
+        made = insert(model, placement, table(model, placement), InsertOptions(types=types))
+        # large weights stand in the file, which goes with the folder
+        return replace(made, proto=whole(made.proto)), placement
 
 
 def table(model: Model, placement: Placement) -> CalibrationTable:

@@ -197,6 +197,8 @@ PAINS = (
     _says("U7", "a DQ without its own zero point", "", "missing_zero_point"),
     _says("U8", "a tiny positive scale is legal", "", "scale_tiny"),
     _says("U9", "two pairs with one scale are one", "", "pair_behind_pair_same concat_same_scale_bare"),
+    _says("U10", "a spectrogram is lost in INT8 before its logarithm", "197", "logarithm_of_quantized"),
+    _says("U10", "quantized behind it it is not", "", "logarithm_of_float"),
 )
 
 FACTS = (*PLACEMENT_CASES, *SEMANTICS, *PROPAGATION, *PAINS)

@@ -1435,3 +1435,35 @@ def own_pad_behind_pair():
     y = s.pair(s.relu("relu1", s.qconv("c1", s.image())), "pad_x")
     y = s.node("Pad", [y, s.constant("pads", np.array([0, 0, 1, 1, 0, 0, 1, 1]))], "pad_y", name="pad")
     return s.done(s.raw_conv("c2", y, s.weights("c2_w", 16, 16, 3, 3)))
+
+
+def _logarithm(*, quantized: bool) -> onnx.ModelProto:
+    """Energies by a table, their logarithm, and a quantized product of it."""
+    s = Quantized()
+    x = s.matrix()
+    factors = (
+        (s.pair(x, "mm1_x"), s.weights("mm1", 32, 32, axis=1))
+        if quantized
+        else (x, s.weight("mm1_w", 32, 32))
+    )
+    y = s.node("MatMul", list(factors), "mm1_y", name="mm1")
+    energy = s.node(
+        "Add",
+        [s.node("Mul", [y, y], "square", name="mul"), s.constant("floor", np.float32(1e-3))],
+        "energy",
+        name="add",
+    )
+    log = s.node("Log", [energy], "log_y", name="log")
+    return s.done(
+        s.node("MatMul", [s.pair(log, "mm2_x"), s.weights("mm2", 32, 32, axis=1)], "mm2_y", name="mm2")
+    )
+
+
+@graph
+def logarithm_of_quantized():
+    return _logarithm(quantized=True)
+
+
+@graph
+def logarithm_of_float():
+    return _logarithm(quantized=False)

@@ -66,6 +66,7 @@ def softmax_in_float() -> onnx.ModelProto:
 
 
 CURED: tuple[tuple[str, str, str, str | Maker], ...] = (
+    ("logarithm", "logarithm_of_quantized", "rtx", "logarithm_of_float"),
     ("zero_point", "activation_zero_point", "rtx", REPAIR),
     ("zero_point", "weight_uint8_128", "rtx", REPAIR),
     ("unsigned", "activation_uint8_zero", "rtx", REPAIR),

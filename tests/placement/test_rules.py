@@ -6,8 +6,9 @@ from qdqtool.core.placement import Bond, Opinion, Placement, QuantSpec, Stance, 
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.matching.registry import RULES, rulebook
 from qdqtool.placement.decide import decide
+from qdqtool.placement.lint import lint
 from tests import models
-from tests.placement import graphs
+from tests.placement import building, graphs
 
 
 def place(proto, **options) -> Placement:
@@ -297,6 +298,17 @@ def test_what_a_logarithm_is_taken_of_stays_float_up_to_the_inputs():
     assert {"conv1[0]", "conv2[0]"} <= quantized(placement)
     assert all("logarithm" in vetoes(placement, slot) for slot in front)
     assert front <= quantized(place(graphs.spectrogram(), skip_rules=("logarithm",)))
+
+
+def test_lint_tells_of_a_spectrogram_that_somebody_else_quantized():
+    def found(**options):
+        model, _ = building.quantized(graphs.spectrogram(), **options)
+        return [(entry.node, entry.reason) for entry in lint(model).findings if entry.rule == "logarithm"]
+
+    ((node, reason),) = found(skip_rules=("logarithm",))
+    assert node == "Cos_mm"
+    assert "3 quantized products" in reason
+    assert not found()
 
 
 @pytest.mark.parametrize("activation", ["Relu", "Softmax", "Exp"])
