@@ -9,6 +9,7 @@ model and feeds give the same bits.
 
 from __future__ import annotations
 
+import logging
 import re
 import tempfile
 import weakref
@@ -37,6 +38,7 @@ from qdqtool.platform import give_back, processors, resident_mib
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_log = logging.getLogger(__name__)
 _TROUBLE: tuple[type[Exception], ...] = (
     *(kind for kind in vars(native).values() if isinstance(kind, type) and issubclass(kind, Exception)),
     RuntimeError,
@@ -153,16 +155,21 @@ def _rounding(model: Path | bytes) -> Path | bytes:
     return model if rounds() else rounding(model) or model
 
 
-def open_piece(model: Path | bytes, *, description: str) -> OrtRunner:
+def open_piece(
+    model: Path | bytes, *, description: str, optimized: bool = True, threads: int = 0
+) -> OrtRunner:
     """A runner for one of many pieces of a network that are all kept open, or for one that returns much of what it computes.
 
     What a run needs goes back behind it: with an arena it would stay as large as its two largest runs.
+    `optimized` and `threads` are those of `open_runner`.
 
     Raises:
         InputFileError: it holds what onnxruntime cannot run.
     """
-    options = session_options()
+    options = session_options(threads=threads)
     options.enable_cpu_mem_arena = False
+    if not optimized:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     where = str(model) if isinstance(model, Path) else None
     return _runner(_rounding(model), options, CPU, description, 1, where)
 
@@ -225,17 +232,10 @@ def open_rewritten(model: Model, rewrite: Callable[[Path], bool], *, description
         return None
     with tempfile.TemporaryDirectory(prefix="qdqtool-model-", ignore_cleanup_errors=True) as folder:
         saved = Path(folder) / "optimized.onnx"
-        options = session_options()
-        options.optimized_model_filepath = str(saved)
-        # Looking for memory to use again takes time that grows with the square of the nodes; nothing runs here.
-        options.enable_mem_reuse = False
-        options.add_session_config_entry(
-            "session.optimized_model_external_initializers_file_name", "optimized.data"
-        )
         source = Path(folder) / "model.onnx"
         save_beside(model, source)
         try:
-            _session(source, options, CPU)
+            _save_optimized(source, saved, session_options())
             if not rewrite(saved):
                 return None
             options = session_options()
@@ -245,6 +245,31 @@ def open_rewritten(model: Model, rewrite: Callable[[Path], bool], *, description
         except _TROUBLE as error:
             raise _trouble("onnxruntime cannot open the model", error, None) from error
     return OrtRunner(session, description, None)
+
+
+def optimize(source: Path, target: Path) -> bool:
+    """Write what onnxruntime makes of a model, its weights beside it; False where it does not run the model as it stands.
+
+    What opens such a model emulates what is missing, or says what is wrong with it.
+    """
+    if not rounds():
+        return False
+    try:
+        _save_optimized(source, target, session_options(threads=1))
+    except _TROUBLE as error:
+        _log.debug("%s is not optimized: %s", source, error)
+        return False
+    return True
+
+
+def _save_optimized(source: Path, target: Path, options: onnxruntime.SessionOptions) -> None:
+    options.optimized_model_filepath = str(target)
+    # Looking for memory to use again takes time that grows with the square of the nodes; nothing runs here.
+    options.enable_mem_reuse = False
+    options.add_session_config_entry(
+        "session.optimized_model_external_initializers_file_name", f"{target.stem}.data"
+    )
+    _session(source, options, CPU)
 
 
 def _emulation(model: Path | bytes, message: str) -> tuple[bytes | None, str]:

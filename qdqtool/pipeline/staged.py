@@ -3,34 +3,39 @@
 The subsets form a tree: at every stage those part that want different nodes of it quantized. It is walked depth first,
 so that only the tensors along one path are in memory. Studies ask for one node alone, or all but one: their paths are
 the float network or the quantized one up to that node, which is run once, and behind it, where the paths no longer
-part, in a few large parts: a cut costs a little, since it ends fusions and layouts of onnxruntime.
+part, in a few large parts: a cut costs a little, since it ends fusions of onnxruntime and copies what is handed on.
+
+onnxruntime optimizes the float and the quantized form once and as a whole; what all stages of these forms hold is cut from
+there (`graph.instrumented.optimized_stages`), so that only stages that are quantized in part are optimized by themselves.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from qdqtool.accuracy.trials import Subset
-from qdqtool.backends.ort import OrtRunner, open_runner
+from qdqtool.backends.ort import OrtRunner, open_piece, optimize
 from qdqtool.core.protocols import Feeds
+from qdqtool.graph.instrumented.optimized_stages import OptimizedForms
 from qdqtool.graph.instrumented.stages import StagedModel
 from qdqtool.io.files import write_bytes
 from qdqtool.platform import processors
 
 if TYPE_CHECKING:
-    import onnx
     from numpy.typing import NDArray
 
 _ROOM: Final = 512 << 20
 """Bytes of tensors along one path, over all samples that go down it together: sessions are opened once for all of these."""
-_PARTS: Final = 4
-"""Parts that runs go through where nothing is switched; there are two more copies of the weights for them."""
+_LARGE: Final = 8
+"""Stages of the parts that runs go through where nothing is switched; there are two more copies of the weights for them
+where onnxruntime packs weights for itself, as those of matrix products."""
 _TOGETHER: Final = 32
 """Most samples that go down a path together; more save no more openings of sessions."""
 
@@ -61,21 +66,34 @@ class StagedRunner:
         self._staged = staged
         self._workers = workers or processors()
         self._optimized = optimized
-        self._stride = max(1, -(-len(staged.stages) // _PARTS))
         self._plain: dict[tuple[range, bool], OrtRunner] = {}
         self._mixed: OrderedDict[tuple[range, Subset], OrtRunner] = OrderedDict()
         self._together: int | None = None
-        self._folder: Path | None = None
-        self._stored: Mapping[str, onnx.TensorProto] = {}
-        if staged.weight_bytes >= _FILED:
-            folder = TemporaryDirectory(prefix="qdqtool-stages-", ignore_cleanup_errors=True)
-            weakref.finalize(self, folder.cleanup)
-            self._folder = Path(folder.name)
-            self._stored = staged.stored(self._folder)
+        folder = TemporaryDirectory(prefix="qdqtool-stages-", ignore_cleanup_errors=True)
+        weakref.finalize(self, folder.cleanup)
+        self._folder = Path(folder.name)
+        self._stored = staged.stored(self._folder) if staged.weight_bytes >= _FILED else {}
         self.description = description
         self.inputs = staged.inputs
         self.outputs = staged.outputs
         self.nodes = staged.nodes
+
+    @cached_property
+    def _forms(self) -> OptimizedForms | None:
+        """The float and the quantized form as onnxruntime computes them; None where stages are optimized by themselves."""
+        everything = range(len(self._staged.stages))
+        made = []
+        for number, wanted in enumerate(((), self.nodes) if self._optimized else ()):
+            source, target = (self._folder / f"{word}{number}.onnx" for word in ("form", "optimized"))
+            write_bytes(source, self._staged.variant(everything, wanted, self._stored, with_cuts=True))
+            if not optimize(source, target):
+                return None
+            made.append(target)
+        return self._staged.optimized(made) if made else None
+
+    def _handed_on(self, tensors: Iterable[str]) -> frozenset[str]:
+        """What these tensors are called between stages."""
+        return frozenset(tensors) if self._forms is None else self._forms.names(tensors)
 
     def together(self, feeds: Feeds) -> int:
         """How many samples like this one may be given to `run` at once; runs the float model where shapes do not say."""
@@ -121,27 +139,32 @@ class StagedRunner:
         subsets: Mapping[str, Subset],
         seen: Callable[[Sequence[Tensors]], None] | None,
     ) -> Iterator[tuple[str, Sequence[Tensors]]]:
+        while number < len(self._staged.stages):
+            if seen is not None:
+                seen(states)
+            part = self._next(number, subsets)
+            nodes = self._nodes(part)
+            paths: dict[Subset, dict[str, Subset]] = {}
+            for name, subset in subsets.items():
+                paths.setdefault(subset & nodes, {})[name] = subset
+            if len(paths) > 1:
+                for wanted, members in paths.items():
+                    yield from self._descend(part.stop, self._behind(part, wanted, states), members, seen)
+                return
+            # Nobody comes back here: what was in front of it is let go.
+            number, states = part.stop, self._behind(part, next(iter(paths)), states)
         if seen is not None:
             seen(states)
-        if number == len(self._staged.stages):
-            for name in subsets:
-                yield name, [{output: state[output] for output in self.outputs} for state in states]
-            return
-        part = self._next(number, subsets)
-        nodes = self._nodes(part)
-        paths: dict[Subset, dict[str, Subset]] = {}
-        for name, subset in subsets.items():
-            paths.setdefault(subset & nodes, {})[name] = subset
-        for wanted, members in paths.items():
-            yield from self._descend(part.stop, self._behind(part, wanted, states), members, seen)
+        for name in subsets:
+            yield name, [{output: state[output] for output in self.outputs} for state in states]
 
     def _nodes(self, part: range) -> Subset:
         return frozenset(node for number in part for node in self._staged.stages[number].switchable)
 
     def _next(self, number: int, subsets: Mapping[str, Subset]) -> range:
         """The stage that comes next, or the large part that begins here where all subsets want one plain form of it."""
-        large = range(number, min(number + self._stride, len(self._staged.stages)))
-        if number % self._stride == 0:
+        large = range(number, min(number + _LARGE, len(self._staged.stages)))
+        if number % _LARGE == 0:
             nodes = self._nodes(large)
             wanted = {subset & nodes for subset in subsets.values()}
             if len(wanted) == 1 and wanted <= {frozenset(), nodes}:
@@ -150,11 +173,11 @@ class StagedRunner:
 
     def _behind(self, part: range, wanted: Subset, states: Sequence[Tensors]) -> list[Tensors]:
         """The tensors that are alive behind these stages, for every sample."""
-        alive = self._staged.stages[part[-1]].alive
+        alive = self._handed_on(self._staged.stages[part[-1]].alive)
         if not self._staged.outputs_of(part):
             return [_only(state, alive) for state in states]
         runner = self._runner(part, wanted)
-        inputs = self._staged.inputs_of(part)
+        inputs = self._handed_on(self._staged.inputs_of(part))
 
         def behind(state: Tensors) -> Tensors:
             return _only({**state, **runner.run({name: state[name] for name in inputs})}, alive)
@@ -182,16 +205,20 @@ class StagedRunner:
         return self._mixed[mixed]
 
     def _opened(self, part: range, wanted: Subset) -> OrtRunner:
-        form = self._staged.variant(part, wanted, self._stored)
-        source: Path | bytes = form
-        if self._folder is not None:
-            source = self._folder / "stages.onnx"
-            write_bytes(source, form)
-        return open_runner(
+        edges, forms = self._staged.edges(part), self._forms
+        is_plain = not wanted or wanted == self._nodes(part)
+        if forms is not None and is_plain:
+            model = forms.part(int(bool(wanted)), edges)
+        else:
+            model = self._staged.variant(part, wanted, self._stored)
+            model = model if forms is None else forms.adapted(model, edges)
+        source = self._folder / "stages.onnx"
+        write_bytes(source, model)
+        return open_piece(
             source,
             description=f"{self.description}, stages {part[0]} to {part[-1]}",
+            optimized=self._optimized and not (forms is not None and is_plain),
             threads=1,
-            optimized=self._optimized,
         )
 
 

@@ -14,7 +14,7 @@ fuses, and change the last bit of results.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -24,6 +24,7 @@ from typing import Final
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from qdqtool.core.calibration import NodeShift
@@ -31,6 +32,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
+from qdqtool.graph.instrumented.optimized_stages import Edges, OptimizedForms
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import array, whole
 from qdqtool.graph.onnx_io.save import store_weights, weight_bytes
@@ -41,10 +43,14 @@ from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import PRODUCTS
 
-STAGES: Final = 32
+STAGES: Final = 128
 """Stages of a model, at most: a scan of n nodes costs about n (1 + 1 / stages) / 2 inferences."""
 _PER_ELEMENT: Final = 16
 """Multiplications that take as long as writing one element."""
+_IMAGE: Final = 4
+"""Dimensions of what onnxruntime may keep in blocks of channels."""
+_BLOCK: Final = 16
+"""Channels of its largest blocks."""
 _HANDED_ON: Final = frozenset(
     {DType.FLOAT32, DType.FLOAT16, DType.FLOAT64, DType.INT64, DType.INT32, DType.UINT8, DType.BOOL}
 )
@@ -142,7 +148,8 @@ class StagedModel:
     def sizes(self, fed: Mapping[str, tuple[int, ...]]) -> dict[str, int] | None:
         """Bytes of every tensor that a stage hands on, with inputs of these shapes; None where the shapes do not say.
 
-        Shape inference often stops in front of the outputs: those count as much as the largest tensor that is known.
+        Shape inference often stops in front of the outputs: those count as much as the largest tensor that is known. Images
+        may be handed on with channels filled up to a block.
         """
         unknown: list[str] = []
         bound: dict[int | str, int] = {
@@ -156,6 +163,8 @@ class StagedModel:
             info = self._model.view.info(name)
             bits = info.dtype.bits
             dims = [bound.get(dim, dim) for dim in info.shape or ()]
+            if len(dims) == _IMAGE and isinstance(dims[1], int) and name not in fed:
+                dims[1] = -(-dims[1] // _BLOCK) * _BLOCK
             if info.shape is None or bits is None or any(isinstance(dim, str) for dim in dims):
                 if name not in self.outputs:
                     return None
@@ -180,17 +189,33 @@ class StagedModel:
         """Bytes of all weights."""
         return weight_bytes(self._model)
 
+    def optimized(self, forms: Sequence[Path]) -> OptimizedForms | None:
+        """What onnxruntime made of `variant` of all stages, float and quantized, `with_cuts`; None where it has no cuts there."""
+        made = {name for stage in self.stages for name in stage.outputs}
+        found = OptimizedForms(forms, self._declared, {*self.outputs, *(self._declared.keys() - made)})
+        cuts = [self.edges(range(number, number + 1)) for number in range(len(self.stages))]
+        return found if found.can_be_cut([edges for edges in cuts if edges.outputs]) else None
+
+    def edges(self, part: range) -> Edges:
+        """What these stages read and make."""
+        return Edges(inputs=self.inputs_of(part), outputs=self.outputs_of(part))
+
     def stored(self, folder: Path) -> dict[str, onnx.TensorProto]:
         """What stands for the heavy weights in a model in `folder`, by name; their values are written there."""
         heavy = [tensor for tensor in self._constants.values() if is_heavy(tensor)]
         return {stub.name: stub for stub in store_weights(heavy, folder / "stages.data")}
 
     def variant(
-        self, part: range, quantized: Collection[str], stored: Mapping[str, onnx.TensorProto] = _NONE
+        self,
+        part: range,
+        quantized: Collection[str],
+        stored: Mapping[str, onnx.TensorProto] = _NONE,
+        *,
+        with_cuts: bool = False,
     ) -> bytes:
         """Stages one behind the other with these of their nodes quantized, as an ONNX file.
 
-        With weights that are `stored` it belongs beside them.
+        With weights that are `stored` it belongs beside them. `with_cuts` returns what stages hand on inside it, too.
         """
         nodes = [self._form(node, node.name in quantized) for number in part for node in self._pieces[number]]
         needed = self._with_pairs(nodes)
@@ -201,7 +226,9 @@ class StagedModel:
         proto.graph.name = f"stages {part[0]} to {part[-1]}"
         proto.graph.node.extend(needed)
         proto.graph.input.extend(self._declared[name] for name in self.inputs_of(part))
-        proto.graph.output.extend(self._declared[name] for name in self.outputs_of(part))
+        handed_on = [name for number in part for name in self.stages[number].outputs]
+        returned = handed_on if with_cuts else self.outputs_of(part)
+        proto.graph.output.extend(self._declared[name] for name in returned)
         proto.graph.initializer.extend(
             stored.get(name, tensor) for name, tensor in self._constants.items() if name in used
         )
@@ -309,8 +336,17 @@ class StagedModel:
             for place, node in enumerate(self._core)
             if place and node.op_type in PRODUCTS and all(_is_known(view, name) for name in alive[place])
         ]
+        cuts = places if len(places) < most else self._even(places, prices, alive, most)
+        edges = [0, *sorted(cuts), len(self._core)]
+        return [self._core[first:last] for first, last in pairwise(edges)]
+
+    def _even(
+        self, places: Sequence[int], prices: NDArray[np.float64], alive: Sequence[frozenset[str]], most: int
+    ) -> list[int]:
+        """Of these places for cuts those between which the work is about equal."""
+        view = self._model.view
         spent = np.cumsum(prices)
-        step = spent[-1] / max(1, min(most, len(self.nodes))) if len(spent) else 0.0
+        step = spent[-1] / most
         cuts: list[int] = []
         for number in range(1, most):
             near = [
@@ -322,8 +358,7 @@ class StagedModel:
                 # Few tensors, and few bytes, are handed on where a block of the network ends.
                 best = min(near, key=lambda place: (len(alive[place]), _bytes(view, alive[place]), place))
                 cuts.append(best)
-        edges = [0, *sorted(cuts), len(self._core)]
-        return [self._core[first:last] for first, last in pairwise(edges)]
+        return cuts
 
     def _alive_before(self) -> list[frozenset[str]]:
         """For each core node what is alive in front of it: made or fed before, and read by it or later."""
