@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from qdqtool.calibration.samples import open_samples
 from qdqtool.core.recipe import Preprocess
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.suggest import fitting
+from qdqtool.pipeline.trial import spread
 
 Array = np.ndarray[Any, Any]
 Feeds = dict[str, Array]
@@ -100,7 +102,10 @@ def subject(name: str, models: Path, calibrate: int, evaluate: int) -> Subject:
     numbers = [number for number in range(len(unseen)) if not split or number % split]
     step = max(1, len(numbers) // evaluate)
     chosen = frozenset(numbers[::step][:evaluate])
-    ready = [dict(s.feeds) for s in open_samples(seen, inputs, preprocess, limit=2 * calibrate)]
+    # from all over the file, which may hold one class after the other; every other one calibrates
+    known_to_all = open_samples(seen, inputs, preprocess)
+    ready = [dict(one.feeds) for one in islice(spread(known_to_all, 2 * calibrate), 2 * calibrate)]
+    ready = ready[0::2] + ready[1::2]
     known_ones = {_content(feeds) for feeds in ready}
     # data sets hold some pictures twice: one that calibrates does not judge
     taken = [
