@@ -14,7 +14,7 @@ with a single sample: imports, compiled loops, everything; `call_seconds` is the
 `..._per_sample` are the ratios without that: what each further sample costs.
 `returned_over_floor` is the physical limit of the figures above: the same runs in an open session that returns every tensor
 which placement asks for into memory that is used again, with a sample per processor, and counts nothing.
-Peak memory is measured in processes of their own; `run_peak_mib_over_floor` is that of `qdqtool run` with 8 samples, engine
+Peak memory is measured in processes of their own; `default_peak_mib_over_floor` is that of the shipped recipe, `run_peak_mib_over_floor` is that of `qdqtool run` with 8 samples, engine
 and report included, over bare inference (null where the builder is not installed). `--rivals` measures onnxruntime.quantization and nvidia-modelopt
 over the same floor, each in an environment of its own (some minutes and about 2 GB at the first run).
 
@@ -111,7 +111,9 @@ def _measured(network: str, samples: int, batch: int, folder: Path, repeat: int)
     model, data = write(network, folder, samples * 8)
     place = (str(model), str(data))
     ratios = _child(f"ratios:{batch}:{repeat}", *place, samples)
-    peaks = {mode: _child(f"{mode}:{batch}", *place, samples)["peak_mib"] for mode in ("floor", "all")}
+    peaks = {
+        mode: _child(f"{mode}:{batch}", *place, samples)["peak_mib"] for mode in ("floor", "all", "default")
+    }
     many = _child(f"all:{batch}", *place, samples * 8)["peak_mib"]
     bare, run = (_child(f"{mode}:{batch}", *place, _OF_A_RUN)["peak_mib"] for mode in ("floor", "run"))
     return {
@@ -119,6 +121,7 @@ def _measured(network: str, samples: int, batch: int, folder: Path, repeat: int)
         "peak_mib": peaks["all"],
         "floor_peak_mib": peaks["floor"],
         "peak_mib_over_floor": round(peaks["all"] - peaks["floor"]),
+        "default_peak_mib_over_floor": round(peaks["default"] - peaks["floor"]),
         "peak_growth_8x_samples": round(many - peaks["all"]),
         "run_peak_mib": run,
         "run_peak_mib_over_floor": None if run is None else round(run - bare),
@@ -133,13 +136,15 @@ def _child(mode: str, model: str, data: str, samples: int) -> dict[str, Any]:
 
 
 def _one(mode: str, model: str, data: str, samples: str) -> dict[str, Any]:
-    """Run in a process of its own: "floor:BATCH", "all:BATCH", "run:BATCH", or "ratios:BATCH:REPEAT"."""
+    """Run in a process of its own: "floor", "all", "default" or "run" and ":BATCH", or "ratios:BATCH:REPEAT"."""
     kind, batch, *rest = mode.split(":")
     work = RunContext(Path(model), Path(data), int(samples), int(batch))
     if kind == "floor":
         work.floor()
     elif kind == "all":
         work.calibrate(METHODS)
+    elif kind == "default":
+        work.default_recipe()
     elif kind == "run":
         if not work.run():
             return {"peak_mib": None}
@@ -332,7 +337,7 @@ def _rivals(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def _print_tables(results: dict[str, Any], rivals: dict[str, Any]) -> None:
     print(
-        f"{'network':<32}{'floor s':>8}{'all':>7}{'max':>7}{'all cpu':>9}{'max cpu':>9}{'all/sample':>12}{'max/sample':>12}{'default':>9}{'job':>7}{'tables':>8}{'fixed s':>9}{'MiB over':>10}{'growth':>8}{'returned':>10}{'run MiB':>9}"
+        f"{'network':<32}{'floor s':>8}{'all':>7}{'max':>7}{'all cpu':>9}{'max cpu':>9}{'all/sample':>12}{'max/sample':>12}{'default':>9}{'job':>7}{'tables':>8}{'fixed s':>9}{'MiB over':>10}{'default':>9}{'growth':>8}{'returned':>10}{'run MiB':>9}"
     )
     for name, row in results.items():
         goal = GOALS.get(name.split()[0])
@@ -345,7 +350,7 @@ def _print_tables(results: dict[str, Any], rivals: dict[str, Any]) -> None:
             f"{row['all_methods_over_floor_cpu']:>9.2f}{row['max_over_floor_cpu']:>9.2f}"
             f"{row['all_methods_per_sample']:>12.2f}{row['max_per_sample']:>12.2f}"
             f"{row['default_recipe_over_floor']:>9.2f}{row['whole_job_over_floor']:>7.2f}"
-            f"{row['tables_over_collecting']:>8.1%}{row['fixed_seconds']:>9.2f}{row['peak_mib_over_floor']:>10}"
+            f"{row['tables_over_collecting']:>8.1%}{row['fixed_seconds']:>9.2f}{row['peak_mib_over_floor']:>10}{row['default_peak_mib_over_floor']:>9}"
             f"{row['peak_growth_8x_samples']:>8}{row['returned_over_floor']:>10.2f}{row['run_peak_mib_over_floor'] or '-':>9}{verdict}"
         )
     for name, row in rivals.items():
