@@ -13,10 +13,7 @@ them all: ranges and biases are inputs of the Q/DQ model (`graph.tunable`), weig
    graph order, is tried with the runner-up's ranges and keeps them where the output gains on both halves of the samples: a
    gain that does not repeat is chance.
 
-Few samples both calibrate and judge. Rules of choice that were tried against that, with 16 to 160 samples on eight networks,
-chose no better on those that they were not chosen on: ranges judged on samples that they did not come from, the widest ranges
-within a standard error of the best, and measures on which single noisy samples weigh less. For it is not the choice that fails: all
-ranges are too narrow then, which `pipeline.margins` takes back.
+With few samples all of this is chance, and `pipeline.few_samples` chooses instead.
 
 Where biases are going to be corrected the candidates are judged with corrected biases, since correction takes back
 much of what clipping does to the means and can change the order.
@@ -79,6 +76,27 @@ def competing() -> tuple[str, ...]:
     return tuple(name for name in working_methods() if CALIBRATORS.load(name).competes)
 
 
+def single_tables(
+    placement: Placement,
+    collected: tuple[Histograms, Constants],
+    options: CalibrationOptions,
+    weights: WeightChanges | None = None,
+) -> dict[str, CalibrationTable]:
+    """The table of every competing calibrator, in alphabetical order."""
+    methods = competing()
+    choices = [options.model_copy(update={"method": method}) for method in methods]
+    made = make_tables(collected[0], placement, collected[1], choices)
+    return {method: replace(table, weights=weights) for method, table in zip(methods, made, strict=True)}
+
+
+def distinct(tables: Mapping[str, CalibrationTable]) -> tuple[str, ...]:
+    """Calibrators that agree on every range are one candidate, the first; without activations all are: none has a say."""
+    found = {
+        tuple(entry.amax for entry in table.ranges): method for method, table in reversed([*tables.items()])
+    }
+    return tuple(sorted(found.values()))
+
+
 def choose(
     model: Model,
     placement: Placement,
@@ -98,19 +116,12 @@ def choose(
     Raises:
         UsageError, InputFileError: as `make_tables` and the runners.
     """
-    methods = competing()
-    choices = [options.model_copy(update={"method": method}) for method in methods]
-    made = make_tables(collected[0], placement, collected[1], choices)
-    tables = {method: replace(table, weights=weights) for method, table in zip(methods, made, strict=True)}
-    trial = TrialSession(model, placement, tables[methods[0]], reference, reference.budget)
-    # Calibrators that agree on every range are one candidate; without activations all are: none has a say.
-    distinct = {
-        tuple(entry.amax for entry in table.ranges): method for method, table in reversed(tables.items())
-    }
-    wanted = {method: tables[method] for method in sorted(distinct.values())}
-    samples = trial.at_once(len(wanted) + more)
+    tables = single_tables(placement, collected, options, weights)
+    wanted = {method: tables[method] for method in distinct(tables)}
+    trial = TrialSession(model, placement, next(iter(tables.values())), reference, reference.budget)
     # a judgement that corrects biases on its way costs more than an inference a sample, which counts where they are large
     is_dear = trial.is_batched and len(reference.samples) <= TAKEN
+    samples = trial.at_once(len(wanted) + more)
     if not trial.is_batched:
         tried = _raced(trial, wanted, samples)
     elif is_dear and len(wanted) > 1:

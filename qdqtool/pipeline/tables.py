@@ -36,7 +36,7 @@ from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.pipeline.auto import Judged, choose
 from qdqtool.pipeline.bias import correct_biases, shifted
 from qdqtool.pipeline.equalization import equalization
-from qdqtool.pipeline.margins import parts_of, with_margin
+from qdqtool.pipeline.few_samples import choose_for_others, parts_of
 from qdqtool.pipeline.outliers import SAMPLES as OUTLIER_SAMPLES
 from qdqtool.pipeline.outliers import relieved, suspects
 from qdqtool.pipeline.trial import Budget, FloatPass, Reference, TrialSession, fitting_numbers, others
@@ -231,8 +231,7 @@ class _Maker:
         budget = Budget(on_progress=self._on_progress)
         reference = Reference(model, samples, budget, bias=corrects, seen=self._request.seen)
         parts = parts_of(model, placement, reference, self._options, len(samples))
-        found = self._chosen(reference, rounded, int(tried))
-        found = with_margin(found, parts, placement, self._request.known, self._options)
+        found = self._chosen(reference, rounded, parts, int(tried))
         if tried:
             found = self._rounded_if_better(found, samples)
         if not corrects:
@@ -278,21 +277,23 @@ class _Maker:
         )
         return made if made.weights else None
 
-    def _chosen(self, reference: Reference, rounded: CalibrationTable | None, more: int) -> Judged:
+    def _chosen(
+        self,
+        reference: Reference,
+        rounded: CalibrationTable | None,
+        parts: tuple[Histograms, ...],
+        more: int,
+    ) -> Judged:
         request = self._request
-        known = request.known
+        known, weights = request.known, None
         if rounded is not None:
             ranges = rounded.by_tensor()
             known = replace(known, weights=tuple(ranges[entry.tensor] for entry in known.weights))
-        return choose(
-            request.model,
-            request.placement,
-            (request.histograms, known),
-            self._options,
-            reference,
-            rounded.weights if rounded is not None else None,
-            more,
-        )
+            weights = rounded.weights
+        model, placement, collected = request.model, request.placement, (request.histograms, known)
+        if parts:
+            return choose_for_others(model, placement, collected, self._options, reference, parts, weights)
+        return choose(model, placement, collected, self._options, reference, weights, more)
 
 
 def _with_gain(table: CalibrationTable, gain: float) -> CalibrationTable:

@@ -1,0 +1,262 @@
+"""With few samples `calibrate.method: auto` chooses for others, and between those that look alike.
+
+A choice by 8 to 72 samples is chance for two reasons:
+
+- Every calibrator sees what it clips least on the samples that it was given, and the largest of them is not the largest that
+  will come. So the samples are parted in four, and ranges that three parts give run the fourth, as they are, and those of
+  the two quietest calibrators 12 and 25 % wider too. No tensor becomes wider than the parts' peaks differ: what all of them reach
+  alike (a white pixel) the next samples will not exceed, and a coarser step would be paid for nothing.
+- The outputs of few samples are few numbers: where all ranges move by a hundredth, rounding falls otherwise, and their noise changes
+  by as much as calibrators differ (`docs/verified.md` has the figures). Candidates that differ by less cannot be told apart.
+
+Unseen parts see too few samples to correct biases by, and so find that which clips worse than it is; the samples that ranges came from
+find it better. Both judge, and count alike. None of several is taken alone: ranges are the mean of all that
+cannot be told from the quietest (`pipeline.averaging`). The mean is judged as well, and taken unless it can be told to be noisier.
+
+So what is chosen is, beyond chance, not noisier than the best single calibrator by both judgements together; on the samples
+that were given, by themselves, it may be.
+
+Where many samples calibrate, their largest says enough, and chance is small.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from qdqtool.calibration.bounds import Bound
+from qdqtool.calibration.collect import Collection
+from qdqtool.calibration.histograms import Histograms, merged
+from qdqtool.calibration.pool import CollectOptions
+from qdqtool.calibration.samples.conform import fixed_batch
+from qdqtool.calibration.span import NOTHING, Span
+from qdqtool.calibration.table import Constants, groups
+from qdqtool.core.calibration import CalibrationTable, NodeShift, TensorRange
+from qdqtool.core.placement import Placement
+from qdqtool.core.protocols import Sample
+from qdqtool.core.recipe import AUTO, CalibrationOptions
+from qdqtool.core.weights import WeightChanges
+from qdqtool.graph.model import Model
+from qdqtool.pipeline.auto import Judged, competing, distinct, single_tables
+from qdqtool.pipeline.averaging import TOLD_APART, chance, mean_table, weighted
+from qdqtool.pipeline.trial import PASSES, TAKEN, Reference, TrialSession, decibels, is_small
+from qdqtool.platform import give_back
+
+MARGINS: Final = (1.12, 1.25)
+"""By what ranges are multiplied; those that are half as wide again lost to these on four networks."""
+WIDENED: Final = 2
+"""Calibrators whose ranges are tried wider, the quietest ones."""
+_FOLDS: Final = 4
+"""Parts of the samples: of two each would see too few to say what all of them miss."""
+_FEWEST, _MOST = 8, 72
+"""Samples between which the largest seen is one that more samples would exceed, and can be told to be; with more of them the cost
+would be above that of the choice by 256 samples of a small model."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Candidate:
+    """Ranges of all samples, and of all parts but one.
+
+    Attributes:
+        name: calibrator and margin.
+        table: of all samples.
+        parts: without part 0, 1, 2 and 3.
+        shares: what each sample adds to the noise under ranges of all samples and under some that it had no part in, halved.
+    """
+
+    name: str
+    table: CalibrationTable
+    parts: tuple[CalibrationTable, ...]
+    shares: tuple[float, ...] = ()
+
+    @property
+    def noise(self) -> float:
+        """Of all samples."""
+        return sum(self.shares)
+
+
+def most_inferences(whole: int) -> int:
+    """What a choice by so many samples costs at most.
+
+    Each runs twice under every calibrator, the margins of two and their mean, once under what is taken, and in the float model, where it is
+    counted in another run. Where samples run one by one, a walk over the layers with 8 of them shifts the biases of each candidate besides.
+    """
+    return (5 + 2 * (len(competing()) + WIDENED * len(MARGINS))) * whole
+
+
+def parts_of(
+    model: Model, placement: Placement, reference: Reference, options: CalibrationOptions, whole: int
+) -> tuple[Histograms, ...]:
+    """The histograms of each part of the samples, in a session that is closed before others open; () where samples are many.
+
+    `whole` is how many samples calibrated. Ranges that the recipe sets, by name or by a factor, are left to it.
+
+    Raises:
+        InputFileError: as the runners.
+    """
+    samples = reference.samples
+    if len(samples) != whole or options.overrides or options.shrink or not _is_affordable(model, whole):
+        return ()
+    collection = Collection(model, placement, reference.source, options=CollectOptions(on_nan="skip"))
+    spans = (Span(shard=part, shards=_FOLDS, total=whole) for part in range(_FOLDS))
+    found = tuple(collection.run(span) for span in spans)
+    del collection
+    give_back()
+    return found
+
+
+def choose_for_others(
+    model: Model,
+    placement: Placement,
+    collected: tuple[Histograms, Constants],
+    options: CalibrationOptions,
+    reference: Reference,
+    seen: tuple[Histograms, ...],
+    weights: WeightChanges | None = None,
+) -> Judged:
+    """The table that is quietest on samples which its ranges did not come from and on those that they did; see above.
+
+    `seen` are the histograms that `parts_of` gave; the other arguments are those of `pipeline.auto.choose`.
+
+    Raises:
+        UsageError, InputFileError: as `make_tables` and the runners.
+    """
+    known = collected[1]
+    singles = single_tables(placement, collected, options, weights)
+    without = [
+        single_tables(placement, (_merged(_others(seen, part)), known), options, weights)
+        for part in range(_FOLDS)
+    ]
+    wanted = distinct(singles)
+    trial = TrialSession(model, placement, singles[wanted[0]], reference, reference.budget)
+    reference.budget.most = most_inferences(len(reference.samples))
+
+    def judged(name: str, table: CalibrationTable, parts: Sequence[CalibrationTable]) -> _Candidate:
+        shares = _shares(trial, table, parts)
+        return _Candidate(name=name, table=table, parts=tuple(parts), shares=shares)
+
+    tried = [judged(name, singles[name], [part[name] for part in without]) for name in wanted]
+    noisiest = max(one.noise for one in tried)
+    for one in sorted(tried, key=lambda one: one.noise)[:WIDENED]:
+        for margin in MARGINS:
+            table = _wider(one.table, placement, known.bounds, seen, margin)
+            if table.ranges == one.table.ranges:
+                continue
+            parts = [
+                _wider(narrow, placement, known.bounds, _others(seen, part), margin)
+                for part, narrow in enumerate(one.parts)
+            ]
+            tried.append(judged(f"{one.name} times {margin:g}", table, parts))
+    best = _averaged(tried, judged)
+    gain = decibels(best.noise) - decibels(noisiest)
+    table = _explained(best.table, tuple(singles.values()), gain)
+    final = trial.candidate(AUTO, table, reference.samples)
+    return Judged(table=table, best=final, trial=trial, samples=reference.samples, singles=singles)
+
+
+def _is_affordable(model: Model, whole: int) -> bool:
+    """Whether samples are few and their inferences cheap, or so few that all together stay within what a choice may cost."""
+    if not _FEWEST <= whole <= _MOST or fixed_batch(model.view.inputs) not in {None, 1}:
+        return False
+    return is_small(model.view) or most_inferences(whole) <= PASSES * TAKEN
+
+
+def _others(seen: Sequence[Histograms], part: int) -> tuple[Histograms, ...]:
+    """All parts but one."""
+    return tuple(one for number, one in enumerate(seen) if number != part)
+
+
+def _merged(parts: Sequence[Histograms]) -> Histograms:
+    return replace(
+        parts[0],
+        tensors=merged(one.tensors for one in parts),
+        samples=sum(one.samples for one in parts),
+        span=NOTHING,
+    )
+
+
+def _shares(
+    trial: TrialSession, table: CalibrationTable, parts: Sequence[CalibrationTable]
+) -> tuple[float, ...]:
+    """What each sample adds to the noise, the mean of that under the ranges of all samples and that under those of the other parts.
+
+    Where samples run one by one biases are shifted as the ranges of all samples ask for; in a batch each part shifts its own.
+    """
+    samples = trial.reference.samples
+    seen = trial.candidate(AUTO, table, samples)
+    shifts: tuple[NodeShift, ...] = () if trial.is_batched else seen.table.shifts
+    shares = np.array(seen.shares)
+    for part, ranges in enumerate(parts):
+        unseen, rest = _parted(samples, part)
+        found = trial.candidate(AUTO, replace(ranges, shifts=shifts), unseen, among=(*unseen, *rest))
+        shares[part::_FOLDS] += found.shares
+    return tuple((shares / 2).tolist())
+
+
+def _parted(samples: tuple[Sample, ...], part: int) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
+    """One part of the samples, from all over them, and the others."""
+    rest = tuple(sample for number, sample in enumerate(samples) if number % _FOLDS != part)
+    return samples[part::_FOLDS], rest
+
+
+def _averaged(
+    tried: Sequence[_Candidate],
+    judged: Callable[[str, CalibrationTable, Sequence[CalibrationTable]], _Candidate],
+) -> _Candidate:
+    """The mean of all that cannot be told from the quietest, unless it can be told to be noisier."""
+    quietest = min(tried, key=lambda one: one.noise)
+    alike = weighted({one.name: one.shares for one in tried})
+    if len(alike) <= 1:
+        return quietest
+    table = mean_table({one.name: one.table for one in tried}, alike)
+    parts = [
+        mean_table({one.name: one.parts[part] for one in tried}, alike) for part in range(len(quietest.parts))
+    ]
+    mean = judged("mean", table, parts)
+    # the quietest of several looks quieter than it is: a mean that cannot be told from it is as good, and less by chance
+    is_noisier = mean.noise > quietest.noise and chance(mean.shares, quietest.shares) < TOLD_APART
+    return quietest if is_noisier else mean
+
+
+def _wider(
+    table: CalibrationTable,
+    placement: Placement,
+    bounds: Mapping[str, Bound],
+    seen: Sequence[Histograms],
+    margin: float,
+) -> CalibrationTable:
+    """Activations' ranges times the margin; none beyond what values can reach or what the parts' peaks let expect."""
+    ranges = table.by_tensor()
+    wider: dict[str, TensorRange] = {}
+    for group in groups(placement):
+        limit = max(bounds[name].amax if name in bounds else math.inf for name in group)
+        expected = max((_expected(seen, name) for name in group), default=math.inf)
+        for name in group:
+            entry = ranges[name]
+            amax = max(entry.amax[0], min(entry.amax[0] * margin, limit, expected))
+            if amax > entry.amax[0] and (entry.low or entry.high):
+                wider[name] = replace(entry, amax=(amax,))
+    return replace(table, ranges=tuple(wider.get(entry.tensor, entry) for entry in table.ranges))
+
+
+def _expected(seen: Sequence[Histograms], tensor: str) -> float:
+    """The largest that may be expected: as far above the highest peak of the parts as that is above the lowest."""
+    peaks = [one.tensors[tensor].amax for one in seen if tensor in one.tensors]
+    if not peaks or min(peaks) <= 0:
+        return math.inf
+    return max(peaks) ** 2 / min(peaks)
+
+
+def _explained(table: CalibrationTable, singles: Sequence[CalibrationTable], gain: float) -> CalibrationTable:
+    """The table without shifts; each range on which calibrators differ says what the outputs gained over the worst of them."""
+    rows = [one.by_tensor() for one in singles]
+
+    def explained(entry: TensorRange) -> TensorRange:
+        alike = all(row[entry.tensor].amax == entry.amax for row in rows)
+        return entry if alike or not math.isfinite(gain) else replace(entry, gain_db=round(gain, 2))
+
+    return replace(table, ranges=tuple(explained(entry) for entry in table.ranges), shifts=())

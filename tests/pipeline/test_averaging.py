@@ -1,0 +1,61 @@
+"""Laws of the mean of candidates: what cannot be told apart shares the range, what can be told to be noisier has no part in it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.pipeline.averaging import chance, mean_table, weighted
+
+SHARES = st.lists(st.floats(1e-6, 1.0), min_size=12, max_size=12).map(tuple)
+
+
+@given(st.lists(SHARES, min_size=1, max_size=5))
+def test_weights_add_up_to_one_and_none_is_heavier_than_the_quietest(
+    shares: list[tuple[float, ...]],
+) -> None:
+    named = {f"c{number}": one for number, one in enumerate(shares)}
+    found = weighted(named)
+    assert sum(one.weight for one in found) == pytest.approx(1)
+    quietest = min(named, key=lambda name: sum(named[name]))
+    weights = {one.name: one.weight for one in found}
+    assert weights[quietest] == max(weights.values())
+
+
+@given(SHARES, st.integers(0, 99))
+def test_what_is_noisier_on_every_sample_has_no_part(shares: tuple[float, ...], seed: int) -> None:
+    louder = np.array(shares) + np.random.default_rng(seed).uniform(0.9, 1.1, len(shares))
+    assert [one.name for one in weighted({"loud": tuple(louder), "quiet": shares})] == ["quiet"]
+
+
+@given(SHARES, SHARES)
+def test_the_chance_is_a_probability_and_does_not_depend_on_who_is_first(
+    one: tuple[float, ...], other: tuple[float, ...]
+) -> None:
+    assert 0 <= chance(one, other) <= 1
+    assert chance(one, other) == pytest.approx(chance(other, one))
+    assert chance(one, one) == 1
+
+
+def test_values_that_are_not_finite_have_no_part_and_one_sample_tells_nothing() -> None:
+    assert chance((float("nan"), 1.0), (1.0, 2.0)) == 0.0
+    assert chance((2.0,), (1.0,)) == 1.0
+
+
+@given(st.floats(0.01, 1e3), st.floats(0.01, 1e3), SHARES, SHARES)
+def test_the_mean_lies_between_the_candidates(
+    one: float, other: float, first: tuple[float, ...], second: tuple[float, ...]
+) -> None:
+    tables = {
+        name: CalibrationTable(ranges=(TensorRange(tensor="x", amax=(amax,), method=name),))
+        for name, amax in (("a", one), ("b", other))
+    }
+    parts = weighted({"a": first, "b": second})
+    (found,) = mean_table(tables, parts).ranges
+    assert min(one, other) * (1 - 1e-9) <= found.amax[0] <= max(one, other) * (1 + 1e-9)
+    assert found.method == parts[0].name
+    if one != other and len(parts) == 2:
+        assert "mean of" in found.note
