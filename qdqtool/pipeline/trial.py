@@ -16,14 +16,17 @@ import numpy as np
 from qdqtool.accuracy.metric import energy
 from qdqtool.accuracy.pairing import feeds_for
 from qdqtool.backends.ort import OrtRunner, open_model, open_rewritten
+from qdqtool.backends.shapes import batch_place, usual_shapes
 from qdqtool.calibration.samples import Samples
 from qdqtool.calibration.watch import WatchedValues
+from qdqtool.core.build import Shape
 from qdqtool.core.calibration import CalibrationTable, NodeShift
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Sample, SampleSource
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError
+from qdqtool.graph.canonical.settled import length_of
 from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
 from qdqtool.graph.instrumented.blocked_qdq import put_in, with_stand_ins
 from qdqtool.graph.instrumented.corrected import Corrected, Means, channel_means, corrected
@@ -225,12 +228,10 @@ class Reference:
 
     def fitting(self, most: int) -> tuple[Sample, ...]:
         """As many samples, from all over them, as fit into one batch, or 8 if fewer do; at most so many."""
-        shapes = (
-            self._model.view.info(name).shape or ()
-            for node in self._model.view.nodes
-            for name in node.outputs
+        feeds = self.samples[0].feeds if self.samples else {}
+        largest = max(
+            _sizes(self._model.view, {name: value.shape for name, value in feeds.items()}), default=1
         )
-        largest = max((prod(dim for dim in shape if isinstance(dim, int)) for shape in shapes), default=1)
         return _spread_over(self.samples, min(most, max(CHOOSING, _ROOM // (4 * _LIVE * max(1, largest)))))
 
     def _measured(self, *, free: bool) -> bool:
@@ -541,9 +542,22 @@ def taken(view: GraphView, whole: int) -> int:
 
 
 def is_small(view: GraphView) -> bool:
-    """Whether an inference costs next to nothing."""
-    shapes = (view.info(name).shape or () for node in view.nodes for name in node.outputs)
-    return sum(prod(dim for dim in shape if isinstance(dim, int)) for shape in shapes) <= _SMALL
+    """Whether an inference costs next to nothing, inputs of free size being as large as most are."""
+    return sum(_sizes(view, usual_shapes(view.inputs))) <= _SMALL
+
+
+def _sizes(view: GraphView, shapes: Mapping[str, Shape]) -> Iterator[int]:
+    """Elements of each tensor of one sample for inputs of these shapes; of what is not known a single one."""
+    lengths = {
+        dim: length
+        for info in view.inputs
+        for place, (dim, length) in enumerate(zip(info.shape or (), shapes.get(info.name, ()), strict=False))
+        if isinstance(dim, str) and place != batch_place(info.shape or ())
+    }
+    for node in view.nodes:
+        for name in node.outputs:
+            found = (length_of(dim, lengths) for dim in view.info(name).shape or ())
+            yield prod(1 if length is None else length for length in found)
 
 
 def others(view: GraphView, samples: SampleSource, count: int) -> tuple[Sample, ...]:

@@ -57,6 +57,21 @@ def solved(given: Dim, wanted: Dim) -> tuple[str, int]:
     return (match["symbol"], int(length)) if length.denominator == 1 and length > 0 else ("", 0)
 
 
+def length_of(dim: int | str, lengths: Mapping[str, int]) -> int | None:
+    """How long a dimension is where its symbol is so long; None for one that is not written as `symbols` writes it.
+
+    >>> length_of("height/4+1", {"height": 32})
+    9
+    """
+    if isinstance(dim, int):
+        return dim
+    match = _EXPRESSION.fullmatch(dim.replace(" ", ""))
+    if match is None or match["symbol"] not in lengths:
+        return None
+    scaled = lengths[match["symbol"]] * int(match["factor"] or 1) // int(match["divisor"] or 1)
+    return scaled + int(match["offset"] or 0)
+
+
 def _equal(graph: onnx.GraphProto) -> Iterator[tuple[Dim, Dim]]:
     """Pairs of dimensions that the operators demand to be equal: those that a product sums over."""
     shapes = _shapes(graph)
