@@ -43,7 +43,7 @@ from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.model import Model
 from qdqtool.pipeline.auto import Judged, competing, distinct, single_tables
 from qdqtool.pipeline.averaging import TOLD_APART, chance, mean_table, weighted
-from qdqtool.pipeline.trial import PASSES, TAKEN, Reference, TrialSession, decibels, is_small
+from qdqtool.pipeline.trial import PASSES, TAKEN, Reference, TrialSession, decibels, is_small, taken
 from qdqtool.platform import give_back
 
 MARGINS: Final = (1.12, 1.25)
@@ -93,16 +93,22 @@ def parts_of(
 ) -> tuple[Histograms, ...]:
     """The histograms of each part of the samples, in a session that is closed before others open; () where samples are many.
 
-    `whole` is how many samples calibrated. Ranges that the recipe sets, by name or by a factor, are left to it.
+    `whole` is how many samples there were. Ranges that the recipe sets, by name or by a factor, are left to it.
 
     Raises:
         InputFileError: as the runners.
     """
     samples = reference.samples
-    if len(samples) != whole or options.overrides or options.shrink or not _is_affordable(model, whole):
+    few = len(samples)  # fewer than `whole` where some are left out for what they hold
+    if (
+        taken(model.view, whole) < whole
+        or options.overrides
+        or options.shrink
+        or not _is_affordable(model, few)
+    ):
         return ()
     collection = Collection(model, placement, reference.source, options=CollectOptions(on_nan="skip"))
-    spans = (Span(shard=part, shards=_FOLDS, total=whole) for part in range(_FOLDS))
+    spans = (Span(shard=part, shards=_FOLDS, total=few) for part in range(_FOLDS))
     found = tuple(collection.run(span) for span in spans)
     del collection
     give_back()
