@@ -49,8 +49,8 @@ from qdqtool.trt.ops import summed_axis
 
 RULE: Final = "format"
 """What opinions of this module call themselves."""
-_KEPT: Final = frozenset({"user", "first_last", "kv_cache", "min_channels"})
-"""Rules that say what the user wants, whatever the format of products."""
+_KEPT: Final = frozenset({"user", "first_last", "kv_cache", "logarithm", "min_channels"})
+"""Rules that say what the user wants, or that no format stores finely enough, whatever the format of products."""
 _ONE_QUERY: Final = (
     "its attention has one query, and the fused kernel for that multiplies floats",
     "nothing to do: with Q/DQ its kernel multiplies floats too",

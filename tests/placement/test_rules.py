@@ -300,6 +300,13 @@ def test_what_a_logarithm_is_taken_of_stays_float_up_to_the_inputs():
     assert front <= quantized(place(graphs.spectrogram(), skip_rules=("logarithm",)))
 
 
+@pytest.mark.parametrize("name", ["fp8", "int8-weights", "int4-weights", "nvfp4"])
+def test_what_a_logarithm_is_taken_of_stays_float_in_every_format(name):
+    model, placement = building.quantized(graphs.spectrogram(), format=name)
+    assert not {str(slot) for slot in quantized(placement)} & {"Cos_mm[0]", "Cos_mm[1]", "mel_mm[1]"}
+    assert not [entry for entry in lint(model).findings if entry.rule == "logarithm"]
+
+
 def test_lint_tells_of_a_spectrogram_that_somebody_else_quantized():
     def found(**options):
         model, _ = building.quantized(graphs.spectrogram(), **options)
