@@ -128,7 +128,9 @@ class OptimizedForms:
         for name in edges.inputs:
             if name in self.blocked and name in used - made:
                 old = self._reorderings[name]
-                before.append(_renamed(old, {old.input[0]: self.blocked[name]}))
+                own = _renamed(old, {old.input[0]: self.blocked[name]})
+                own.name = ""  # onnxruntime names the reorderings of every form alike, and opens no model with a name twice
+                before.append(own)
             elif name not in self.blocked and blocks.get(name) in used:
                 before.append(helper.make_node(_TO_BLOCKS, [name], [blocks[name]], domain=DOMAIN))
         behind = [
