@@ -20,7 +20,7 @@ from qdqtool.calibration.samples.batches import Batch, batches
 from qdqtool.calibration.samples.conform import fixed_batch
 from qdqtool.calibration.samples.opening import Samples
 from qdqtool.calibration.span import Span
-from qdqtool.calibration.watch import WatchedValues
+from qdqtool.calibration.watch import WatchedValues, two_as_one
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.protocols import Sample, SampleSource
 from qdqtool.errors import InputFileError
@@ -106,10 +106,15 @@ class Collection:
         }
 
     def run(self, span: Span, *, on_progress: OnProgress | None = None) -> Histograms:
-        """Collect a part in one go."""
-        found = self._extended(self._nothing(span), span.left, on_progress)
-        self._pool.look()
-        return found
+        """Collect a part in one go.
+
+        The batch of two comes first: it takes memory for all that is fetched, which every processor will take.
+        """
+        if self._watch is not None and self._watch.together:
+            pair = two_as_one(self._rows(self._watch.numbers[:2]))
+            if pair is not None:
+                self._pool.look(pair)
+        return self._extended(self._nothing(span), span.left, on_progress)
 
     def resume(self, span: Span, path: Path, *, on_progress: OnProgress | None = None) -> Histograms:
         """Collect a part, keeping what is done at `path` every few seconds, and going on from what is there.

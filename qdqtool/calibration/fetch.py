@@ -22,10 +22,12 @@ class Fetcher:
     Args:
         session: an onnxruntime session.
         outputs: what the session calls each of the tensors.
+        options: those of its runs; None takes onnxruntime's own.
     """
 
-    def __init__(self, session: Any, outputs: Mapping[str, str]) -> None:
+    def __init__(self, session: Any, outputs: Mapping[str, str], options: Any = None) -> None:
         self._session = session
+        self._options = options
         self._tensors = tuple(outputs)
         self._names = tuple(outputs.values())
         self._inputs = {entry.name: entry.shape for entry in session.get_inputs()}
@@ -44,7 +46,7 @@ class Fetcher:
         if shapes != self._shapes:
             self._shapes, self._buffers = shapes, self._allocated(fed)
         try:
-            values = self._bound(fed) or self._session.run(list(self._names), fed)
+            values = self._bound(fed) or self._session.run(list(self._names), fed, self._options)
         except failures() as error:
             raise InputFileError(
                 f"the model cannot run on this sample: {first_line(error)}",
@@ -66,7 +68,7 @@ class Fetcher:
             else:
                 binding.bind_output(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
         try:
-            self._session.run_with_iobinding(binding)
+            self._session.run_with_iobinding(binding, self._options)
         except failures():
             self._buffers = None
             return None

@@ -20,8 +20,14 @@ from qdqtool.calibration.fetch import Fetcher
 from qdqtool.calibration.histograms import merged
 from qdqtool.calibration.samples.batches import Batch
 from qdqtool.calibration.samples.spec import NanPolicy
-from qdqtool.calibration.session import channels_per_block, failures, first_line, open_blocked, open_session
+from qdqtool.calibration.session import (
+    channels_per_block,
+    giving_back,
+    open_blocked,
+    open_session,
+)
 from qdqtool.calibration.watch import WatchedValues
+from qdqtool.core.protocols import Feeds
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.blocked import may_be_blocked
 from qdqtool.io.files import digest_file
@@ -118,20 +124,18 @@ class CollectorPool:
             self._stopped = any(future.done() and future.exception() for future in futures)
         return merged(future.result() for future in futures)
 
-    def look(self) -> None:
-        """Run the batch that the watch asks for; a model that fails on it gives none."""
-        batch = None if self._watch is None else self._watch.batch()
-        if self._watch is None or batch is None:
-            return
-        names = list(self._watch.together)
+    def look(self, batch: Feeds) -> None:
+        """Run the batch that the watch asks for, and give back what it took; a model that fails on it gives none."""
+        assert self._watch is not None
+        self._open()
+        fetcher = Fetcher(self._session, {name: name for name in self._watch.together}, giving_back())
         try:
-            values = self._session.run(
-                names, {entry.name: batch[entry.name] for entry in self._session.get_inputs()}
-            )
-        except failures() as error:
-            _log.info("the model takes no batch of two samples: %s", first_line(error))
+            found = fetcher.run(batch, "")
+        except InputFileError as error:
+            _log.info("the model takes no batch of two samples: %s", error.what)
             return
-        self._watch.pair = dict(zip(names, values, strict=True))
+        # what the session itself allocates keeps all of its memory alive
+        self._watch.pair = {name: value.copy() for name, value in found}
 
     def _open(self) -> None:
         """Open the session, if there is something to fetch: late, so that nobody holds the model by then."""

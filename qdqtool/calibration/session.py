@@ -100,6 +100,15 @@ def _opened(model: Path, options: Any) -> Any:
         raise InputFileError(f"onnxruntime cannot run the model: {said}", fix=fix) from error
 
 
+def giving_back() -> Any:
+    """Options of a run after which a session keeps no more memory than it had when it was opened."""
+    import onnxruntime
+
+    options = onnxruntime.RunOptions()
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    return options
+
+
 def failures() -> tuple[type[Exception], ...]:
     """What onnxruntime raises when a model cannot be opened or run."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state

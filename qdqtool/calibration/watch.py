@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ class WatchedValues:
         averaged: images of which the mean of every channel is kept: of those that are counted.
         peaked: images of which the largest magnitude of every channel is kept, over the first `first` samples.
         first: how many these are.
-        together: those that a batch of two samples is asked for; none to run no such batch.
+        together: those that a batch of the first two samples is asked for; none to run no such batch.
         numbers: positions of the samples.
     """
 
@@ -40,7 +40,7 @@ class WatchedValues:
         tensors: Iterable[str],
         averaged: Iterable[str],
         together: Sequence[str],
-        numbers: Container[int],
+        numbers: range,
         *,
         peaked: Iterable[str] = (),
         first: int = 0,
@@ -48,7 +48,7 @@ class WatchedValues:
         self.tensors = frozenset(tensors)
         self.averaged = frozenset(averaged)
         self.together = tuple(together)
-        self._numbers = numbers
+        self.numbers = numbers
         self._peaked = frozenset(peaked)
         self._first = first
         self._peaks: dict[int, dict[str, NDArray[np.float32]]] = {}
@@ -72,7 +72,7 @@ class WatchedValues:
     def noted(self, positions: range, samples: Iterable[Sample]) -> Iterator[Sample]:
         """The samples, one per position, while their feeds are looked out for."""
         for number, sample in zip(positions, samples, strict=True):
-            if number in self._numbers or number < self._first:
+            if number in self.numbers or number < self._first:
                 self._coming[id(sample.feeds)] = (number, sample)
             yield sample
 
@@ -86,20 +86,21 @@ class WatchedValues:
             self._peaks[number] = {
                 name: peaks_of_channels(values[name], blocks.get(name, 1)) for name in self._peaked
             }
-        if sample is not None and number in self._numbers:
+        if sample is not None and number in self.numbers:
             kept = {name: values[name].copy() for name in self.tensors}
             kept |= {name: means_of_channels(values[name], blocks.get(name, 1)) for name in self.averaged}
             self._seen[number] = Seen(sample, kept)
 
-    def batch(self) -> Feeds | None:
-        """The first two samples as one batch; None where their shapes do not allow it, or nobody asks."""
-        first = [one.sample.feeds for one in self.seen[:2]]
-        if not self.together or len(first) < 2:
-            return None
-        one, two = first
-        if any(one[name].shape != two[name].shape or not one[name].ndim for name in one):
-            return None
-        return {name: np.concatenate([one[name], two[name]]) for name in one}
+
+def two_as_one(samples: Iterable[Sample]) -> Feeds | None:
+    """Two samples as one batch; None where there are fewer, or their shapes do not allow it."""
+    first = [sample.feeds for sample in samples][:2]
+    if len(first) < 2:
+        return None
+    one, two = first
+    if any(one[name].shape != two[name].shape or not one[name].ndim for name in one):
+        return None
+    return {name: np.concatenate([one[name], two[name]]) for name in one}
 
 
 def means_of_channels(values: NDArray[Any], block: int) -> NDArray[np.float32]:

@@ -245,6 +245,9 @@ class Calibration:
         collection = Collection(model, self.placement, self.samples, options=options, watch=watch)
         del model
         histograms = collection.run(Span(total=len(self.samples)), on_progress=on_progress)
+        # Its session, with the activations of a sample per processor, would lie below what judges tables.
+        del collection
+        give_back()
         table = self.tables(histograms, [how.method])[how.method]
         return replace(table, findings=self.findings(table))
 
