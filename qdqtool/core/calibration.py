@@ -35,8 +35,8 @@ class TensorRange:
         high: largest value seen; None where nobody looked.
         method: the calibrator that chose it ("max", "entropy", "cache", ...).
         note: anything a reader must know ("never fired", "tied to x").
-        gain_db: with the method `auto`, how much signal to noise the network's outputs gained by the choice that set
-            this range: a calibrator instead of the worst one, or another one in this part of the network; None where
+        gain_db: with the method `auto`, how much signal to noise the network's outputs, or the scores that go into
+            the softmax that ends it, gained by the choice that set this range: a calibrator instead of the worst one, or another one in this part of the network; None where
             nothing was chosen, or all calibrators agree.
         format: what the range was chosen for; the same range serves other formats, each with its own largest number.
         block: values along `axis` that share one scale, which is made from the values when they are written; None
@@ -83,7 +83,8 @@ class Equalized:
     Attributes:
         way: as `weights.equalize` names it.
         constants: names of the constants that changed, sorted.
-        gain_db: how much signal to noise the network's outputs gained; None where nobody measured it.
+        gain_db: how much signal to noise the network's outputs, or the scores that go into the softmax that ends it,
+            gained; None where nobody measured it.
     """
 
     way: str
@@ -93,7 +94,7 @@ class Equalized:
     @property
     def told(self) -> str:
         """It in words."""
-        gain = "" if self.gain_db is None else f"{self.gain_db:+.1f} dB at the output, "
+        gain = "" if self.gain_db is None else f"{self.gain_db:+.1f} dB at the output, before any softmax; "
         return f"equalized: {gain}{self.way}, by {listed(self.constants, _TOLD)}"
 
 

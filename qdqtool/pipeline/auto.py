@@ -4,8 +4,9 @@ No calibrator is best on every network: clipping that quietens each tensor can s
 lives on. Which one is right shows at the outputs. All candidate tables come from one collection, and one session runs
 them all: ranges and biases are inputs of the Q/DQ model (`graph.tunable`), weights stay constants.
 
-1. Every competing calibrator is judged on the same samples, and the quietest table wins: none of the others is better on
-   these. The measure is the noise of the outputs relative to their signal, each output weighing the same. Where samples
+1. Every competing calibrator is judged on the same samples, and the quietest table wins: by what judges, none of the others
+   is better on these. The measure is the noise of the outputs relative to their signal, each output weighing the same, and for
+   an output that comes from a softmax that of the scores that go into it (`pipeline.trial`). Where samples
    run one by one their noises add up, so that a calibrator is left as soon as it has made more noise than the best one
    made on all of them. Where they run as one batch of a large model all calibrators run 8 samples, and all of them only
    those that the first 8 do not show to be noisier: few samples may choose one that is noisier on others.

@@ -218,7 +218,12 @@ class _Cures:
         self._table = replace(origin.table, weights=WeightChanges(rounded=changes.rounded))
         self._budget = Budget()
         self._reference = Reference(
-            self._plain, samples, self._budget, bias=bool(origin.table.shifts), count=_SAMPLES
+            self._plain,
+            samples,
+            self._budget,
+            bias=bool(origin.table.shifts),
+            count=_SAMPLES,
+            by_scores=False,  # what is told of a cure is what the outputs gain
         )
         self._trial = TrialSession(self._plain, origin.placement, self._table, self._reference, self._budget)
         self._judges = self._trial.at_once()

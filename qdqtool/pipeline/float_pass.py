@@ -14,6 +14,7 @@ from qdqtool.calibration.samples.conform import fixed_batch
 from qdqtool.calibration.watch import WatchedValues
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Placement
+from qdqtool.graph.endings import endings, scores
 from qdqtool.graph.instrumented.corrected import channel_means
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
@@ -45,11 +46,12 @@ def float_pass(
     fed = {info.name for info in view.inputs}
     if not {node.op for node in view.nodes} <= FUSED_EXACTLY:
         return None
-    if any(info.dtype is DType.UNKNOWN or info.name in fed for info in view.outputs):
+    judged = scores(view, endings(view))
+    outputs = tuple(dict.fromkeys(judged.values()))
+    if any(view.info(name).dtype is DType.UNKNOWN or name in fed for name in outputs):
         return None
     layers = tuple(node.name for node in shiftable(view)) if bias else ()
     free = bool(layers) and may_be_batched(view, layers)
-    outputs = tuple(info.name for info in view.outputs)
     counted = set(activations(placement)).difference(outputs)
     means = channel_means(model, layers if free else (), free=free, averaged=counted)
     averaged = counted.intersection(means.outputs.values())

@@ -1,4 +1,8 @@
-"""Judges calibration tables by the outputs of the network: one session for all tables of one Q/DQ model."""
+"""Judges calibration tables by the outputs of the network: one session for all tables of one Q/DQ model.
+
+An output that comes from a softmax is judged by the scores that go into it (`graph.endings`): where classes are sure,
+a few samples hold all of the outputs' noise, and which calibrator is the best on them says little of others.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,7 @@ from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError
 from qdqtool.graph.canonical.settled import length_of
 from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
+from qdqtool.graph.endings import endings, returning, scores
 from qdqtool.graph.instrumented.blocked_qdq import put_in, with_stand_ins
 from qdqtool.graph.instrumented.corrected import Corrected, Means, channel_means, corrected
 from qdqtool.graph.instrumented.tunable import Tunable, tunable
@@ -151,6 +156,7 @@ class Reference:
         checking: as many others.
         layers: nodes whose biases can be corrected, in graph order; none where that is not wanted.
         together: whether the model takes a batch of samples and gives what it gives one by one.
+        ends: by output the node that reads the scores that are judged; see `graph.endings`.
     """
 
     def __init__(
@@ -162,6 +168,7 @@ class Reference:
         bias: bool = False,
         count: int | None = None,
         seen: FloatPass | None = None,
+        by_scores: bool = True,
     ) -> None:
         count = count or taken(model.view, len(samples))
         if seen is not None:
@@ -178,6 +185,9 @@ class Reference:
         self.budget = budget
         self.layers = tuple(node.name for node in shiftable(model.view)) if bias else ()
         self._model = model
+        self._by_scores = by_scores
+        self.ends = endings(model.view) if by_scores else {}
+        self._scores = scores(model.view, self.ends)
         self._outputs: dict[int, Values] = {}
         self._places = {id(sample): place for place, sample in enumerate(judges)}
         self._means: Values = {}
@@ -198,7 +208,14 @@ class Reference:
     def of(self, model: Model) -> Reference:
         """The same samples for another form of the float model."""
         count = len(self.samples)
-        return Reference(model, self.source, self.budget, bias=bool(self.layers), count=count)
+        return Reference(
+            model,
+            self.source,
+            self.budget,
+            bias=bool(self.layers),
+            count=count,
+            by_scores=self._by_scores,
+        )
 
     @property
     def source(self) -> SampleSource:
@@ -210,7 +227,7 @@ class Reference:
         return self._numbers[id(sample)]
 
     def outputs(self, sample: Sample) -> Values:
-        """The float outputs for one of the samples."""
+        """What is judged of the float outputs for one of the samples, by output."""
         return self._outputs[id(sample)]
 
     def means(self, samples: Sequence[Sample]) -> dict[str, NDArray[np.float32]]:
@@ -236,9 +253,8 @@ class Reference:
 
     def _measured(self, *, free: bool) -> bool:
         """Run the float model on all samples; whether it gives for two in a batch what it gives for each."""
-        watched = channel_means(self._model, self.layers if free else (), free=free)
+        watched = channel_means(returning(self._model, self._scores), self.layers if free else (), free=free)
         runner = open_model(watched.model, description="float model", crowded=True)
-        kept = [info.name for info in self._model.view.outputs]
         rows: list[Values] = []
 
         def run(sample: Sample) -> Values:
@@ -247,7 +263,7 @@ class Reference:
         with ThreadPoolExecutor(runner.at_once) as pool:
             for sample, values in zip(self.samples, pool.map(run, self.samples), strict=True):
                 self.budget.spend(1)
-                self._outputs[id(sample)] = {name: values[name] for name in kept if name in values}
+                self._outputs[id(sample)] = self._named(values)
                 rows.append({name: values[name] for name in watched.outputs.values()})
         self._means = watched.of(rows)
         if not free:
@@ -258,22 +274,32 @@ class Reference:
     def _taken_from(self, seen: FloatPass) -> bool:
         """Take over what was kept; whether the model gives for two samples in a batch what it gives for each."""
         kept = seen.watch.seen
-        names = [info.name for info in self._model.view.outputs]
-        self._outputs = {id(one.sample): {name: one.values[name] for name in names} for one in kept}
+        self._outputs = {id(one.sample): self._named(one.values) for one in kept}
         self._means = seen.means.of([one.values for one in kept])
         self.budget.spend(len(kept))
         return seen.watch.pair is not None and self._is_alike(seen.watch.pair)
 
-    def _is_alike(self, both: Values) -> bool:
-        """Whether the outputs for the first two samples as one batch are those of each."""
+    def _named(self, values: Values) -> Values:
+        """What is judged, by output."""
+        return {name: values[tensor] for name, tensor in self._scores.items() if tensor in values}
+
+    def _is_alike(self, found: Values) -> bool:
+        """Whether what is judged for the first two samples as one batch is that for each, but for rounding."""
+        both = self._named(found)
         single = [self.outputs(sample) for sample in self.samples[:_FEWEST]]
         return all(
             all(one[name].ndim for one in single)
             and both[name].shape[:1] == (sum(len(one[name]) for one in single),)
             and both[name].shape[1:] == single[0][name].shape[1:]
-            and np.allclose(both[name], np.concatenate([one[name] for one in single]), rtol=1e-3, atol=1e-4)
+            and _is_close(both[name], np.concatenate([one[name] for one in single]))
             for name in single[0]
         )
+
+
+def _is_close(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Whether two arrays differ by no more than rounding; what is near zero among large values by that of these."""
+    finite = np.abs(one[np.isfinite(one)])
+    return bool(np.allclose(one, other, rtol=1e-3, atol=1e-4 * max(1.0, float(finite.max(initial=0.0)))))
 
 
 @dataclass(frozen=True)
@@ -311,6 +337,8 @@ class TrialSession:
     ) -> None:
         self.reference, self.budget = reference, budget
         made = with_emulated_blocks(insert(model, placement, table, InsertOptions()))
+        self._scores = scores(made.view, reference.ends)
+        made = returning(made, self._scores)
         self._corrected: Corrected | None = None
         self._walk: LayerWalk | None = None
         ranges = frozenset(entry.tensor for entry in table.ranges)
@@ -413,7 +441,7 @@ class TrialSession:
             for node, name in self._corrected.shifts.items()
         )
         wanted = [self.reference.outputs(sample) for sample in samples]
-        shares = self._shares(among, _apart(values, wanted))
+        shares = self._shares(among, _apart(self._named(values), wanted))
         return TriedTable(method=method, table=replace(table, shifts=shifts), shares=shares)
 
     def _shifted(self, table: CalibrationTable) -> CalibrationTable:
@@ -439,10 +467,14 @@ class TrialSession:
 
         def run(sample: Sample) -> Values:
             fed = Sample(name=sample.name, feeds={**sample.feeds, **more}, label=sample.label)
-            return runner.run(feeds_for(runner, fed))
+            return self._named(runner.run(feeds_for(runner, fed)))
 
         with ThreadPoolExecutor(runner.at_once) as pool:
             return list(pool.map(run, samples))
+
+    def _named(self, values: Values) -> Values:
+        """What is judged, by output."""
+        return {name: values[tensor] for name, tensor in self._scores.items()}
 
     def _shares(
         self, samples: Sequence[Sample], found: Sequence[Values], first: int = 0

@@ -41,7 +41,7 @@ def test_the_command_writes_what_the_library_writes(work: Path, capsys: pytest.C
     assert (work / "q.onnx").read_bytes() == (work / "api.onnx").read_bytes()
     assert find(load(work / "q.onnx"))
     assert "nodes quantized" in said
-    assert "dB at the output)" in said
+    assert "dB at the output, before any softmax)" in said
 
 
 def test_settings_of_the_recipe_hold(work: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,7 +97,7 @@ def _methods(table: CalibrationTable) -> str:
             gains[entry.method] = max(gains.get(entry.method, 0.0), entry.gain_db)
     chosen = sorted(counts, key=lambda method: (-counts[method], method))
     words = (
-        f"{method} for {counted(counts[method], 'range')} (+{gains[method]:.1f} dB at the output)"
+        f"{method} for {counted(counts[method], 'range')} (+{gains[method]:.1f} dB at the output, before any softmax)"
         for method in chosen
     )
     return "; ".join(words) or "ranges as the recipe says"

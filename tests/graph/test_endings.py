@@ -1,0 +1,130 @@
+"""A softmax that ends a network is found in each of its forms, in float and in Q/DQ, and its scores tell the output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+from qdqtool.backends.ort import open_runner
+from qdqtool.calibration.collect import collect
+from qdqtool.calibration.samples import open_samples
+from qdqtool.calibration.table import make_table
+from qdqtool.core.recipe import CalibrationOptions, InsertOptions, PlacementOptions
+from qdqtool.graph.endings import endings, returning, scores
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import serialize
+from qdqtool.graph.qdq.insert import insert
+from qdqtool.pipeline.trial import Budget, Reference, TrialSession
+from qdqtool.placement.decide import decide
+from tests import models
+
+Ending = Callable[[models.Sketch, str], str]
+
+
+def network(end: Ending) -> onnx.ModelProto:
+    """Two layers; scores of (n, 6)."""
+    s = models.Sketch(3)
+    s.input("x", ("n", 16))
+    s.node("Gemm", ["x", s.weight("w1", 16, 32), s.weight("b1", 32)], "h1", name="first")
+    s.node("Relu", ["h1"], "r")
+    s.node("Gemm", ["r", s.weight("w2", 32, 6), s.weight("b2", 6)], "scores", name="second")
+    s.output(end(s, "scores"), None)
+    return s.model()
+
+
+def plain(s: models.Sketch, x: str) -> str:
+    return s.node("Softmax", [x], "y", name="end", axis=-1)
+
+
+def moved(s: models.Sketch, x: str) -> str:
+    shape = s.constant("shape", np.array([-1, 6, 1], np.int64))
+    y = s.node("Reshape", [plain(s, x), shape], "reshaped")
+    return s.node("Cast", [s.node("Identity", [y], "same")], "cast", to=TensorProto.FLOAT)
+
+
+def written_out(s: models.Sketch, x: str) -> str:
+    largest = s.node("ReduceMax", [x], "largest", axes=[1], keepdims=1)
+    return _ratio(s, s.node("Sub", [x, largest], "shifted", name="end"))
+
+
+def bare(s: models.Sketch, x: str) -> str:
+    return _ratio(s, x, name="end")
+
+
+def _ratio(s: models.Sketch, x: str, name: str = "power") -> str:
+    power = s.node("Exp", [x], "power", name=name)
+    axes = s.constant("axes", np.array([1], np.int64))
+    return s.node("Div", [power, s.node("ReduceSum", [power, axes], "sum", keepdims=1)], "y")
+
+
+def inside(s: models.Sketch, x: str) -> str:
+    return s.node("MatMul", [plain(s, x), s.weight("w3", 6, 4)], "z")
+
+
+def other_ratio(s: models.Sketch, x: str) -> str:
+    axes = s.constant("axes", np.array([1], np.int64))
+    return s.node("Div", [s.node("Exp", [x], "power"), s.node("ReduceSum", [x, axes], "sum")], "y")
+
+
+def opened(end: Ending, folder: Path) -> Model:
+    return load(models.save(network(end), folder))
+
+
+@pytest.mark.parametrize("end", [plain, moved, written_out, bare], ids=lambda end: end.__name__)
+def test_each_form_is_found_and_its_scores_tell_the_output(end: Ending, tmp_path: Path) -> None:
+    model = opened(end, tmp_path)
+    (output,) = (info.name for info in model.view.outputs)
+    assert endings(model.view) == {output: "end"}
+    found = scores(model.view, endings(model.view))
+    assert found == {output: "scores"}
+    x = np.random.default_rng(0).standard_normal((5, 16)).astype(np.float32)
+    small = open_runner(serialize(returning(model, found)), description="scores").run({"x": x})
+    whole = open_runner(serialize(model), description="all").run({"x": x})
+    power = np.exp(small["scores"])
+    np.testing.assert_allclose(
+        whole[output].reshape(5, 6), power / power.sum(axis=1, keepdims=True), rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize("end", [inside, other_ratio], ids=lambda end: end.__name__)
+def test_what_is_no_softmax_or_not_the_end_is_judged_as_it_is(end: Ending, tmp_path: Path) -> None:
+    model = opened(end, tmp_path)
+    assert endings(model.view) == {}
+    found = scores(model.view, {})
+    assert all(name == tensor for name, tensor in found.items())
+    assert returning(model, found) is model
+
+
+@pytest.mark.parametrize("end", [plain, moved, written_out], ids=lambda end: end.__name__)
+def test_tables_are_judged_by_the_scores(end: Ending, tmp_path: Path) -> None:
+    model = opened(end, tmp_path)
+    values = np.random.default_rng(1).standard_normal((9, 16)).astype(np.float32)
+    np.savez(tmp_path / "s.npz", x=values)
+    samples = open_samples(str(tmp_path / "s.npz"), model.view.inputs)
+    placement = decide(model.view, PlacementOptions())
+    table = make_table(
+        collect(model, placement, samples), placement, model.view, CalibrationOptions(method="max")
+    )
+    reference = Reference(model, samples, Budget())
+    found = TrialSession(model, placement, table, reference, Budget()).candidate("", table, reference.samples)
+    written = insert(model, placement, table, InsertOptions())
+    assert reference.ends == endings(model.view)
+    both = [
+        open_runner(serialize(returning(one, tensors)), description="scores").run({"x": values})[name]
+        for one in (model, written)
+        for tensors in (scores(one.view, reference.ends),)
+        for name in tensors.values()
+    ]
+    noise = np.square(both[1].astype(np.float64) - both[0]).sum(axis=1)
+    assert found.shares == pytest.approx(noise / np.square(both[0].astype(np.float64)).sum(), rel=1e-3)
+    assert found.noise > 0
+    outputs = Reference(model, samples, Budget(), by_scores=False)
+    assert outputs.ends == {}
+    told = TrialSession(model, placement, table, outputs, Budget()).candidate("", table, outputs.samples)
+    assert told.noise < found.noise
