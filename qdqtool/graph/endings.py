@@ -15,7 +15,7 @@ from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.skeleton import declaration
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import LAYOUT, REPEATING
+from qdqtool.trt.ops import LAYOUT, MAXIMA, REPEATING
 
 _MOVES: Final = LAYOUT | REPEATING | {"Cast"}
 
@@ -63,7 +63,7 @@ def _softmax(view: GraphView, output: str) -> Node | None:
     shifted = _source(view, power.inputs[0])
     if shifted is not None and shifted.op == "Sub":
         largest = _source(view, shifted.inputs[1])
-        if largest is not None and largest.op in {"Max", "ReduceMax"}:
+        if largest is not None and largest.op in MAXIMA:
             return shifted
     return power
 

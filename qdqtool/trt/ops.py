@@ -134,6 +134,8 @@ SPATIAL_SUMS = frozenset({"GlobalAveragePool", "InstanceNormalization"})
 SHAPE_READERS = frozenset({"Shape", "Size"})
 SHAPE_MAKERS = SHAPE_READERS | {"NonZero"}
 SOFTMAXES = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
+MAXIMA = frozenset({"Max", "ReduceMax"})
+"""What a written-out softmax subtracts from its scores; JAX puts a Max with minus infinity behind the reduction."""
 SCALING = frozenset({"Add", "Cast", "Div", "Mul", "Sub", "Where"})
 """What stands between the scores of an attention and its softmax: scale, mask, casts."""
 ELEMENTWISE_SUMS = frozenset({"Add", "Mul"})
