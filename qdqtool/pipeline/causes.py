@@ -44,7 +44,15 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.pipeline.auto import competing
 from qdqtool.pipeline.equalization import equalization
-from qdqtool.pipeline.trial import Budget, Reference, TrialSession, TriedTable, others, spread
+from qdqtool.pipeline.trial import (
+    Budget,
+    OutputReference,
+    Reference,
+    TrialSession,
+    TriedTable,
+    others,
+    spread,
+)
 from qdqtool.placement.decide import decide
 
 if TYPE_CHECKING:
@@ -217,13 +225,12 @@ class _Cures:
         self._plain = with_changes(origin.prepared, kept) if kept else origin.prepared
         self._table = replace(origin.table, weights=WeightChanges(rounded=changes.rounded))
         self._budget = Budget()
-        self._reference = Reference(
+        self._reference = OutputReference(
             self._plain,
             samples,
             self._budget,
             bias=bool(origin.table.shifts),
             count=_SAMPLES,
-            by_scores=False,  # what is told of a cure is what the outputs gain
         )
         self._trial = TrialSession(self._plain, origin.placement, self._table, self._reference, self._budget)
         self._judges = self._trial.at_once()

@@ -159,6 +159,8 @@ class Reference:
         ends: by output the node that reads the scores that are judged; see `graph.endings`.
     """
 
+    _by_scores = True
+
     def __init__(
         self,
         model: Model,
@@ -168,7 +170,6 @@ class Reference:
         bias: bool = False,
         count: int | None = None,
         seen: FloatPass | None = None,
-        by_scores: bool = True,
     ) -> None:
         count = count or taken(model.view, len(samples))
         if seen is not None:
@@ -185,8 +186,7 @@ class Reference:
         self.budget = budget
         self.layers = tuple(node.name for node in shiftable(model.view)) if bias else ()
         self._model = model
-        self._by_scores = by_scores
-        self.ends = endings(model.view) if by_scores else {}
+        self.ends = endings(model.view) if self._by_scores else {}
         self._scores = scores(model.view, self.ends)
         self._outputs: dict[int, Values] = {}
         self._places = {id(sample): place for place, sample in enumerate(judges)}
@@ -208,14 +208,7 @@ class Reference:
     def of(self, model: Model) -> Reference:
         """The same samples for another form of the float model."""
         count = len(self.samples)
-        return Reference(
-            model,
-            self.source,
-            self.budget,
-            bias=bool(self.layers),
-            count=count,
-            by_scores=self._by_scores,
-        )
+        return type(self)(model, self.source, self.budget, bias=bool(self.layers), count=count)
 
     @property
     def source(self) -> SampleSource:
@@ -294,6 +287,12 @@ class Reference:
             and _is_close(both[name], np.concatenate([one[name] for one in single]))
             for name in single[0]
         )
+
+
+class OutputReference(Reference):
+    """The same where the outputs are judged as they come out, behind a softmax too: for what is told of them."""
+
+    _by_scores = False
 
 
 def _is_close(one: NDArray[Any], other: NDArray[Any]) -> bool:

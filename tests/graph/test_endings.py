@@ -20,7 +20,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.pipeline.trial import Budget, Reference, TrialSession
+from qdqtool.pipeline.trial import Budget, OutputReference, Reference, TrialSession
 from qdqtool.placement.decide import decide
 from tests import models
 
@@ -124,7 +124,7 @@ def test_tables_are_judged_by_the_scores(end: Ending, tmp_path: Path) -> None:
     noise = np.square(both[1].astype(np.float64) - both[0]).sum(axis=1)
     assert found.shares == pytest.approx(noise / np.square(both[0].astype(np.float64)).sum(), rel=1e-3)
     assert found.noise > 0
-    outputs = Reference(model, samples, Budget(), by_scores=False)
+    outputs = OutputReference(model, samples, Budget())
     assert outputs.ends == {}
     told = TrialSession(model, placement, table, outputs, Budget()).candidate("", table, outputs.samples)
     assert told.noise < found.noise
