@@ -3,7 +3,7 @@
 The subsets form a tree: at every stage those part that want different nodes of it quantized. It is walked depth first,
 so that only the tensors along one path are in memory. Studies ask for one node alone, or all but one: their paths are
 the float network or the quantized one up to that node, which is run once, and behind it, where the paths no longer
-part, in a few large parts: a cut costs a little, since it ends fusions of onnxruntime and copies what is handed on.
+part, in one large part or a few: a cut costs a little, since it ends fusions of onnxruntime and copies what is handed on.
 
 onnxruntime optimizes the float and the quantized form once and as a whole; what all stages of these forms hold is cut from
 there (`graph.instrumented.optimized_stages`), so that only stages that are quantized in part are optimized by themselves.
@@ -33,9 +33,11 @@ if TYPE_CHECKING:
 
 _ROOM: Final = 512 << 20
 """Bytes of tensors along one path, over all samples that go down it together: sessions are opened once for all of these."""
-_LARGE: Final = 8
-"""Stages of the parts that runs go through where nothing is switched; there are two more copies of the weights for them
-where onnxruntime packs weights for itself, as those of matrix products."""
+_LARGE: Final = 4
+"""Stages of the parts that runs go through where nothing is switched, each of which begins a part to the end too; there are two
+more copies of the weights for the first where onnxruntime packs weights for itself, as those of matrix products."""
+_PACKED: Final = 128 << 20
+"""Bytes of all copies of such weights in the parts to the end."""
 _TOGETHER: Final = 32
 """Most samples that go down a path together; more save no more openings of sessions."""
 
@@ -85,7 +87,8 @@ class StagedRunner:
         made = []
         for number, wanted in enumerate(((), self.nodes) if self._optimized else ()):
             source, target = (self._folder / f"{word}{number}.onnx" for word in ("form", "optimized"))
-            write_bytes(source, self._staged.variant(everything, wanted, self._stored, with_cuts=True))
+            form = self._staged.variant(everything, wanted, self._stored, with_cuts=True)
+            write_bytes(source, form, lasting=False)
             if not optimize(source, target):
                 return None
             made.append(target)
@@ -142,7 +145,7 @@ class StagedRunner:
         while number < len(self._staged.stages):
             if seen is not None:
                 seen(states)
-            part = self._next(number, subsets)
+            part = self._next(number, subsets) if seen is None else range(number, number + 1)
             nodes = self._nodes(part)
             paths: dict[Subset, dict[str, Subset]] = {}
             for name, subset in subsets.items():
@@ -162,14 +165,38 @@ class StagedRunner:
         return frozenset(node for number in part for node in self._staged.stages[number].switchable)
 
     def _next(self, number: int, subsets: Mapping[str, Subset]) -> range:
-        """The stage that comes next, or the large part that begins here where all subsets want one plain form of it."""
-        large = range(number, min(number + _LARGE, len(self._staged.stages)))
-        if number % _LARGE == 0:
+        """The stage that comes next, or the largest part that begins here and of which all subsets want one plain form."""
+        last = len(self._staged.stages)
+        for stop in self._stops(number):
+            large = range(number, min(stop, last))
             nodes = self._nodes(large)
             wanted = {subset & nodes for subset in subsets.values()}
             if len(wanted) == 1 and wanted <= {frozenset(), nodes}:
                 return large
         return range(number, number + 1)
+
+    def _stops(self, number: int) -> tuple[int, ...]:
+        """Where a large part that begins here may end, the last place first."""
+        if number % _LARGE:
+            return ()
+        short = number + _LARGE
+        return (len(self._staged.stages), short) if number >= self._first_to_end else (short,)
+
+    @cached_property
+    def _first_to_end(self) -> int:
+        """The first stage from which there are parts to the end: behind it all their weights together are few."""
+        first = len(self._staged.stages)
+        if self._forms is None:
+            return first
+        held = copies = 0
+        for number in range(first - 1, -1, -1):
+            held += self._staged.packed[number]
+            if number % _LARGE == 0:
+                copies += held
+                if copies > _PACKED:
+                    break
+                first = number
+        return first
 
     def _behind(self, part: range, wanted: Subset, states: Sequence[Tensors]) -> list[Tensors]:
         """The tensors that are alive behind these stages, for every sample."""
@@ -213,7 +240,7 @@ class StagedRunner:
             model = self._staged.variant(part, wanted, self._stored)
             model = model if forms is None else forms.adapted(model, edges)
         source = self._folder / "stages.onnx"
-        write_bytes(source, model)
+        write_bytes(source, model, lasting=False)
         return open_piece(
             source,
             description=f"{self.description}, stages {part[0]} to {part[-1]}",

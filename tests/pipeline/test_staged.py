@@ -130,6 +130,19 @@ def test_convolutions_hand_on_blocks_of_channels() -> None:
     assert not set(runner._forms.blocked) & set(runner.outputs)
 
 
+def test_a_tensor_between_convolutions_stays_in_blocks_while_it_is_quantized() -> None:
+    _, quantized = prepared("a residual network")
+    staged = StagedModel(quantized)
+    runner = StagedRunner(staged, "blocked")
+    assert runner._forms is not None
+    part = range(1, len(staged.stages) - 1)
+    graph = onnx.load_model_from_string(runner._forms.part(1, staged.edges(part))).graph
+    makers = {name: node.op_type for node in graph.node for name in node.output}
+    sources = [makers.get(node.input[0], "") for node in graph.node if node.op_type == "QuantizeLinear"]
+    assert "Conv" in sources
+    assert not any(node.op_type == "ReorderInput" for node in graph.node)
+
+
 @pytest.mark.parametrize("name", BUILDERS)
 def test_models_that_cannot_be_optimized_as_a_whole_go_the_other_way(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -199,7 +212,35 @@ def test_a_run_without_switches_goes_through_few_large_parts() -> None:
     runner = StagedRunner(staged, "counted")
     opened_parts = recorded(runner)
     outputs(runner, [models.feeds(models.residual_cnn())], ())
-    assert len(opened_parts) <= 2
+    assert opened_parts == [range(len(staged.stages))]
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_parts_to_the_end_hold_few_copies_of_weights_that_are_packed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, quantized = prepared(name)
+    staged = StagedModel(quantized)
+    last = len(staged.stages)
+    monkeypatch.setattr(module, "_LARGE", 2)
+    subsets = {node: frozenset({node}) for node in staged.nodes}
+    feeds = models.feeds(BUILDERS[name]())
+    counts = []
+    expected = None
+    for most in (0, staged.packed[-1], 2 * sum(staged.packed), 1 << 40):
+        monkeypatch.setattr(module, "_PACKED", most)
+        runner = StagedRunner(staged, name)
+        parts = recorded(runner)
+        found = {key: list(values) for key, values in runner.run([feeds], subsets)}
+        ends = {part for part in parts if part.stop == last and len(part) > 2}
+        assert sum(sum(staged.packed[part.start :]) for part in ends) <= most
+        counts.append(len(ends))
+        expected = expected or found
+        for key, values in found.items():
+            for tensor, value in values[0].items():
+                np.testing.assert_array_equal(value, expected[key][0][tensor])
+    assert counts == sorted(counts)
+    assert counts[-1] == max(0, len(range(2, last - 2, 2)))
 
 
 def test_the_first_subset_comes_first() -> None:
@@ -289,7 +330,6 @@ def test_sizes_that_shapes_give_are_those_that_a_run_sees(name: str, monkeypatch
     staged = StagedModel(quantized, most=4)
     feeds = models.feeds(BUILDERS[name](), batch=1)
     seen: dict[str, int] = {}
-    monkeypatch.setattr(module, "_LARGE", 1)
     runner = StagedRunner(staged, name)
     runner._walk(
         [feeds],

@@ -7,6 +7,9 @@ and the stages are cut from the two graphs that onnxruntime saved, in the layout
 
     x - Reorder - Conv - Reorder - | - Reorder - Conv - Reorder - y        x - Reorder - Conv - | - Conv - Reorder - y
 
+Q and DQ of one scale per tensor compute element by element, in whatever order: between convolutions they are taken into
+blocks too, which the optimizer leaves (what fills up the last block is zero, and stays it).
+
 They are opened as they stand. What weights they hold lies in one file per form, which all of them map into memory.
 
 Source: the operators of the domain com.microsoft.nchwc in a model that onnxruntime saved after optimizing it.
@@ -17,6 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Final
 
@@ -128,9 +132,8 @@ class OptimizedForms:
         for name in edges.inputs:
             if name in self.blocked and name in used - made:
                 old = self._reorderings[name]
-                own = _renamed(old, {old.input[0]: self.blocked[name]})
-                own.name = ""  # onnxruntime names the reorderings of every form alike, and opens no model with a name twice
-                before.append(own)
+                # onnxruntime names the reorderings of every form alike.
+                before.append(_anew(old, {old.input[0]: self.blocked[name]}))
             elif name not in self.blocked and blocks.get(name) in used:
                 before.append(helper.make_node(_TO_BLOCKS, [name], [blocks[name]], domain=DOMAIN))
         behind = [
@@ -164,7 +167,7 @@ class _Form:
     def __init__(self, path: Path) -> None:
         self.model = onnx.load(str(path), load_external_data=False)
         graph = self.model.graph
-        self.nodes: list[onnx.NodeProto] = list(graph.node)
+        self.nodes: list[onnx.NodeProto] = _with_blocked_pairs(graph)
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
         self._makers = {
             name: number for number, node in enumerate(self.nodes) for name in node.output if name
@@ -198,6 +201,43 @@ class _Form:
                 found.add(number)
                 waiting.extend(reads(self.nodes[number]))
         return found
+
+
+def _with_blocked_pairs(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """The nodes of a graph, in which no tensor leaves its blocks only to be quantized and dequantized as a whole."""
+    makers = {name: node for node in graph.node for name in node.output if name}
+    scalars = {tensor.name for tensor in graph.initializer if prod(tensor.dims) == 1}
+    found: list[onnx.NodeProto] = []
+    quantized: dict[str, str] = {}
+    for node in graph.node:
+        back = makers.get(node.input[0]) if node.op_type == _TO_BLOCKS else None
+        forth = makers.get(back.input[0]) if back is not None and back.op_type == DEQUANTIZE else None
+        source = makers.get(forth.input[0]) if forth is not None and forth.op_type == QUANTIZE else None
+        if (
+            back is None
+            or forth is None
+            or source is None
+            or source.op_type != _FROM_BLOCKS
+            or any(
+                field.name == "channels_last" and field.i for one in (node, source) for field in one.attribute
+            )
+            or not scalars.issuperset(name for pair in (forth, back) for name in pair.input[1:] if name)
+        ):
+            found.append(node)
+            continue
+        inner = quantized.get(forth.output[0])
+        if inner is None:
+            inner = quantized[forth.output[0]] = f"{forth.output[0]}{_SUFFIX}"
+            found.append(_anew(forth, {forth.input[0]: source.input[0], forth.output[0]: inner}))
+        found.append(_anew(back, {back.input[0]: inner, back.output[0]: node.output[0]}))
+    return found
+
+
+def _anew(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
+    """A copy that may stand beside the node: onnxruntime opens no model in which a node's name stands twice."""
+    copy = _renamed(node, names)
+    copy.name = ""
+    return copy
 
 
 def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:

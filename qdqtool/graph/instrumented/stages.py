@@ -38,6 +38,7 @@ from qdqtool.graph.onnx_io.deferred import array, whole
 from qdqtool.graph.onnx_io.save import store_weights, weight_bytes
 from qdqtool.graph.onnx_io.skeleton import copy_fields, declaration, is_heavy
 from qdqtool.graph.onnx_io.walk import copied, reads
+from qdqtool.graph.onnx_io.weight import byte_size
 from qdqtool.graph.qdq.bias import BIAS
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.view import GraphView, Node
@@ -188,6 +189,18 @@ class StagedModel:
     def weight_bytes(self) -> int:
         """Bytes of all weights."""
         return weight_bytes(self._model)
+
+    @cached_property
+    def packed(self) -> tuple[int, ...]:
+        """Bytes of the weights of each stage that every session packs for itself: those of convolutions are blocked once."""
+        names = [
+            {name for node in piece if node.op_type != "Conv" for name in reads(self._form(node, False))}
+            for piece in self._pieces
+        ]
+        return tuple(
+            sum(byte_size(self._constants[name]) or 0 for name in sorted(read & self._constants.keys()))
+            for read in names
+        )
 
     def optimized(self, forms: Sequence[Path]) -> OptimizedForms | None:
         """What onnxruntime made of `variant` of all stages, float and quantized, `with_cuts`; None where it has no cuts there."""
