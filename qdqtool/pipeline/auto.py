@@ -49,6 +49,8 @@ _DOUBT: Final = 2.0
 """Standard errors by which it must be noisier, sample by sample: what is as good as the best is left by chance once in 25 times
 (Student's t, 7 degrees of freedom), what is better hardly ever. One sample that holds most of the noise makes the error
 large, and nothing is left."""
+_FEW: Final = 2 * _OF_LARGE
+"""Samples that every calibrator runs all of: leaving some would save little, and 8 of 16 may well mislead."""
 _WORTHWHILE: Final = 10 ** (0.2 / 10)
 """How many times quieter a mixture must be on each half: what gains less may lose as much on other samples."""
 
@@ -125,7 +127,7 @@ def choose(
     samples = trial.at_once(len(wanted) + more)
     if not trial.is_batched:
         tried = _raced(trial, wanted, samples)
-    elif is_dear and len(wanted) > 1:
+    elif is_dear and len(wanted) > 1 and len(samples) > _FEW:
         samples = _some_first(samples)
         tried = _left_and_judged(trial, wanted, samples)
     else:

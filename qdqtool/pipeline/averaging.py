@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.pipeline.trial import TriedTable
 
 TOLD_APART: Final = 0.05
 """Probability below which a candidate is noisier than the quietest, and has no weight."""
@@ -41,6 +42,15 @@ def chance(shares: Sequence[float], quietest: Sequence[float]) -> float:
     error = float(differences.std(ddof=1)) / math.sqrt(len(differences)) if len(differences) > 1 else math.inf
     found = math.erfc(abs(float(differences.mean())) / error / math.sqrt(2)) if error else 0.0
     return found if math.isfinite(found) else 0.0
+
+
+def is_quieter(after: TriedTable, before: TriedTable) -> bool:
+    """Whether it is quieter on both halves of the samples, and from sample to sample by more decibels than chance makes of it.
+
+    Where few samples hold most of the noise, any change of the weights gains or loses decibels of the sum.
+    """
+    both = zip(after.halves, before.halves, strict=True)
+    return all(one < two for one, two in both) and chance(after.levels, before.levels) < TOLD_APART
 
 
 def weighted(shares: Mapping[str, tuple[float, ...]]) -> tuple[MeanPart, ...]:

@@ -3,7 +3,7 @@
 With `weights.rounding: auto` and `calibrate.method: auto` the calibrator is chosen for weights that are rounded to the
 nearest. Where these make most of the noise (`noise_shares`: few bits, weights alone, thin layers) they are rounded by `gptq`,
 which is kept where the outputs gain more than 0.3 dB by it on the samples that choose, and anything on both halves of those
-that its moments did not come from. So they are, too, where they make a tenth of the noise and nearly all layers are matrix
+that its moments did not come from, by more than chance. So they are, too, where they make a tenth of the noise and nearly all layers are matrix
 products, whose moments cost little. Elsewhere even exact weights would hardly gain that much, and rounding costs as much as
 the rest.
 
@@ -34,12 +34,20 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.pipeline.auto import Judged, choose
+from qdqtool.pipeline.averaging import is_quieter
 from qdqtool.pipeline.bias import correct_biases, shifted
 from qdqtool.pipeline.equalization import equalization
 from qdqtool.pipeline.few_samples import choose_for_others, parts_of
 from qdqtool.pipeline.outliers import SAMPLES as OUTLIER_SAMPLES
 from qdqtool.pipeline.outliers import relieved, suspects
-from qdqtool.pipeline.trial import Budget, FloatPass, Reference, TrialSession, fitting_numbers, others
+from qdqtool.pipeline.trial import (
+    Budget,
+    FloatPass,
+    Reference,
+    TrialSession,
+    fitting_numbers,
+    others,
+)
 
 GAIN_DB: Final = 0.3
 """What rounding or equalizing must gain at the outputs: it ties weights to the samples, and less is within their chance."""
@@ -144,7 +152,7 @@ def _equalized_if_better(
     """The table of the network without its outlier channels, where it has any and the outputs gain more than 0.3 dB.
 
     Where it has, the ways that a recipe can name are tried too, and the quietest is taken. All tables are judged as they are,
-    on the samples that judge calibrators, and the gain must show on both halves.
+    on the samples that judge calibrators, and the gain must show on both halves and be told from chance.
     """
     kept = FinalTable(table=plain, histograms=request.histograms)
     model, placement, samples = request.model, request.placement, request.samples
@@ -174,8 +182,7 @@ def _equalized_if_better(
         judge = TrialSession(after.model, placement, table, reference.of(after.model), Budget())
         found = judge.candidate("", table, judges)
         gain = found.decibel - before.decibel
-        is_chance = any(one >= two for one, two in zip(found.halves, before.halves, strict=True))
-        if gain > GAIN_DB and not is_chance and found.noise < best.noise:
+        if gain > GAIN_DB and is_quieter(found, before) and found.noise < best.noise:
             best = found
             kept = FinalTable(table=_with_changes(table, changes, way, gain), histograms=after.histograms)
     return kept
@@ -260,8 +267,7 @@ class _Maker:
         ]
         after, plain = best.on(unseen), nearest.best.on(unseen)
         gain = best.decibel - nearest.best.decibel
-        is_chance = any(one >= two for one, two in zip(after.halves, plain.halves, strict=True))
-        if gain <= GAIN_DB or is_chance:
+        if gain <= GAIN_DB or not is_quieter(after, plain):
             return nearest
         return replace(nearest, table=_with_gain(table, gain), best=best, trial=trial)
 

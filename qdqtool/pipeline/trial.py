@@ -68,6 +68,8 @@ _ROOM: Final = 320 << 20
 """Bytes that the live tensors of a batch may take."""
 _LIVE: Final = 3
 """Tensors of the largest size that are alive at once."""
+_SILENT: Final = 1e-15
+"""Share of noise below which a sample has none: rounding of FP32 leaves more."""
 # Samples on which two ways can be told apart at all.
 _FEWEST: Final = 2
 
@@ -106,6 +108,11 @@ class TriedTable:
     def halves(self) -> tuple[float, float]:
         """The noise of every other sample: what gains on one half by chance does not gain on the other."""
         return sum(self.shares[0::2]), sum(self.shares[1::2])
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """Each sample's share in dB."""
+        return tuple(10 * math.log10(max(share, _SILENT)) for share in self.shares)
 
     @property
     def decibel(self) -> float:

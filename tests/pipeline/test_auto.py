@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -168,6 +168,29 @@ def test_a_calibrator_is_left_once_it_has_made_more_noise_than_the_best_on_all(
     best = judged(found)
     assert ran["crush"] == CHOOSING
     assert ran[best.best.method] == len(best.samples) > CHOOSING
+
+
+@pytest.mark.parametrize(("count", "stages"), [(16, 1), (40, 2)])
+def test_few_samples_leave_no_calibrator_behind(
+    count: int, stages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[int] = []
+    candidates = TrialSession.candidates
+
+    def noted(
+        self: TrialSession,
+        tables: Mapping[str, CalibrationTable],
+        samples: Sequence[Sample],
+        among: Sequence[Sample] | None = None,
+    ) -> list[TriedTable]:
+        ran.append(len(samples))
+        return candidates(self, tables, samples, among)
+
+    monkeypatch.setattr(TrialSession, "candidates", noted)
+    monkeypatch.setattr("qdqtool.pipeline.trial._SMALL", 0)
+    best = judged(case(tmp_path, models.depthwise_cnn(), count=count, tail=40.0), bias="correct")
+    assert len(ran) == stages
+    assert ran[-1] == len(best.samples)
 
 
 def test_the_choice_is_the_same_every_time(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool.core.calibration import CalibrationTable, TensorRange
-from qdqtool.pipeline.averaging import chance, mean_table, weighted
+from qdqtool.pipeline.averaging import chance, is_quieter, mean_table, weighted
+from qdqtool.pipeline.trial import TriedTable
 
 SHARES = st.lists(st.floats(1e-6, 1.0), min_size=12, max_size=12).map(tuple)
 
@@ -59,3 +60,24 @@ def test_the_mean_lies_between_the_candidates(
     assert found.method == parts[0].name
     if one != other and len(parts) == 2:
         assert "mean of" in found.note
+
+
+def tried(shares: np.ndarray) -> TriedTable:
+    return TriedTable(method="", table=CalibrationTable(ranges=()), shares=tuple(shares.tolist()))
+
+
+def test_what_moves_the_noise_of_samples_up_and_down_alike_is_no_gain() -> None:
+    random = np.random.default_rng(0)
+    found = 0
+    for _ in range(300):
+        before, after = np.exp(2 * random.standard_normal((2, 16)))
+        found += is_quieter(tried(after), tried(before))
+        assert is_quieter(tried(before / 1.1), tried(before))
+    assert found < 0.05 * 300
+
+
+@given(SHARES, SHARES)
+def test_of_two_one_at_most_is_the_quieter(one: tuple[float, ...], other: tuple[float, ...]) -> None:
+    first, second = tried(np.array(one)), tried(np.array(other))
+    assert not (is_quieter(first, second) and is_quieter(second, first))
+    assert not is_quieter(first, first)
