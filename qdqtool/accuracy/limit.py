@@ -1,30 +1,43 @@
 """The smallest set of float nodes that keeps a limit of accuracy, with what nodes do to each other measured.
 
-1. Every node is left out of the quantized ones by itself: exactly what keeping it float brings, on its own.
-2. Nodes become float one by one, each time the one that brings most *beside those that are float already*. What a node
-   brings is measured again before it is chosen: noises of nodes cancel and add up, so that the second of two layers may
-   bring nothing, or everything, once the first is float. Old figures say which nodes are worth measuring; the best of
-   the fresh ones is taken when no old figure is above it (lazy greedy: Leskovec et al., "Cost-effective outbreak
-   detection in networks", KDD 2007, section 4.1).
-3. When the limit is kept, every node is taken back once where it is kept without it, the least useful first, so that
-   no node of the set can be left out by itself.
+1. Every node by itself, exactly: left out of the quantized ones, and as the only quantized one. The first says what
+   keeping it float brings today; the second also tells of nodes whose noise is hidden, while others are loud.
+2. As many nodes of each of these orders as keep the limit, by bisection: some ten runs over the checking samples where
+   one node at a time took as many as there are nodes.
+3. The same on an order that is measured again beside the nodes that are float already: noises cancel and add up, so that
+   the second of two layers may bring nothing, or everything, once the first is float. Old figures say which nodes are
+   worth measuring; the best of the fresh ones is taken when no old figure is above it (lazy greedy: Leskovec et al.,
+   "Cost-effective outbreak detection in networks", KDD 2007, section 4.1). It may take as many runs as there are nodes,
+   and is left out where more than half of them have to be float.
+4. The smallest of these sets is made smaller: what every node of it brings beside the others is measured, and nodes are
+   put back, the least useful first and several at once, until none can be. Each single one is needed then: that is
+   checked, not guessed.
 
-Noise at the outputs chooses, since it tells nodes apart that flip no answer; the limit is checked on other samples.
+Noise at the outputs chooses, since it tells nodes apart that flip no answer; the limit is checked on other samples. A set
+that misses it already on the few samples that were worst is not run on the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import log10
 from typing import Final
 
+from qdqtool.accuracy.run_store import SampleRun
 from qdqtool.accuracy.trials import OnRun, SubsetOutcome, TrialRunner
-from qdqtool.core.protocols import SampleSource
+from qdqtool.core.protocols import Sample, SampleSource
 from qdqtool.core.sensitivity import FloatSet
+from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 
 _AT_A_TIME: Final = 4
 """Nodes that are measured again together: their runs share beginnings."""
+_WORST: Final = 8
+"""Samples that a set is run on first."""
+
+Say = Callable[[str], None]
+"""Told in words what is done, and what was found."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +59,26 @@ class Limit:
             found.task is not None and found.task.reference - found.task.candidate <= self.max_drop
         )
         return quiet and right
+
+    def is_out_of_reach(self, runs: Sequence[SampleRun], all_of: Sequence[SampleRun]) -> bool:
+        """Whether a set that showed `runs` misses it whatever it does on all other samples.
+
+        `all_of` is what some other set showed on all samples: the float model is the same there.
+        """
+        if self.min_sqnr is not None:
+            signal = [sum(part) for part in zip(*(run.signal for run in all_of), strict=True)]
+            noise = [sum(part) for part in zip(*(run.noise for run in runs), strict=True)]
+            known = [left / right for left, right in zip(noise, signal, strict=True) if right > 0]
+            # a little less than was measured: sums in another order end otherwise
+            least = sum(known) / len(known) * (1 - 1e-9) if known else 0.0
+            if least > 0 and -10 * log10(least) < self.min_sqnr:
+                return True
+        hits = [run.hits for run in all_of if run.hits is not None]
+        if self.max_drop is None or not hits:
+            return False
+        seen = [run.hits[1] for run in runs if run.hits is not None]
+        best = sum(seen) + len(hits) - len(seen)
+        return 100 * (sum(left for left, _ in hits) - best) / len(hits) > self.max_drop + 1e-9
 
     def check(self, whole: SubsetOutcome) -> None:
         """Make sure that what is limited is known.
@@ -102,12 +135,12 @@ class FloatSearch:
     """One search.
 
     Args:
-        trials: runs subsets.
+        trials: runs subsets: on the samples that choose, and on those that check.
         units: what is switched together.
-        choosing: samples on which nodes are told apart.
-        checking: samples on which the limit is checked.
+        samples: those on which nodes are told apart, and those on which the limit is checked.
         limit: what must be kept.
         on_run: told how many runs of the current measurement are done.
+        say: told what is done, and what was found.
     """
 
     def __init__(
@@ -117,89 +150,204 @@ class FloatSearch:
         samples: tuple[SampleSource, SampleSource],
         limit: Limit,
         on_run: OnRun | None = None,
+        say: Say | None = None,
     ) -> None:
-        """`trials` and `samples` are those that choose, and those that check."""
         self._trials = trials
         self._units = units
         self._choosing, self._checking = samples
         self._limit = limit
         self._on_run = on_run
+        self._say: Say = say or (lambda _words: None)
         self._evaluations = 0
+        self._sets: dict[frozenset[str], FloatSet] = {}
+        self._missed: set[frozenset[str]] = set()
+        self._runs: tuple[SampleRun, ...] = ()
+        self._worst: list[tuple[int, Sample]] = []
 
-    def run(self, most: int | None = None) -> Found:
-        """The smallest set found; at most `most` samples choose.
+    def run(self) -> Found:
+        """The smallest set found.
 
         Raises:
             UsageError: nothing is known of the task whose drop is limited.
         """
+        names = tuple(self._units.members)
         first = self._outcome(())
         self._limit.check(first)
         whole = self._units.float_set((), first)
         if self._limit.is_met(whole):
-            return Found(whole=whole, path=(), chosen=whole, evaluations=self._evaluations)
-        path: list[FloatSet] = []
-        kept: list[str] = []
-        for name in self._order(most):
-            kept.append(name)
-            path.append(self._checked(kept))
-            if self._limit.is_met(path[-1]):
-                break
-        else:
-            return Found(whole=whole, path=tuple(path), chosen=None, evaluations=self._evaluations)
-        chosen = path[-1]
-        # The last one was needed; of the others the one that came last brought least.
-        for name in kept[-2::-1]:
-            fewer = [other for other in kept if other != name]
-            found = self._checked(fewer)
-            if self._limit.is_met(found):
-                kept, chosen = fewer, found
-                path.append(found)
-        return Found(whole=whole, path=tuple(path), chosen=chosen, evaluations=self._evaluations)
+            return self._found(whole, ())
+        self._missed.add(frozenset())
+        if not self._keeps(names):
+            # More float than this is not to be had.
+            return self._found(whole, None)
+        kept = self._without_idle(self._smallest(names))
+        return self._found(whole, kept)
 
-    def _order(self, most: int | None) -> Iterable[str]:
+    def _found(self, whole: FloatSet, kept: Sequence[str] | None) -> Found:
+        chosen = whole if kept is not None and not kept else None
+        if kept:
+            chosen = self._units.float_set(kept, self._outcome(kept))
+        return Found(
+            whole=whole, path=tuple(self._sets.values()), chosen=chosen, evaluations=self._evaluations
+        )
+
+    def _smallest(self, names: tuple[str, ...]) -> list[str]:
+        """The smallest beginning of any order that keeps the limit."""
+        self._say(f"{counted(len(names), 'node')} by themselves, on {counted(len(self._choosing), 'sample')}")
+        left = self._noises(
+            {
+                "whole": (),
+                **{f"float {name}": (name,) for name in names},
+                **{f"alone {name}": [other for other in names if other != name] for name in names},
+            }
+        )
+        noise = left["whole"]
+        gains = {name: noise - left[f"float {name}"] for name in names}
+        alone = {name: left[f"alone {name}"] for name in names}
+        kept = list(names)
+        orders = (
+            ("that bring most when they are float", sorted(names, key=lambda name: -gains[name])),
+            ("that are loudest by themselves", sorted(names, key=lambda name: -alone[name])),
+        )
+        for words, order in orders:
+            kept = self._beginning(order.__getitem__, kept)
+            self._say(f"nodes {words}: {self._told(kept)}")
+        if 2 * len(kept) > len(names):
+            return kept
+        again = _Lazily(self._again(gains, alone, noise))
+        kept = self._beginning(again.first, kept)
+        self._say(f"nodes each measured beside those before it: {self._told(kept)}")
+        return kept
+
+    def _beginning(self, order: Callable[[slice], list[str]], kept: list[str]) -> list[str]:
+        """The first nodes of an order that keep the limit, where they are fewer than `kept`."""
+        most = len(kept) - 1
+        count = _last(lambda number: not self._keeps(order(slice(number))), most)
+        return kept if count == most else order(slice(count + 1))
+
+    def _again(self, gains: Mapping[str, float], alone: Mapping[str, float], noise: float) -> Iterator[str]:
         """The units in the order in which they become float, each chosen when it is asked for."""
         kept: list[str] = []
-        noise = self._noises({"whole": ()}, most)["whole"]
-        alone = self._noises({name: (name,) for name in self._units.members}, most)
-        gains = {name: noise - left for name, left in alone.items()}
-        fresh = dict(alone)
-        while gains:
-            name = self._best(gains, fresh, kept, noise, most)
+        # Hidden noise may come to light when others are float.
+        hoped = {name: max(gain, alone[name]) for name, gain in gains.items()}
+        fresh = {name: noise - gain for name, gain in gains.items()}
+        stop = self._evaluations + len(hoped)
+        while hoped:
+            while (name := max(hoped, key=lambda one: hoped[one])) not in fresh:
+                if self._evaluations >= stop:
+                    yield from sorted(hoped, key=lambda one: -hoped[one])
+                    return
+                stale = sorted(hoped.keys() - fresh.keys(), key=lambda one: (-hoped[one], one))[:_AT_A_TIME]
+                found = self._noises({one: (*kept, one) for one in stale})
+                fresh.update(found)
+                hoped.update({one: noise - level for one, level in found.items()})
             yield name
             kept.append(name)
             noise = fresh[name]
-            del gains[name]
+            del hoped[name]
             fresh = {}
 
-    def _best(
-        self,
-        gains: dict[str, float],
-        fresh: dict[str, float],
-        kept: Sequence[str],
-        noise: float,
-        most: int | None,
-    ) -> str:
-        """The unit that brings most beside `kept`; gains and noises of those that are measured are renewed."""
-        while True:
-            order = sorted(gains, key=lambda name: -gains[name])
-            if order[0] in fresh:
-                return order[0]
-            stale = [name for name in order if name not in fresh][:_AT_A_TIME]
-            found = self._noises({name: (*kept, name) for name in stale}, most)
-            fresh.update(found)
-            gains.update({name: noise - left for name, left in found.items()})
+    def _without_idle(self, kept: list[str]) -> list[str]:
+        """A part of these nodes that keeps the limit, and does not without any one of them."""
+        if len(kept) == 1:
+            return kept
+        self._say(f"each of {counted(len(kept), 'node')} put back by itself")
+        back = self._noises({name: [other for other in kept if other != name] for name in kept})
+        while len(fewer := self._put_back(kept, sorted(kept, key=lambda name: back[name]))) < len(kept):
+            kept = fewer
+            self._say(f"without those that are not needed: {self._told(kept)}")
+        self._say(f"none of {counted(len(kept), 'node')} can be put back")
+        return kept
 
-    def _noises(self, sets: Mapping[str, Sequence[str]], most: int | None) -> dict[str, float]:
+    def _put_back(self, kept: list[str], waiting: list[str]) -> list[str]:
+        """What is left when each of those that are waiting was put back where the limit allows it, several at once."""
+        step, total = 1, len(waiting)
+        while waiting:
+            tried = waiting[:step]
+            fewer = [name for name in kept if name not in tried]
+            if fewer and self._keeps(fewer):
+                kept, waiting, step = fewer, waiting[len(tried) :], 2 * step
+            elif len(tried) == 1:
+                waiting = waiting[1:]
+            else:
+                step = len(tried) // 2
+            if self._on_run is not None:
+                self._on_run(total - len(waiting), total)
+        return kept
+
+    def _noises(self, sets: Mapping[str, Sequence[str]]) -> dict[str, float]:
         """Noise with each of these sets float, on the choosing samples."""
         self._evaluations += len(sets)
         subsets = {name: self._units.without(kept) for name, kept in sets.items()}
-        outcomes = self._trials[0].run(subsets, self._choosing, most, self._on_run)
+        outcomes = self._trials[0].run(subsets, self._choosing, None, self._on_run)
         return {name: outcome.noise for name, outcome in outcomes.items()}
 
-    def _checked(self, kept: Sequence[str]) -> FloatSet:
-        return self._units.float_set(kept, self._outcome(kept))
+    def _keeps(self, kept: Sequence[str]) -> bool:
+        """Whether the limit holds with these units float."""
+        key = frozenset(kept)
+        if key in self._missed or self._misses_early(kept):
+            self._missed.add(key)
+            return False
+        if key not in self._sets:
+            self._sets[key] = self._units.float_set(kept, self._outcome(kept))
+            if not self._limit.is_met(self._sets[key]):
+                self._missed.add(key)
+        return key not in self._missed
+
+    def _misses_early(self, kept: Sequence[str]) -> bool:
+        """Whether the samples that were worst say already that the limit is missed."""
+        if not self._worst or frozenset(kept) in self._sets:
+            return False
+        runs = self._trials[1].run_chosen(self._units.without(kept), self._worst)
+        return self._limit.is_out_of_reach(runs, self._runs)
 
     def _outcome(self, kept: Sequence[str]) -> SubsetOutcome:
-        return self._trials[1].run({"it": self._units.without(kept)}, self._checking, None, self._on_run)[
+        """What the checking samples show with these units float; of those that miss the limit the worst are kept."""
+        found = self._trials[1].run({"it": self._units.without(kept)}, self._checking, None, self._on_run)[
             "it"
         ]
+        if len(found.runs) > _WORST and not self._limit.is_met(self._units.float_set(kept, found)):
+            ranked = sorted(range(len(found.runs)), key=lambda number: _badness(found, number), reverse=True)
+            worst = frozenset(ranked[:_WORST])
+            self._runs = found.runs
+            self._worst = [(number, one) for number, one in enumerate(self._checking) if number in worst]
+        return found
+
+    def _told(self, kept: Sequence[str]) -> str:
+        found = self._sets[frozenset(kept)]
+        level = "no noise" if found.sqnr_db is None else f"{found.sqnr_db:.1f} dB"
+        task = "" if found.task is None else f", {found.task.candidate:.2f} {found.task.unit}"
+        return f"{len(kept)} of {len(self._units.members)} float keep the limit ({level}{task})"
+
+
+class _Lazily:
+    """The beginning of an iterator, as far as it was asked for."""
+
+    def __init__(self, names: Iterator[str]) -> None:
+        self._names = names
+        self._seen: list[str] = []
+
+    def first(self, wanted: slice) -> list[str]:
+        while len(self._seen) < wanted.stop and (name := next(self._names, None)) is not None:
+            self._seen.append(name)
+        return self._seen[wanted]
+
+
+def _badness(found: SubsetOutcome, number: int) -> tuple[float, float]:
+    hits = found.runs[number].hits
+    return 0.0 if hits is None else hits[0] - hits[1], found.shares[number]
+
+
+def _last(holds: Callable[[int], bool], most: int) -> int:
+    """The largest number up to `most` for which it holds, as far as it holds for all below that; for 0 it does."""
+    low, high, step = 0, most + 1, 1
+    while low < most:
+        tried = min(low + step, most)
+        if not holds(tried):
+            high = tried
+            break
+        low, step = tried, 2 * step
+    while low < most and high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low

@@ -44,12 +44,14 @@ class SubsetOutcome:
         task: accuracy against the float model; None where nothing is asked or known.
         interval: 95 % interval of `noise` over samples; None where it is not known.
         shares: what each sample adds to `noise`.
+        runs: what each sample showed.
     """
 
     noise: float
     task: TaskAccuracy | None
     interval: Interval | None = None
     shares: tuple[float, ...] = ()
+    runs: tuple[SampleRun, ...] = ()
 
     @property
     def decibel(self) -> float | None:
@@ -114,32 +116,50 @@ class TrialRunner:
         keys = {name: _key(subset) for name, subset in subsets.items()}
         wanted = {keys[name]: subset for name, subset in subsets.items()}
         shown: dict[str, list[SampleRun]] = {name: [] for name in subsets}
-        done = 0
-        for group in self._groups(islice(iter(samples), total)):
-            known = {number: self._store.read(number) for number, _ in group}
-            missing = [
-                (number, sample) for number, sample in group if not known[number].keys() >= wanted.keys()
-            ]
-            lacking = {
-                key: subset
-                for key, subset in wanted.items()
-                if any(key not in known[number] for number, _ in missing)
-            }
-            done += len(subsets) * len(group) - len(lacking) * len(missing)
-            for key, fresh in self._show(missing, lacking):
-                for (number, _), entry in zip(missing, fresh, strict=True):
-                    known[number][key] = entry
-                done += len(missing)
+        before = 0
+        for group in self._groups(enumerate(islice(iter(samples), total))):
+            began = before
+
+            def moved(done: int, began: int = began) -> None:
                 if on_run is not None:
-                    on_run(done, len(subsets) * total)
-            for number, _ in group:
+                    on_run(began + done, len(subsets) * total)
+
+            for known in self._of_group(group, wanted, moved):
                 for name, entries in shown.items():
-                    entries.append(known[number][keys[name]])
+                    entries.append(known[keys[name]])
+            before += len(subsets) * len(group)
         return {name: self._outcome(entries) for name, entries in shown.items()}
 
-    def _groups(self, samples: Iterator[Sample]) -> Iterator[list[tuple[int, Sample]]]:
+    def run_chosen(self, subset: Subset, chosen: Sequence[tuple[int, Sample]]) -> list[SampleRun]:
+        """What one subset shows on samples that were taken out of a source, each with its number there."""
+        wanted = {_key(subset): subset}
+        return [
+            known[_key(subset)]
+            for group in self._groups(iter(chosen))
+            for known in self._of_group(group, wanted, lambda _done: None)
+        ]
+
+    def _of_group(
+        self, group: Sequence[tuple[int, Sample]], wanted: Subsets, moved: Callable[[int], None]
+    ) -> list[dict[str, SampleRun]]:
+        """What these subsets show on each sample of the group; those that are known are not run."""
+        known = {number: self._store.read(number) for number, _ in group}
+        missing = [(number, sample) for number, sample in group if not known[number].keys() >= wanted.keys()]
+        lacking = {
+            key: subset
+            for key, subset in wanted.items()
+            if any(key not in known[number] for number, _ in missing)
+        }
+        done = len(wanted) * len(group) - len(lacking) * len(missing)
+        for key, fresh in self._show(missing, lacking):
+            for (number, _), entry in zip(missing, fresh, strict=True):
+                known[number][key] = entry
+            done += len(missing)
+            moved(done)
+        return [known[number] for number, _ in group]
+
+    def _groups(self, numbered: Iterator[tuple[int, Sample]]) -> Iterator[list[tuple[int, Sample]]]:
         """The samples with their numbers, as many at a time as the runner takes."""
-        numbered = enumerate(samples)
         first = next(numbered, None)
         if first is None:
             return
@@ -215,6 +235,7 @@ class TrialRunner:
             task=None if count is None else count.result(),
             interval=skewed_mean_interval(shares * len(shares)),
             shares=tuple(float(share) for share in shares),
+            runs=tuple(entries),
         )
 
 

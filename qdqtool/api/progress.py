@@ -61,6 +61,11 @@ class Progress:
         """`done` of `total` pieces of the current step are finished."""
         self.show(self._step, done, total)
 
+    def said(self, words: str) -> None:
+        """Words have no place in a callback: what is counted begins anew."""
+        del words
+        self.show(self._step, 0, None)
+
     def finished(self, step: str, measured: Mapping[str, float], *, skipped: bool) -> None:
         """The step has ended."""
         del measured, skipped

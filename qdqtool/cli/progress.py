@@ -19,6 +19,7 @@ class RichProgress:
     def __init__(self) -> None:
         self._bars: Progress = progress()
         self._task: TaskID | None = None
+        self._step = ""
         self._has_heading = False
 
     def __enter__(self) -> RichProgress:
@@ -32,6 +33,7 @@ class RichProgress:
 
     def started(self, step: str) -> None:
         """Show the step with an empty bar."""
+        self._step = step
         self._task = self._bars.add_task(step, total=None)
 
     def progressed(self, done: int, total: int | None) -> None:
@@ -39,18 +41,28 @@ class RichProgress:
         if self._task is not None:
             self._bars.update(self._task, completed=done, total=total)
 
+    def said(self, words: str) -> None:
+        """One line that stays, above the bar."""
+        self._heading()
+        stderr().print(f"  {self._step:<10}{words}", markup=False, highlight=False)
+        if self._task is not None:
+            self._bars.reset(self._task, total=None)
+
     def finished(self, step: str, measured: Mapping[str, float], *, skipped: bool) -> None:
         """Replace the bar by one line that stays."""
         if self._task is not None:
             self._bars.remove_task(self._task)
             self._task = None
-        if not self._has_heading:
-            self._has_heading = True
-            stderr().print(f"  {'step':<10}{'time':>8}{'memory, peak':>16}", style="dim", highlight=False)
+        self._heading()
         cost = f"{measured.get('seconds', 0.0):6.1f} s"
         peak = f"{measured['peak_mib']:12.0f} MiB" if "peak_mib" in measured else ""
         said = "up to date" if skipped else f"{cost}{peak}"
         stderr().print(f"  {step:<10}{said}", style="dim" if skipped else "", highlight=False)
+
+    def _heading(self) -> None:
+        if not self._has_heading:
+            self._has_heading = True
+            stderr().print(f"  {'step':<10}{'time':>8}{'memory, peak':>16}", style="dim", highlight=False)
 
 
 class Bars:

@@ -87,17 +87,18 @@ def escaped(text: str) -> str:
 
 
 def progress() -> Progress:
-    """A progress display on standard error that leaves nothing behind."""
+    """A progress display on standard error: bars that leave nothing behind, or lines where that is no terminal."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
-        Progress,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
 
-    return Progress(
+    from qdqtool.cli.bars import SpeakingProgress
+
+    return SpeakingProgress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),

@@ -223,9 +223,10 @@ class FloatLimit(Shown):
         min_sqnr: SQNR in dB that must be kept; None sets no limit.
         samples: evaluation samples on which the limit was checked.
         whole: every node quantized.
-        path: the sets that were checked, one node more at a time, and then those with nodes taken back.
-        chosen: the set that is kept float; None where not even the whole model in float meets the limit.
+        path: the sets that were checked on all of them, in that order; the first has all nodes float.
+        chosen: the set that is kept float; None where not even all nodes float meet the limit, or the built model misses it.
         evaluations: runs of a subset over the choosing samples that the search took.
+        built: what the model gave that was built with the set that was found, where that misses the limit.
         before: the engine with every node quantized; None where none was built.
         after: the engine that was taken.
         alternatives: what the chosen nodes were tried in, in the order of trial; () where there was no choice.
@@ -240,6 +241,7 @@ class FloatLimit(Shown):
     path: tuple[FloatSet, ...]
     chosen: FloatSet | None
     evaluations: int
+    built: FloatSet | None = None
     before: EngineCost | None = None
     after: EngineCost | None = None
     alternatives: tuple[Alternative, ...] = ()

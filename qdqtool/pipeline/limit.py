@@ -25,7 +25,8 @@ from qdqtool.core.kinds import CALIBRATION, LIMIT
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import AccuracyOptions, Recipe
 from qdqtool.core.report import Report
-from qdqtool.core.sensitivity import EngineCost, FloatLimit
+from qdqtool.core.sensitivity import EngineCost, FloatLimit, FloatSet
+from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 from qdqtool.graph.instrumented.stages import StagedModel
 from qdqtool.graph.onnx_io.load import load
@@ -78,7 +79,7 @@ def run(
     while True:
         attempts += 1
         result = _searched(request, first, limit, before, listener)
-        nodes = (result.chosen or result.path[-1]).kept
+        nodes = (result.chosen or result.path[0]).kept
         final = replace(
             first,
             out=request.out,
@@ -90,8 +91,11 @@ def run(
         plain = replace(final, out=request.out / FLOAT) if has_choice else final
         report = runner.run(plain, listener, course=LINE if has_choice else _course(result))
         lacking = _lacking(report, asked)
-        if result.chosen is None or lacking == Limit(max_drop=0.0, min_sqnr=0.0) or attempts == _ATTEMPTS:
+        if result.chosen is None or lacking == Limit(max_drop=0.0, min_sqnr=0.0):
             break
+        if attempts == _ATTEMPTS:
+            missed = replace(result, chosen=None, built=_measured(result.chosen, report))
+            return runner.run(final, listener, course=_course(missed))
         limit = _tightened(limit, lacking)
     if not has_choice:
         return report
@@ -122,6 +126,16 @@ def _searched(
         chosen=found.chosen,
         evaluations=found.evaluations,
         before=before,
+    )
+
+
+def _measured(found: FloatSet, report: Report) -> FloatSet:
+    """The set with what the model gave that was built with it."""
+    compared = report.comparison
+    return replace(
+        found,
+        sqnr_db=compared.sqnr.sqnr_db if compared and compared.sqnr else None,
+        task=compared.task[0] if compared and compared.task else None,
     )
 
 
@@ -217,9 +231,23 @@ def _search(request: RunRequest, limit: Limit, most: int, listener: ProgressList
         (choosing, checking),
         limit,
         listener.progressed,
+        listener.said,
     )
     total = len(checking) if compared.limit is None else min(compared.limit, len(checking))
+    listener.said(_about(limit, total))
     return search.run(), total
+
+
+def _about(limit: Limit, samples: int) -> str:
+    """What is looked for, and what a few samples can say about it."""
+    asked = (
+        f"at most {limit.max_drop:.3g} points lost" if limit.max_drop is not None else "",
+        f"at least {limit.min_sqnr:.2f} dB" if limit.min_sqnr is not None else "",
+    )
+    words = f"{' and '.join(filter(None, asked))} on {counted(samples, 'sample')}"
+    if limit.max_drop is None or limit.max_drop >= 100 / samples:
+        return words
+    return f"{words}, of which none may go wrong: one is {100 / samples:.3g} points"
 
 
 def _with_float(recipe: Recipe, nodes: tuple[str, ...]) -> Recipe:

@@ -65,6 +65,9 @@ class ProgressListener(Protocol):
     def progressed(self, done: int, total: int | None) -> None:
         """`done` of `total` pieces of the current step are finished."""
 
+    def said(self, words: str) -> None:
+        """The current step tells what it does, or what it found; what is counted after that is something else."""
+
     def finished(self, step: str, measured: Mapping[str, float], *, skipped: bool) -> None:
         """The step has ended; `skipped` when its files were up to date and nothing was done."""
 
@@ -76,6 +79,9 @@ class NullProgress:
         """Do nothing."""
 
     def progressed(self, done: int, total: int | None) -> None:
+        """Do nothing."""
+
+    def said(self, words: str) -> None:
         """Do nothing."""
 
     def finished(self, step: str, measured: Mapping[str, float], *, skipped: bool) -> None:

@@ -236,7 +236,13 @@ def limit_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     samples = f"{found['samples']} samples  [measured]"
     chosen, whole = found["chosen"], found["whole"]
     if chosen is None:
-        yield "Limit", f"{wanted}: not met by any set of float nodes that was tried, {samples}"
+        built = found["built"]
+        tried = built or found["path"][0]
+        nodes, level = counted(len(tried["kept"]), "node"), _level(tried)
+        if built:
+            yield "Limit", f"{wanted}: missed by the model as it was built with {nodes} float ({level}), {samples}"
+        else:
+            yield "Limit", f"{wanted}: not even all {nodes} float keep it ({level}), {samples}"
         return
     if not chosen["kept"]:
         yield "Limit", f"{wanted}: met with every node quantized ({_level(whole)}), {samples}"
@@ -248,6 +254,11 @@ def limit_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     ]
     how = "outside INT8" if set(formats.values()) - {"float"} else "float"
     yield "Limit", f"{wanted}: met with {counted(len(names), 'node')} {how}: {listed(names, _KEPT)}"
+    if _is_one_sample(found):
+        yield (
+            "",
+            f"one sample is {100 / found['samples']:.3g} points, so that none may go wrong: more samples say more",
+        )
     taken = next((one for one in found["alternatives"] if one["formats"] == formats), chosen)
     yield "", f"{_level(whole)} -> {_level(taken)}, {samples}"
     before, after = found["before"], found["after"]
@@ -257,6 +268,11 @@ def limit_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if one["formats"] != formats and one["cost"] and before:
             words = ", ".join(sorted(set(one["formats"].values())))
             yield f"In {words}", f"{_level(one)}; {_costs(before, one['cost'])}{_ms(one)}  [two builds]"
+
+
+def _is_one_sample(found: Mapping[str, Any]) -> bool:
+    """Whether the limit leaves no sample out of those that checked it."""
+    return found["max_drop"] is not None and found["max_drop"] < 100 / max(1, found["samples"])
 
 
 def _ms(one: Mapping[str, Any]) -> str:

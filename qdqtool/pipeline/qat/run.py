@@ -213,5 +213,8 @@ class _Prefixed:
     def progressed(self, done: int, total: int | None) -> None:
         self.listener.progressed(done, total)
 
+    def said(self, words: str) -> None:
+        self.listener.said(words)
+
     def finished(self, step: str, measured: Any, *, skipped: bool) -> None:
         self.listener.finished(f"{self.name}: {step}", measured, skipped=skipped)
