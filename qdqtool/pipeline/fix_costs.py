@@ -2,7 +2,7 @@
 
 Who counts INT8 nodes alone is led to a slower engine: a gate in INT8 has a kernel more than one in float. Both sides are
 predicted from placements of the same model, with the ranges of the run and 1 where the run has none, so that what the
-prediction gets wrong it gets wrong on both sides.
+prediction gets wrong it gets wrong on both sides, mostly: where it is off for the engine that was built, that is said.
 """
 
 from __future__ import annotations
@@ -54,7 +54,11 @@ def with_costs(audit: Audit, model: Model, recipe: Recipe, table: CalibrationTab
     if not wanted or weight_bytes(model) >= _LARGE:
         return audit
     before = _foreseen(model, recipe, table)
-    told = {fix: f"{fix} ({_compared(before, model, recipe, table, wanted[fix])})" for fix in sorted(wanted)}
+    off = audit.counts.kernels - before.kernels
+    told = {
+        fix: f"{fix} ({_compared(before, _foreseen_with(model, recipe, table, wanted[fix]), off)})"
+        for fix in sorted(wanted)
+    }
     return replace(
         audit,
         verdicts=tuple(replace(entry, fix=told.get(entry.fix, entry.fix)) for entry in audit.verdicts),
@@ -67,22 +71,32 @@ def _settings(fix: str) -> tuple[str, ...]:
     return found if all(text.startswith(_SECTION) for text in found) else ()
 
 
-def _compared(
-    before: _Foreseen, model: Model, recipe: Recipe, table: CalibrationTable, settings: Iterable[str]
-) -> str:
+def _foreseen_with(
+    model: Model, recipe: Recipe, table: CalibrationTable, settings: Iterable[str]
+) -> _Foreseen | QdqError:
     try:
-        after = _foreseen(model, changed(recipe, settings), table)
+        return _foreseen(model, changed(recipe, settings), table)
     except QdqError as error:
-        return f"what it costs is not known: {error.what}"
+        return error
+
+
+def _compared(before: _Foreseen, after: _Foreseen | QdqError, off: int) -> str:
+    """What a setting changes, in words; `off` is how many kernels more were built than were foreseen for this engine."""
+    if isinstance(after, QdqError):
+        return f"what it costs is not known: {after.what}"
     if after == before:
         return "predicted: it changes nothing by itself"
     nodes = f"{after.asked} of {counted(after.products, 'node')} quantized instead of {before.asked}"
     if after.asked == before.asked:
         nodes = f"{counted(after.inputs, 'input')} quantized instead of {before.inputs}"
     more = after.kernels - before.kernels
-    if not more:
-        return f"predicted: {nodes}, in as many kernels"
-    return f"predicted: {nodes}, {counted(abs(more), 'kernel')} {'more' if more > 0 else 'fewer'}"
+    about = "about " if off else ""
+    if abs(more) <= abs(off):
+        kernels = f"in {about}as many kernels"
+    else:
+        kernels = f"{about}{counted(abs(more), 'kernel')} {'more' if more > 0 else 'fewer'}"
+    doubt = f"; of this engine's {before.kernels + off} kernels {before.kernels} were foreseen" if off else ""
+    return f"predicted: {nodes}, {kernels}{doubt}"
 
 
 def _foreseen(model: Model, recipe: Recipe, table: CalibrationTable) -> _Foreseen:

@@ -173,12 +173,13 @@ class RtxPlan:
                 yield from moved
 
     def _merge_key(self, node: Node, own: tuple[str, ...]) -> tuple[str, str, tuple[float, ...]]:
-        """Matrix products of one input and one scale are merged; what takes more along is alone."""
-        pair = self._flow.origin(node, 0)
-        convolves = node.op in CONVOLUTIONS
-        if convolves or own or self._is_weight(node, 0) or not self._is_weight(node, 1):
+        """Matrix products of one input and one scale are merged, whichever side it is; what takes more along is alone."""
+        weights = [self._is_weight(node, index) for index in (0, 1)]
+        if node.op in CONVOLUTIONS or own or weights[0] == weights[1]:
             return node.name, "", ()
-        return (node.inputs[0], node.op, ()) if pair is None else (pair.tensor, node.op, pair.scale)
+        side = weights.index(False)
+        pair, kind = self._flow.origin(node, side), f"{node.op} {side}"
+        return (node.inputs[side], kind, ()) if pair is None else (pair.tensor, kind, pair.scale)
 
     def _is_weight(self, node: Node, index: int) -> bool:
         pair = self._flow.origin(node, index)

@@ -42,9 +42,13 @@ def test_a_setting_that_quantizes_more_tells_the_kernels_that_a_build_then_has(m
     assert fixes
     for number, fix in enumerate(sorted(fixes)):
         told = re.search(
-            r"predicted: (\d+) of \d+ nodes quantized.*?, (?:(\d+) kernels? more|in as many)", fix
+            r"predicted: (\d+) of \d+ nodes quantized.*?, (?:about )?(?:(\d+) kernels? more|in (?:about )?as many)",
+            fix,
         )
         assert told is not None
+        off = re.search(r"of this engine's (\d+) kernels (\d+) were foreseen", fix)
+        assert off is None or int(off[1]) == before["summary"]["kernels"] != int(off[2])
+        assert (off is None) == ("about" not in told[0])
         words = [word for setting in settings_in(fix) for word in ("--set", setting)]
         after = built(path, tmp_path / f"after{number}", *words)
         nodes = sum(count for name, count in after["summary"]["realised"].items() if name != "float")
