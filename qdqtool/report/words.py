@@ -240,7 +240,10 @@ def limit_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         tried = built or found["path"][0]
         nodes, level = counted(len(tried["kept"]), "node"), _level(tried)
         if built:
-            yield "Limit", f"{wanted}: missed by the model as it was built with {nodes} float ({level}), {samples}"
+            yield (
+                "Limit",
+                f"{wanted}: missed by the model as it was built with {nodes} float ({level}), {samples}",
+            )
         else:
             yield "Limit", f"{wanted}: not even all {nodes} float keep it ({level}), {samples}"
         return
