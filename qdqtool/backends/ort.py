@@ -240,6 +240,8 @@ def open_rewritten(model: Model, rewrite: Callable[[Path], bool], *, description
                 return None
             options = session_options()
             options.enable_mem_reuse = False
+            # A second run with the same shapes takes one block for all that it needs, beside what the first one took.
+            options.enable_mem_pattern = False
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             session = _session(saved, options, CPU)
         except _TROUBLE as error:

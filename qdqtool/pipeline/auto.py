@@ -156,8 +156,8 @@ def _left_and_judged(
     began = trial.candidates(tables, some, among=samples)
     best = min(began, key=lambda one: one.noise)
     left = [one for one in began if _is_noisier(one, best)]
-    running = {one.method: tables[one.method] for one in began if one not in left}
-    return _all_judged(trial, running, samples) + sorted(left, key=lambda one: one.noise)
+    ended = trial.continued([one for one in began if one not in left], samples)
+    return sorted(ended, key=lambda one: one.noise) + sorted(left, key=lambda one: one.noise)
 
 
 def _is_noisier(one: TriedTable, best: TriedTable) -> bool:

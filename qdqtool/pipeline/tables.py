@@ -239,6 +239,7 @@ class _Maker:
         reference = Reference(model, samples, budget, bias=corrects, seen=self._request.seen)
         parts = parts_of(model, placement, reference, self._options, len(samples))
         found = self._chosen(reference, rounded, parts, int(tried))
+        found.trial.close()
         if tried:
             found = self._rounded_if_better(found, samples)
         if not corrects:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
@@ -64,8 +64,10 @@ _SHIFTING: Final = CHOOSING
 """Samples that give a candidate its bias shifts where samples run one by one."""
 _DOUBT: Final = 4.0
 """Squared standard errors that a squared shift must exceed before any of it is believed."""
-_ROOM: Final = 320 << 20
-"""Bytes that the live tensors of a batch may take."""
+_ROOM: Final = 96 << 20
+"""Bytes that the live tensors of all samples may take that run at a time."""
+_DEAR: Final = 320 << 20
+"""The same of all samples of a judgement, whether they run at a time or not: those of large tensors take longest."""
 _LIVE: Final = 3
 """Tensors of the largest size that are alive at once."""
 _SILENT: Final = 1e-15
@@ -84,11 +86,13 @@ class TriedTable:
         method: the calibrator.
         table: all its ranges, with the shifts it was judged with.
         shares: for each sample what it adds to `noise`.
+        differences: what its shifts are the means of, (samples, channels) by node, where batches correct them on their way.
     """
 
     method: str
     table: CalibrationTable
     shares: tuple[float, ...]
+    differences: Values = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def noise(self) -> float:
@@ -243,13 +247,21 @@ class Reference:
             self._layer_means = float_means(self._model, nodes, [sample.feeds for sample in samples])
         return self._layer_means
 
-    def fitting(self, most: int) -> tuple[Sample, ...]:
-        """As many samples, from all over them, as fit into one batch, or 8 if fewer do; at most so many."""
+    @cached_property
+    def fitting(self) -> int:
+        """How many samples fit into memory at a time."""
+        return max(_FEWEST, _ROOM // self._live)
+
+    def affordable(self, most: int) -> tuple[Sample, ...]:
+        """At most so many samples, from all over them; fewer of large ones, but 8 at least."""
+        return _spread_over(self.samples, min(most, max(CHOOSING, _DEAR // self._live)))
+
+    @cached_property
+    def _live(self) -> int:
+        """Bytes of the live tensors of one sample."""
         feeds = self.samples[0].feeds if self.samples else {}
-        largest = max(
-            _sizes(self._model.view, {name: value.shape for name, value in feeds.items()}), default=1
-        )
-        return _spread_over(self.samples, min(most, max(CHOOSING, _ROOM // (4 * _LIVE * max(1, largest)))))
+        shapes = {name: value.shape for name, value in feeds.items()}
+        return 4 * _LIVE * max(1, *_sizes(self._model.view, shapes))
 
     def _measured(self, *, free: bool) -> bool:
         """Run the float model on all samples; whether it gives for two in a batch what it gives for each."""
@@ -376,8 +388,8 @@ class TrialSession:
         """
         among = among or samples
         if self._corrected is not None and samples:
-            self.budget.spend(len(samples))
-            return self._judged_together(method, table, samples, among)
+            begun = TriedTable(method=method, table=table, shares=())
+            return self.continued([begun], samples, among)[0]
         table = table if table.shifts else self._shifted(table)
         outputs_of_each = self._each(self._runner, samples, self.tunable.feeds(table))
         return TriedTable(method=method, table=table, shares=self._shares(among, outputs_of_each))
@@ -388,18 +400,40 @@ class TrialSession:
         samples: Sequence[Sample],
         among: Sequence[Sample] | None = None,
     ) -> list[TriedTable]:
-        """The same for several tables, in their order.
-
-        As many run at a time as samples fit into one batch: small layers leave processors idle.
-        """
+        """The same for several tables, in their order."""
         if self._corrected is None or not samples:
             return [self.candidate(method, table, samples, among) for method, table in tables.items()]
-        wanted = len(samples) * len(tables)
-        at_once = max(1, min(processors(), len(self.reference.fitting(wanted)) // len(samples)))
-        self.budget.spend(wanted)
+        begun = [TriedTable(method=method, table=table, shares=()) for method, table in tables.items()]
+        return self.continued(begun, samples, among)
+
+    def continued(
+        self,
+        candidates: Sequence[TriedTable],
+        samples: Sequence[Sample],
+        among: Sequence[Sample] | None = None,
+    ) -> list[TriedTable]:
+        """The same candidates after the rest of the samples, of which they ran the first; only where a judgement is a batch.
+
+        Where all samples fit into one batch they run as one, also the first: that is exact. As many candidates run at a time
+        as fit: small layers leave processors idle.
+        """
+        if self.reference.fitting >= len(samples):
+            candidates = [
+                one if len(one.shares) == len(samples) else replace(one, shares=(), differences={})
+                for one in candidates
+            ]
+        left = [len(samples) - len(one.shares) for one in candidates]
+        self.budget.spend(sum(left))
+        at_once = max(1, min(len(left), processors(), self.reference.fitting // max(1, *left)))
         with ThreadPoolExecutor(at_once) as pool:
-            judged = partial(self._judged_together, samples=samples, among=among or samples)
-            return list(pool.map(judged, tables, tables.values()))
+            run = partial(self._continued, samples=samples, among=among or samples, at_once=at_once)
+            return list(pool.map(run, candidates))
+
+    def close(self) -> None:
+        """Give back the memory of the session; nothing can be judged any more."""
+        del self._runner
+        self._walk = None
+        give_back()
 
     def checked(self, candidate: TriedTable) -> float:
         """The noise of a candidate on the checking samples."""
@@ -426,29 +460,55 @@ class TrialSession:
         """As many samples as one judgement can be of, and as so many judgements can be of within the budget."""
         most = (self.budget.most - self.budget.spent) // max(1, judgements)
         if self._corrected is not None:
-            return self.reference.fitting(most)
+            return self.reference.affordable(most)
         # the walk over the layers, which gives every candidate its shifts, is run before
         most -= 0 if self._walk is None else _SHIFTING
         return _spread_over(self.reference.samples, most)
 
-    def _judged_together(
-        self, method: str, table: CalibrationTable, samples: Sequence[Sample], among: Sequence[Sample]
+    def _continued(
+        self, candidate: TriedTable, samples: Sequence[Sample], among: Sequence[Sample], at_once: int
     ) -> TriedTable:
-        """The table with the shifts that the samples as one batch ask for, judged on these."""
+        """The candidate after the rest of the samples, in as many batches as do not fit together, one after the other."""
+        left = samples[len(candidate.shares) :]
+        count = math.ceil(len(left) / max(_FEWEST, self.reference.fitting // at_once))
+        for part in range(count):
+            batch = left[part * len(left) // count : (part + 1) * len(left) // count]
+            candidate = self._after(candidate, batch, len(samples), among)
+        return candidate
+
+    def _after(
+        self, candidate: TriedTable, batch: Sequence[Sample], whole: int, among: Sequence[Sample]
+    ) -> TriedTable:
+        """The candidate after one more batch of a `whole` of so many samples; its shifts are those that all it has run ask for."""
         assert self._corrected is not None
         feeds = {
-            **_joined(None, samples),
-            **self.tunable.feeds(table),
-            **self._corrected.feeds(self.reference.means(samples), _DOUBT),
+            **_joined(None, batch),
+            **self.tunable.feeds(candidate.table),
+            **self._corrected.feeds(self.reference.means(batch), _DOUBT, whole),
         }
         values = self._runner.run(feeds)
+        before = candidate.differences
+        # What a session returns lies in its memory, all of which would stay as long.
+        differences = {
+            node: np.concatenate([before[node], values[name]]) if before else values[name].copy()
+            for node, name in self._corrected.differences.items()
+        }
         shifts = tuple(
-            NodeShift(node=node, shift=tuple(np.nan_to_num(values[name]).tolist()))
+            NodeShift(
+                node=node,
+                shift=tuple(
+                    (believed(differences[node]) if before else np.nan_to_num(values[name])).tolist()
+                ),
+            )
             for node, name in self._corrected.shifts.items()
         )
-        wanted = [self.reference.outputs(sample) for sample in samples]
-        shares = self._shares(among, _apart(self._named(values), wanted))
-        return TriedTable(method=method, table=replace(table, shifts=shifts), shares=shares)
+        found = _apart(self._named(values), [self.reference.outputs(sample) for sample in batch])
+        return replace(
+            candidate,
+            table=replace(candidate.table, shifts=shifts),
+            shares=candidate.shares + self._shares(among, found, len(candidate.shares)),
+            differences=differences,
+        )
 
     def _shifted(self, table: CalibrationTable) -> CalibrationTable:
         samples = self.reference.choosing[:_SHIFTING]

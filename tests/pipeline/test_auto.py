@@ -22,7 +22,7 @@ from qdqtool.cli.app import run
 from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, NodeShift
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.placement import Placement
-from qdqtool.core.protocols import Sample
+from qdqtool.core.protocols import Feeds, Sample
 from qdqtool.core.recipe import CalibrationOptions, InsertOptions, PlacementOptions
 from qdqtool.graph.instrumented.tunable import tunable
 from qdqtool.graph.model import Model
@@ -31,9 +31,9 @@ from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline import auto
-from qdqtool.pipeline.auto import Judged, choose, competing
+from qdqtool.pipeline.auto import Judged, choose, competing, distinct
 from qdqtool.pipeline.bias import correct_biases
-from qdqtool.pipeline.trial import CHOOSING, PASSES, Budget, Reference, TrialSession, TriedTable, taken
+from qdqtool.pipeline.trial import CHOOSING, PASSES, TAKEN, Budget, Reference, TrialSession, TriedTable, taken
 from qdqtool.placement.decide import decide
 from tests import models
 
@@ -127,6 +127,28 @@ def test_nor_is_one_with_corrected_biases(
     mine = best.trial.candidate("", best.table, best.samples).noise
     assert mine <= min(others) * (1 + 1e-9)
     assert best.best.noise == best.trial.candidate("", best.table, best.samples).noise
+
+
+def test_no_sample_is_run_twice_where_they_do_not_fit_into_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitting = 6
+    monkeypatch.setattr("qdqtool.pipeline.trial._SMALL", 0)
+    monkeypatch.setattr(Reference, "fitting", fitting)
+    sizes: list[int] = []
+    run = OrtRunner.run
+
+    def noted(runner: OrtRunner, feeds: Feeds) -> dict[str, np.ndarray]:
+        sizes.extend(len(feeds["x"]) for _ in range(runner.description == "candidate tables"))
+        return run(runner, feeds)
+
+    monkeypatch.setattr(OrtRunner, "run", noted)
+    found = case(tmp_path, models.depthwise_cnn(), tail=40.0)
+    best = judged(found, bias="correct")
+    assert 0 < max(sizes) <= fitting
+    first, rest = 8 * len(distinct(singles(found))), TAKEN - 8
+    assert len(best.best.shares) == len(best.samples) == TAKEN
+    assert sum(sizes) in {first + ended * rest for ended in range(1, 1 + len(singles(found)))}
 
 
 def test_calibrators_that_agree_on_every_range_are_run_once(

@@ -10,12 +10,13 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from qdqtool.backends.ort import open_model, open_runner
+from qdqtool.backends.ort import OrtRunner, open_model, open_runner
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.table import make_table
 from qdqtool.core.calibration import CalibrationTable, NodeShift
 from qdqtool.core.placement import Placement
+from qdqtool.core.protocols import Feeds
 from qdqtool.core.recipe import CalibrationOptions, InsertOptions, PlacementOptions, Preprocess
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.probe import probe
@@ -198,6 +199,40 @@ def test_a_model_that_mixes_the_samples_of_a_batch_is_run_layer_by_layer(tmp_pat
     assert [entry.node for entry in mixed.shifts] == [entry.node for entry in plain.shifts]
     for one, other in zip(mixed.shifts, plain.shifts, strict=True):
         np.testing.assert_allclose(one.shift, other.shift, rtol=0.02, atol=1e-3)
+
+
+def parted(
+    model: Model, folder: Path, fitting: int, monkeypatch: pytest.MonkeyPatch
+) -> tuple[CalibrationTable, list[int]]:
+    """The table whose biases batches of at most so many samples correct, and how many were in each."""
+    sizes: list[int] = []
+    run = OrtRunner.run
+
+    def noted(runner: OrtRunner, feeds: Feeds) -> dict[str, NDArray[np.float32]]:
+        if runner.description == "candidate tables":
+            sizes.append(len(feeds["x"]))
+        return run(runner, feeds)
+
+    monkeypatch.setattr(OrtRunner, "run", noted)
+    monkeypatch.setattr(Reference, "fitting", fitting)
+    return calibrated(model, folder)[2], sizes
+
+
+@pytest.mark.parametrize("fitting", [2, 5, 16, 31])
+def test_batches_that_fit_give_the_shifts_of_one_that_does_not(
+    fitting: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = skewed(tmp_path)
+    whole, sizes = parted(model, tmp_path, 32, monkeypatch)
+    assert sizes == [32]
+    monkeypatch.undo()
+    parts, sizes = parted(model, tmp_path, fitting, monkeypatch)
+    assert max(sizes) <= fitting
+    assert sum(sizes) == 32
+    assert max(sizes) - min(sizes) <= 1
+    assert [entry.node for entry in parts.shifts] == [entry.node for entry in whole.shifts]
+    for one, other in zip(parts.shifts, whole.shifts, strict=True):
+        np.testing.assert_allclose(one.shift, other.shift, atol=0.05 * np.abs(other.shift).max())
 
 
 def test_no_layer_has_a_session_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

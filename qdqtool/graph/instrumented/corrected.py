@@ -7,7 +7,9 @@
     x - Q/DQ - Conv ----------------- + ------- Relu ...
 
 The samples are fed as one batch, so that a layer's shift is known before the next layer runs: one run corrects the
-whole network and returns what comes out of it then. The shift is shrunk by its uncertainty over the samples as
+whole network and returns what comes out of it then. Samples that do not fit into memory together are fed as several batches,
+each of which corrects itself: the mean over all of them of a layer's differences is what one batch of them all would show, as far
+as means pass through the network linearly, because what lies before the layer has no error left in the mean of any batch. The shift is shrunk by its uncertainty over the samples as
 `pipeline.trial.believed` does it. What the float network's layers give in the mean is measured by `channel_means`, which
 returns the means of a convolution's input and leaves the rest to `Means.of`: for single samples the products of all weights
 with these means would cost a good part of what the network costs.
@@ -128,6 +130,7 @@ class Corrected:
         model: returns what it returned before, and one shift of shape (channels,) per corrected node.
         means: name of the input that takes a node's float means, (samples, channels), by node.
         shifts: name of that output by node, in graph order.
+        differences: name of an output by node, the differences that the shift is the mean of, (samples, channels).
         split: name of an input that says how many samples the batch holds.
         doubt: name of an input, see `feeds`.
         tail: what is still to be put behind the model, where some nodes are bare.
@@ -136,19 +139,22 @@ class Corrected:
     model: Model
     means: Mapping[str, str]
     shifts: Mapping[str, str]
+    differences: Mapping[str, str]
     split: str
     doubt: str
     tail: Tail | None = None
 
-    def feeds(self, means: Mapping[str, NDArray[Any]], doubt: float) -> dict[str, NDArray[Any]]:
+    def feeds(
+        self, means: Mapping[str, NDArray[Any]], doubt: float, whole: int | None = None
+    ) -> dict[str, NDArray[Any]]:
         """What the additional inputs are fed.
 
         `means` are those of the float network by node, (samples, channels); `doubt` is how many squared standard errors
-        a squared shift must exceed before any of it is believed.
+        a squared shift must exceed before any of it is believed, which are those of the mean of a `whole` of so many samples.
         """
         count = len(next(iter(means.values())))
-        # Squared standard error of a mean: the sum of squares over n (n - 1).
-        scale = doubt / max(1, count * (count - 1))
+        # Squared standard error of a mean: the sum of squares of m samples over n (m - 1).
+        scale = doubt / max(1, (whole or count) * (count - 1))
         return {
             self.split: np.array([count, -1, 0], np.int64),
             self.doubt: np.array(scale, np.float32),
@@ -202,30 +208,34 @@ def corrected(model: Model, nodes: Collection[str], bare: Collection[str] = ()) 
     _take(edit.inputs, doubt, onnx.TensorProto.FLOAT, [])
     means: dict[str, str] = {}
     shifts: dict[str, str] = {}
+    differences: dict[str, str] = {}
     behind = _Behind(edit)
     build_behind = _Builder(behind)
     for node, rank in _ranked(model, edit, nodes):
         name, output = node.name, node.output[0]
         means[name] = edit.fresh(f"{name}_float_means")
+        shape = [f"{split}_samples", f"{name}_channels"]
         if name in bare:
             measured, axis = build.measured(node, model.view, rank)
-            _take(
-                behind.inputs, means[name], onnx.TensorProto.FLOAT, [f"{split}_samples", f"{name}_channels"]
+            _take(behind.inputs, means[name], onnx.TensorProto.FLOAT, shape)
+            shifts[name], differences[name] = build_behind.shift(
+                measured, (rank, axis), means[name], split, doubt
             )
-            shifts[name] = build_behind.shift(measured, (rank, axis), means[name], split, doubt)
             behind.sources.append(measured)
             continue
-        _take(edit.inputs, means[name], onnx.TensorProto.FLOAT, [f"{split}_samples", f"{name}_channels"])
+        _take(edit.inputs, means[name], onnx.TensorProto.FLOAT, shape)
         node.output[0] = edit.fresh(f"{output}_raw")
         measured, axis = build.measured(node, model.view, rank)
-        shifts[name] = build.shift(measured, (rank, axis), means[name], split, doubt)
+        shifts[name], differences[name] = build.shift(measured, (rank, axis), means[name], split, doubt)
         build.add(node, rank, shifts[name], output)
-    _return(edit.outputs, [*(shift for name, shift in shifts.items() if name not in bare), *behind.sources])
-    _return(behind.outputs, [shift for name, shift in shifts.items() if name in bare])
+    found = [*shifts.items(), *differences.items()]
+    _return(edit.outputs, [*(tensor for name, tensor in found if name not in bare), *behind.sources])
+    _return(behind.outputs, [tensor for name, tensor in found if name in bare])
     return Corrected(
         model=edit.finish(retyped=True, shapes=False),
         means=means,
         shifts=shifts,
+        differences=differences,
         split=split,
         doubt=doubt,
         tail=behind.tail() if bare else None,
@@ -340,8 +350,10 @@ class _Builder:
         """The mean of every channel of every sample."""
         return self._new("GlobalAveragePool", [image])
 
-    def shift(self, measured: str, place: tuple[int, int], wanted: str, split: str, doubt: str) -> str:
-        """What has to be added to the channels, from their means here and those that are wanted."""
+    def shift(
+        self, measured: str, place: tuple[int, int], wanted: str, split: str, doubt: str
+    ) -> tuple[str, str]:
+        """What has to be added to the channels, from their means here and those that are wanted; and the differences of these."""
         moved = self._new("Sub", [wanted, self._means(measured, *place, split)])
         mean = self.reduce("ReduceMean", moved, [0])
         apart = self._new("Sub", [moved, mean])
@@ -349,7 +361,7 @@ class _Builder:
         power = self._new("Max", [self._new("Mul", [mean, mean]), self._tiny])
         doubted = self._new("Div", [self._new("Mul", [squares, doubt]), power])
         share = self._new("Max", [self._new("Sub", [self._one, doubted]), self._zero])
-        return self._new("Mul", [mean, share], name=f"{measured}_shift")
+        return self._new("Mul", [mean, share], name=f"{measured}_shift"), moved
 
     def add(self, node: onnx.NodeProto, rank: int, shift: str, output: str) -> None:
         """Let the network go on with the node's output shifted, under this name."""
