@@ -81,6 +81,13 @@ class StagedRunner:
         self.nodes = staged.nodes
 
     @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        """Threads that stay: each new one would take memory for what it returns from a heap of its own."""
+        pool = ThreadPoolExecutor(self._workers)
+        weakref.finalize(self, pool.shutdown)
+        return pool
+
+    @cached_property
     def _forms(self) -> OptimizedForms | None:
         """The float and the quantized form as onnxruntime computes them; None where stages are optimized by themselves."""
         everything = range(len(self._staged.stages))
@@ -211,8 +218,7 @@ class StagedRunner:
 
         if self._workers == 1 or len(states) == 1:
             return [behind(state) for state in states]
-        with ThreadPoolExecutor(self._workers) as pool:
-            return list(pool.map(behind, states))
+        return list(self._pool.map(behind, states))
 
     def _runner(self, part: range, wanted: Subset) -> OrtRunner:
         """A session for one form of these stages."""
