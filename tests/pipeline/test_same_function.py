@@ -10,9 +10,11 @@ import pytest
 
 from qdqtool.cli.app import run
 from qdqtool.core.protocols import Sample
+from qdqtool.core.recipe import PrepareOptions
 from qdqtool.errors import Bug
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.pipeline.same_function import check_conversion
 from tests import models
 
@@ -72,6 +74,17 @@ def raised(tmp_path: Path) -> tuple[Model, list[Sample]]:
 
 def test_a_right_conversion_is_passed_over_in_silence(raised) -> None:
     check_conversion(*raised)
+
+
+def test_a_batch_that_a_squeeze_took_away_and_now_keeps_is_no_other_result(tmp_path: Path) -> None:
+    """One value per sample, of a network whose Squeeze names no axes: `prepare` names them, so that the rank is fixed."""
+    s = models.Sketch()
+    x = s.node("Gemm", [s.input("x", ["N", 8]), s.weight("w", 8, 1), s.weight("b", 1)], "score")
+    s.output(s.node("Squeeze", [x], "flat"), ["N"])
+    prepared = prepare(load(models.save(s.model(opset=11), tmp_path)), PrepareOptions())
+    assert any("Squeeze" in note for note in prepared.notes)
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 8)).astype(np.float32)}
+    check_conversion(prepared, [Sample(name="one", feeds=feeds)])
 
 
 def test_a_conversion_that_computes_something_else_is_our_mistake(raised) -> None:
