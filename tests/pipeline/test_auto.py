@@ -221,9 +221,12 @@ def test_the_choice_is_the_same_every_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bias", ["keep", "correct"])
+@pytest.mark.parametrize("large", [True, False], ids=["large", "small"])
 def test_no_more_inferences_are_spent_than_six_passes(
-    bias: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bias: str, large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if large:
+        monkeypatch.setattr("qdqtool.pipeline.trial._SMALL", 0)
     found = case(tmp_path, models.residual_cnn(), count=100)
     (entry,) = found[0].view.inputs
     spent = 0
