@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -197,18 +197,18 @@ def test_few_samples_leave_no_calibrator_behind(
     count: int, stages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[int] = []
-    candidates = TrialSession.candidates
+    continued = TrialSession.continued
 
     def noted(
         self: TrialSession,
-        tables: Mapping[str, CalibrationTable],
+        candidates: Sequence[TriedTable],
         samples: Sequence[Sample],
         among: Sequence[Sample] | None = None,
     ) -> list[TriedTable]:
         ran.append(len(samples))
-        return candidates(self, tables, samples, among)
+        return continued(self, candidates, samples, among)
 
-    monkeypatch.setattr(TrialSession, "candidates", noted)
+    monkeypatch.setattr(TrialSession, "continued", noted)
     monkeypatch.setattr("qdqtool.pipeline.trial._SMALL", 0)
     best = judged(case(tmp_path, models.depthwise_cnn(), count=count, tail=40.0), bias="correct")
     assert len(ran) == stages
