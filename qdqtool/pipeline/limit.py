@@ -247,7 +247,7 @@ def _about(limit: Limit, samples: int) -> str:
     words = f"{' and '.join(filter(None, asked))} on {counted(samples, 'sample')}"
     if limit.max_drop is None or limit.max_drop >= 100 / samples:
         return words
-    return f"{words}, of which none may go wrong: one is {100 / samples:.3g} points"
+    return f"{words}, of which not one may be lost: it is {100 / samples:.3g} points"
 
 
 def _with_float(recipe: Recipe, nodes: tuple[str, ...]) -> Recipe:

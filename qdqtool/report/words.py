@@ -260,7 +260,7 @@ def limit_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if _is_one_sample(found):
         yield (
             "",
-            f"one sample is {100 / found['samples']:.3g} points, so that none may go wrong: more samples say more",
+            f"one sample is {100 / found['samples']:.3g} points, so that not one may be lost: more samples say more",
         )
     taken = next((one for one in found["alternatives"] if one["formats"] == formats), chosen)
     yield "", f"{_level(whole)} -> {_level(taken)}, {samples}"
