@@ -156,7 +156,7 @@ class FloatSearch:
         self._units = units
         self._choosing, self._checking = samples
         self._limit = limit
-        self._on_run = on_run
+        self._on_run = self._on_check = on_run
         self._say: Say = say or (lambda _words: None)
         self._evaluations = 0
         self._sets: dict[frozenset[str], FloatSet] = {}
@@ -253,6 +253,7 @@ class FloatSearch:
             return kept
         self._say(f"each of {counted(len(kept), 'node')} put back by itself")
         back = self._noises({name: [other for other in kept if other != name] for name in kept})
+        self._on_check = None  # nodes are counted from here on, and not the samples of each
         while len(fewer := self._put_back(kept, sorted(kept, key=lambda name: back[name]))) < len(kept):
             kept = fewer
             self._say(f"without those that are not needed: {self._told(kept)}")
@@ -303,7 +304,7 @@ class FloatSearch:
 
     def _outcome(self, kept: Sequence[str]) -> SubsetOutcome:
         """What the checking samples show with these units float; of those that miss the limit the worst are kept."""
-        found = self._trials[1].run({"it": self._units.without(kept)}, self._checking, None, self._on_run)[
+        found = self._trials[1].run({"it": self._units.without(kept)}, self._checking, None, self._on_check)[
             "it"
         ]
         if len(found.runs) > _WORST and not self._limit.is_met(self._units.float_set(kept, found)):
