@@ -249,6 +249,7 @@ def limit_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         return
     if not chosen["kept"]:
         yield "Limit", f"{wanted}: met with every node quantized ({_level(whole)}), {samples}"
+        yield from _doubted(found, whole)
         return
     formats = found["formats"]
     names = [
@@ -257,13 +258,9 @@ def limit_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     ]
     how = "outside INT8" if set(formats.values()) - {"float"} else "float"
     yield "Limit", f"{wanted}: met with {counted(len(names), 'node')} {how}: {listed(names, _KEPT)}"
-    if _is_one_sample(found):
-        yield (
-            "",
-            f"one sample is {100 / found['samples']:.3g} points, so that not one may be lost: more samples say more",
-        )
     taken = next((one for one in found["alternatives"] if one["formats"] == formats), chosen)
     yield "", f"{_level(whole)} -> {_level(taken)}, {samples}"
+    yield from _doubted(found, taken)
     before, after = found["before"], found["after"]
     if before and after:
         yield "Paid for it", f"{_costs(before, after)}{_ms(taken)}  [two builds]"
@@ -273,9 +270,17 @@ def limit_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"In {words}", f"{_level(one)}; {_costs(before, one['cost'])}{_ms(one)}  [two builds]"
 
 
-def _is_one_sample(found: Mapping[str, Any]) -> bool:
-    """Whether the limit leaves no sample out of those that checked it."""
-    return found["max_drop"] is not None and found["max_drop"] < 100 / max(1, found["samples"])
+def _doubted(found: Mapping[str, Any], kept: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Why samples that keep a limited drop do not prove that others keep it; nothing where they do."""
+    most, task = found["max_drop"], kept["task"]
+    if most is None or task is None:
+        return
+    one = 100 / max(1, found["samples"])
+    if task["low"] is not None and task["low"] < -most:
+        between = f"{task['low']:+.1f} to {task['high']:+.1f} points"
+        yield "", f"95 % interval of the change {between}: other samples may lose more"
+    elif most < one:
+        yield "", f"one sample is {one:.3g} points: other samples may lose more"
 
 
 def _ms(one: Mapping[str, Any]) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, fields
+
 import pytest
 
 from qdqtool.core.comparison import TaskAccuracy
+from qdqtool.core.sensitivity import FloatLimit, FloatSet
 from qdqtool.report import words
 
 
@@ -54,3 +57,63 @@ def test_a_difference_is_real_when_its_interval_leaves_zero_out(
 def test_no_difference_has_no_sign() -> None:
     entry = TaskAccuracy(metric="top1", unit="%", reference=90.0, candidate=90.0, samples=9)
     assert words.task(entry) == "top-1 90.0 % -> 90.0 % (0.0 points), 9 samples"
+
+
+def _set(kept: int, candidate: float, low: float | None) -> dict:
+    task = TaskAccuracy(
+        metric="top1",
+        unit="%",
+        reference=60.0,
+        candidate=candidate,
+        samples=100,
+        low=low,
+        high=None if low is None else 2.0,
+    )
+    found = FloatSet(
+        kept=tuple(f"n{number}" for number in range(kept)),
+        sqnr_db=20.0,
+        task=task,
+        int8_nodes=1,
+        total_nodes=9,
+    )
+    return asdict(found)
+
+
+def _limit(most: float, samples: int, **more: object) -> str:
+    found = FloatLimit(
+        max_drop=most, min_sqnr=None, samples=samples, whole=None, path=(), chosen=None, evaluations=1
+    )
+    data = {**_values(found), "whole": _set(0, 50.0, -12.0), **more}
+    return " | ".join(text for _, text in words.limit_rows(data))
+
+
+def _values(found: FloatLimit) -> dict:
+    return {field.name: getattr(found, field.name) for field in fields(found)}
+
+
+@pytest.mark.parametrize(
+    ("low", "samples", "told"),
+    [
+        (-3.2, 100, "95 % interval of the change -3.2 to +2.0 points: other samples may lose more"),
+        (-0.4, 100, "one sample is 1 points: other samples may lose more"),
+        (None, 16, "one sample is 6.25 points: other samples may lose more"),
+    ],
+)
+def test_a_kept_drop_says_what_the_samples_do_not_prove(low: float | None, samples: int, told: str) -> None:
+    assert told in _limit(0.5, samples, chosen=_set(2, 60.0, low))
+    assert told in _limit(0.5, samples, chosen=_set(0, 60.0, low), whole=_set(0, 60.0, low))
+
+
+def test_a_drop_that_the_samples_prove_is_told_without_doubt() -> None:
+    assert "other samples" not in _limit(0.5, 1000, chosen=_set(2, 60.0, -0.4))
+
+
+def test_a_limit_that_is_missed_says_by_what() -> None:
+    everything = _limit(0.5, 100, path=(_set(9, 58.0, -3.0),))
+    assert everything.startswith(
+        "at most 0.5 points lost: not even all 9 nodes float keep it (20.0 dB, top-1 58.00 %)"
+    )
+    built = _limit(0.5, 100, path=(_set(9, 60.0, 0.0),), built=_set(2, 59.0, -3.0))
+    assert built.startswith(
+        "at most 0.5 points lost: missed by the model as it was built with 2 nodes float (20.0 dB"
+    )
