@@ -31,6 +31,9 @@ _SECTION = "place."
 _LARGE = 512 << 20
 """Bytes of weights from which on nothing is foreseen: each setting quantizes the whole model once more."""
 
+_TRUSTED = 0.15
+"""Share of an engine's kernels by which a prediction may be off whose differences are still told."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Foreseen:
@@ -91,7 +94,9 @@ def _compared(before: _Foreseen, after: _Foreseen | QdqError, off: int) -> str:
         nodes = f"{counted(after.inputs, 'input')} quantized instead of {before.inputs}"
     more = after.kernels - before.kernels
     about = "about " if off else ""
-    if abs(more) <= abs(off):
+    if abs(off) > _TRUSTED * (before.kernels + off):
+        kernels = "in an unknown number of kernels"
+    elif abs(more) <= abs(off):
         kernels = f"in {about}as many kernels"
     else:
         kernels = f"{about}{counted(abs(more), 'kernel')} {'more' if more > 0 else 'fewer'}"
