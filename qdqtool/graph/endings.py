@@ -24,9 +24,10 @@ def endings(view: GraphView) -> dict[str, str]:
     """By output the node that reads the scores of the softmax it comes from; without outputs that come from none.
 
     Written out as exponentials over their sum, a softmax reads them where it subtracts the largest, or where it takes the
-    exponential. What only moves or casts values may stand behind it.
+    exponential. What only moves or casts values may stand behind it. An output that holds many softmaxes a sample (a text line, an
+    image of classes) is left out: unsure ones are among them in every sample, and where it is sure noise of the scores is none.
     """
-    found = {info.name: _softmax(view, info.name) for info in view.outputs}
+    found = {info.name: _softmax(view, info.name) for info in view.outputs if _is_single(info.shape)}
     return {name: node.name for name, node in found.items() if node is not None}
 
 
@@ -47,6 +48,11 @@ def returning(model: Model, tensors: Mapping[str, str]) -> Model:
     edit.outputs = [declaration(model.proto, name) for name in dict.fromkeys(tensors.values())]
     edit.prune()
     return edit.finish(shapes=False)
+
+
+def _is_single(shape: tuple[int | str | None, ...] | None) -> bool:
+    """Whether a sample has one row of values, along one axis."""
+    return shape is not None and sum(dim != 1 for dim in shape[1:]) == 1
 
 
 def _softmax(view: GraphView, output: str) -> Node | None:

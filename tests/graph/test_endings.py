@@ -63,6 +63,11 @@ def _ratio(s: models.Sketch, x: str, name: str = "power") -> str:
     return s.node("Div", [power, s.node("ReduceSum", [power, axes], "sum", keepdims=1)], "y")
 
 
+def many(s: models.Sketch, x: str) -> str:
+    shape = s.constant("shape", np.array([-1, 3, 2], np.int64))
+    return plain(s, s.node("Reshape", [x, shape], "rows"))
+
+
 def inside(s: models.Sketch, x: str) -> str:
     return s.node("MatMul", [plain(s, x), s.weight("w3", 6, 4)], "z")
 
@@ -92,7 +97,7 @@ def test_each_form_is_found_and_its_scores_tell_the_output(end: Ending, tmp_path
     )
 
 
-@pytest.mark.parametrize("end", [inside, other_ratio], ids=lambda end: end.__name__)
+@pytest.mark.parametrize("end", [inside, other_ratio, many], ids=lambda end: end.__name__)
 def test_what_is_no_softmax_or_not_the_end_is_judged_as_it_is(end: Ending, tmp_path: Path) -> None:
     model = opened(end, tmp_path)
     assert endings(model.view) == {}
