@@ -13,8 +13,9 @@ and no others: each model of its own placement, so the two are compared at equal
 a rival when the 95 % interval of the difference between the two, sample by sample, reaches zero. Every rival runs in an
 environment of its own, made below --venv. The last line is one JSON object; its "models" gives SQNR in dB of the default,
 of the best of our own calibrators (an oracle, which sees the evaluation), and of the best rival; `gap_db` is what the default lacks to the oracle, with its 95 % interval over
-the same samples: the luckiest of several on few samples is ahead by chance. Its "candidates" say what
-every way of every rival reached.
+the same samples: the luckiest of several on few samples is ahead by chance. `typical_gap_db` is the same for the mean over samples of
+each one's own SQNR: behind a softmax that is sure of nearly all samples, the few others hold all noise of the data set, and `gap_db` compares
+these alone. Its "candidates" say what every way of every rival reached.
 """
 
 from __future__ import annotations
@@ -79,6 +80,8 @@ OURS_ALONE = ("narrow", "gemv")
 DRAWS = 2000
 _QUICKLY_JUDGED, _QUICKLY_JUDGED_OF_LARGE = 1200, 200
 """Samples that judge with --quick: on 48 a gap has an interval of two decibels, and says nothing."""
+SILENT = 1e-15
+"""Share of noise below which a sample has none: rounding of FP32 leaves more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -455,6 +458,23 @@ def _gap(best: Result, default: Result) -> tuple[float, float, float]:
     return round(gaps[0], 2), round(float(low), 2), round(float(high), 2)
 
 
+def _levels(found: Result) -> Array:
+    """SQNR of each sample in dB, (samples,); outputs weigh the same, silence and exactness count as 150 dB."""
+    assert found.noise is not None
+    assert found.signal is not None
+    shares = np.divide(found.noise, found.signal, out=np.zeros_like(found.noise), where=found.signal > 0)
+    levels: Array = -10 * np.log10(np.maximum(shares.mean(axis=1), SILENT))
+    return levels
+
+
+def _typical_gap(known: Mapping[str, Result], names: Sequence[str]) -> list[float]:
+    """By how many dB a sample is quieter under the best of these than under the default, and the 95 % interval of that."""
+    levels = {name: _levels(known[name]) for name in names if name in known}
+    differences = max(levels.values(), key=lambda level: float(level.mean())) - levels["default"]
+    low, high = _interval(differences)
+    return [round(float(differences.mean()), 2), round(low, 2), round(high, 2)]
+
+
 def _table(case: Subject, results: dict[str, Result]) -> str:
     lines = [
         f"### {case.name} ({len(case.evaluation)} evaluation samples)\n",
@@ -516,11 +536,14 @@ def _figures(results: dict[str, Result]) -> dict[str, float | list[float] | None
 
     oracle = best(own)
     gap = _gap(known[oracle], known["default"]) if oracle and "default" in known else None
+    typical = _typical_gap(known, own) if gap else None
     return {
         "default_db": shown("default" if "default" in known else None),
         "oracle_db": shown(oracle),
         "gap_db": gap and gap[0],
         "gap_interval_db": gap and list(gap[1:]),
+        "typical_gap_db": typical and typical[0],
+        "typical_gap_interval_db": typical and typical[1:],
         "best_rival_db": shown(best(list(RIVALS))),
     }
 
