@@ -43,7 +43,7 @@ def _worth(
     is_float = not is_quantized
     if not has_samples:
         yield f"{join(run)}  # the same on your data"
-    if report.fallbacks:
+    if any(entry.fix for entry in report.fallbacks):
         measured = ["--samples", calibration] if has_samples else []
         yield f"{join(['qdqtool', 'fix', folder, *measured])}  # tries what could help, by builds"
     grave = [finding for finding in report.findings if finding.severity is not Severity.INFO]

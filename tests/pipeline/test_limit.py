@@ -78,7 +78,11 @@ def test_ranges_are_those_that_were_searched_with(folder: Path) -> None:
 
 def test_the_report_and_the_page_say_what_was_paid(folder: Path) -> None:
     report = json.loads((folder / "limited" / "report.json").read_text("utf-8"))["data"]
-    assert report["sections"]["limit"]["chosen"]["kept"]
+    kept = report["sections"]["limit"]["chosen"]["kept"]
+    assert kept
+    told = {entry["node"]: entry for entry in (*report["fallbacks"], *report["verdicts"])}
+    reasons = {(told[node]["reason"], told[node]["fix"]) for node in kept if node in told}
+    assert reasons == {("the limit of accuracy keeps it float", "")}
     page = (folder / "limited" / "report.html").read_text("utf-8")
     assert "Float nodes that the limit of accuracy took" in page
     assert "Paid for it" in page
