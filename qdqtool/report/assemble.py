@@ -37,6 +37,7 @@ _ON_CPU = (
     "Accuracy was computed by onnxruntime on the CPU from the Q/DQ model{}, and not by the engine, whose kernels fuse and "
     "round differently; `qdqtool compare` runs engines where a GPU is."
 )
+_UNASKED = "QDQ202"
 _TAKEN = "the limit of accuracy keeps it float"
 _RANDOM = "The samples were random: ranges and accuracy mean nothing."
 
@@ -104,7 +105,11 @@ def _limited(material: Material) -> Material:
         replace(one, reason=_TAKEN, fix="") if one.node in kept and not one.requested else one
         for one in material.audit.verdicts
     )
-    return replace(material, audit=replace(material.audit, verdicts=verdicts))
+    findings = tuple(
+        replace(one, reason=_TAKEN, fix="") if one.code == _UNASKED and one.subject in kept else one
+        for one in material.audit.findings
+    )
+    return replace(material, audit=replace(material.audit, verdicts=verdicts, findings=findings))
 
 
 def _findings(material: Material) -> tuple[Finding, ...]:

@@ -83,6 +83,9 @@ def test_the_report_and_the_page_say_what_was_paid(folder: Path) -> None:
     told = {entry["node"]: entry for entry in (*report["fallbacks"], *report["verdicts"])}
     reasons = {(told[node]["reason"], told[node]["fix"]) for node in kept if node in told}
     assert reasons == {("the limit of accuracy keeps it float", "")}
+    found = [one for one in report["findings"] if one["code"] == "QDQ202" and one["subject"] in kept]
+    assert found
+    assert not any(one["fix"] for one in found)
     page = (folder / "limited" / "report.html").read_text("utf-8")
     assert "Float nodes that the limit of accuracy took" in page
     assert "Paid for it" in page
