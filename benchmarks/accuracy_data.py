@@ -16,6 +16,8 @@ from models import class_table
 from ruamel.yaml import YAML
 
 from qdqtool.calibration.samples import open_samples
+from qdqtool.calibration.samples.conform import conform
+from qdqtool.calibration.samples.raw import RawSample
 from qdqtool.core.recipe import Preprocess
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.suggest import fitting
@@ -134,6 +136,9 @@ def stranger(model: Path, data: Path, calibrate: int, evaluate: int) -> Subject:
 
     The recipe is the one that `qdqtool run` takes without --recipe. An array `labels` that is no input holds the class of each
     row; without it right is an output whose largest value stands where the float model has it.
+
+    Raises:
+        InputFileError: rows do not fit the model's inputs.
     """
     loaded = load(model)
     with np.load(data, allow_pickle=False) as stored:
@@ -149,6 +154,11 @@ def stranger(model: Path, data: Path, calibrate: int, evaluate: int) -> Subject:
     judging = [(row, _row(rows, row)) for row in rest[:: max(1, len(rest) // evaluate)][:evaluate]]
     chosen = [(row, feeds) for row, feeds in judging if _content(feeds) not in known]
 
+    def fitted(row: int, feeds: Feeds) -> Feeds:
+        # a scalar input has one value a row, and no batch
+        raw = RawSample(name=f"{data.name}[{row}]", arrays=feeds, is_ready=True)
+        return dict(conform(raw, loaded.view.inputs, Preprocess()).feeds)
+
     def right(reference: Array, output: Array, number: int) -> float:
         wanted = reference.argmax() if labels is None else labels[chosen[number][0]]
         return 100.0 * bool(output.argmax() == wanted)
@@ -159,7 +169,7 @@ def stranger(model: Path, data: Path, calibrate: int, evaluate: int) -> Subject:
         recipe=fitting(loaded)[0],
         changes=(),
         **_shared_out(ready, calibrate),
-        evaluation=tuple(feeds for _, feeds in chosen),
+        evaluation=tuple(fitted(row, feeds) for row, feeds in chosen),
         right=right,
         metric="agreement" if labels is None else "top1",
     )

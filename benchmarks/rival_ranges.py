@@ -67,7 +67,7 @@ def onnxruntime(job: Job) -> None:
     quantize_static(
         str(prepared),
         str(job.out),
-        Reader(job.samples),
+        Reader(job.model, job.samples),
         quant_format=QuantFormat.QDQ,
         op_types_to_quantize=job.operators,
         per_channel=True,
@@ -193,7 +193,7 @@ def quark(job: Job) -> None:
             "PrintSummary": False,
         },
     )
-    ModelQuantizer(config).quantize_model(str(job.model), str(job.out), Reader(job.samples))
+    ModelQuantizer(config).quantize_model(str(job.model), str(job.out), Reader(job.model, job.samples))
 
 
 def modern(model: Path, out: Path) -> Path:
