@@ -35,6 +35,10 @@ _FAR: Final = 1e4
 """Steps that are beyond the last number of every format."""
 _TOGETHER: Final = 128
 """Columns whose later neighbours are updated at once, so that the bulk of the work is a product of matrices."""
+_NEXT: Final = 16
+"""Columns of these that each one updates by itself."""
+_BASE: Final = 64
+"""Lines of a triangle that is inverted as a whole."""
 
 
 def rounded(weights: Floats, moments: Floats, nearest: Nearest) -> NDArray[np.float32]:
@@ -49,21 +53,26 @@ def rounded(weights: Floats, moments: Floats, nearest: Nearest) -> NDArray[np.fl
     if spread is None:
         return nearest(weights, slice(None)).astype(np.float32)
     order, roots = spread
-    left = np.take_along_axis(weights.astype(np.float32), order[:, None, :], axis=2)
+    # a column of the matrix is a line of memory here: one at a time is read and written
+    left = np.take_along_axis(np.swapaxes(weights, 1, 2).astype(np.float32), order[:, :, None], axis=1)
     result = np.empty_like(left)
-    columns = weights.shape[2]
+    columns = left.shape[1]
     for start in range(0, columns, _TOGETHER):
         end = min(start + _TOGETHER, columns)
-        missed = np.empty((*left.shape[:2], end - start), np.float32)
-        for column in range(start, end):
-            value = left[:, :, column]
-            result[:, :, column] = nearest(value[:, :, None], order[:, column])[:, :, 0]
-            error = (value - result[:, :, column]) / roots[:, column, column][:, None]
-            missed[:, :, column - start] = error
-            left[:, :, column + 1 : end] -= error[:, :, None] * roots[:, None, column, column + 1 : end]
-        left[:, :, end:] -= missed @ roots[:, start:end, end:]
+        missed = np.empty((left.shape[0], end - start, left.shape[2]), np.float32)
+        for first in range(start, end, _NEXT):
+            last = min(first + _NEXT, end)
+            for column in range(first, last):
+                value = left[:, column]
+                result[:, column] = nearest(value[:, :, None], order[:, column])[:, :, 0]
+                error = (value - result[:, column]) / roots[:, column, column][:, None]
+                missed[:, column - start] = error
+                left[:, column + 1 : last] -= roots[:, column, column + 1 : last, None] * error[:, None, :]
+            made_up = np.swapaxes(roots[:, first:last, last:end], 1, 2)
+            left[:, last:end] -= made_up @ missed[:, first - start : last - start]
+        left[:, end:] -= np.swapaxes(roots[:, start:end, end:], 1, 2) @ missed
     back = np.argsort(order, axis=1)
-    return np.take_along_axis(result, back[:, None, :], axis=2)
+    return np.ascontiguousarray(np.swapaxes(np.take_along_axis(result, back[:, :, None], axis=1), 1, 2))
 
 
 def up_or_down(weights: Floats, moments: Floats, nearest: Nearest, steps: Floats) -> NDArray[np.float32]:
@@ -139,13 +148,28 @@ def _inverse_roots(moments: Floats) -> tuple[NDArray[np.intp], NDArray[np.float3
     if not np.isfinite(mean).all():
         return None
     order = np.argsort(-energies, axis=1, kind="stable")
+    # Of the matrix turned round, the inverse of the lower factor is the upper factor of the inverse, turned round.
+    turned = order[:, ::-1]
     lines = np.arange(len(moments))[:, None, None]
-    damped = moments[lines, order[:, :, None], order[:, None, :]].astype(np.float64)
+    damped = moments[lines, turned[:, :, None], turned[:, None, :]].astype(np.float64)
     diagonal = np.arange(moments.shape[1])
     # An input that never fires decides nothing: its weights go to the nearest.
     damped[:, diagonal, diagonal] += np.where(mean > 0, DAMPING * mean, 1.0)
     try:
-        roots = np.linalg.cholesky(np.linalg.inv(damped))
+        roots = _inverse_of_lower(np.linalg.cholesky(damped))
     except np.linalg.LinAlgError:
         return None
-    return order, np.swapaxes(roots, 1, 2).astype(np.float32)
+    return order, np.ascontiguousarray(roots[:, ::-1, ::-1], np.float32)
+
+
+def _inverse_of_lower(factors: Floats) -> Floats:
+    """The inverses of lower triangles, (groups, n, n), by halves: nearly all of it is products of matrices."""
+    size = factors.shape[1]
+    if size <= _BASE:
+        return np.tril(np.linalg.inv(factors))
+    half = size // 2
+    found = np.zeros_like(factors)
+    found[:, :half, :half] = _inverse_of_lower(factors[:, :half, :half])
+    found[:, half:, half:] = _inverse_of_lower(factors[:, half:, half:])
+    found[:, half:, :half] = -(found[:, half:, half:] @ factors[:, half:, :half]) @ found[:, :half, :half]
+    return found

@@ -36,6 +36,8 @@ _ROWS: Final = 8192
 """Rows of input that are enough for any layer, unless it has more columns."""
 # Rows a column: with fewer the moments are those of the samples, not of the data.
 _PER_COLUMN: Final = 4
+_TOGETHER: Final = 512
+"""Rows that are multiplied at a time: with fewer, adding to the moments takes longer than the products."""
 _SPREAD: Final = 32
 """Samples that the rows come from at least."""
 
@@ -144,6 +146,7 @@ class _Tally:
         self._square = np.zeros((groups, columns, columns), np.float32)
         self._amax = np.zeros((groups, columns), np.float32)
         self._rows = 0
+        self._waiting: list[NDArray[np.float32]] = []
 
     @property
     def is_full(self) -> bool:
@@ -153,11 +156,21 @@ class _Tally:
         if self.is_full:
             return
         rows = self._reading.rows(value, self._enough // _SPREAD)
-        self._square += np.swapaxes(rows, 1, 2) @ rows
         np.maximum(self._amax, np.abs(rows).max(axis=1, initial=0), out=self._amax)
         self._rows += rows.shape[1]
+        # what waits for others is copied: the next run may write where this one did
+        self._waiting.append(rows if rows.shape[1] >= _TOGETHER else rows.copy())
+        if sum(one.shape[1] for one in self._waiting) >= _TOGETHER:
+            self._multiply()
+
+    def _multiply(self) -> None:
+        if self._waiting:
+            rows = np.concatenate(self._waiting, axis=1) if len(self._waiting) > 1 else self._waiting[0]
+            self._square += np.swapaxes(rows, 1, 2) @ rows
+            self._waiting.clear()
 
     def moments(self) -> Moments:
+        self._multiply()
         self._square /= max(1, self._rows)
         return Moments(square=self._square, amax=self._amax, rows=self._rows)
 

@@ -8,11 +8,13 @@ descent. All see the inputs of the layers by their second moments only (`qdqtool
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from calibrators.rounding import output_errors, rounded, up_or_down
 from calibrators.weights import channel_max, channel_mse
@@ -24,10 +26,11 @@ from qdqtool.core.protocols import Sample
 from qdqtool.core.quant_format import QuantFormat
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.core.weights import RoundedWeight, WeightChanges
-from qdqtool.graph.products import WeightedLayer, products
+from qdqtool.graph.products import InputReading, WeightedLayer, products
 from qdqtool.graph.qdq.encode import block_scales, decode, effective, encode
 from qdqtool.graph.qdq.insert import assignment_of
 from qdqtool.graph.qdq.quantized import Quantization
+from qdqtool.platform import processors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -95,12 +98,20 @@ def round_weights(
     made: dict[str, RoundedWeight] = {}
     for part in parts([layer.product for layer in layers.values()]):
         seen = moments(model, part, samples)
-        for product in part:
+
+        def rounding(
+            product: WeightedLayer, seen: Mapping[InputReading, Moments] = seen
+        ) -> tuple[str, RoundedWeight]:
             value = model.view.constant(product.weight)
             assert value is not None
-            made[product.weight] = _rounded(layers[product.node], value, seen[product.reading], method)
-            if on_progress is not None:
-                on_progress(len(made), len(layers))
+            return product.weight, _rounded(layers[product.node], value, seen[product.reading], method)
+
+        # threads within the many small products of one layer would wait for each other
+        with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(processors()) as pool:
+            for name, one in pool.map(rounding, part):
+                made[name] = one
+                if on_progress is not None:
+                    on_progress(len(made), len(layers))
         del seen
     ranges = tuple(_range(entry, made.get(entry.tensor), method) for entry in table.ranges)
     changes = (table.weights or WeightChanges()).rounding(made)

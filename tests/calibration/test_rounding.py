@@ -128,6 +128,34 @@ def test_no_weight_is_moved_beyond_the_numbers_of_its_format() -> None:
     np.testing.assert_array_equal(made, np.sign(weights))
 
 
+@pytest.mark.parametrize(("groups", "rows", "columns"), [(1, 7, 300), (3, 2, 65), (2, 5, 128), (1, 1, 1)])
+def test_rounding_makes_up_for_each_column_in_those_behind_it(groups: int, rows: int, columns: int) -> None:
+    """As GPTQ says it, a column at a time: blocks of columns change nothing but the order of sums."""
+    draw = np.random.default_rng(0)
+    weights = draw.standard_normal((groups, rows, columns)).astype(np.float32)
+    inputs = draw.standard_normal((groups, 2 * columns + 8, columns))
+    inputs[:, :, 1:] += inputs[:, :, :-1]
+    moments = np.swapaxes(inputs, 1, 2) @ inputs
+
+    def nearest(values: np.ndarray, _: object) -> np.ndarray:
+        return np.asarray(np.rint(values * 4) / 4, np.float32)
+
+    expected = np.empty_like(weights)
+    for group in range(groups):
+        energies = np.diagonal(moments[group])
+        order = np.argsort(-energies, kind="stable")
+        damped = moments[group][np.ix_(order, order)] + DAMPING * energies.mean() * np.eye(columns)
+        roots = np.linalg.cholesky(np.linalg.inv(damped)).T
+        left = weights[group][:, order].astype(np.float64)
+        for column in range(columns):
+            chosen = nearest(left[:, column], None)
+            error = (left[:, column] - chosen) / roots[column, column]
+            left[:, column:] -= error[:, None] * roots[column, column:]
+            expected[group][:, order[column]] = chosen
+    made = rounded(weights, moments, nearest)
+    assert (made != expected).mean() < 0.01  # ties fall by the last bit
+
+
 def test_weights_of_inputs_that_never_fire_go_to_the_nearest() -> None:
     weights = np.array([[[0.3, 0.7, -1.6]]], np.float32)
     made = rounded(weights, np.zeros((1, 3, 3), np.float32), lambda values, _: np.rint(values))
@@ -285,6 +313,21 @@ def test_a_weight_that_two_nodes_read_is_left_alone(tmp_path: Path) -> None:
     table = make_table(histograms, placement, model.view, CalibrationOptions(method="max"))
     assert layers_of(model, placement, table, InsertOptions()) == ()
     assert Slot(node="two", index=1) in assignment_of(model, placement, table, InsertOptions())
+
+
+@pytest.mark.parametrize("name", ["matmuls", "conv_chain"])
+def test_moments_are_those_of_all_rows_however_few_a_sample_has(name: str, tmp_path: Path) -> None:
+    model, _, _, samples = case(tmp_path, name, count=24)
+    layers = products(model.view)
+    found = moments(model, layers, tuple(samples))
+    runner = open_runner(probe(model, [layer.reading.tensor for layer in layers]).source, description="test")
+    for layer in layers:
+        values = [runner.run(sample.feeds)[layer.reading.tensor] for sample in samples]
+        rows = np.concatenate([layer.reading.rows(value, 1 << 30) for value in values], axis=1)
+        seen = found[layer.reading]
+        assert seen.rows == rows.shape[1] < 8192
+        expected = np.swapaxes(rows, 1, 2).astype(np.float64) @ rows / rows.shape[1]
+        np.testing.assert_allclose(seen.square, expected, rtol=1e-3, atol=1e-4 * expected.max())
 
 
 def test_parts_keep_the_moments_within_their_room(tmp_path: Path) -> None:
