@@ -151,25 +151,28 @@ def _inverse_roots(moments: Floats) -> tuple[NDArray[np.intp], NDArray[np.float3
     # Of the matrix turned round, the inverse of the lower factor is the upper factor of the inverse, turned round.
     turned = order[:, ::-1]
     lines = np.arange(len(moments))[:, None, None]
+    # several copies of the largest moments are hundreds of MB: each is let go as soon as there is the next
     damped = moments[lines, turned[:, :, None], turned[:, None, :]].astype(np.float64)
     diagonal = np.arange(moments.shape[1])
     # An input that never fires decides nothing: its weights go to the nearest.
     damped[:, diagonal, diagonal] += np.where(mean > 0, DAMPING * mean, 1.0)
     try:
-        roots = _inverse_of_lower(np.linalg.cholesky(damped))
+        roots = np.linalg.cholesky(damped)
+        del damped
+        _invert_lower(roots)
     except np.linalg.LinAlgError:
         return None
     return order, np.ascontiguousarray(roots[:, ::-1, ::-1], np.float32)
 
 
-def _inverse_of_lower(factors: Floats) -> Floats:
-    """The inverses of lower triangles, (groups, n, n), by halves: nearly all of it is products of matrices."""
+def _invert_lower(factors: Floats) -> None:
+    """Put the inverses of lower triangles, (groups, n, n), in their place, by halves: nearly all of it is products of matrices."""
     size = factors.shape[1]
     if size <= _BASE:
-        return np.tril(np.linalg.inv(factors))
+        factors[:] = np.tril(np.linalg.inv(factors))
+        return
     half = size // 2
-    found = np.zeros_like(factors)
-    found[:, :half, :half] = _inverse_of_lower(factors[:, :half, :half])
-    found[:, half:, half:] = _inverse_of_lower(factors[:, half:, half:])
-    found[:, half:, :half] = -(found[:, half:, half:] @ factors[:, half:, :half]) @ found[:, :half, :half]
-    return found
+    first, corner, second = factors[:, :half, :half], factors[:, half:, :half], factors[:, half:, half:]
+    _invert_lower(first)
+    _invert_lower(second)
+    corner[:] = -second @ corner @ first

@@ -98,18 +98,27 @@ def round_weights(
     made: dict[str, RoundedWeight] = {}
     for part in parts([layer.product for layer in layers.values()]):
         seen = moments(model, part, samples)
+        readers: dict[InputReading, list[WeightedLayer]] = {}
+        for product in part:
+            readers.setdefault(product.reading, []).append(product)
 
         def rounding(
-            product: WeightedLayer, seen: Mapping[InputReading, Moments] = seen
-        ) -> tuple[str, RoundedWeight]:
-            value = model.view.constant(product.weight)
-            assert value is not None
-            return product.weight, _rounded(layers[product.node], value, seen[product.reading], method)
+            reading: InputReading,
+            seen: dict[InputReading, Moments] = seen,
+            readers: Mapping[InputReading, list[WeightedLayer]] = readers,
+        ) -> dict[str, RoundedWeight]:
+            mine = seen.pop(reading)
+            found = {}
+            for product in readers[reading]:
+                value = model.view.constant(product.weight)
+                assert value is not None
+                found[product.weight] = _rounded(layers[product.node], value, mine, method)
+            return found
 
         # threads within the many small products of one layer would wait for each other
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(processors()) as pool:
-            for name, one in pool.map(rounding, part):
-                made[name] = one
+            for some in pool.map(rounding, readers):
+                made |= some
                 if on_progress is not None:
                     on_progress(len(made), len(layers))
         del seen
