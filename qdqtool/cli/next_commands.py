@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from shlex import join, quote
 
+from qdqtool.core.advice import is_worth_trying
 from qdqtool.core.findings import Severity
 from qdqtool.core.report import Report
 from qdqtool.pipeline.request import RunRequest
@@ -43,7 +44,7 @@ def _worth(
     is_float = not is_quantized
     if not has_samples:
         yield f"{join(run)}  # the same on your data"
-    if any(entry.fix for entry in report.fallbacks):
+    if any(is_worth_trying(entry.fix) for entry in report.fallbacks):
         measured = ["--samples", calibration] if has_samples else []
         yield f"{join(['qdqtool', 'fix', folder, *measured])}  # tries what could help, by builds"
     grave = [finding for finding in report.findings if finding.severity is not Severity.INFO]

@@ -128,6 +128,15 @@ def is_followed(fix: str) -> bool:
     return fix.startswith(_NOTHING) or _FOLLOWED.search(fix) is not None
 
 
+def is_worth_trying(fix: str) -> bool:
+    """Whether a fix says what could be done, and not that there is nothing.
+
+    >>> is_worth_trying("--set place.first_layer=int8"), is_worth_trying("nothing to do: it is small"), is_worth_trying("")
+    (True, False, False)
+    """
+    return fix != "" and not fix.startswith(_NOTHING)
+
+
 def followed(fix: str, *, command: str = "", at: str = "") -> str:
     """The fix, so that it can be followed as it is printed: every finding's and every verdict's goes through here.
 

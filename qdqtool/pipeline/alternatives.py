@@ -67,9 +67,12 @@ def with_formats(recipe: Recipe, formats: Formats, graph: GraphView) -> Recipe:
     """The recipe with these nodes in these formats, and what TensorRT fuses behind FP16 nodes in FP16 as well."""
     small = {escape(node): _FP8 for node, word in formats.items() if word == _FP8}
     narrow = [node for node, word in formats.items() if word == _FP16]
-    left = [escape(node) for node, word in formats.items() if word != _FP8]
+    left = [node for node, word in formats.items() if word != _FP8]
     place = recipe.place.model_copy(
-        update={"exclude": (*recipe.place.exclude, *left), "formats": {**small, **recipe.place.formats}}
+        update={
+            "kept_float": tuple(dict.fromkeys((*recipe.place.kept_float, *left))),
+            "formats": {**small, **recipe.place.formats},
+        }
     )
     changes: dict[str, object] = {"place": place}
     if narrow:

@@ -153,3 +153,6 @@ def _unmatched(view: GraphView, options: PlacementOptions) -> Iterator[str]:
         for pattern in patterns:
             if not any(fnmatchcase(node.name, pattern) for node in view.nodes):
                 yield f"no node matches the pattern {pattern!r} of place.{option}"
+    for name in options.kept_float:
+        if name not in view.by_name:
+            yield f"no node is called {name!r}, which place.kept_float lists"

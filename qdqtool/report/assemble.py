@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from calibrators.histogram import Histogram
@@ -37,8 +37,6 @@ _ON_CPU = (
     "Accuracy was computed by onnxruntime on the CPU from the Q/DQ model{}, and not by the engine, whose kernels fuse and "
     "round differently; `qdqtool compare` runs engines where a GPU is."
 )
-_UNASKED = "QDQ202"
-_TAKEN = "the limit of accuracy keeps it float"
 _RANDOM = "The samples were random: ranges and accuracy mean nothing."
 
 
@@ -75,7 +73,6 @@ class Material:
 
 def assemble(material: Material) -> Report:
     """The report on everything there is; steps that did not run leave their part empty."""
-    material = _limited(material)
     audit = material.audit
     verdicts = audit.verdicts if audit else ()
     log = material.log.runs[-1] if material.log and material.log.runs else None
@@ -93,23 +90,6 @@ def assemble(material: Material) -> Report:
         sensitivity=material.sensitivity,
         sections=dict(material.sections),
     )
-
-
-def _limited(material: Material) -> Material:
-    """Nodes that the limit of accuracy took are told as such: the fix of the setting that holds them would undo it."""
-    limit = material.sections.get("limit") or {}
-    kept = frozenset((limit.get("chosen") or {}).get("kept", ()))
-    if material.audit is None or not kept:
-        return material
-    verdicts = tuple(
-        replace(one, reason=_TAKEN, fix="") if one.node in kept and not one.requested else one
-        for one in material.audit.verdicts
-    )
-    findings = tuple(
-        replace(one, reason=_TAKEN, fix="") if one.code == _UNASKED and one.subject in kept else one
-        for one in material.audit.findings
-    )
-    return replace(material, audit=replace(material.audit, verdicts=verdicts, findings=findings))
 
 
 def _findings(material: Material) -> tuple[Finding, ...]:

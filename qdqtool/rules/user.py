@@ -1,13 +1,15 @@
-"""What the user keeps float: nodes by name, operator types, or all but some nodes.
+"""What the user keeps float: nodes by name, operator types, or all but some nodes, and what a limit of accuracy took.
 
     place:
       exclude: ["*/head/*"]        these nodes stay float
+      kept_float: [/head/Gemm]     these too, since `qdqtool run --max-drop` found that the limit takes them
       exclude_ops: [MatMul]        these operator types stay float
       only: ["backbone.*"]         all other nodes stay float
       ops: [Conv, Gemm, ...]       operator types that may be quantized
 
 Patterns are globs on node names (`qdqtool place MODEL` prints them), case-sensitive; `*` also matches slashes. A
-pattern that matches nothing is noted in the placement.
+pattern that matches nothing is noted in the placement. `kept_float` holds names as they are. It is a list of its own, so that
+no fix and no `--set place.exclude=[...]` undoes the limit.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ def _quantizable(view: GraphView, node: Node, op: str) -> bool:
 
 
 def _objections(node: Node, op: str, options: PlacementOptions) -> Iterator[tuple[str, str]]:
+    if node.name in options.kept_float:
+        yield "the limit of accuracy keeps it float", "nothing to do: in few bits it would break the limit"
     for pattern in options.exclude:
         if fnmatchcase(node.name, pattern):
             others = [other for other in options.exclude if other != pattern]

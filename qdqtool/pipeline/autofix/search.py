@@ -10,6 +10,7 @@ from math import isinf
 from pathlib import Path
 from time import monotonic
 
+from qdqtool.core.advice import is_worth_trying
 from qdqtool.core.findings import Finding
 from qdqtool.core.fixes import FixOutcome, FixTrial, SlotEdit
 from qdqtool.core.placement import Slot
@@ -36,7 +37,6 @@ _CHECKS = frozenset(
     }
 )
 """Checks whose findings this search answers for."""
-_NOTHING = "nothing to do"
 _CLOSER_DB = 0.1
 """What a result must gain in dB to be called closer; a task metric must rise at all."""
 
@@ -400,7 +400,7 @@ def _unanswered(findings: Iterable[Finding], told: set[str], piece: BuiltModel) 
         finding
         for finding in findings
         if finding.check in _CHECKS
-        and not finding.fix.startswith(_NOTHING)
+        and is_worth_trying(finding.fix)
         and finding.subject not in told
         and nodes.get(finding.subject, "") not in told
     ]
