@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -97,13 +98,62 @@ def skewed_mean_interval(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -
     )
 
 
-def _student(freedom: int) -> float:
-    """The 97.5 % point of Student's t: exact for 1 and 2 degrees, else Cornish and Fisher's expansion, within 1 %."""
+def largest_mean(values: np.ndarray[tuple[int], np.dtype[np.float64]], confidence: float) -> float | None:
+    """What the mean of all such values does not exceed, with this confidence (0 to 1); None for fewer than two.
+
+    One-sided, and the larger of two. Cox's method, as in `skewed_mean_interval`, for few positive values. The bootstrap of
+    Student's t (Efron and Tibshirani, chapter 12.5): the mean of a draw without the loudest values is low and so is its
+    spread, which stretches the upper end where few values hold most of the sum. Of a ViT whose ten loudest of 1500 samples
+    hold a third of the noise, means of 200 were kept by the others in 44 % with the first alone, and in some 70 % with the second.
+    """
+    count = len(values)
+    if count < 2:
+        return None
+    mean, spread = float(values.mean()), float(values.std(ddof=1))
+    if not spread:
+        return mean
+    rng = np.random.default_rng(_SEED)
+    batch = max(1, _CELLS // count)
+    scores = []
+    for start in range(0, _RATIO_DRAWS, batch):
+        drawn = (
+            rng.multinomial(count, np.full(count, 1 / count), size=min(batch, _RATIO_DRAWS - start)) / count
+        )
+        means = drawn @ values
+        variances = np.maximum(drawn @ values**2 - means**2, (1e-6 * spread) ** 2) * count / (count - 1)
+        scores.append((means - mean) / np.sqrt(variances))
+    reach = max(0.0, -float(np.quantile(np.concatenate(scores), 1 - confidence)))
+    # draws without the one value that is loud have hardly any spread: it tells no more than one event of a Poisson process
+    reach = min(reach, (1 + NormalDist().inv_cdf(confidence) * math.sqrt(2)) / math.sqrt(count))
+    return max(mean + reach * spread, _largest_lognormal_mean(values, confidence))
+
+
+def _largest_lognormal_mean(values: np.ndarray[tuple[int], np.dtype[np.float64]], confidence: float) -> float:
+    if not (values > 0).all():
+        return float(values.mean())
+    logs = np.log(values)
+    count, variance = len(values), float(logs.var(ddof=1))
+    spread = math.sqrt(variance / count + variance**2 / (2 * (count - 1)))
+    return math.exp(min(float(logs.mean()) + variance / 2 + _student(count - 1, confidence) * spread, 700.0))
+
+
+def largest_loss(losses: np.ndarray[tuple[int], np.dtype[np.float64]], confidence: float) -> float:
+    """What the mean of differences from -1 to 1 does not exceed, with this confidence (0 to 1).
+
+    One-sided: (sum + 1 + z sqrt(sum of squares + 1)) / samples, the normal approximation of what Clopper and Pearson give
+    where one more sample was lost than was seen: without that one, samples of which none is lost would prove that none ever is.
+    """
+    z = NormalDist().inv_cdf(confidence)
+    return float((losses.sum() + 1 + z * math.sqrt(float((losses**2).sum()) + 1)) / max(1, len(losses)))
+
+
+def _student(freedom: int, level: float = (1 + _LEVEL) / 2) -> float:
+    """This point of Student's t: exact for 1 and 2 degrees, else Cornish and Fisher's expansion, within 1 %."""
     if freedom == 1:
-        return 12.706
+        return math.tan(math.pi * (level - 0.5))
     if freedom == 2:
-        return 4.303
-    z = 1.959964
+        return (2 * level - 1) * math.sqrt(2 / (4 * level * (1 - level)))
+    z = NormalDist().inv_cdf(level)
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384

@@ -15,15 +15,25 @@
 
 Noise at the outputs chooses, since it tells nodes apart that flip no answer; the limit is checked on other samples. A set
 that misses it already on the few samples that were worst is not run on the others.
+
+A set that just keeps the limit on some samples misses it on others about as often as not, or more often, since the smallest
+of many is taken. So the limit is asked of what others show with a `Limit.confidence`: of the upper end of the noise, and of
+the lost answers. (Samples held back in the place of that, and a second search where they miss it, is the same demand on
+fewer samples.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import log10
+from math import ceil, log10, sqrt
+from statistics import NormalDist
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from qdqtool.accuracy.intervals import largest_loss, largest_mean
 from qdqtool.accuracy.run_store import SampleRun
 from qdqtool.accuracy.trials import OnRun, SubsetOutcome, TrialRunner
 from qdqtool.core.protocols import Sample, SampleSource
@@ -47,10 +57,13 @@ class Limit:
     Attributes:
         max_drop: points that the task metric may lose; None sets no limit.
         min_sqnr: SQNR in dB that the outputs must keep; None sets no limit.
+        confidence: how sure it must be (0 to 1) that other samples keep it, as far as samples can tell; 0 asks for these
+            samples alone.
     """
 
     max_drop: float | None = None
     min_sqnr: float | None = None
+    confidence: float = 0.0
 
     def is_met(self, found: FloatSet) -> bool:
         """Whether this set of float nodes keeps it."""
@@ -58,7 +71,34 @@ class Limit:
         right = self.max_drop is None or (
             found.task is not None and found.task.reference - found.task.candidate <= self.max_drop
         )
-        return quiet and right
+        return quiet and right and self._is_likely(found)
+
+    def _is_likely(self, found: FloatSet) -> bool:
+        """Whether other samples keep it, as far as these can tell.
+
+        Of a drop they can tell no less than what one lost sample leaves open: a stricter limit takes more of them.
+        """
+        if not self.confidence:
+            return True
+        if self.min_sqnr is not None and found.least_db is not None and found.least_db < self.min_sqnr:
+            return False
+        if self.max_drop is None or found.worst_drop is None or found.task is None:
+            return True
+        return found.worst_drop <= max(self.max_drop, least_told(found.task.samples, self.confidence)) + 1e-9
+
+    def enough(self, runs: Sequence[SampleRun]) -> int | None:
+        """How many samples like these would be sure of the limited drop; None where it is none of how many there are."""
+        losses = _losses(runs)
+        if self.max_drop is None or not self.confidence or not len(losses):
+            return None
+        room = self.max_drop / 100 - float(losses.mean())
+        if room <= 0:
+            return None
+        # the number at which `largest_loss` is the limit, where samples go on losing as these did
+        z = NormalDist().inv_cdf(self.confidence)
+        spread = z**2 * float((losses**2).mean())
+        middle = 2 * room + spread
+        return ceil((middle + sqrt(max(0.0, middle**2 - 4 * room**2 * (1 - z**2)))) / (2 * room**2))
 
     def is_out_of_reach(self, runs: Sequence[SampleRun], all_of: Sequence[SampleRun]) -> bool:
         """Whether a set that showed `runs` misses it whatever it does on all other samples.
@@ -94,6 +134,16 @@ class Limit:
             )
 
 
+def least_told(samples: int, confidence: float) -> float:
+    """Points of which this many samples can say that others lose no more: what one lost sample leaves open."""
+    return 100 * largest_loss(np.eye(1, max(1, samples))[0], confidence)
+
+
+def _losses(runs: Sequence[SampleRun]) -> NDArray[np.float64]:
+    """What each sample lost: 1 where only the float model was right, -1 where only the quantized one was."""
+    return np.array([run.hits[0] - run.hits[1] for run in runs if run.hits is not None], np.float64)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Units:
     """What is switched together, by name, and which nodes count as compute nodes."""
@@ -110,14 +160,20 @@ class Units:
         gone = set(kept)
         return frozenset(self.nodes(name for name in self.members if name not in gone))
 
-    def float_set(self, kept: Sequence[str], outcome: SubsetOutcome) -> FloatSet:
-        """What keeping these units float gave."""
+    def float_set(self, kept: Sequence[str], outcome: SubsetOutcome, confidence: float = 0.0) -> FloatSet:
+        """What keeping these units float gave, and with which `confidence` (0 to 1; 0 asks nothing) others show the like."""
+        losses = _losses(outcome.runs)
+        most = (
+            largest_mean(np.array(outcome.shares) * len(outcome.shares), confidence) if confidence else None
+        )
         return FloatSet(
             kept=self.nodes(kept),
             sqnr_db=outcome.decibel,
             task=outcome.task,
             int8_nodes=len(self.compute & self.without(kept)),
             total_nodes=len(self.compute),
+            least_db=-10 * log10(most) if most else None,
+            worst_drop=100 * largest_loss(losses, confidence) if confidence and len(losses) else None,
         )
 
 
@@ -129,6 +185,7 @@ class Found:
     path: tuple[FloatSet, ...]
     chosen: FloatSet | None
     evaluations: int
+    enough: int | None = None
 
 
 class FloatSearch:
@@ -173,7 +230,7 @@ class FloatSearch:
         names = tuple(self._units.members)
         first = self._outcome(())
         self._limit.check(first)
-        whole = self._units.float_set((), first)
+        whole = self._set((), first)
         if self._limit.is_met(whole):
             return self._found(whole, ())
         self._missed.add(frozenset())
@@ -183,12 +240,19 @@ class FloatSearch:
         kept = self._without_idle(self._smallest(names))
         return self._found(whole, kept)
 
+    def _set(self, kept: Sequence[str], outcome: SubsetOutcome) -> FloatSet:
+        return self._units.float_set(kept, outcome, self._limit.confidence)
+
     def _found(self, whole: FloatSet, kept: Sequence[str] | None) -> Found:
         chosen = whole if kept is not None and not kept else None
         if kept:
-            chosen = self._units.float_set(kept, self._outcome(kept))
+            chosen = self._set(kept, self._outcome(kept))
         return Found(
-            whole=whole, path=tuple(self._sets.values()), chosen=chosen, evaluations=self._evaluations
+            whole=whole,
+            path=tuple(self._sets.values()),
+            chosen=chosen,
+            evaluations=self._evaluations,
+            enough=None if kept is None else self._limit.enough(self._outcome(kept).runs),
         )
 
     def _smallest(self, names: tuple[str, ...]) -> list[str]:
@@ -290,7 +354,7 @@ class FloatSearch:
             self._missed.add(key)
             return False
         if key not in self._sets:
-            self._sets[key] = self._units.float_set(kept, self._outcome(kept))
+            self._sets[key] = self._set(kept, self._outcome(kept))
             if not self._limit.is_met(self._sets[key]):
                 self._missed.add(key)
         return key not in self._missed
@@ -307,7 +371,7 @@ class FloatSearch:
         found = self._trials[1].run({"it": self._units.without(kept)}, self._checking, None, self._on_check)[
             "it"
         ]
-        if len(found.runs) > _WORST and not self._limit.is_met(self._units.float_set(kept, found)):
+        if len(found.runs) > _WORST and not self._limit.is_met(self._set(kept, found)):
             ranked = sorted(range(len(found.runs)), key=lambda number: _badness(found, number), reverse=True)
             worst = frozenset(ranked[:_WORST])
             self._runs = found.runs

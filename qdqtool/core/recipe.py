@@ -134,6 +134,8 @@ class PlacementOptions(RecipeSection):
     """Operator types that the rules may quantize."""
     exclude: Words = ()
     """Nodes kept float: glob patterns on node names."""
+    kept_float: Words = ()
+    """Nodes that a limit of accuracy keeps float, by name; `qdqtool run --max-drop` writes it into the recipe of its run."""
     exclude_ops: Words = ()
     """Operator types kept float."""
     only: Words = ()
@@ -311,6 +313,9 @@ class AccuracyOptions(RecipeSection):
     """Points of the task metric that may be lost; needs labels, or compare.task=agreement."""
     min_sqnr: float | None = None
     """SQNR in dB that the outputs must keep."""
+    confidence: Annotated[float, Field(ge=0.5, lt=1)] | Literal[0] = 0.9
+    """How sure it must be that other samples keep the limit, as far as the evaluation samples can tell; 0 asks for these
+    alone."""
     samples: Annotated[int, Field(gt=0)] = 32
     """Calibration samples on which single nodes and sets of them are measured; the limit itself is checked on all
     evaluation samples."""

@@ -133,6 +133,8 @@ class FloatSet:
         task: accuracy against the float model; None without labels.
         int8_nodes: compute nodes that stay quantized.
         total_nodes: compute nodes of the model.
+        least_db: SQNR that other samples keep with the confidence that was asked for; None where none was, or too few tell.
+        worst_drop: points that they lose at most with that confidence; None without labels, too.
     """
 
     kept: tuple[str, ...]
@@ -140,6 +142,8 @@ class FloatSet:
     task: TaskAccuracy | None
     int8_nodes: int
     total_nodes: int
+    least_db: float | None = None
+    worst_drop: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -221,7 +225,7 @@ class FloatLimit(Shown):
     Attributes:
         max_drop: points of the task metric that may be lost; None sets no limit.
         min_sqnr: SQNR in dB that must be kept; None sets no limit.
-        samples: evaluation samples on which the limit was checked.
+        samples: evaluation samples on which the limit was checked: every figure of a set is of these.
         whole: every node quantized.
         path: the sets that were checked on all of them, in that order; the first has all nodes float.
         chosen: the set that is kept float; None where not even all nodes float meet the limit, or the built model misses it.
@@ -232,6 +236,11 @@ class FloatLimit(Shown):
         alternatives: what the chosen nodes were tried in, in the order of trial; () where there was no choice.
         formats: what they compute in, in the engine that was taken; {} where there was no choice.
         device: the GPU for which the times of alternatives are estimated; "" where there was no choice.
+        confidence: how sure it had to be (0 to 1) that other samples keep the limit; 0 asked for these samples alone.
+        choosing: calibration samples on which single nodes and sets of them were measured.
+        calibrated: whether the samples that checked the limit calibrated too, so that they say little of others.
+        enough: samples that would be sure of the drop, where others lose as these did; None without a limited drop, and
+            where these lose all of it.
     """
 
     max_drop: float | None
@@ -247,3 +256,7 @@ class FloatLimit(Shown):
     alternatives: tuple[Alternative, ...] = ()
     formats: dict[str, str] = field(default_factory=dict)
     device: str = ""
+    confidence: float = 0.0
+    choosing: int = 0
+    calibrated: bool = False
+    enough: int | None = None

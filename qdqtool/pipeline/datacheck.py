@@ -116,7 +116,7 @@ def gather(models: tuple[Model, Model], placement: Placement | None, material: D
     calibration, evaluation, recipe = material.calibration, material.evaluation, material.recipe
     evidence = DataEvidence(
         calibration=sample_set(calibration),
-        evaluation=sample_set(evaluation) if _are_others(calibration, evaluation) else None,
+        evaluation=sample_set(evaluation) if are_others(calibration, evaluation) else None,
         meaningful=calibration.meaningful and evaluation.meaningful,
         comparison=material.comparison,
         calibrated=placement is not None,
@@ -151,7 +151,7 @@ def _from_all_over(samples: SampleSource, most: int) -> SamplePart:
     return SamplePart(samples, 0, max(1, -(-len(samples) // most)))
 
 
-def _are_others(calibration: SampleSource, evaluation: SampleSource) -> bool:
+def are_others(calibration: SampleSource, evaluation: SampleSource) -> bool:
     """Whether the two sets are different ones, and not the same with labels or a limit of its own."""
     return calibration.description != evaluation.description or calibration.digest != evaluation.digest
 

@@ -2,7 +2,7 @@
 
 The folder `quantized` of the run folder holds the run with every node quantized. If it does not keep the limit, the
 smallest set of float nodes that does is looked for (`accuracy.limit`). The run folder itself is a run of the same
-recipe with these nodes in `place.exclude`, on the same ranges, so that its engine, its audit and its accuracy prove what
+recipe with these nodes in `place.kept_float`, on the same ranges, so that its engine, its audit and its accuracy prove what
 the search said. Its recipe.yaml gives the same model again without a search.
 
 Where these nodes may compute in FP8 or FP16 (`accuracy.alternatives`), the run with all of them float lies in the folder
@@ -12,11 +12,10 @@ Where these nodes may compute in FP8 or FP16 (`accuracy.alternatives`), the run 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, replace
-from glob import escape
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from qdqtool.accuracy.limit import FloatSearch, Found, Limit, Units
+from qdqtool.accuracy.limit import FloatSearch, Found, Limit, Units, least_told
 from qdqtool.accuracy.run_store import RunJournal
 from qdqtool.accuracy.trials import TrialRunner
 from qdqtool.calibration.samples import open_samples
@@ -36,6 +35,7 @@ from qdqtool.io.json_files import canonical
 from qdqtool.pipeline import runner
 from qdqtool.pipeline.alternatives import FLOAT, Ladder, Question, cost_of, device_of, fastest, steps_of
 from qdqtool.pipeline.context import RunContext
+from qdqtool.pipeline.datacheck import are_others
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
 from qdqtool.pipeline.runner import LINE, RunStep
@@ -62,9 +62,10 @@ def run(
         QdqError: a step failed; finished steps stay, and the next run goes on from them.
     """
     options = request.recipe.accuracy
-    limit = Limit(max_drop=options.max_drop, min_sqnr=options.min_sqnr)
-    if limit == Limit():
+    asked = Limit(max_drop=options.max_drop, min_sqnr=options.min_sqnr)
+    if asked == Limit():
         return runner.run(request, listener, course=course)
+    limit = replace(asked, confidence=float(options.confidence))
     _check(request, limit, course)
     listener = listener or NullProgress()
     first = replace(
@@ -74,7 +75,6 @@ def run(
         cache=request.cache or request.out / "builds",
     )
     before = cost_of(runner.run(first, listener).summary)
-    asked = Limit(max_drop=options.max_drop, min_sqnr=options.min_sqnr)
     attempts = 0
     while True:
         attempts += 1
@@ -99,7 +99,8 @@ def run(
         limit = _tightened(limit, lacking)
     if not has_choice:
         return report
-    question = Question(request=request, first=first, kept=nodes, limit=asked, listener=listener)
+    others = _tightened(asked, _room(result))
+    question = Question(request=request, first=first, kept=nodes, limit=others, listener=listener)
     ladder = Ladder(question)
     tried = ladder.run(report)
     best = fastest(tried)
@@ -115,17 +116,22 @@ def _searched(
     options = request.recipe.accuracy
     listener.started(SEARCH)
     with UsageMeter() as meter:
-        found, samples = _search(first, limit, options.samples, listener)
+        searched = _search(first, limit, options.samples, listener)
+        found = searched.found
     listener.finished(SEARCH, meter.measured, skipped=False)
     return FloatLimit(
         max_drop=options.max_drop,
         min_sqnr=options.min_sqnr,
-        samples=samples,
+        samples=searched.samples,
         whole=found.whole,
         path=found.path,
         chosen=found.chosen,
         evaluations=found.evaluations,
         before=before,
+        confidence=limit.confidence,
+        choosing=searched.choosing,
+        calibrated=searched.calibrated,
+        enough=found.enough,
     )
 
 
@@ -154,9 +160,25 @@ def _lacking(report: Report, limit: Limit) -> Limit:
     return Limit(max_drop=max(0.0, points), min_sqnr=max(0.0, level))
 
 
+def _room(result: FloatLimit) -> Limit:
+    """How far the chosen set is from what it keeps on others for sure: what else is tried with these nodes needs that too."""
+    found = result.chosen
+    task, sqnr_db = (found.task, found.sqnr_db) if found else (None, None)
+    points = level = 0.0
+    if found and task and found.worst_drop is not None:
+        most = max(result.max_drop or 0.0, least_told(task.samples, result.confidence))
+        points = max(
+            0.0, (result.max_drop or 0.0) - most + found.worst_drop - task.reference + task.candidate
+        )
+    if found and sqnr_db is not None and found.least_db is not None:
+        level = sqnr_db - found.least_db
+    return Limit(max_drop=points, min_sqnr=level)
+
+
 def _tightened(asked: Limit, lacking: Limit) -> Limit:
     points, level = lacking.max_drop or 0.0, lacking.min_sqnr or 0.0
-    return Limit(
+    return replace(
+        asked,
         max_drop=None if asked.max_drop is None else max(0.0, asked.max_drop - points),
         min_sqnr=None if asked.min_sqnr is None else asked.min_sqnr + level,
     )
@@ -201,8 +223,18 @@ def _is_labelled(request: RunRequest) -> bool:
     return first is not None and first.label is not None
 
 
-def _search(request: RunRequest, limit: Limit, most: int, listener: ProgressListener) -> tuple[Found, int]:
-    """What the search over the finished run came to, and how many samples checked it; goes on where it was stopped."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Searched:
+    """What a search came to, and on which samples: see `FloatLimit`."""
+
+    found: Found
+    samples: int
+    choosing: int
+    calibrated: bool
+
+
+def _search(request: RunRequest, limit: Limit, most: int, listener: ProgressListener) -> _Searched:
+    """What the search over the finished run came to; goes on where it was stopped."""
     work = runner.start(request, "insert")
     model = load(work.path("model.qdq.onnx"))
     table = CALIBRATION.read(work.path("calibration.json"))
@@ -235,7 +267,12 @@ def _search(request: RunRequest, limit: Limit, most: int, listener: ProgressList
     )
     total = len(checking) if compared.limit is None else min(compared.limit, len(checking))
     listener.said(_about(limit, total))
-    return search.run(), total
+    return _Searched(
+        found=search.run(),
+        samples=total,
+        choosing=len(choosing),
+        calibrated=not are_others(work.samples, checking),
+    )
 
 
 def _about(limit: Limit, samples: int) -> str:
@@ -245,6 +282,8 @@ def _about(limit: Limit, samples: int) -> str:
         f"at least {limit.min_sqnr:.2f} dB" if limit.min_sqnr is not None else "",
     )
     words = f"{' and '.join(filter(None, asked))} on {counted(samples, 'sample')}"
+    if limit.confidence:
+        words += f", and on others as far as these can tell with {100 * limit.confidence:g} % confidence"
     if limit.max_drop is None or limit.max_drop >= 100 / samples:
         return words
     return f"{words}, of which not one may be lost: it is {100 / samples:.3g} points"
@@ -252,8 +291,8 @@ def _about(limit: Limit, samples: int) -> str:
 
 def _with_float(recipe: Recipe, nodes: tuple[str, ...]) -> Recipe:
     """The recipe with these nodes kept float as well."""
-    exclude = (*recipe.place.exclude, *(escape(name) for name in nodes))
-    return recipe.model_copy(update={"place": recipe.place.model_copy(update={"exclude": exclude})})
+    kept = tuple(dict.fromkeys((*recipe.place.kept_float, *nodes)))
+    return recipe.model_copy(update={"place": recipe.place.model_copy(update={"kept_float": kept})})
 
 
 def _course(result: FloatLimit) -> tuple[RunStep, ...]:

@@ -249,7 +249,7 @@ def limit_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         return
     if not chosen["kept"]:
         yield "Limit", f"{wanted}: met with every node quantized ({_level(whole)}), {samples}"
-        yield from _doubted(found, whole)
+        yield from _others(found, whole, whole)
         return
     formats = found["formats"]
     names = [
@@ -260,7 +260,7 @@ def limit_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Limit", f"{wanted}: met with {counted(len(names), 'node')} {how}: {listed(names, _KEPT)}"
     taken = next((one for one in found["alternatives"] if one["formats"] == formats), chosen)
     yield "", f"{_level(whole)} -> {_level(taken)}, {samples}"
-    yield from _doubted(found, taken)
+    yield from _others(found, chosen, taken)
     before, after = found["before"], found["after"]
     if before and after:
         yield "Paid for it", f"{_costs(before, after)}{_ms(taken)}  [two builds]"
@@ -268,6 +268,54 @@ def limit_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if one["formats"] != formats and one["cost"] and before:
             words = ", ".join(sorted(set(one["formats"].values())))
             yield f"In {words}", f"{_level(one)}; {_costs(before, one['cost'])}{_ms(one)}  [two builds]"
+
+
+def _others(
+    found: Mapping[str, Any], chosen: Mapping[str, Any], taken: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    """What the samples say of others, and how many would say enough; `taken` is `chosen`, or it in other formats."""
+    if found.get("calibrated"):
+        yield (
+            "",
+            "these samples calibrated too, so that they say little of others: name some with --eval-samples",
+        )
+    confidence = found.get("confidence")
+    if not confidence:
+        yield from _doubted(found, taken)
+        return
+    sure = f"({100 * confidence:g} % confidence)"
+    level, least = taken["sqnr_db"], chosen.get("least_db")
+    if found["min_sqnr"] is not None and level is not None:
+        if least is None:
+            yield "", f"{counted(found['samples'], 'sample')} cannot tell what others keep"
+        else:
+            # other formats were asked to keep as much more as the chosen nodes had to
+            yield "", f"other samples keep at least {level - chosen['sqnr_db'] + least:.1f} dB {sure}"
+    task, worst = taken["task"], chosen.get("worst_drop")
+    if found["max_drop"] is None or task is None or worst is None:
+        return
+    worst += _drop(task) - _drop(chosen["task"])
+    if worst <= found["max_drop"]:
+        yield "", f"other samples lose at most {max(0.0, worst):.2f} points {sure}"
+    else:
+        yield "", f"other samples may lose up to {worst:.1f} points {sure}: {_would_do(found)}"
+
+
+def _would_do(found: Mapping[str, Any]) -> str:
+    """How many samples would tell whether others keep a limited drop."""
+    if found["enough"] is None:
+        return "these lose all that is allowed, and more like these would not tell"
+    return f"for {found['max_drop']:g} it takes some {_two_digits(found['enough'])} samples that lose as few"
+
+
+def _two_digits(count: int) -> str:
+    """The count rounded up to two digits: it is an estimate."""
+    unit = 10 ** max(0, len(str(count)) - 2)
+    return f"{-(-count // unit) * unit:,}"
+
+
+def _drop(task: Mapping[str, Any]) -> float:
+    return float(task["reference"] - task["candidate"])
 
 
 def _doubted(found: Mapping[str, Any], kept: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

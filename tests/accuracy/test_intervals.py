@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdqtool.accuracy.intervals import Interval, paired_interval, ratio_interval
+from qdqtool.accuracy.intervals import (
+    Interval,
+    largest_loss,
+    largest_mean,
+    paired_interval,
+    ratio_interval,
+)
 
 
 @pytest.mark.parametrize("count", [0, 1])
@@ -71,3 +77,53 @@ def test_equal_samples_have_one_ratio() -> None:
 )
 def test_what_has_no_ratio_has_no_interval(signal: list[float], noise: list[float]) -> None:
     assert ratio_interval(np.array(signal), np.array(noise)) is None
+
+
+@pytest.mark.parametrize("lost", [0.0, 0.002, 0.02, 0.1])
+@pytest.mark.parametrize("gained", [0.0, 0.02])
+@pytest.mark.parametrize("count", [30, 200, 1000])
+def test_samples_lose_no_more_than_is_told_of_them_as_often_as_asked(
+    lost: float, gained: float, count: int
+) -> None:
+    rng = np.random.default_rng(1)
+    draws = rng.multinomial(count, [lost, gained, 1 - lost - gained], size=400)
+    told = [largest_loss(np.repeat([1.0, -1.0, 0.0], draw), 0.9) >= lost - gained for draw in draws]
+    assert np.mean(told) >= 0.88
+
+
+@pytest.mark.parametrize("spread", [0.3, 0.8])
+@pytest.mark.parametrize("count", [4, 16, 64, 200])
+def test_noise_is_no_louder_than_is_told_of_it_nearly_as_often_as_asked(spread: float, count: int) -> None:
+    rng = np.random.default_rng(2)
+    true = np.exp(spread**2 / 2)
+    told = [largest_mean(np.exp(spread * rng.standard_normal(count)), 0.9) >= true for _ in range(60)]
+    assert np.mean(told) >= 0.8
+
+
+def test_a_few_samples_that_hold_most_of_the_noise_say_that_others_may_be_louder() -> None:
+    values = np.full(200, 1.0)
+    values[:3] = 50.0
+    even = np.random.default_rng(3).standard_normal(200)
+    even = values.mean() + values.std() * (even - even.mean()) / even.std()
+    assert largest_mean(values, 0.9) > 1.05 * largest_mean(even, 0.9)
+
+
+@given(st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=1, max_size=40), st.floats(0.5, 0.99))
+def test_what_may_be_lost_is_more_than_was_and_falls_with_more_of_the_same_samples(
+    losses: list[float], confidence: float
+) -> None:
+    values = np.array(losses)
+    assert largest_loss(values, confidence) > values.mean()
+    assert largest_loss(np.tile(values, 4), confidence) < largest_loss(values, confidence)
+    assert largest_loss(values, 0.995) > largest_loss(values, confidence)
+
+
+@given(st.lists(st.floats(0, 10), min_size=2, max_size=30), st.floats(0.5, 0.99))
+def test_the_largest_mean_is_no_smaller_than_the_mean(levels: list[float], confidence: float) -> None:
+    found = largest_mean(np.array(levels), confidence)
+    assert found is not None
+    assert found >= np.mean(levels) * (1 - 1e-9)
+
+
+def test_one_value_tells_nothing_of_others() -> None:
+    assert largest_mean(np.ones(1), 0.9) is None

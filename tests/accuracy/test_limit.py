@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import combinations
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from qdqtool.accuracy.limit import FloatSearch, Found, Limit, Units
 from qdqtool.accuracy.run_store import SampleRun
-from qdqtool.accuracy.trials import TrialRunner
+from qdqtool.accuracy.trials import SubsetOutcome, TrialRunner
 from qdqtool.core.comparison import TaskAccuracy
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.recipe import CompareOptions
@@ -188,3 +189,81 @@ def test_a_set_that_is_refused_early_misses_the_limit_on_all_samples(
 
 def _is_close(limit: Limit, found: FloatSet) -> bool:
     return limit.min_sqnr is not None and abs(limit.min_sqnr - (found.sqnr_db or 0)) < 1e-6
+
+
+class Uneven(Noisy):
+    """Every sample has its own noise, and every node its share of it."""
+
+    def outputs_of(self, feeds: Feeds, subset: frozenset[str]) -> dict[str, np.ndarray]:
+        level = sum(level**2 for node, level in self._noises.items() if node in subset) ** 0.5
+        own = np.exp(np.random.default_rng(abs(int(1e6 * float(feeds["x"].flat[0])))).standard_normal() / 2)
+        return {"y": np.concatenate([feeds["x"], [[level * own]]], axis=1)}
+
+
+@given(
+    levels=st.lists(st.floats(0.01, 0.3), min_size=2, max_size=8),
+    limit=st.floats(5, 40),
+)
+@settings(max_examples=15, deadline=None)
+def test_with_a_confidence_the_lower_end_keeps_the_limit_and_no_fewer_nodes_are_float(
+    levels: list[float], limit: float
+) -> None:
+    runner = Uneven({f"n{number}": level for number, level in enumerate(levels)})
+    plain = searched(runner, Limit(min_sqnr=limit))
+    sure = searched(runner, Limit(min_sqnr=limit, confidence=0.9))
+    assert plain.chosen is not None
+    assert sure.chosen is not None
+    assert plain.chosen.least_db is None
+    assert len(sure.chosen.kept) >= len(plain.chosen.kept)
+    if sure.chosen.least_db is not None:
+        assert limit - 1e-9 <= sure.chosen.least_db <= sure.chosen.sqnr_db + 1e-9
+
+
+@given(
+    lost=st.integers(0, 10),
+    gained=st.integers(0, 10),
+    count=st.integers(30, 400),
+    most=st.floats(0.2, 10),
+    confidence=st.floats(0.6, 0.99),
+)
+def test_as_many_samples_as_are_said_to_be_enough_are_and_fewer_are_not(
+    lost: int, gained: int, count: int, most: float, confidence: float
+) -> None:
+    def shown(float_right: float, right: float) -> SampleRun:
+        return SampleRun(noise=(0.0,), signal=(1.0,), hits=(float_right, right))
+
+    runs = [shown(1, 0)] * lost + [shown(0, 1)] * gained + [shown(1, 1)] * (count - lost - gained)
+    limit = Limit(max_drop=most, confidence=confidence)
+    enough = limit.enough(runs)
+    if enough is None:
+        assert 100 * (lost - gained) / count >= most
+        return
+
+    def told(samples: float) -> float:
+        many = samples / count
+        spread = (many * (lost + gained) + 1) ** 0.5
+        return 100 * (many * (lost - gained) + 1 + NormalDist().inv_cdf(confidence) * spread) / samples
+
+    assert told(enough) <= most * (1 + 1e-6)
+    assert told(max(1, 0.9 * enough - 1)) > most or enough <= 2
+
+
+def test_a_drop_that_few_samples_cannot_tell_asks_for_no_more_than_they_can() -> None:
+    def task(lost: int, samples: int) -> FloatSet:
+        runs = [SampleRun(noise=(0.0,), signal=(1.0,), hits=(1.0, float(n >= lost))) for n in range(samples)]
+        accuracy = TaskAccuracy(
+            metric="top1",
+            unit="%",
+            reference=100.0,
+            candidate=100.0 - 100 * lost / samples,
+            samples=samples,
+        )
+        outcome = SubsetOutcome(noise=0.0, task=accuracy, shares=(0.0,) * samples, runs=tuple(runs))
+        return Units(members={}, compute=frozenset()).float_set((), outcome, 0.9)
+
+    few = Limit(max_drop=2.0, confidence=0.9)
+    assert few.is_met(task(1, 64))  # worse than 2 points on others, but 64 samples tell no better
+    assert not few.is_met(task(2, 64))
+    assert not few.is_met(task(3, 200))  # 1.5 points of 2, which others may well exceed
+    assert Limit(max_drop=2.0).is_met(task(3, 200))
+    assert few.is_met(task(15, 1200))

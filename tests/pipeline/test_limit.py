@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from pathlib import Path
 
@@ -9,8 +10,11 @@ import numpy as np
 import pytest
 
 from qdqtool.cli.app import run as cli
+from qdqtool.core.advice import settings_in
 from qdqtool.core.kinds import BUILD, CALIBRATION, LIMIT
+from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline import recipes
+from qdqtool.placement.decide import decide
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "recipes" / "examples" / "digits"
@@ -58,6 +62,9 @@ def test_the_limit_is_kept_by_the_model_that_was_built(folder: Path) -> None:
     assert found.chosen.kept
     assert report["comparison"]["sqnr"]["sqnr_db"] == pytest.approx(found.chosen.sqnr_db, abs=1.0)
     assert not found.whole.sqnr_db >= level
+    assert found.confidence == 0.9
+    assert found.chosen.least_db >= level
+    assert (found.samples, found.choosing, found.calibrated) == (64, 32, False)
 
 
 def test_the_nodes_stay_float_in_the_engine_and_cost_what_is_said(folder: Path) -> None:
@@ -81,20 +88,62 @@ def test_the_report_and_the_page_say_what_was_paid(folder: Path) -> None:
     kept = report["sections"]["limit"]["chosen"]["kept"]
     assert kept
     told = {entry["node"]: entry for entry in (*report["fallbacks"], *report["verdicts"])}
-    reasons = {(told[node]["reason"], told[node]["fix"]) for node in kept if node in told}
-    assert reasons == {("the limit of accuracy keeps it float", "")}
-    found = [one for one in report["findings"] if one["code"] == "QDQ202" and one["subject"] in kept]
-    assert found
-    assert not any(one["fix"] for one in found)
+    reasons = [told[node]["reason"] for node in kept if node in told]
+    assert reasons
+    assert all("the limit of accuracy keeps it float" in reason for reason in reasons)
     page = (folder / "limited" / "report.html").read_text("utf-8")
     assert "Float nodes that the limit of accuracy took" in page
     assert "Paid for it" in page
 
 
+SURFACES = (
+    ("audit",),
+    ("audit", "--json"),
+    ("audit", "--format", "junit"),
+    ("audit", "--format", "sarif"),
+    ("audit", "--format", "markdown"),
+    ("audit", "--format", "github"),
+    ("report",),
+    ("report", "--json"),
+)
+"""Commands that say of a run folder what could be done."""
+
+
+@pytest.mark.parametrize("command", SURFACES, ids=" ".join)
+def test_no_surface_names_a_fix_that_would_undo_the_limit(
+    command: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every setting that is printed is taken: no node is quantized by it that the limit keeps float."""
+    work = folder / "limited"
+    assert cli([command[0], str(work), *command[1:]]) == 0
+    undone(work, capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", ["report.html", "findings.json", "placement.json", "report.json"])
+def test_no_file_names_a_fix_that_would_undo_the_limit(name: str, folder: Path) -> None:
+    undone(folder / "limited", html.unescape((folder / "limited" / name).read_text("utf-8")))
+
+
+def undone(work: Path, text: str) -> None:
+    """Assert that nothing in the text quantizes what the limit keeps float."""
+    kept = set(LIMIT.read(work / "limit.json").chosen.kept) & set(
+        recipes.load(str(work / "recipe.yaml"), []).place.kept_float
+    )
+    assert kept
+    view = load(work / "model.prepared.onnx").view
+    settings = {word for line in text.replace('\\"', '"').splitlines() for word in settings_in(line)}
+    for change in [(), *((word,) for word in settings if word.startswith("place."))]:
+        place = recipes.load(str(work / "recipe.yaml"), list(change)).placing
+        quantized = {one.slot.node for one in decide(view, place).decisions if one.quantize}
+        assert not kept & quantized, change
+    for node in kept:
+        assert f"--int8 {node}" not in text
+
+
 def test_the_recipe_in_the_folder_gives_the_nodes_without_a_search(folder: Path) -> None:
     kept = LIMIT.read(folder / "limited" / "limit.json").chosen.kept
     recipe = recipes.load(str(folder / "limited" / "recipe.yaml"), [])
-    assert set(recipe.place.exclude) == set(kept)
+    assert recipe.place.kept_float == kept
 
 
 def test_the_same_command_again_does_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,6 +108,25 @@ def test_a_drop_that_the_samples_prove_is_told_without_doubt() -> None:
     assert "other samples" not in _limit(0.5, 1000, chosen=_set(2, 60.0, -0.4))
 
 
+@pytest.mark.parametrize(
+    ("worst", "enough", "told"),
+    [
+        (0.43, 900, "other samples lose at most 0.43 points (90 % confidence)"),
+        (1.64, 2311, "may lose up to 1.6 points (90 % confidence): for 0.5 it takes some 2,400 samples"),
+        (1.64, None, "these lose all that is allowed, and more like these would not tell"),
+    ],
+)
+def test_a_kept_drop_says_what_others_lose_and_how_many_would_tell(
+    worst: float, enough: int | None, told: str
+) -> None:
+    chosen = {**_set(2, 60.0, -3.0), "worst_drop": worst}
+    assert told in _limit(0.5, 300, chosen=chosen, confidence=0.9, enough=enough)
+
+
+def test_samples_that_calibrated_are_said_to_tell_little_of_others() -> None:
+    assert "--eval-samples" in _limit(0.5, 300, chosen=_set(2, 60.0, -0.4), calibrated=True)
+
+
 def test_a_limit_that_is_missed_says_by_what() -> None:
     everything = _limit(0.5, 100, path=(_set(9, 58.0, -3.0),))
     assert everything.startswith(
