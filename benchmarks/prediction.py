@@ -109,19 +109,22 @@ def main() -> int:
     )
     parser.add_argument("--quick", action="store_true", help="small graphs and one placement only for RTX")
     options = parser.parse_args()
-    rtx, kernels = measure_rtx(quantized_graphs(options.shared / "models", quick=options.quick))
-    held, held_kernels = measure_rtx(held_out_graphs(HELD_OUT, quick=options.quick))
-    fresh, fresh_kernels = measure_rtx(held_out_graphs(FRESH, quick=options.quick))
+    rtx, kernels, numbers = measure_rtx(quantized_graphs(options.shared / "models", quick=options.quick))
+    held, held_kernels, held_numbers = measure_rtx(held_out_graphs(HELD_OUT, quick=options.quick))
+    fresh, fresh_kernels, fresh_numbers = measure_rtx(held_out_graphs(FRESH, quick=options.quick))
     precision, layers = measure_classic(options.shared / "corpus")
     older, older_layers = Score(), Score()
     measure_engines(options.shared / "corpus", HELD_OUT_ENGINES, older, older_layers)
     for title, score in (
         ("RTX precision", rtx),
         ("RTX kernels", kernels),
+        ("RTX numbers of kernels", numbers),
         ("RTX precision, held out", held),
         ("RTX kernels, held out", held_kernels),
+        ("RTX numbers of kernels, held out", held_numbers),
         ("RTX precision, fresh", fresh),
         ("RTX kernels, fresh", fresh_kernels),
+        ("RTX numbers of kernels, fresh", fresh_numbers),
         ("classic precision", precision),
         ("classic layers", layers),
         ("classic precision, held out", older),
@@ -176,9 +179,9 @@ def held_out_graphs(
         yield f"{name} unrefused", quantized(make(), skip_rules=REFUSALS)[0].proto
 
 
-def measure_rtx(graphs: Iterable[tuple[str, onnx.ModelProto]]) -> tuple[Score, Score]:
-    """Precision of compute nodes and kernels, in engines of TensorRT for RTX."""
-    precision, kernels = Score(), Score()
+def measure_rtx(graphs: Iterable[tuple[str, onnx.ModelProto]]) -> tuple[Score, Score, Score]:
+    """Precision of compute nodes, kernels and their number, in engines of TensorRT for RTX."""
+    precision, kernels, numbers = Score(), Score(), Score()
     for name, proto in graphs:
         built = build(proto)
         if built.error:
@@ -188,14 +191,26 @@ def measure_rtx(graphs: Iterable[tuple[str, onnx.ModelProto]]) -> tuple[Score, S
             onnx.save(proto, path)
             model = load(path)
         one = compare(name, model, dict(built.precision), Target())
-        two = _kernels(name, predict(model), built)
+        made = predict(model)
+        two = _kernels(name, made, built)
+        numbers.add(_number(name, made, built))
         precision.add(one)
         kernels.add(two)
         print(
             f"{name}: precision {one.right} of {one.total}, kernels {two.right} of {two.total}",
             file=sys.stderr,
         )
-    return precision, kernels
+    return precision, kernels, numbers
+
+
+def _number(name: str, prediction: Prediction, built: Built) -> Score:
+    """Whether a number of kernels that is told as exact is that of the engine; any other counts as untold."""
+    if not prediction.exact:
+        return Score(untold=1)
+    count = len(built.kernels)
+    if prediction.kernels == count:
+        return Score(right=1)
+    return Score(misses=[f"{name}: exactly {prediction.kernels} kernels, the engine has {count}"])
 
 
 def _kernels(name: str, prediction: Prediction, built: Built) -> Score:

@@ -14,7 +14,7 @@ of them is drawn from the libraries' own lists by `--seed`, so that "unseen" can
 - every reason why a node is not INT8 is put to an experiment: the rule that refuses is skipped, or the named setting
   is applied, the engine is built again, and kernels, bytes and the node's precision are compared with the sentence;
 - the sets of nodes of all kernels are compared with those predicted; a set that is another counts as doubted where
-  the prediction names one of its nodes in a doubt, with the reason;
+  the prediction names one of its nodes in a doubt, with the reason; so is their number where it is told as exact;
 - every printed fix is followed as it is written, and works if the node then runs INT8 or the finding is gone; what it says
   of kernels ("2 kernels more") is compared with the kernels of both engines.
 
@@ -101,6 +101,7 @@ HAND = (
     Spec("hand:attention-einsum", "dynamo", 21), Spec("hand:sampler", opset=16), Spec("hand:branches", opset=16),
     Spec("hand:volume"), Spec("hand:volume", variant="nameless"), Spec("hand:waves", dynamic="batch"),
     Spec("hand:waves", "dynamo", 18), Spec("hand:recommender"), Spec("hand:recommender", dynamic="batch"),
+    Spec("hand:spectrogram"), Spec("hand:spectrogram", "dynamo", 18, "batch"), Spec("hand:spectrogram-late"),
 )  # fmt: skip
 CHOSEN = (
     Spec("timm:resnet18", opset=11), Spec("timm:resnet18", "dynamo", 18, "batch"),
@@ -123,7 +124,7 @@ CHOSEN = (
     Spec("transformers:whisper"), Spec("transformers:segformer"), Spec("transformers:vit", variant="nameless"),
     Spec("transformers:swin"), Spec("transformers:mobilevit"), Spec("transformers:qwen3"),
 )  # fmt: skip
-QUICK = (0, 4, 6, 8, 11, 17, 19, 22, 27, 32, 48, 55)
+QUICK = (0, 4, 6, 8, 11, 17, 19, 21, 25, 30, 35, 51, 58)
 SHARES = {"timm": 0.5, "torchvision": 0.15, "transformers": 0.35}
 
 
@@ -154,6 +155,10 @@ class Figures:
     kernel_sets: int = 0
     kernel_sets_exact: int = 0
     kernel_sets_doubted: int = 0
+    numbers: int = 0
+    numbers_right: int = 0
+    numbers_about: int = 0
+    numbers_unknown: int = 0
     misses: list[str] = field(default_factory=list)
 
     def add(self, other: Figures) -> None:
@@ -166,7 +171,7 @@ class Figures:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Put precisions, reasons, fixes and kernels to the test.")
-    parser.add_argument("--quick", action="store_true", help="twelve networks, no draw")
+    parser.add_argument("--quick", action="store_true", help="thirteen networks, no draw")
     parser.add_argument("--seed", type=int, default=1, help="which networks are drawn")
     parser.add_argument("--models", type=int, default=105, help="how many networks")
     parser.add_argument("--files", type=Path, help="the ONNX files of this folder instead")
@@ -211,6 +216,7 @@ def line(figures: Figures) -> str:
         ("reasons", figures.reasons_true, figures.reasons),
         ("fixes", figures.fixes_work, figures.fixes), ("costs", figures.costs_right, figures.costs),
         ("kernels", figures.kernel_sets_exact, figures.kernel_sets),
+        ("numbers", figures.numbers_right, figures.numbers),
     )  # fmt: skip
     counts = ", ".join(f"{word} {part}/{whole}" for word, part, whole in pairs)
     return f"{counts} ({figures.kernel_sets_doubted} doubted)" + ", CRASH" * figures.crashes
@@ -518,9 +524,22 @@ class Trial:
         wanted, given = kernel_sets(made, dump)
         result.kernel_sets += len(wanted)
         result.kernel_sets_exact += len(wanted & given)
+        self.judge_number(result, made, len(dump))
         doubted = {node for doubt in made["doubts"] for node in doubt["nodes"]}
         result.kernel_sets_doubted += sum(bool(doubted & set(map(plain, nodes))) for nodes in wanted - given)
         return dict(made)
+
+    def judge_number(self, result: Figures, made: Mapping[str, Any], built: int) -> None:
+        """How many kernels there are: a number told as exact is judged, one told as about or as unknown is counted."""
+        foreseen = made["kernels"]
+        if not made["exact"]:
+            result.numbers_about += foreseen is not None
+            result.numbers_unknown += foreseen is None
+            return
+        result.numbers += 1
+        result.numbers_right += foreseen == built
+        if foreseen != built:
+            self.miss(result, f"exactly {foreseen} kernels are foreseen, the engine has {built}")
 
     def judge_formats(
         self,

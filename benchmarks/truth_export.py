@@ -406,6 +406,34 @@ class Recommender(nn.Module):
         return self.top(torch.cat([dense, (rows @ rows.transpose(1, 2)).flatten(1)], 1))
 
 
+class Spectrogram(nn.Module):
+    """Sounds to words: Fourier rows as a convolution, squares, a table of tones, a logarithm, convolutions.
+
+    With `early` an activation stands in front of the logarithm, which then is no spectrogram's.
+    """
+
+    def __init__(self, *, early: bool = False) -> None:
+        super().__init__()
+        size, tones = 256, 40
+        places, rows = torch.arange(size), torch.arange(size // 2 + 1)[:, None]
+        angles, window = 2 * torch.pi * rows * places / size, torch.hann_window(size)
+        self.register_buffer("real", (torch.cos(angles) * window)[:, None])
+        self.register_buffer("imaginary", (torch.sin(angles) * window)[:, None])
+        self.early = early
+        self.tones = nn.Linear(size // 2 + 1, tones, bias=False)
+        self.tones.weight.data.abs_()
+        self.parts = nn.Sequential(
+            nn.Conv1d(tones, 64, 3, padding=1), nn.ReLU(), nn.Conv1d(64, 64, 3, padding=1), nn.ReLU()
+        )
+        self.head = nn.Linear(64, 12)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        waves = (functional.conv1d(x, rows, stride=128) for rows in (self.real, self.imaginary))
+        power = sum(wave**2 for wave in waves).transpose(1, 2)
+        energy = self.tones(functional.relu(power) if self.early else power)
+        return self.head(self.parts(torch.log(energy + 1e-6).transpose(1, 2)).mean(-1))
+
+
 def image(*shape: int) -> dict[str, torch.Tensor]:
     return {"x": torch.randn(1, *shape)}
 
@@ -433,6 +461,8 @@ HAND: dict[str, Callable[[], tuple[nn.Module, dict[str, torch.Tensor]]]] = {
         Recommender(),
         {"features": torch.randn(1, 13), "ids": torch.randint(0, 100, (1, 6))},
     ),
+    "spectrogram": lambda: (Spectrogram(), image(1, 4096)),
+    "spectrogram-late": lambda: (Spectrogram(early=True), image(1, 4096)),
 }
 
 MAKERS: dict[str, Callable[[str], tuple[nn.Module, dict[str, torch.Tensor]]]] = {

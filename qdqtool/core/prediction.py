@@ -35,10 +35,20 @@ class PredictedNode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PredictedLayer:
-    """Nodes that will run as one engine layer, in graph order, Q/DQ of weights and results included."""
+    """Nodes that will run as one engine layer, in graph order, Q/DQ of weights and results included.
+
+    Attributes:
+        name: its name.
+        nodes: the nodes.
+        kernels: as how many kernels it runs; the steps of a recurrence are several.
+        beside: what it does for a product that another layer computes: scales its result, makes its weights float, pads
+            what it reads; "" where it computes its nodes itself.
+    """
 
     name: str
     nodes: tuple[str, ...]
+    kernels: int = 1
+    beside: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,10 +58,12 @@ class PredictionDoubt:
     Attributes:
         reason: what, and why, in a sentence.
         nodes: the nodes whose kernels may be others than predicted, those in bodies of control flow included.
+        countless: whether not even about how many kernels they are is known.
     """
 
     reason: str
     nodes: tuple[str, ...]
+    countless: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -65,6 +77,8 @@ class Prediction(Shown):
         ledger: the fate of every Q and DQ, as a build log tells it; steps have line 0.
         notes: what the reader of the model noticed, and the reasons of all doubts.
         doubts: where the prediction may not hold.
+        kernels: how many kernels the engine will have, None where that is not known.
+        exact: whether that number is foreseen kernel by kernel; else it is about right.
     """
 
     profile: str
@@ -73,3 +87,5 @@ class Prediction(Shown):
     ledger: tuple[LedgerRow, ...]
     notes: tuple[str, ...] = ()
     doubts: tuple[PredictionDoubt, ...] = ()
+    kernels: int | None = None
+    exact: bool = False

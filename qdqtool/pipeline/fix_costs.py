@@ -37,7 +37,7 @@ _TRUSTED = 0.15
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Foreseen:
-    kernels: int
+    kernels: int | None
     inputs: int
     asked: int
     products: int
@@ -57,9 +57,8 @@ def with_costs(audit: Audit, model: Model, recipe: Recipe, table: CalibrationTab
     if not wanted or weight_bytes(model) >= _LARGE:
         return audit
     before = _foreseen(model, recipe, table)
-    off = audit.counts.kernels - before.kernels
     told = {
-        fix: f"{fix} ({_compared(before, _foreseen_with(model, recipe, table, wanted[fix]), off)})"
+        fix: f"{fix} ({_compared(before, _foreseen_with(model, recipe, table, wanted[fix]), audit.counts.kernels)})"
         for fix in sorted(wanted)
     }
     return replace(
@@ -83,8 +82,8 @@ def _foreseen_with(
         return error
 
 
-def _compared(before: _Foreseen, after: _Foreseen | QdqError, off: int) -> str:
-    """What a setting changes, in words; `off` is how many kernels more were built than were foreseen for this engine."""
+def _compared(before: _Foreseen, after: _Foreseen | QdqError, built: int) -> str:
+    """What a setting changes, in words, for an engine of `built` kernels."""
     if isinstance(after, QdqError):
         return f"what it costs is not known: {after.what}"
     if after == before:
@@ -92,16 +91,23 @@ def _compared(before: _Foreseen, after: _Foreseen | QdqError, off: int) -> str:
     nodes = f"{after.asked} of {counted(after.products, 'node')} quantized instead of {before.asked}"
     if after.asked == before.asked:
         nodes = f"{counted(after.inputs, 'input')} quantized instead of {before.inputs}"
-    more = after.kernels - before.kernels
+    return f"predicted: {nodes}, {_more_kernels(before.kernels, after.kernels, built)}"
+
+
+def _more_kernels(before: int | None, after: int | None, built: int) -> str:
+    if before is None or after is None:
+        return "in an unknown number of kernels"
+    off = built - before
     about = "about " if off else ""
-    if abs(off) > _TRUSTED * (before.kernels + off):
+    more = after - before
+    if abs(off) > _TRUSTED * built:
         kernels = "in an unknown number of kernels"
     elif abs(more) <= abs(off):
         kernels = f"in {about}as many kernels"
     else:
         kernels = f"{about}{counted(abs(more), 'kernel')} {'more' if more > 0 else 'fewer'}"
-    doubt = f"; of this engine's {before.kernels + off} kernels {before.kernels} were foreseen" if off else ""
-    return f"predicted: {nodes}, {kernels}{doubt}"
+    doubt = f"; of this engine's {built} kernels {before} were foreseen" if off else ""
+    return f"{kernels}{doubt}"
 
 
 def _foreseen(model: Model, recipe: Recipe, table: CalibrationTable) -> _Foreseen:
@@ -110,7 +116,7 @@ def _foreseen(model: Model, recipe: Recipe, table: CalibrationTable) -> _Foresee
     found = predict(made, recipe.placing.builder)
     products = [node for node in found.nodes if node.op in PRODUCTS]
     return _Foreseen(
-        kernels=len(found.layers),
+        kernels=found.kernels,
         inputs=len(placement.quantized),
         asked=sum(node.realised != "float" for node in products),
         products=len(products),

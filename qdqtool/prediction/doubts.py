@@ -20,6 +20,7 @@ from qdqtool.matching.patterns import attentions, is_alone
 from qdqtool.matching.small import has_free_batch, is_folded
 from qdqtool.prediction.block_scales import are_open
 from qdqtool.prediction.normalizations import normalizations
+from qdqtool.prediction.recurrences import kernels
 from qdqtool.prediction.sums import is_row, is_scalar_product, is_written_out
 from qdqtool.trt.ops import OWN_KERNELS, PRODUCTS, QDQ, RECURRENT, REDUCTIONS, RESAMPLING, WRITTEN_AS
 
@@ -82,7 +83,9 @@ def _bodies(model: Model) -> Iterator[PredictionDoubt]:
     for node in named:
         if QDQ & set(model.view.body_ops(node)):
             reason = f"{node.op} {node.name!r} has Q/DQ inside its body, which is not looked into"
-            yield PredictionDoubt(reason=reason, nodes=(node.name, *model.view.body_names(node)))
+            yield PredictionDoubt(
+                reason=reason, nodes=(node.name, *model.view.body_names(node)), countless=True
+            )
     if named:
         count = sum(len(model.view.body_names(node)) for node in named)
         inside = [name for node in named for name in model.view.body_names(node)]
@@ -90,7 +93,7 @@ def _bodies(model: Model) -> Iterator[PredictionDoubt]:
             f"{counted(len(named), 'node')} of control flow, the first {named[0].op} {named[0].name!r}, are shown as one kernel each: "
             f"the {counted(count, 'node of their bodies runs', 'nodes of their bodies run')} in kernels of their own, with what computes the condition"
         )
-        yield PredictionDoubt(reason=reason, nodes=(*_around(model.view, named), *inside))
+        yield PredictionDoubt(reason=reason, nodes=(*_around(model.view, named), *inside), countless=True)
 
 
 def _unforeseen(model: Model) -> Iterator[PredictionDoubt]:
@@ -98,11 +101,18 @@ def _unforeseen(model: Model) -> Iterator[PredictionDoubt]:
     nodes = model.view.nodes
     recurrent = [node for node in nodes if node.op in RECURRENT]
     if recurrent:
-        reason = (
-            f"{counted(len(recurrent), 'recurrence')}, the first {recurrent[0].name!r}, are shown as one kernel each: the compiler "
-            "unrolls their steps into several, or runs some of them in a loop"
+        open_ones = [node for node in recurrent if kernels(model.view, node) is None]
+        many = sum(kernels(model.view, node) or 0 for node in recurrent)
+        told = (
+            f"how many kernels {open_ones[0].op} {open_ones[0].name!r} is follows from what stands around it"
+            if open_ones
+            else f"together they are about {counted(many, 'kernel')}"
         )
-        yield PredictionDoubt(reason=reason, nodes=_around(model.view, recurrent))
+        reason = (
+            f"{counted(len(recurrent), 'recurrence')}, the first {recurrent[0].name!r}, are shown as one layer each: the compiler "
+            f"writes their steps out, or runs eight at a time in a loop; {told}"
+        )
+        yield PredictionDoubt(reason=reason, nodes=_around(model.view, recurrent), countless=bool(open_ones))
     grouped = [found.nodes[0] for found in normalizations(model.view) if not found.foreseen]
     if grouped:
         reason = (

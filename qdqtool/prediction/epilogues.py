@@ -8,7 +8,7 @@ Learned from engines of RTX 1.7.1 with one product and one thing behind it, in I
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from qdqtool.core.dtypes import DType
 from qdqtool.graph.products import has_weights
@@ -37,7 +37,7 @@ _LOOKED_AT = 24
 class Epilogues:
     """Answers what each product takes along."""
 
-    def __init__(self, flow: Flow, precision: dict[str, DType]) -> None:
+    def __init__(self, flow: Flow, precision: Mapping[str, DType]) -> None:
         self._flow = flow
         self._precision = precision
 
@@ -55,7 +55,7 @@ class Epilogues:
         """Whether a generated kernel behind a matrix product of few bits multiplies by its scales, or adds its bias."""
         if node.op not in MATRIX_PRODUCTS or not self._precision[node.name].is_quantized:
             return False
-        return len(node.inputs) > _FACTORS or self._is_scaled_apart(node)
+        return len(node.inputs) > _FACTORS or self.is_scaled_apart(node)
 
     def turned(self, node: Node) -> Iterator[Node]:
         """The Transposes in front of a product of few bits that its own kernel does.
@@ -74,7 +74,7 @@ class Epilogues:
             if maker is None or maker.op != "Transpose" or len(view.uses(maker.outputs[0])) > 1:
                 continue
             reads_both = self._precision[node.name] is DType.FLOAT8 or (not index and has_weights(view, node))
-            if reads_both and (channels_last or _swaps_last(maker)) and self._is_behind_sum(maker):
+            if reads_both and (channels_last or swaps_last(maker)) and self._is_behind_sum(maker):
                 yield maker
 
     def _is_behind_sum(self, node: Node) -> bool:
@@ -92,7 +92,7 @@ class Epilogues:
         One scale per output channel leaves them to the kernel that multiplies by those scales, even where there is one
         channel, and groups of several channels to the next one.
         """
-        if self._is_scaled_apart(node) or self._is_grouped(node) or self._makes_one_channel(node):
+        if self.is_scaled_apart(node) or self._is_grouped(node) or self._makes_one_channel(node):
             return ()
         if self.is_folded(node):
             return ()
@@ -157,7 +157,7 @@ class Epilogues:
         touching = any(reader.op not in NOT_TOUCHING for reader in readers)
         return touching or self._flow.view.is_output(tensor)
 
-    def _is_scaled_apart(self, node: Node) -> bool:
+    def is_scaled_apart(self, node: Node) -> bool:
         """Whether a product multiplies few bits and one of its factors has more than one scale."""
         pairs = [self._flow.origin(node, index) for index in range(_FACTORS)]
         single = all(pair is not None and len(pair.scale) == 1 for pair in pairs)
@@ -179,7 +179,7 @@ class Epilogues:
         return True
 
 
-def _swaps_last(node: Node) -> bool:
+def swaps_last(node: Node) -> bool:
     """Whether a Transpose swaps the last two axes and no others."""
     order = list(node.attribute("perm", ()))
     return len(order) > 1 and order == [*range(len(order) - 2), len(order) - 1, len(order) - 2]

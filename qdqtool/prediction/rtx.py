@@ -22,6 +22,7 @@ from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import Node
 from qdqtool.matching.patterns import readers
 from qdqtool.prediction.attention import whole_attentions
+from qdqtool.prediction.beside import beside, layer_beside
 from qdqtool.prediction.block_scales import ordered_scales
 from qdqtool.prediction.cuts import cuts, spreads
 from qdqtool.prediction.demand import Demands
@@ -30,6 +31,7 @@ from qdqtool.prediction.kernels import why_alone, why_dequantized_apart
 from qdqtool.prediction.naming import layer_name
 from qdqtool.prediction.normalizations import normalizations
 from qdqtool.prediction.qkv import split_products
+from qdqtool.prediction.recurrences import kernels
 from qdqtool.prediction.rows import rows
 from qdqtool.prediction.shuffles import shuffles
 from qdqtool.prediction.sums import Axes, axes, is_row, is_scalar_product, is_written_out, shrinks
@@ -70,9 +72,16 @@ class RtxPlan:
     """
 
     def __init__(
-        self, flow: Flow, precision: dict[str, DType], stored: Collection[str] = frozenset()
+        self,
+        flow: Flow,
+        precision: dict[str, DType],
+        stored: Collection[str] = frozenset(),
+        before: Collection[str] = frozenset(),
     ) -> None:
-        """Plan for nodes that compute in these types; those of `stored` dequantize their weights themselves."""
+        """Plan for nodes that compute in these types.
+
+        Those of `stored` dequantize their weights themselves, for those of `before` another kernel does.
+        """
         self._flow = flow
         self._precision = precision
         self._stored = stored
@@ -93,13 +102,19 @@ class RtxPlan:
         self._join_folded()
         apart = self._join_rows()
         layers = [
-            PredictedLayer(name=layer_name(names), nodes=names) for names in map(self._sorted, self._members)
+            PredictedLayer(name=layer_name(names), nodes=names, kernels=self._kernels_of(names))
+            for names in map(self._sorted, self._members)
         ]
         # Those first, so that a node's layer is the one that computes it.
-        layers[:0] = [PredictedLayer(name=f"{name} (scales and bias)", nodes=(name,)) for name in apart]
+        layers[:0] = [layer_beside(name, "scales and bias") for name in apart]
+        layers[:0] = beside(flow, precision, before, self._members)
         self.layers = tuple(sorted(layers, key=lambda layer: self._position[layer.nodes[0]]))
         self._holder = {node: layer for layer in self.layers for node in layer.nodes}
         self.ledger = tuple(row for pair in flow.pairs for row in self._fates(pair))
+
+    def _kernels_of(self, names: Collection[str]) -> int:
+        """As how many kernels a layer runs: one, but for recurrences, whose steps are several."""
+        return max(kernels(self._flow.view, self._flow.view.by_name[name]) or 1 for name in names)
 
     def _place_products(self) -> None:
         for kernel in whole_attentions(self._flow, self._precision):

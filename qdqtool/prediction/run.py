@@ -12,6 +12,8 @@ from qdqtool.core.target import Target
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import Node
+from qdqtool.matching.silent_float import BEFORE
+from qdqtool.prediction.certainty import is_certain
 from qdqtool.prediction.classic import ClassicPlan
 from qdqtool.prediction.demand import Demands
 from qdqtool.prediction.doubts import doubts
@@ -38,7 +40,8 @@ def predict(model: Model, target: Target | None = None) -> Prediction:
     judged = judge(flow, target)
     precision = {name: judgement.precision for name, judgement in judged.items()}
     stored = frozenset(name for name, judgement in judged.items() if judgement.realised.endswith(_STORED))
-    plan = RtxPlan(flow, precision, stored) if target.is_rtx else ClassicPlan(flow, precision, stored)
+    before = frozenset(name for name, judgement in judged.items() if judgement.realised.endswith(BEFORE))
+    plan = RtxPlan(flow, precision, stored, before) if target.is_rtx else ClassicPlan(flow, precision, stored)
     holder = {node: layer.name for layer in plan.layers for node in layer.nodes}
     demands = Demands(flow)
     nodes = tuple(
@@ -62,6 +65,10 @@ def predict(model: Model, target: Target | None = None) -> Prediction:
         ledger=(*plan.ledger, *_scale_rows(flow)),
         notes=(*model.notes, *(doubt.reason for doubt in found)),
         doubts=found,
+        kernels=None
+        if any(doubt.countless for doubt in found)
+        else sum(layer.kernels for layer in plan.layers),
+        exact=not found and is_certain(flow, precision, target),
     )
 
 

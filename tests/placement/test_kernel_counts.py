@@ -14,6 +14,7 @@ from qdqtool.prediction.run import predict
 from tests import models
 from tests.audit.graphs import Quantized
 from tests.placement.building import build
+from tests.placement.qdq import GRAPHS
 
 pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
 pytestmark = [pytest.mark.rtx, pytest.mark.slow]
@@ -147,7 +148,87 @@ def test_as_many_kernels_are_built_as_predicted(name: str, tmp_path: Path) -> No
     made = predict(load(models.save(proto, tmp_path)))
     built = build(proto)
     assert not built.error
-    assert len(made.layers) == len(built.kernels), [layer.name for layer in built.kernels]
+    assert made.kernels == len(built.kernels), [layer.name for layer in built.kernels]
+
+
+EXACT = frozenset(
+    {
+        "chain_ok",
+        "residual_bare",
+        "residual_both",
+        "shared_pair",
+        "concat_same_scale",
+        "silu",
+        "depthwise",
+        "batchnorm",
+    }
+)
+"""Graphs of which the number must be told as exact, so that the law below says something."""
+
+
+@pytest.mark.parametrize("name", sorted(GRAPHS))
+def test_an_exact_number_of_kernels_is_that_of_the_engine(name: str, tmp_path: Path) -> None:
+    proto = GRAPHS[name]()
+    made = predict(load(models.save(proto, tmp_path)))
+    assert made.exact or name not in EXACT
+    if made.exact:
+        built = build(proto)
+        assert built.error or made.kernels == len(built.kernels), [layer.name for layer in built.kernels]
+
+
+def turned_rows(rows: int, readers: int) -> onnx.ModelProto:
+    """INT8 products of what a Transpose made rows of."""
+    s = Quantized()
+    x = s.node("Relu", [s.input("x", [1, 32, rows])], "front_y", name="front")
+    x = s.qdq("pair", s.node("Transpose", [x], "turned_y", name="turned", perm=[0, 2, 1]))
+    for index in range(readers):
+        weight = s.qdq(f"w{index}", s.weight(f"w{index}", 32, 16), np.full(16, 0.01), 1)
+        y = s.node("MatMul", [x, weight], f"mm{index}_y", name=f"mm{index}")
+        s.output(s.relu(f"end{index}", y), [1, rows, 16])
+    return s.model()
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+@pytest.mark.parametrize("rows", [5, 6, 13])
+def test_an_odd_number_of_turned_rows_is_padded(rows: int, readers: int, tmp_path: Path) -> None:
+    proto = turned_rows(rows, readers)
+    made = predict(load(models.save(proto, tmp_path)))
+    assert made.kernels == len(build(proto).kernels)
+
+
+def recurrence(op: str, steps: int | str, *, both: bool = False, batch: int = 1) -> onnx.ModelProto:
+    """A recurrence whose result loses its directions."""
+    s, gates, ways = models.Sketch(), {"LSTM": 4, "GRU": 3, "RNN": 1}[op], 1 + both
+    weights = [
+        s.weight("w", ways, gates * 24, 16),
+        s.weight("r", ways, gates * 24, 24),
+        s.weight("b", ways, gates * 48),
+    ]
+    more = {"linear_before_reset": 1} if op == "GRU" else {}
+    way = "bidirectional" if both else "forward"
+    x = s.input("x", [steps, batch, 16])
+    y = s.node(op, [x, *weights], "y", name="steps", hidden_size=24, direction=way, **more)
+    y = s.node("Transpose", [y], "t", name="turned", perm=[0, 2, 1, 3])
+    s.output(s.node("Reshape", [y, s.constant("shape", np.array([0, 0, -1]))], "z", name="flat"))
+    return s.model()
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("steps", [1, 4, 8, 12, 15])
+@pytest.mark.parametrize("op", ["LSTM", "GRU"])
+def test_steps_that_are_written_out_are_counted(op: str, steps: int, both: bool, tmp_path: Path) -> None:
+    proto = recurrence(op, steps, both=both)
+    made = predict(load(models.save(proto, tmp_path)))
+    assert made.kernels is not None
+    assert not made.exact
+    assert abs(made.kernels - len(build(proto).kernels)) <= 2
+
+
+@pytest.mark.parametrize(("op", "steps"), [("LSTM", 16), ("GRU", 200), ("RNN", 4), ("LSTM", "steps")])
+def test_of_loops_no_number_is_told(op: str, steps: int | str, tmp_path: Path) -> None:
+    made = predict(load(models.save(recurrence(op, steps), tmp_path)))
+    assert made.kernels is None
+    assert "'steps' is follows from what stands around it" in " ".join(made.notes)
 
 
 @pytest.mark.parametrize("words", CHAINS)

@@ -55,7 +55,7 @@ ROUNDED_APART = {("global_pool", "rtx"): {"c2_x/Q"}, ("global_pool_float", "rtx"
 def test_every_node_is_in_one_layer_and_every_q_and_dq_has_one_fate(profile, name, tmp_path):
     model = load(models.save(GRAPHS[name](), tmp_path))
     prediction = predict(model, Target.parse(profile))
-    computing = [layer for layer in prediction.layers if not layer.name.endswith("(scales and bias)")]
+    computing = [layer for layer in prediction.layers if not layer.beside]
     held = [node for layer in computing for node in layer.nodes]
     again = {node for node in held if held.count(node) > 1}
     assert again == ROUNDED_APART.get((name, profile), set())

@@ -64,8 +64,8 @@ def test_a_sound_model_leaves_no_doubt(tmp_path: Path) -> None:
 
 
 def test_recurrences_and_grouped_normalizations_are_told_as_kernels_not_foreseen(tmp_path: Path) -> None:
-    assert "'lstm', are shown as one kernel each" in notes(unrolled(), tmp_path)
-    assert "unrolls" not in " ".join(
+    assert "'lstm', are shown as one layer each" in notes(unrolled(), tmp_path)
+    assert "recurrence" not in " ".join(
         predict(load(models.save(unrolled(), tmp_path)), Target.parse("10")).notes
     )
     s = Quantized()

@@ -123,9 +123,17 @@ def _summary(prediction: Prediction) -> list[str]:
     fates = ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
     return [
         *(f"note: {note}" for note in prediction.notes),
-        f"compute nodes: {chosen}; {counted(len(prediction.layers), 'layer')} (estimated for {prediction.profile})",
+        f"compute nodes: {chosen}; {_count(prediction)} (estimated for {prediction.profile})",
         f"{len(prediction.ledger)} Q and DQ: {fates}" if fates else "no Q/DQ",
     ]
+
+
+def _count(prediction: Prediction) -> str:
+    """How many kernels, or layers where it is not TensorRT for RTX, and how sure that is."""
+    word = "kernel" if prediction.profile == "rtx" else "layer"
+    if prediction.kernels is None:
+        return f"an unknown number of {word}s"
+    return f"{'' if prediction.exact else 'about '}{counted(prediction.kernels, word)}"
 
 
 PLUGIN = predict

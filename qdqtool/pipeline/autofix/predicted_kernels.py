@@ -40,7 +40,7 @@ class PredictedKernels:
         key = frozenset(edits.values())
         if key not in self._known:
             try:
-                self._known[key] = len(predict(self._draft.apply(edits), self._target).layers)
+                self._known[key] = predict(self._draft.apply(edits), self._target).kernels
             except QdqError:  # an edit that cannot be applied is told by the trial itself
                 self._known[key] = None
         return self._known[key]
