@@ -16,28 +16,10 @@ from qdqtool.core.placement import SlotKind
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import POOLS, QDQ
+from qdqtool.trt.ops import ONE_STRETCH, POOLS, QDQ
 
-_SURE = QDQ | {
-    "Add",
-    "BatchNormalization",
-    "Clip",
-    "Constant",
-    "Flatten",
-    "Gemm",
-    "GlobalAveragePool",
-    "HardSigmoid",
-    "HardSwish",
-    "Identity",
-    "LeakyRelu",
-    "MatMul",
-    "MaxPool",
-    "Mul",
-    "Relu",
-    "Sigmoid",
-    "Tanh",
-}
 _PICTURE = 4
+"""Axes of a tensor of pictures: convolutions of sounds and volumes pad, and do so in kernels of their own."""
 _ALIKE = frozenset({"80", "86"})
 """Targets that gave the same kernels wherever both were built; others differ by one here and there."""
 
@@ -62,7 +44,7 @@ def _is_sure(view: GraphView, node: Node) -> bool:
         return len(view.info(node.inputs[0]).shape or ()) == _PICTURE
     if node.op == "Concat":
         return not any(_is_pooled(view, tensor) for tensor in node.inputs)
-    return node.op in _SURE
+    return node.op in QDQ | ONE_STRETCH
 
 
 def _is_pooled(view: GraphView, tensor: str) -> bool:

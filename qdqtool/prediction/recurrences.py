@@ -22,6 +22,7 @@ _LOOP = 16
 _MANY = 9
 """Steps from which on fewer kernels are made of each, in one direction."""
 _RANK = 3
+"""Steps, samples and values."""
 _SAME = {
     ("LSTM", True, False): (2.5, 2),
     ("LSTM", True, True): (3.5, 1),

@@ -228,6 +228,28 @@ GELU_NODES = ("Mul", "Erf", "Add", "Mul", "Mul")
 """A Gelu as exporters write it: its constant factor comes first or last, and a division is a factor."""
 WRITTEN_AS_FORKS = frozenset({"Gelu", "Mish"})
 """Activations of which RTX 1.7.1 makes several operators that read the input more than once; those with a gate are one."""
+ONE_STRETCH = frozenset(
+    {
+        "Add",
+        "BatchNormalization",
+        "Clip",
+        "Constant",
+        "Flatten",
+        "Gemm",
+        "GlobalAveragePool",
+        "HardSigmoid",
+        "HardSwish",
+        "Identity",
+        "LeakyRelu",
+        "MatMul",
+        "MaxPool",
+        "Mul",
+        "Relu",
+        "Sigmoid",
+        "Tanh",
+    }
+)
+"""Operators around INT8 products, and such products, that RTX 1.7.1 made into the foreseen number of kernels in all networks built."""
 LAST_IN_KERNEL = frozenset({"ArgMax", "ArgMin", "TopK"})
 """Operators behind which another kernel begins in RTX 1.7.1."""
 NOT_TOUCHING = PRODUCTS | OWN_KERNELS | {"Add", "Concat"}
