@@ -131,9 +131,10 @@ def _fetcher(model: Model, tensors: tuple[str, ...]) -> Iterator[Fetcher | None]
         yield None
         return
     with TemporaryDirectory(prefix="qdqtool-") as folder:
-        source = probe(model, tensors, Path(folder)).source
-        assert isinstance(source, Path)
-        yield Fetcher(open_session(source, processors()), {name: name for name in tensors})
+        made = probe(model, tensors, Path(folder), staying=True)
+        assert isinstance(made.source, Path)
+        session = open_session(made.source, processors(), made.home)
+        yield Fetcher(session, {name: name for name in tensors})
 
 
 class _Tally:

@@ -99,7 +99,7 @@ class CollectorPool:
         self.threads = max(1, free // self.workers)
         self._may_be_blocked = may_be_blocked(model.view, self._fetched)
         self._returned = (*self._fetched, *sorted(watched))
-        self._probe = _Probe(model, self._returned) if self._returned else None
+        self._probe = _Probe(model, self._returned, staying=not identify) if self._returned else None
         self.digest = (self._probe.digest() if self._probe else "") if identify else None
         self._session: Any = None
         self._outputs: dict[str, str] = {}
@@ -144,9 +144,9 @@ class CollectorPool:
         renamed: dict[str, str] = {}
         if self._may_be_blocked:
             ordered = () if self._watch is None else self._watch.tensors
-            self._session, renamed = open_blocked(self._probe.file, self.threads, ordered)
+            self._session, renamed = open_blocked(self._probe.file, self.threads, ordered, self._probe.home)
         else:
-            self._session = open_session(self._probe.file, self.threads)
+            self._session = open_session(self._probe.file, self.threads, self._probe.home)
         self._outputs = {name: renamed.get(name, name) for name in self._returned}
         self._blocks = {name: channels_per_block() for name in renamed if self._watch is not None}
         self._probe.remove()
@@ -190,19 +190,22 @@ class CollectorPool:
 
 
 class _Probe:
-    """The file of a model that returns chosen tensors, in a folder that goes away with this object at the latest."""
+    """The file of a model that returns chosen tensors, in a folder that goes away with this object at the latest.
 
-    def __init__(self, model: Model, tensors: tuple[str, ...]) -> None:
+    `staying`, its weights may lie in the files that they came from.
+    """
+
+    def __init__(self, model: Model, tensors: tuple[str, ...], *, staying: bool) -> None:
         from qdqtool.graph.instrumented.probe import probe
 
         folder = mkdtemp(prefix="qdqtool-")
         self.remove = finalize(self, rmtree, folder, ignore_errors=True)
-        source = probe(model, tensors, Path(folder)).source
-        assert isinstance(source, Path)
-        self.file = source
+        made = probe(model, tensors, Path(folder), staying=staying)
+        assert isinstance(made.source, Path)
+        self.file, self.home = made.source, made.home
 
     def digest(self) -> str:
-        """Digest of the model and its weights."""
+        """Digest of the model and its weights, which lie beside it."""
         sha = hashlib.sha256()
         for file in sorted(self.file.parent.iterdir()):
             sha.update(digest_file(file).encode())

@@ -12,18 +12,22 @@ from qdqtool.errors import InputFileError
 from qdqtool.io.files import native_path
 
 
-def open_session(model: Path, threads: int) -> Any:
+def open_session(model: Path, threads: int, home: Path | None = None) -> Any:
     """An onnxruntime session on the CPU that uses `threads` threads inside one run.
+
+    Weights outside the file are looked for in `home`, where that is not its folder.
 
     Optimizations stay on: the values that are fetched are the same, and fusions between them are kept.
 
     Raises:
         InputFileError: onnxruntime cannot run the model.
     """
-    return _opened(model, _options(threads))
+    return _opened(model, _options(threads), home)
 
 
-def open_blocked(model: Path, threads: int, ordered: Collection[str] = ()) -> tuple[Any, dict[str, str]]:
+def open_blocked(
+    model: Path, threads: int, ordered: Collection[str] = (), home: Path | None = None
+) -> tuple[Any, dict[str, str]]:
     """The same, but tensors of convolutions, less those in `ordered`, are returned in blocks of channels, as computed.
 
     With the session come the names under which such outputs are found. Beside `model` a copy of it is written, as
@@ -42,7 +46,7 @@ def open_blocked(model: Path, threads: int, ordered: Collection[str] = ()) -> tu
     options.add_session_config_entry(
         "session.optimized_model_external_initializers_file_name", "optimized.data"
     )
-    session = _opened(model, options)
+    session = _opened(model, options, home)
     names = return_blocked(saved, ordered)
     if not names:
         return session, names
@@ -79,15 +83,21 @@ def _options(threads: int) -> Any:
     return options
 
 
+_HOME = "session.model_external_initializers_file_folder_path"
 _UNKNOWN_OPERATOR = "is not a registered function/op"
 """What onnxruntime says of an operator that neither it nor the model defines."""
 
 
-def _opened(model: Path, options: Any) -> Any:
+def _opened(model: Path, options: Any, home: Path | None = None) -> Any:
     import onnxruntime
 
+    source: str | bytes = native_path(model)
+    if home is not None:
+        # onnxruntime lets nobody but the reader of bytes name the folder
+        options.add_session_config_entry(_HOME, native_path(home))
+        source = model.read_bytes()
     try:
-        return onnxruntime.InferenceSession(native_path(model), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except failures() as error:
         # The file is a copy that nobody but this process knows.
         said = first_line(error).replace(f"Load model from {model} failed:", "")

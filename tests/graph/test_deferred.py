@@ -11,8 +11,11 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.calibration.fetch import Fetcher
+from qdqtool.calibration.session import open_session
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError
+from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io import deferred
 from qdqtool.graph.onnx_io.load import load
@@ -107,6 +110,44 @@ def test_pairs_are_inserted_into_waiting_weights_as_into_any(tmp_path, monkeypat
         monkeypatch.setattr(deferred, "FROM", 0)
         monkeypatch.setattr(deferred, "HEAVY", 0)
     assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("written", [outside, inside])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in {"conv_chain", "attention"} else pytest.mark.slow)
+        for name in sorted(models.ALL)
+    ],
+)
+@pytest.mark.usefixtures("put_off")
+def test_a_probe_reads_weights_where_they_lie_and_returns_the_same_bits(written, name, tmp_path):
+    path = written(models.ALL[name](), tmp_path)
+    model = load(path)
+    tensors = list(dict.fromkeys(output for node in model.view.nodes for output in node.outputs if output))
+    feeds = models.feeds(models.ALL[name](), seed=0)
+    values = []
+    for staying in (False, True):
+        folder = tmp_path / str(staying)
+        folder.mkdir()
+        made = probe(model, tensors, folder, staying=staying)
+        runs = Fetcher(open_session(made.source, 1, made.home), {tensor: tensor for tensor in tensors})
+        values.append({tensor: value.copy() for tensor, value in runs.run(feeds, "")})
+        weights = folder / "probe.data"
+        waits = bool(waiting(model))
+        assert weights.exists() == (not (staying and waits))
+        assert (made.home == path.resolve().parent) == (staying and waits)
+    for tensor in tensors:
+        np.testing.assert_array_equal(values[0][tensor], values[1][tensor])
+
+
+@pytest.mark.usefixtures("put_off")
+def test_a_probe_of_weights_that_changed_is_an_error_that_names_the_file(tmp_path):
+    path = outside(chain(), tmp_path)
+    model = load(path)
+    (tmp_path / "weights.bin").write_bytes(b"\0")
+    with pytest.raises(InputFileError, match=r"weights\.bin: changed while it was worked on"):
+        probe(model, ["h"], tmp_path, staying=True)
 
 
 @pytest.mark.usefixtures("put_off")

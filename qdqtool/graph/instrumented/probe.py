@@ -7,14 +7,20 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
+import onnx
+
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.deferred import from_home, home_of, is_deferred
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, serialize, store_weights, weight_bytes
 from qdqtool.graph.onnx_io.skeleton import declaration, is_heavy
+from qdqtool.graph.onnx_io.weight import byte_size
 from qdqtool.io.files import write_bytes
 
+_INSIDE = 64 << 20
+"""Bytes of weights of no file below which they go into the model's own, where the others stay."""
 _GUESS = 1 << 20
 """Elements of a tensor of which not even the number of dimensions is known."""
 
@@ -27,17 +33,22 @@ class Probe:
         source: the model, as bytes or as the path of a file.
         inputs: what it is fed, like the original.
         outputs: the watched tensors in the order asked for.
+        home: the folder in which the file's weights are looked for, where that is not its own.
     """
 
     source: bytes | Path
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
+    home: Path | None = None
 
 
-def probe(model: Model, tensors: Sequence[str], folder: Path | None = None) -> Probe:
+def probe(
+    model: Model, tensors: Sequence[str], folder: Path | None = None, *, staying: bool = False
+) -> Probe:
     """A model that returns `tensors` and computes nothing else; tensors may be inputs, constants or results.
 
     With `folder`, which nobody else reads, the model becomes a file in it, weights beside it; otherwise it stays in memory, below 2 GiB.
+    `staying`, weights that lie in files of one folder are not copied: that is the model's `home`.
 
     Raises:
         UsageError: a tensor is not in the main graph, or a large model came without a folder.
@@ -58,10 +69,16 @@ def probe(model: Model, tensors: Sequence[str], folder: Path | None = None) -> P
         return Probe(source=_in_memory(small), inputs=small.view.inputs, outputs=small.view.outputs)
     path = folder / "probe.onnx"
     heavy = [tensor for tensor in edit.constants.values() if is_heavy(tensor)]
-    edit.constants |= {stub.name: stub for stub in store_weights(heavy, folder / "probe.data")}
+    home = home_of(heavy) if staying else None
+    inside = sum(byte_size(tensor) or 0 for tensor in heavy if not is_deferred(tensor))
+    if home is not None and inside < _INSIDE:
+        stubs: Iterable[onnx.TensorProto] = map(from_home, heavy)
+    else:
+        home, stubs = None, store_weights(heavy, folder / "probe.data")
+    edit.constants |= {stub.name: stub for stub in stubs}
     small = edit.finish(shapes=False)
     write_bytes(path, serialize(small), lasting=False)
-    return Probe(source=path, inputs=small.view.inputs, outputs=small.view.outputs)
+    return Probe(source=path, inputs=small.view.inputs, outputs=small.view.outputs, home=home)
 
 
 def within(model: Model, tensors: Iterable[str], room: int) -> Iterator[tuple[str, ...]]:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -118,20 +120,60 @@ def whole(proto: onnx.ModelProto) -> onnx.ModelProto:
     return full
 
 
-def _read(tensor: onnx.TensorProto) -> bytes:
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    file, size = Path(entries["location"]), int(entries["length"])
+def home_of(tensors: Iterable[onnx.TensorProto]) -> Path | None:
+    """The folder of the files in which those of the tensors lie that are in files; None where it is not one folder.
+
+    Raises:
+        InputFileError: a file is gone or not what it was.
+    """
+    files = {_entries(tensor)["location"]: tensor for tensor in tensors if is_deferred(tensor)}
+    for tensor in files.values():
+        with _opened(tensor):
+            pass
+    folders = {Path(file).parent for file in files}
+    return folders.pop() if len(folders) == 1 else None
+
+
+def from_home(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    """The tensor as an external one of ONNX, for a reader that looks for files in the folder of its own."""
+    if not is_deferred(tensor):
+        return tensor
+    entries = _entries(tensor)
+    stub = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    stub.data_location = onnx.TensorProto.EXTERNAL
+    stub.external_data.add(key="location", value=Path(entries["location"]).name)
+    for key in ("offset", "length"):
+        stub.external_data.add(key=key, value=entries[key])
+    return stub
+
+
+def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in tensor.external_data}
+
+
+@contextmanager
+def _opened(tensor: onnx.TensorProto) -> Iterator[BinaryIO]:
+    """The file that holds the values, as it was when the tensor was put off."""
+    entries = _entries(tensor)
+    file = Path(entries["location"])
     try:
         with file.open("rb") as stream:
             if _stamp(stream) != entries[_MARK].partition(":")[2]:
                 raise InputFileError("changed while it was worked on", fix=_AGAIN, where=str(file))
-            stream.seek(int(entries["offset"]))
-            found = stream.read(size)
+            yield stream
     except OSError as error:
         what = f"holds tensor {tensor.name!r} and cannot be read any more: {error.strerror}"
         raise InputFileError(what, fix=_AGAIN, where=str(file)) from error
+
+
+def _read(tensor: onnx.TensorProto) -> bytes:
+    entries = _entries(tensor)
+    size = int(entries["length"])
+    with _opened(tensor) as stream:
+        stream.seek(int(entries["offset"]))
+        found = stream.read(size)
     if len(found) != size:
-        raise InputFileError("shrank while it was read", fix=_AGAIN, where=str(file))
+        raise InputFileError("shrank while it was read", fix=_AGAIN, where=entries["location"])
     return found
 
 
