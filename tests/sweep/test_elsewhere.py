@@ -106,6 +106,53 @@ def test_times_that_cannot_be_are_refused(
         with_times(found_by(exported), path)
 
 
+def test_engines_run_with_the_shapes_that_they_were_built_for(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else trtexec makes free dimensions 1, which an engine for a batch of 8 refuses."""
+    monkeypatch.setenv("STAND_IN_SAID", str(tmp_path / "said"))
+    timed(exported, tmp_path / "there", 101600)
+    manifest = json.loads((exported / "out" / "manifest.json").read_text())
+    (shapes,) = {model["shapes"] for model in manifest["models"]}
+    said = (tmp_path / "said").read_text().splitlines()
+    assert any(word.startswith("--loadEngine=") for word in said)
+    assert shapes
+    assert f"--shapes={shapes}" in said
+
+
+def test_an_engine_that_does_not_run_leaves_the_times_of_the_others(exported: Path, tmp_path: Path) -> None:
+    target = tmp_path / "there"
+    shutil.copytree(exported / "out", target)
+    trtexec = install(target, 101600)
+    wrapper = target / "trtexec-without-0001"
+    wrapper.write_text(
+        "#!/bin/sh\ncase \"$*\" in *--loadEngine=*0001.plan*) echo '[E] out of memory'; exit 1;; esac\n"
+        f'exec {trtexec} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    script = [
+        sys.executable,
+        "-I",
+        str(target / "time_trials.py"),
+        "--trtexec",
+        str(wrapper),
+        "--rounds",
+        "2",
+    ]
+    done = subprocess.run(script, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((target / "times.json").read_text())
+    assert sorted(found["rounds"]) == ["0000", "float", "float16"]
+    assert found["failed"] == {"0001": "[E] out of memory"}
+
+
+def test_the_file_that_is_named_is_the_one_that_the_script_writes(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli(command(exported / "sweep", "--export", str(tmp_path / "again"))) == 0
+    assert f"--import {tmp_path / 'again' / 'times.json'}" in capsys.readouterr().out
+
+
 def test_without_trtexec_the_script_says_how_to_name_it(exported: Path) -> None:
     script = exported / "out" / "time_trials.py"
     done = subprocess.run(

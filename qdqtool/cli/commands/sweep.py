@@ -138,7 +138,7 @@ def sweep(
         stdout().print(sentence, markup=False, highlight=False)
     if export is not None:
         stdout().print(
-            f"where trtexec is: python {export / 'time_trials.py'}; then this command with --import times.json",
+            f"where trtexec is: python {export / 'time_trials.py'}; then this command with --import {export / 'times.json'}",
             markup=False,
             highlight=False,
         )

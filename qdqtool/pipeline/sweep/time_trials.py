@@ -40,10 +40,20 @@ def main() -> int:
             failed[model["name"]] = trouble
         else:
             rounds[model["name"]] = []
+    shapes = {model["name"]: model["shapes"] for model in manifest["models"]}
     names = list(rounds)
     for turn in range(options.rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)] if names else ():
-            rounds[name].append(timed(options.trtexec, name, options.iterations))
+            if name in failed:
+                continue
+            try:
+                rounds[name].append(timed(options.trtexec, name, shapes[name], options.iterations))
+            except RuntimeError as error:
+                # the others' times are worth having
+                failed[name] = str(error)
+                del rounds[name]
+                sys.stderr.write(f"{name}: {error}\n")
+                continue
             sys.stderr.write(f"round {turn + 1}: {name} {rounds[name][-1]:.4f} ms\n")
     found = {"digest": manifest["digest"], "gpu": gpu(), "rounds": rounds, "failed": failed}
     (HERE / "times.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", "utf-8")
@@ -63,12 +73,17 @@ def build(trtexec: str, known: str, model: "dict[str, Any]") -> str:
     done = said(trtexec, *flags)
     if done.returncode == 0 and plan(model["name"]).exists():
         return ""
+    return trouble_of(done)
+
+
+def trouble_of(done: "subprocess.CompletedProcess[str]") -> str:
+    """The first error that trtexec tells."""
     errors = [line for line in (done.stdout + done.stderr).splitlines() if "[E]" in line]
     return (errors or [f"trtexec ended with {done.returncode}"])[0][:300]
 
 
-def timed(trtexec: str, name: str, iterations: int) -> float:
-    """The median of one round in milliseconds, without transfers."""
+def timed(trtexec: str, name: str, shapes: str, iterations: int) -> float:
+    """The median of one round in milliseconds, without transfers; RuntimeError where the engine does not run."""
     with tempfile.TemporaryDirectory() as folder:
         times = Path(folder) / "times.json"
         done = said(
@@ -79,9 +94,11 @@ def timed(trtexec: str, name: str, iterations: int) -> float:
             f"--warmUp={WARM_UP_MS}",
             "--useSpinWait",
             f"--exportTimes={times}",
+            # without them every free dimension is 1, which an engine built for other shapes refuses
+            *([f"--shapes={shapes}"] if shapes else []),
         )
         if done.returncode:
-            raise SystemExit(f"trtexec cannot run {plan(name)}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+            raise RuntimeError(trouble_of(done))
         return float(statistics.median(row["computeMs"] for row in json.loads(times.read_text("utf-8"))))
 
 
