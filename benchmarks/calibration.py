@@ -44,7 +44,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 METHODS = ("max", "entropy", "percentile", "mse")
-GOALS = {"resnet50": (1.6, 1.3), "bert_base": (1.4, 1.1), "vit_small": (1.6, 1.2), "mobilenet_v2": (2.5, 1.8)}
+GOALS = {"resnet50": (1.5, 1.3), "bert_base": (1.8, 1.5), "vit_small": (1.6, 1.1), "mobilenet_v2": (2.2, 1.6)}
 """Ratios to stay below: all methods together, and max alone."""
 _OF_A_RUN = 8
 """Samples of `qdqtool run`, whose peak its sessions set: more of them change it little."""
