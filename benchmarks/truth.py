@@ -152,6 +152,8 @@ class Figures:
     fixes_work: int = 0
     costs: int = 0
     costs_right: int = 0
+    costs_about: int = 0
+    costs_about_right: int = 0
     kernel_sets: int = 0
     kernel_sets_exact: int = 0
     kernel_sets_doubted: int = 0
@@ -617,9 +619,14 @@ class Trial:
         said = change_said(fix)
         if said is None or after is None:
             return
-        result.costs += 1
-        result.costs_right += said == len(after) - len(before)
-        if said != len(after) - len(before):
+        right = said == len(after) - len(before)
+        if "about" in fix:
+            result.costs_about += 1
+            result.costs_about_right += right
+        else:
+            result.costs += 1
+            result.costs_right += right
+        if not right:
             self.miss(result, f"kernels {len(before)} -> {len(after)}, not as told: {fix[:300]}")
 
     def rebuilt(self, recipe: str | Path, settings: Sequence[str]) -> list[Kernel] | None:

@@ -24,7 +24,7 @@ def is_low(made: Mapping[str, str], node: str) -> bool:
 
 def change_said(fix: str) -> int | None:
     """By how many kernels a fix says that the engine grows; None where it says nothing."""
-    if "in as many kernels" in fix:
+    if "in as many kernels" in fix or "in about as many kernels" in fix:
         return 0
     told = re.search(r"(\d+) kernels? (more|fewer)", fix)
     return int(told[1]) * (1 if told[2] == "more" else -1) if told else None

@@ -36,8 +36,11 @@ _TRUSTED = 0.15
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Foreseen:
+class Foreseen:
+    """What is predicted of one setting: kernels and whether their number is exact, quantized inputs and products, all products."""
+
     kernels: int | None
+    exact: bool
     inputs: int
     asked: int
     products: int
@@ -75,14 +78,14 @@ def _settings(fix: str) -> tuple[str, ...]:
 
 def _foreseen_with(
     model: Model, recipe: Recipe, table: CalibrationTable, settings: Iterable[str]
-) -> _Foreseen | QdqError:
+) -> Foreseen | QdqError:
     try:
         return _foreseen(model, changed(recipe, settings), table)
     except QdqError as error:
         return error
 
 
-def _compared(before: _Foreseen, after: _Foreseen | QdqError, built: int) -> str:
+def _compared(before: Foreseen, after: Foreseen | QdqError, built: int) -> str:
     """What a setting changes, in words, for an engine of `built` kernels."""
     if isinstance(after, QdqError):
         return f"what it costs is not known: {after.what}"
@@ -91,32 +94,33 @@ def _compared(before: _Foreseen, after: _Foreseen | QdqError, built: int) -> str
     nodes = f"{after.asked} of {counted(after.products, 'node')} quantized instead of {before.asked}"
     if after.asked == before.asked:
         nodes = f"{counted(after.inputs, 'input')} quantized instead of {before.inputs}"
-    return f"predicted: {nodes}, {_more_kernels(before.kernels, after.kernels, built)}"
+    return f"predicted: {nodes}, {more_kernels(before, after, built)}"
 
 
-def _more_kernels(before: int | None, after: int | None, built: int) -> str:
-    if before is None or after is None:
+def more_kernels(before: Foreseen, after: Foreseen, built: int) -> str:
+    """How many kernels a setting adds: a number where both are foreseen exactly, about as many where they are not."""
+    if before.kernels is None or after.kernels is None:
         return "in an unknown number of kernels"
-    off = built - before
-    about = "about " if off else ""
-    more = after - before
+    off, more = built - before.kernels, after.kernels - before.kernels
+    about = "" if before.exact and after.exact and not off else "about "
     if abs(off) > _TRUSTED * built:
         kernels = "in an unknown number of kernels"
     elif abs(more) <= abs(off):
         kernels = f"in {about}as many kernels"
     else:
         kernels = f"{about}{counted(abs(more), 'kernel')} {'more' if more > 0 else 'fewer'}"
-    doubt = f"; of this engine's {built} kernels {before} were foreseen" if off else ""
+    doubt = f"; of this engine's {built} kernels {before.kernels} were foreseen" if off else ""
     return f"{kernels}{doubt}"
 
 
-def _foreseen(model: Model, recipe: Recipe, table: CalibrationTable) -> _Foreseen:
+def _foreseen(model: Model, recipe: Recipe, table: CalibrationTable) -> Foreseen:
     placement = decide(model.view, recipe.placing)
     made = insert(model, placement, _completed(model, placement, table), recipe.insert)
     found = predict(made, recipe.placing.builder)
     products = [node for node in found.nodes if node.op in PRODUCTS]
-    return _Foreseen(
+    return Foreseen(
         kernels=found.kernels,
+        exact=found.exact,
         inputs=len(placement.quantized),
         asked=sum(node.realised != "float" for node in products),
         products=len(products),

@@ -12,6 +12,7 @@ from qdqtool.cli.app import run
 from qdqtool.core.advice import settings_in
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import UsageError
+from qdqtool.pipeline.fix_costs import Foreseen, more_kernels
 from qdqtool.pipeline.recipes import changed
 from tests import models
 from tests.placement import graphs
@@ -48,12 +49,35 @@ def test_a_setting_that_quantizes_more_tells_the_kernels_that_a_build_then_has(m
         assert told is not None
         off = re.search(r"of this engine's (\d+) kernels (\d+) were foreseen", fix)
         assert off is None or int(off[1]) == before["summary"]["kernels"] != int(off[2])
-        assert (off is None) == ("about" not in told[0])
+        assert off is None or "about" in told[0]
         words = [word for setting in settings_in(fix) for word in ("--set", setting)]
         after = built(path, tmp_path / f"after{number}", *words)
         nodes = sum(count for name, count in after["summary"]["realised"].items() if name != "float")
         assert nodes == int(told[1])
         assert after["summary"]["kernels"] == before["summary"]["kernels"] + int(told[2] or 0)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        ((12, True), (13, True), "1 kernel more"),
+        ((12, True), (13, False), "about 1 kernel more"),
+        ((12, False), (12, True), "in about as many kernels"),
+        ((12, True), (None, False), "in an unknown number of kernels"),
+        ((None, False), (12, True), "in an unknown number of kernels"),
+        (
+            (6, False),
+            (9, False),
+            "in an unknown number of kernels; of this engine's 12 kernels 6 were foreseen",
+        ),
+    ],
+)
+def test_a_number_is_told_where_both_are_foreseen_exactly(first, second, told: str) -> None:
+    before, after = (
+        Foreseen(kernels=count, exact=exact, inputs=1, asked=1, products=1)
+        for count, exact in (first, second)
+    )
+    assert more_kernels(before, after, 12) == told
 
 
 def test_a_setting_that_changes_nothing_alone_says_so(tmp_path: Path) -> None:
