@@ -55,6 +55,7 @@ from environment import environment
 from onnx import helper
 from truth_claims import agrees, change_said, is_low
 from truth_engine import BEFORE, LOW, Kernel, asked, kernels, precisions, realised
+from truth_figures import Figures, line
 
 PACKAGES = (
     "torch==2.13.0", "onnx", "onnxscript", "transformers", "numpy", "pyyaml", "huggingface_hub", "safetensors",
@@ -128,49 +129,6 @@ QUICK = (0, 4, 6, 8, 11, 17, 19, 21, 25, 30, 35, 51, 58)
 SHARES = {"timm": 0.5, "torchvision": 0.15, "transformers": 0.35}
 
 
-@dataclass
-class Figures:
-    """Counts over one network or many."""
-
-    models: int = 0
-    crashes: int = 0
-    refused: int = 0
-    nodes: int = 0
-    nodes_told: int = 0
-    precision_right: int = 0
-    predicted: int = 0
-    predicted_right: int = 0
-    asked: int = 0
-    asked_right: int = 0
-    realised: int = 0
-    realised_right: int = 0
-    foreseen: int = 0
-    foreseen_right: int = 0
-    reasons: int = 0
-    reasons_true: int = 0
-    fixes: int = 0
-    fixes_work: int = 0
-    costs: int = 0
-    costs_right: int = 0
-    costs_about: int = 0
-    costs_about_right: int = 0
-    kernel_sets: int = 0
-    kernel_sets_exact: int = 0
-    kernel_sets_doubted: int = 0
-    numbers: int = 0
-    numbers_right: int = 0
-    numbers_about: int = 0
-    numbers_unknown: int = 0
-    misses: list[str] = field(default_factory=list)
-
-    def add(self, other: Figures) -> None:
-        for name, value in asdict(other).items():
-            setattr(self, name, getattr(self, name) + value)
-
-    def summary(self) -> dict[str, int]:
-        return {name: value for name, value in asdict(self).items() if name != "misses"}
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Put precisions, reasons, fixes and kernels to the test.")
     parser.add_argument("--quick", action="store_true", help="thirteen networks, no draw")
@@ -208,20 +166,6 @@ def main() -> int:
     print("".join(f"not exported: {name}\n" for name in skipped), end="")
     print(json.dumps({**total.summary(), "not_exported": len(skipped), "first_contact": drawn.summary()}))
     return 0
-
-
-def line(figures: Figures) -> str:
-    pairs = (
-        ("told", figures.nodes_told, figures.nodes), ("right", figures.precision_right, figures.nodes_told),
-        ("predicted", figures.predicted_right, figures.predicted), ("asked", figures.asked_right, figures.asked),
-        ("realised", figures.realised_right, figures.realised), ("foreseen", figures.foreseen_right, figures.foreseen),
-        ("reasons", figures.reasons_true, figures.reasons),
-        ("fixes", figures.fixes_work, figures.fixes), ("costs", figures.costs_right, figures.costs),
-        ("kernels", figures.kernel_sets_exact, figures.kernel_sets),
-        ("numbers", figures.numbers_right, figures.numbers),
-    )  # fmt: skip
-    counts = ", ".join(f"{word} {part}/{whole}" for word, part, whole in pairs)
-    return f"{counts} ({figures.kernel_sets_doubted} doubted)" + ", CRASH" * figures.crashes
 
 
 def torch_python(folder: Path) -> Path:

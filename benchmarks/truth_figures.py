@@ -1,0 +1,62 @@
+"""What is counted over one network or many, and a line of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass
+class Figures:
+    """Counts over one network or many."""
+
+    models: int = 0
+    crashes: int = 0
+    refused: int = 0
+    nodes: int = 0
+    nodes_told: int = 0
+    precision_right: int = 0
+    predicted: int = 0
+    predicted_right: int = 0
+    asked: int = 0
+    asked_right: int = 0
+    realised: int = 0
+    realised_right: int = 0
+    foreseen: int = 0
+    foreseen_right: int = 0
+    reasons: int = 0
+    reasons_true: int = 0
+    fixes: int = 0
+    fixes_work: int = 0
+    costs: int = 0
+    costs_right: int = 0
+    costs_about: int = 0
+    costs_about_right: int = 0
+    kernel_sets: int = 0
+    kernel_sets_exact: int = 0
+    kernel_sets_doubted: int = 0
+    numbers: int = 0
+    numbers_right: int = 0
+    numbers_about: int = 0
+    numbers_unknown: int = 0
+    misses: list[str] = field(default_factory=list)
+
+    def add(self, other: Figures) -> None:
+        for name, value in asdict(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+    def summary(self) -> dict[str, int]:
+        return {name: value for name, value in asdict(self).items() if name != "misses"}
+
+
+def line(figures: Figures) -> str:
+    pairs = (
+        ("told", figures.nodes_told, figures.nodes), ("right", figures.precision_right, figures.nodes_told),
+        ("predicted", figures.predicted_right, figures.predicted), ("asked", figures.asked_right, figures.asked),
+        ("realised", figures.realised_right, figures.realised), ("foreseen", figures.foreseen_right, figures.foreseen),
+        ("reasons", figures.reasons_true, figures.reasons),
+        ("fixes", figures.fixes_work, figures.fixes), ("costs", figures.costs_right, figures.costs),
+        ("kernels", figures.kernel_sets_exact, figures.kernel_sets),
+        ("numbers", figures.numbers_right, figures.numbers),
+    )  # fmt: skip
+    counts = ", ".join(f"{word} {part}/{whole}" for word, part, whole in pairs)
+    return f"{counts} ({figures.kernel_sets_doubted} doubted)" + ", CRASH" * figures.crashes
