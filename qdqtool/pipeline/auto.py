@@ -10,7 +10,9 @@ them all: ranges and biases are inputs of the Q/DQ model (`graph.tunable`), weig
    run one by one their noises add up, so that a calibrator is left as soon as it has made more noise than the best one
    made on all of them. Where they run as one batch of a large model all calibrators run 8 samples, and all of them only
    those that the first 8 do not show to be noisier: few samples may choose one that is noisier on others.
-2. Where the second best is within 0.2 dB, judgements are cheap, and the budget allows it, each quarter of the network, in
+2. Where judgements are dear, and the samples so few, the mean of all that cannot be told from the quietest (`pipeline.averaging`) is judged
+   too, and taken where it is quieter than all of them.
+3. Where the second best is within 0.2 dB, judgements are cheap, and the budget allows it, each quarter of the network, in
    graph order, is tried with the runner-up's ranges and keeps them where the output gains on both halves of the samples: a
    gain that does not repeat is chance.
 
@@ -39,6 +41,7 @@ from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import AUTO, CalibrationOptions
 from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.model import Model
+from qdqtool.pipeline.averaging import mean_table, weighted
 from qdqtool.pipeline.trial import CHOOSING, TAKEN, Reference, TrialSession, TriedTable, decibels
 
 # Each costs as many inferences of the choosing samples as methods compete.
@@ -124,7 +127,8 @@ def choose(
     trial = TrialSession(model, placement, next(iter(tables.values())), reference, reference.budget)
     # a judgement that corrects biases on its way costs more than an inference a sample, which counts where they are large
     is_dear = trial.is_batched and len(reference.samples) <= TAKEN
-    samples = trial.at_once(len(wanted) + more)
+    is_averaged = is_dear and len(wanted) > 1
+    samples = trial.at_once(len(wanted) + more + is_averaged)
     if not trial.is_batched:
         tried = _raced(trial, wanted, samples)
     elif is_dear and len(wanted) > 1 and len(samples) > _FEW:
@@ -133,8 +137,12 @@ def choose(
     else:
         tried = _all_judged(trial, wanted, samples)
     winner, *others = tried
-    is_mixed = others and not is_dear
-    mixed = _mixture(trial, (winner, others[0]), groups(placement), samples, more) if is_mixed else winner
+    if is_averaged:
+        mixed = winner = _averaged(trial, tried, samples)
+    elif others and not is_dear:
+        mixed = _mixture(trial, (winner, others[0]), groups(placement), samples, more)
+    else:
+        mixed = winner
     table = _explained(mixed, (tried, winner), tables)
     return Judged(table=table, best=mixed, trial=trial, samples=samples, singles=tables)
 
@@ -191,6 +199,17 @@ def _raced(
         least = min((other.noise for other in done), default=math.inf)
         done += [running.pop(name) for name in [*running] if running[name].noise > least]
     return sorted(done, key=lambda one: (len(one.shares) < len(samples), one.mean))
+
+
+def _averaged(trial: TrialSession, tried: Sequence[TriedTable], samples: Sequence[Sample]) -> TriedTable:
+    """The mean of those that cannot be told from the quietest, where it is quieter than that; else the quietest."""
+    best = tried[0]
+    whole = {one.method: one for one in tried if len(one.shares) == len(samples)}
+    alike = weighted({method: one.shares for method, one in whole.items()})
+    if len(alike) <= 1:
+        return best
+    mean = trial.candidate(AUTO, mean_table({name: one.table for name, one in whole.items()}, alike), samples)
+    return mean if mean.noise < best.noise else best
 
 
 def _mixture(

@@ -23,7 +23,7 @@ from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, NodeShift
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Feeds, Sample
-from qdqtool.core.recipe import CalibrationOptions, InsertOptions, PlacementOptions
+from qdqtool.core.recipe import AUTO, CalibrationOptions, InsertOptions, PlacementOptions
 from qdqtool.graph.instrumented.tunable import tunable
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
@@ -32,6 +32,7 @@ from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline import auto
 from qdqtool.pipeline.auto import Judged, choose, competing, distinct
+from qdqtool.pipeline.averaging import mean_table, weighted
 from qdqtool.pipeline.bias import correct_biases
 from qdqtool.pipeline.trial import CHOOSING, PASSES, TAKEN, Budget, Reference, TrialSession, TriedTable, taken
 from qdqtool.placement.decide import decide
@@ -148,7 +149,28 @@ def test_no_sample_is_run_twice_where_they_do_not_fit_into_a_batch(
     assert 0 < max(sizes) <= fitting
     first, rest = 8 * len(distinct(singles(found))), TAKEN - 8
     assert len(best.best.shares) == len(best.samples) == TAKEN
-    assert sum(sizes) in {first + ended * rest for ended in range(1, 1 + len(singles(found)))}
+    of_singles = {first + ended * rest for ended in range(1, 1 + len(singles(found)))}
+    assert sum(sizes) in {one + of_mean for one in of_singles for of_mean in (0, TAKEN)}
+
+
+@pytest.mark.parametrize("tail", [4.0, 5.0])
+@pytest.mark.parametrize("name", ["conv_chain", "residual_cnn"])
+def test_of_large_networks_the_mean_of_what_looks_alike_is_taken_where_it_is_quieter(
+    name: str, tail: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qdqtool.pipeline.trial._SMALL", 0)
+    found = case(tmp_path, models.ALL[name](), count=16, tail=tail)
+    best = judged(found, bias="correct")
+    tables = singles(found)
+    tried = {method: best.trial.candidate("", tables[method], best.samples) for method in distinct(tables)}
+    alike = weighted({method: one.shares for method, one in tried.items()})
+    mean = mean_table({method: one.table for method, one in tried.items()}, alike)
+    noise_of_mean = best.trial.candidate("", mean, best.samples).noise
+    quietest = min(one.noise for one in tried.values())
+    assert len(alike) > 1
+    assert best.best.noise == pytest.approx(min(noise_of_mean, quietest), rel=1e-6)
+    is_mean = any("mean of" in one.note for one in best.table.ranges)
+    assert is_mean == (noise_of_mean < quietest)
 
 
 def test_calibrators_that_agree_on_every_range_are_run_once(
@@ -205,7 +227,8 @@ def test_few_samples_leave_no_calibrator_behind(
         samples: Sequence[Sample],
         among: Sequence[Sample] | None = None,
     ) -> list[TriedTable]:
-        ran.append(len(samples))
+        if candidates[0].method != AUTO:  # the mean of all of them
+            ran.append(len(samples))
         return continued(self, candidates, samples, among)
 
     monkeypatch.setattr(TrialSession, "continued", noted)
