@@ -169,7 +169,7 @@ def about_accuracy(sweep: Sweep) -> str:
         else ""
     )
     return (
-        f"Intervals hold for all {counted(len(done), 'trial')} at once (95 %, Bonferroni); {alike} others cannot be told from the "
+        f"Intervals hold for all {counted(len(done), 'trial')} at once (95 %, Bonferroni); {counted(alike, 'other')} cannot be told from the "
         f"most accurate one on these samples.{told}"
     )
 
@@ -291,7 +291,10 @@ def chart(sweep: Sweep) -> svg.Element:
         ),
         "Accuracy against time" if timed else "Accuracy against the share of quantized nodes",
         [(_across(sweep, outcome), outcome.accuracy) for _, outcome in _done(sweep.pareto)],
-        None if sweep.reference is None else Level(y=sweep.reference, text="float model"),
+        # the name of a point on the level would be written over it
+        None
+        if sweep.reference is None
+        else Level(y=sweep.reference, text="" if any(point.label for point in points) else "float model"),
     )
 
 

@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from qdqtool.core.sweep import Outcome, Sweep, Trial
+from qdqtool.core.sweep import FloatPoint, Outcome, Sweep, Trial
 from qdqtool.report import sweeps
 
 
@@ -49,11 +49,22 @@ def test_intervals_of_many_trials_are_wider_since_the_best_is_looked_for() -> No
 
 def test_trials_that_cannot_be_told_from_the_best_are_counted() -> None:
     sweep = sweep_of((78.0, 79.0, 80.0), (77.5, 78.5, 79.5), (60.0, 61.0, 62.0))
-    assert "1 others cannot be told" in sweeps.about_accuracy(sweep)
+    assert "1 other cannot be told" in sweeps.about_accuracy(sweep)
     console = Console(width=200, record=True, file=StringIO())
     console.print(sweeps.table(sweep))
     assert "77.78 to 80.22" in console.export_text()
     assert "79.00 % (77.78 to 80.22)" in sweeps.page(sweep)
+
+
+def test_the_level_of_the_float_model_is_named_once() -> None:
+    """Its point in FP32 lies on it, so that two names would be written over each other."""
+    plain = sweep_of((78.0, 79.0, 80.0))
+    point = FloatPoint(name="FP32", accuracy=80.0, low=79.0, high=81.0, ms=2.0)
+    assert ">float model<" in sweeps.page(plain)
+    page = sweeps.page(replace(plain, floats=(point,)))
+    assert ">float model<" not in page
+    assert ">FP32<" in page
+    assert "80.00 %. Accuracy is measured." in page
 
 
 def test_nothing_is_said_where_nothing_is_known() -> None:

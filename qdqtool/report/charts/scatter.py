@@ -32,7 +32,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Level:
-    """A height, and what it is."""
+    """A height, and what it is; "" where something else on it says so."""
 
     y: float
     text: str
@@ -52,7 +52,8 @@ def scatter(
     if level is not None:
         y = _y(up, level.y)
         element("line", drawing, x1=_LEFT, y1=y, x2=_WIDTH - _RIGHT, y2=y, class_="rival")
-        write(drawing, level.text, _WIDTH - _RIGHT, y - 5, class_="end soft")
+        if level.text:
+            write(drawing, level.text, _WIDTH - _RIGHT, y - 5, class_="end soft")
     if len(front) > 1:
         path = " ".join(f"{_x(across, x):.1f},{_y(up, y):.1f}" for x, y in front)
         element("polyline", drawing, points=path, class_="front")
