@@ -322,7 +322,7 @@ def code_digest() -> str:
     if not _DIGEST:
         digest = hashlib.sha256()
         sources = [*(ROOT / "qdqtool").rglob("*.py"), *(ROOT / "calibrators").rglob("*.py")]
-        sources += [Path(__file__), Path(__file__).with_name("truth_engine.py")]
+        sources += Path(__file__).parent.glob("truth*.py")
         for path in sorted((*sources, *(ROOT / "recipes").glob("*.yaml"))):
             digest.update(path.read_bytes())
         _DIGEST.append(digest.hexdigest()[:12])

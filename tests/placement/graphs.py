@@ -405,8 +405,11 @@ def normalized_stream(written_out: bool = False) -> onnx.ModelProto:
     return s.model()
 
 
-def spectrogram(between: str = "") -> onnx.ModelProto:
-    """frames -> Fourier tables that the model computes -> squares -> mel -> `between`, if any -> Log -> conv1 -> ReLU -> conv2."""
+def spectrogram(between: str = "", *, early: bool = False) -> onnx.ModelProto:
+    """frames -> Fourier tables that the model computes -> squares -> mel -> Log -> conv1 -> ReLU -> conv2.
+
+    `between`, if any, stands in front of the Log, or, where it is `early`, of the mel filters.
+    """
     s = Sketch(60)
     x = s.input("x", [1, 24, 64])
     turns = s.constant(
@@ -418,10 +421,12 @@ def spectrogram(between: str = "") -> onnx.ModelProto:
         y = s.node("MatMul", [x, table], f"{part}_y", name=f"{part}_mm")
         squares.append(s.node("Mul", [y, y], f"{part}_square"))
     power = s.node("Add", squares, "power")
+    if between and early:
+        power = s.node(between, [power], "early_y", name="early")
     mel = s.node(
         "MatMul", [power, s.constant("filters", np.eye(32, 16, dtype=np.float32))], "mel", name="mel_mm"
     )
-    if between:
+    if between and not early:
         mel = s.node(between, [mel], "between_y", name="between")
     log = s.node(
         "Log", [s.node("Add", [mel, s.constant("floor", np.float32(1e-5))], "floored")], "log_y", name="log"

@@ -318,9 +318,11 @@ def test_lint_tells_of_a_spectrogram_that_somebody_else_quantized():
     assert not found()
 
 
+@pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("activation", ["Relu", "Softmax", "Exp"])
-def test_a_logarithm_behind_an_activation_keeps_nothing_float(activation):
-    assert {"mel_mm[0]", "mel_mm[1]"} <= quantized(place(graphs.spectrogram(activation)))
+def test_a_logarithm_behind_an_activation_keeps_nothing_float(activation, early):
+    placement = place(graphs.spectrogram(activation, early=early))
+    assert {"mel_mm[0]", "mel_mm[1]", "Cos_mm[0]", "Sin_mm[1]"} <= quantized(placement)
 
 
 def test_a_classifier_head_behind_a_pool_is_no_gate():
