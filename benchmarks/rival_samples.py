@@ -18,7 +18,7 @@ class Reader(CalibrationDataReader):
         scalars = {entry.name for entry in inputs if not entry.type.tensor_type.shape.dim}
         self._feeds = (
             {
-                name: values[i].reshape(()) if name in scalars else values[i : i + 1]
+                name: np.asarray(values[i]).reshape(()) if name in scalars else values[i : i + 1]
                 for name, values in samples.items()
             }
             for i in range(count)
