@@ -279,6 +279,7 @@ def _others(
             "",
             "these samples calibrated too, so that they say little of others: name some with --eval-samples",
         )
+        return
     confidence = found.get("confidence")
     if not confidence:
         yield from _doubted(found, taken)

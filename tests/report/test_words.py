@@ -124,7 +124,10 @@ def test_a_kept_drop_says_what_others_lose_and_how_many_would_tell(
 
 
 def test_samples_that_calibrated_are_said_to_tell_little_of_others() -> None:
-    assert "--eval-samples" in _limit(0.5, 300, chosen=_set(2, 60.0, -0.4), calibrated=True)
+    chosen = {**_set(2, 60.0, -0.4), "worst_drop": 0.4}
+    told = _limit(0.5, 300, chosen=chosen, confidence=0.9, calibrated=True)
+    assert "--eval-samples" in told
+    assert "confidence" not in told
 
 
 def test_a_limit_that_is_missed_says_by_what() -> None:
