@@ -42,8 +42,10 @@ def _is_sure(view: GraphView, node: Node) -> bool:
         )
     if node.op == "Conv":
         return len(view.info(node.inputs[0]).shape or ()) == _PICTURE
+    if node.op in POOLS | {"Concat"} and any(_is_pooled(view, tensor) for tensor in node.inputs):
+        return False  # a pool of a pool may be one for each scale, as in GoogLeNet
     if node.op == "Concat":
-        return not any(_is_pooled(view, tensor) for tensor in node.inputs)
+        return True
     return node.op in QDQ | ONE_STRETCH
 
 
