@@ -136,3 +136,13 @@ def test_several_resized_pictures_that_are_joined_are_doubted(tmp_path: Path) ->
 
     assert "Concat of several resized tensors, the first 'cat'" in joined(2)
     assert "resized" not in joined(1)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_pool_of_a_pool_is_not_foreseen_exactly(count: int, tmp_path: Path) -> None:
+    s = Quantized()
+    y = s.relu("relu", s.qconv("c0", s.image()))
+    for number in range(count):
+        y = s.node("MaxPool", [y], f"p{number}_y", name=f"p{number}", kernel_shape=[3, 3], pads=[1] * 4)
+    proto = s.done(s.qconv("c1", y))
+    assert predict(load(models.save(proto, tmp_path))).exact == (count == 1)
