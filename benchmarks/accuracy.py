@@ -315,7 +315,8 @@ def _ours(judge: Judge, case: Subject, recipe: Recipe, data: Path, target: Path)
     order = CalibrationRequest(model=case.model, recipe=recipe, samples=str(data))
     job = Calibration(order)
     method = recipe.calibrate.method
-    table = job.table()
+    # as `qdqtool run` does
+    table = job.tables(job.collect(job.collect_options([method]), None), [method])[method]
     save(insert(job.model, job.placement, table, recipe.insert), target)
     note = f"{recipe.name}: {method}, weights {recipe.calibrate.weights}, bias {recipe.calibrate.bias}"
     return judge.result(target, note, time.perf_counter() - started)

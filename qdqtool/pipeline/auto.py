@@ -10,7 +10,7 @@ them all: ranges and biases are inputs of the Q/DQ model (`graph.tunable`), weig
    run one by one their noises add up, so that a calibrator is left as soon as it has made more noise than the best one
    made on all of them. Where they run as one batch of a large model all calibrators run 8 samples, and all of them only
    those that the first 8 do not show to be noisier: few samples may choose one that is noisier on others.
-2. Where judgements are dear, and the samples so few, the mean of all that cannot be told from the quietest (`pipeline.averaging`) is judged
+2. Where judgements are dear, and more than 16 samples judge, the mean of all that cannot be told from the quietest (`pipeline.averaging`) is judged
    too, and taken where it is quieter than all of them.
 3. Where the second best is within 0.2 dB, judgements are cheap, and the budget allows it, each quarter of the network, in
    graph order, is tried with the runner-up's ranges and keeps them where the output gains on both halves of the samples: a
@@ -127,7 +127,7 @@ def choose(
     trial = TrialSession(model, placement, next(iter(tables.values())), reference, reference.budget)
     # a judgement that corrects biases on its way costs more than an inference a sample, which counts where they are large
     is_dear = trial.is_batched and len(reference.samples) <= TAKEN
-    is_averaged = is_dear and len(wanted) > 1
+    is_averaged = is_dear and len(wanted) > 1 and len(reference.samples) > _FEW
     samples = trial.at_once(len(wanted) + more + is_averaged)
     if not trial.is_batched:
         tried = _raced(trial, wanted, samples)
