@@ -20,6 +20,8 @@ _RECURRENT = RECURRENT | SPECTRAL
 _COLOURS = frozenset({1, 3})
 _SMALLEST_PICTURE = 16
 """Pixels; what is narrower is a table of something else."""
+_SHORTEST_SOUND = 256
+"""Samples, or lines of a spectrum, of a sound or a part of one; scores of as many classes are of one length with no input."""
 _FEWEST = 3
 """Convolutions of a network that draws; a layer or two are no such network."""
 
@@ -67,6 +69,19 @@ class _Look:
                 for one, other in zip(shape[2:], made[2:], strict=True)
             )
             for shape in given
+        )
+
+    def returns_sound(self) -> bool:
+        """Whether an output is as long as an input of numbers, whatever the lengths before."""
+        given = {
+            shape[-1]
+            for info in self.view.inputs
+            if info.dtype.is_float and len(shape := info.shape or ()) > 1
+        }
+        made = {shape[-1] for info in self.view.outputs if len(shape := info.shape or ()) > 1}
+        # two lengths without a name need not be one
+        return any(
+            length != "?" if isinstance(length, str) else length >= _SHORTEST_SOUND for length in given & made
         )
 
 
@@ -186,6 +201,11 @@ def _sound(look: _Look) -> str:
     )
 
 
+def _sound_of_sound(look: _Look) -> str:
+    found = _sound(look)
+    return f"{found} and its output is as long as its input" if found and look.returns_sound() else ""
+
+
 def _attention(look: _Look) -> str:
     if look.products and look.counts["Softmax"] and look.products * 4 >= look.counts["Conv"]:
         return f"it multiplies run-time tensors {look.products} times, as attention does"
@@ -231,6 +251,7 @@ def _rest(look: _Look) -> str:
 
 _FAMILIES: tuple[tuple[str, _Reason], ...] = (
     ("third-party-qdq", _foreign),
+    ("audio-to-audio-int8", _sound_of_sound),
     ("audio-int8", _sound),
     ("transformer-int8", _attention),
     ("detector-int8", _boxes),

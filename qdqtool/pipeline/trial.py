@@ -289,7 +289,10 @@ class Reference:
         self._outputs = {id(one.sample): self._named(one.values) for one in kept}
         self._means = seen.means.of([one.values for one in kept])
         self.budget.spend(len(kept))
-        return seen.watch.pair is not None and self._is_alike(seen.watch.pair)
+        if seen.watch.pair is None:
+            return False
+        self.budget.spend(_FEWEST)
+        return self._is_alike(seen.watch.pair)
 
     def _named(self, values: Values) -> Values:
         """What is judged, by output."""

@@ -52,6 +52,35 @@ def test_a_network_along_one_dimension_gets_the_audio_recipe(tmp_path: Path) -> 
     assert "extends: audio-int8" in suggest(network(tmp_path / "m.onnx", nodes, {"w": (4, 3, 5)}, (3, 3)))
 
 
+@pytest.mark.parametrize(
+    ("given", "made", "name"),
+    [
+        (2048, 2048, "audio-to-audio-int8"),
+        ("length", "length", "audio-to-audio-int8"),
+        (2048, 12, "audio-int8"),
+        (16, 16, "audio-int8"),
+        ("length", "frames", "audio-int8"),
+        (None, None, "audio-int8"),
+    ],
+)
+def test_a_network_that_returns_sound_keeps_the_layer_that_makes_it(
+    given: int | str | None, made: int | str | None, name: str, tmp_path: Path
+) -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], pads=[2, 2])]
+    path = network(tmp_path / "m.onnx", nodes, {"w": (3, 3, 5)}, (3, 3))
+    model = onnx.load(path)
+    for value, length in ((model.graph.input[0], given), (model.graph.output[0], made)):
+        dim = value.type.tensor_type.shape.dim[2]
+        dim.Clear()
+        if isinstance(length, int):
+            dim.dim_value = length
+        elif length is not None:
+            dim.dim_param = length
+    del model.graph.value_info[:]
+    onnx.save(model, path)
+    assert f"extends: {name}" in suggest(path)
+
+
 def test_attention_gets_the_transformer_recipe(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1]),

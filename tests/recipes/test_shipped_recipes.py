@@ -26,6 +26,7 @@ def test_every_family_of_models_has_a_recipe() -> None:
         "transformer-int8",
         "unet-int8",
         "audio-int8",
+        "audio-to-audio-int8",
     }
     families |= {"conv-fp8", "transformer-fp8", "llm-int4-weights", "llm-nvfp4", "mixed-best"}
     situations = {"int8-fp16-mixed", "weights-only-int8", "from-calibration-cache", "third-party-qdq"}

@@ -14,13 +14,15 @@ from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt
 _OF_PICTURES = frozenset({"conv-int8", "conv-depthwise-int8", "unet-int8"})
 """Spectra look like pictures to a network: that it hears is only known to who chose the recipe."""
 
+_OF_SOUND = frozenset({"audio-int8", "audio-to-audio-int8"})
+
 
 def find(evidence: DataEvidence) -> Iterator[Doubt]:
     """One doubt at most."""
     if evidence.fitting is None or evidence.fitting[0] == evidence.recipe:
         return
     name, why = evidence.fitting
-    if evidence.recipe == "audio-int8" and name in _OF_PICTURES:
+    if evidence.recipe in _OF_SOUND and name in _OF_PICTURES:
         return
     yield Doubt(
         subject="recipe",
