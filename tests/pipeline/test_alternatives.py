@@ -119,6 +119,6 @@ def test_formats_of_the_searched_nodes_come_before_those_of_the_recipe() -> None
     graph = load(DIGITS / "digits.onnx").view
     found = with_formats(recipe, {FIRST: "fp8", SECOND: "float"}, graph)
     assert next(iter(found.place.formats.items()))[1] == "fp8"
-    assert SECOND in found.place.exclude
+    assert SECOND in found.place.kept_float
     assert found.insert == recipe.insert
     assert INT8.name in found.place.formats.values()
