@@ -20,8 +20,8 @@ from qdqtool.calibration.samples.conform import conform
 from qdqtool.calibration.samples.raw import RawSample
 from qdqtool.core.recipe import Preprocess
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.pipeline.judges import spread
 from qdqtool.pipeline.suggest import fitting
-from qdqtool.pipeline.trial import spread
 
 Array = np.ndarray[Any, Any]
 Feeds = dict[str, Array]

@@ -29,7 +29,7 @@ from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError
 from qdqtool.graph.emulation.emulate_blocks import block_emulation
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.save import save_beside, serialize, weight_bytes
+from qdqtool.graph.onnx_io.save import FOLDER_OPTION, save_around, save_beside, serialize, weight_bytes
 from qdqtool.graph.typed.emulate import emulation
 from qdqtool.graph.typed.rounding import EXAMPLE, STEPS, example_model, rounding
 from qdqtool.io.files import native_path
@@ -211,13 +211,33 @@ def open_model(model: Model, *, description: str, crowded: bool = False) -> OrtR
         return open_runner(serialize(model), description=description, crowded=crowded)
     folder = tempfile.TemporaryDirectory(prefix="qdqtool-model-", ignore_cleanup_errors=True)
     path = Path(folder.name) / "model.onnx"
-    save_beside(model, path)
     at_once = _at_once(crowded)
-    options = session_options(threads=processors() // at_once if crowded else 0)
-    # Nobody knows that file: what goes wrong has no place in it.
-    runner = _runner(_rounding(path), options, CPU, description, at_once, None)
+    threads = processors() // at_once if crowded else 0
+    session = _opened_around(model, path, session_options(threads=threads)) if rounds() else None
+    if session is not None:
+        runner = OrtRunner(session, description, None, at_once)
+    else:
+        save_beside(model, path)
+        # Nobody knows that file: what goes wrong has no place in it.
+        options = session_options(threads=threads)
+        runner = _runner(_rounding(path), options, CPU, description, at_once, None)
     weakref.finalize(runner, folder.cleanup)
     return runner
+
+
+def _opened_around(
+    model: Model, path: Path, options: onnxruntime.SessionOptions
+) -> onnxruntime.InferenceSession | None:
+    """A session whose weights are read where they lie; None where they do not lie in one folder, or it does not open so."""
+    home = save_around(model, path)
+    if home is None:
+        return None
+    options.add_session_config_entry(FOLDER_OPTION, native_path(home))
+    try:
+        return _session(path.read_bytes(), options, CPU)
+    except _TROUBLE as error:
+        _log.debug("is opened with a copy of its weights: %s", error)
+        return None
 
 
 def open_rewritten(model: Model, rewrite: Callable[[Path], bool], *, description: str) -> OrtRunner | None:

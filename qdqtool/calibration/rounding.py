@@ -45,6 +45,19 @@ OnProgress = Callable[[int, "int | None"], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class WeightRounding:
+    """How weights are rounded.
+
+    Attributes:
+        method: "gptq", "seqmse" or "adaround", which is gptq for formats with uneven steps.
+        widest: inputs of a layer whose errors may make up for each other, at most; None for all.
+    """
+
+    method: str
+    widest: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class QuantizedLayer:
     """A product with a quantized weight, and how that is quantized."""
 
@@ -73,7 +86,7 @@ def round_weights(
     model: Model,
     placement: Placement,
     table: CalibrationTable,
-    method: str,
+    way: WeightRounding,
     options: InsertOptions,
     samples: Sequence[Sample],
     on_progress: OnProgress | None = None,
@@ -84,7 +97,7 @@ def round_weights(
         model: the float model, already with the changes of the table.
         placement: what is quantized.
         table: ranges; those of the weights give the scales that `gptq` keeps.
-        method: "gptq", "seqmse" or "adaround", which is gptq for formats with uneven steps.
+        way: how weights are chosen.
         options: how weights will be written: their type decides how exact a scale can be stored.
         samples: as many as `moments` needs are used.
         on_progress: told how many layers are done, and of how many.
@@ -96,8 +109,8 @@ def round_weights(
     if not layers or not samples:
         return table
     made: dict[str, RoundedWeight] = {}
-    for part in parts([layer.product for layer in layers.values()]):
-        seen = moments(model, part, samples)
+    for part in parts([layer.product for layer in layers.values()], widest=way.widest):
+        seen = moments(model, part, samples, widest=way.widest)
         readers: dict[InputReading, list[WeightedLayer]] = {}
         for product in part:
             readers.setdefault(product.reading, []).append(product)
@@ -112,7 +125,7 @@ def round_weights(
             for product in readers[reading]:
                 value = model.view.constant(product.weight)
                 assert value is not None
-                found[product.weight] = _rounded(layers[product.node], value, mine, method)
+                found[product.weight] = _rounded(layers[product.node], value, mine, way.method)
             return found
 
         # threads within the many small products of one layer would wait for each other
@@ -122,7 +135,7 @@ def round_weights(
                 if on_progress is not None:
                     on_progress(len(made), len(layers))
         del seen
-    ranges = tuple(_range(entry, made.get(entry.tensor), method) for entry in table.ranges)
+    ranges = tuple(_range(entry, made.get(entry.tensor), way.method) for entry in table.ranges)
     changes = (table.weights or WeightChanges()).rounding(made)
     return replace(table, ranges=ranges, weights=changes)
 
@@ -152,7 +165,7 @@ def output_noise(
     steps = effective(scale, level)
     stored = decode(encode(wanted, steps, format_, axis, block), steps, axis, block)
     missed = np.ascontiguousarray(product.matrix((stored - wanted) / spread))
-    return float(output_errors(missed, seen.square).sum())
+    return float(output_errors(seen.sections(missed), seen.square).sum())
 
 
 def _range(entry: TensorRange, made: RoundedWeight | None, method: str) -> TensorRange:
@@ -178,14 +191,15 @@ def _rounded(layer: QuantizedLayer, value: NDArray[Any], seen: Moments, method: 
     weights = np.ascontiguousarray(product.matrix(value), np.float32)
     if method == SEQMSE:
         quantization = _with_best_scales(layer, value, weights, seen)
-    scale = _scale_matrix(product, quantization)
+    weights, scale = seen.sections(weights), seen.sections(_scale_matrix(product, quantization))
     nearest = _nearest(scale, quantization.format)
     if method == ADAROUND and quantization.format.is_integer:
-        wanted = product.constant(up_or_down(weights, seen.trusted, nearest, scale))
+        chosen = up_or_down(weights, seen.trusted, nearest, scale)
     elif method in {GPTQ, ADAROUND}:
-        wanted = product.constant(rounded(weights, seen.trusted, nearest))
+        chosen = rounded(weights, seen.trusted, nearest)
     else:
-        wanted = product.constant(nearest(weights, slice(None)))
+        chosen = nearest(weights, slice(None))
+    wanted = product.constant(seen.joined(chosen))
     assert quantization.scale is not None
     steps = effective(quantization.scale, quantization.global_scale)
     return RoundedWeight(

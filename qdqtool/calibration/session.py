@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from qdqtool.errors import InputFileError
+from qdqtool.graph.onnx_io.save import FOLDER_OPTION
 from qdqtool.io.files import native_path
 
 
@@ -83,7 +84,6 @@ def _options(threads: int) -> Any:
     return options
 
 
-_HOME = "session.model_external_initializers_file_folder_path"
 _UNKNOWN_OPERATOR = "is not a registered function/op"
 """What onnxruntime says of an operator that neither it nor the model defines."""
 
@@ -93,8 +93,7 @@ def _opened(model: Path, options: Any, home: Path | None = None) -> Any:
 
     source: str | bytes = native_path(model)
     if home is not None:
-        # onnxruntime lets nobody but the reader of bytes name the folder
-        options.add_session_config_entry(_HOME, native_path(home))
+        options.add_session_config_entry(FOLDER_OPTION, native_path(home))
         source = model.read_bytes()
     try:
         return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])

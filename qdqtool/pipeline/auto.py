@@ -8,11 +8,11 @@ them all: ranges and biases are inputs of the Q/DQ model (`graph.tunable`), weig
    is better on these. The measure is the noise of the outputs relative to their signal, each output weighing the same, and for
    an output that comes from a softmax that of the scores that go into it (`pipeline.trial`). Where samples
    run one by one their noises add up, so that a calibrator is left as soon as it has made more noise than the best one
-   made on all of them. Where they run as one batch of a large model all calibrators run 8 samples, and all of them only
-   those that the first 8 do not show to be noisier: few samples may choose one that is noisier on others.
-2. Where judgements are dear, and more than 16 samples judge, the mean of all that cannot be told from the quietest (`pipeline.averaging`) is judged
+   made on all of them. Of a large model all calibrators run 8 samples, and more only those that these
+   do not show to be noisier: few samples may choose one that is noisier on others.
+2. Of large models, where more than 16 samples judge, the mean of all that cannot be told from the quietest (`pipeline.averaging`) is judged
    too, and taken where it is quieter than all of them.
-3. Where the second best is within 0.2 dB, judgements are cheap, and the budget allows it, each quarter of the network, in
+3. Of small ones, where the second best is within 0.2 dB and the budget allows it, each quarter of the network, in
    graph order, is tried with the runner-up's ranges and keeps them where the output gains on both halves of the samples: a
    gain that does not repeat is chance.
 
@@ -42,7 +42,8 @@ from qdqtool.core.recipe import AUTO, CalibrationOptions
 from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.model import Model
 from qdqtool.pipeline.averaging import mean_table, weighted
-from qdqtool.pipeline.trial import CHOOSING, TAKEN, Reference, TrialSession, TriedTable, decibels
+from qdqtool.pipeline.judges import TAKEN
+from qdqtool.pipeline.trial import CHOOSING, Reference, TrialSession, TriedTable, decibels
 
 # Each costs as many inferences of the choosing samples as methods compete.
 _BLOCKS: Final = 4
@@ -125,21 +126,22 @@ def choose(
     tables = single_tables(placement, collected, options, weights)
     wanted = {method: tables[method] for method in distinct(tables)}
     trial = TrialSession(model, placement, next(iter(tables.values())), reference, reference.budget)
-    # a judgement that corrects biases on its way costs more than an inference a sample, which counts where they are large
-    is_dear = trial.is_batched and len(reference.samples) <= TAKEN
-    is_averaged = is_dear and len(wanted) > 1 and len(reference.samples) > _FEW
+    is_large = len(reference.samples) <= TAKEN
+    is_averaged = is_large and len(wanted) > 1 and len(reference.samples) > _FEW
     samples = trial.at_once(len(wanted) + more + is_averaged)
-    if not trial.is_batched:
-        tried = _raced(trial, wanted, samples)
-    elif is_dear and len(wanted) > 1 and len(samples) > _FEW:
+    some_leave = is_large and len(wanted) > 1 and len(samples) > _FEW
+    if some_leave:
         samples = _some_first(samples)
+    if not trial.is_batched:
+        tried = _raced(trial, wanted, samples, some_leave=some_leave)
+    elif some_leave:
         tried = _left_and_judged(trial, wanted, samples)
     else:
         tried = _all_judged(trial, wanted, samples)
     winner, *others = tried
     if is_averaged:
         mixed = winner = _averaged(trial, tried, samples)
-    elif others and not is_dear:
+    elif others and not is_large:
         mixed = _mixture(trial, (winner, others[0]), groups(placement), samples, more)
     else:
         mixed = winner
@@ -169,8 +171,9 @@ def _left_and_judged(
 
 
 def _is_noisier(one: TriedTable, best: TriedTable) -> bool:
-    """Whether it is noisier than the best on the same samples, by more than twice the standard error of the difference."""
-    differences = np.subtract(one.shares, best.shares)
+    """Whether it is noisier than the best on the samples that both ran, by more than twice the standard error of the difference."""
+    both = min(len(one.shares), len(best.shares))
+    differences = np.subtract(one.shares[:both], best.shares[:both])
     error = float(differences.std(ddof=1)) / math.sqrt(len(differences)) if len(differences) > 1 else math.inf
     return float(differences.mean()) > _DOUBT * error
 
@@ -183,22 +186,30 @@ def _all_judged(
 
 
 def _raced(
-    trial: TrialSession, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample]
+    trial: TrialSession,
+    tables: Mapping[str, CalibrationTable],
+    samples: Sequence[Sample],
+    *,
+    some_leave: bool,
 ) -> list[TriedTable]:
     """The same; those behind the first may have run some of the samples only, on which they are noisier than it on all.
 
-    The one that looks best runs on, a few samples at a time.
+    The one that looks best runs on, a few samples at a time. With `some_leave` those go that are noisier on the same samples.
     """
     running = {method: trial.started(method, table) for method, table in tables.items()}
     done: list[TriedTable] = []
+    left: list[TriedTable] = []
     while running:
         method = min(running, key=lambda name: running[name].mean)
         running[method] = one = trial.advanced(running[method], samples, CHOOSING)
         if len(one.shares) == len(samples):
             done.append(running.pop(method))
         least = min((other.noise for other in done), default=math.inf)
-        done += [running.pop(name) for name in [*running] if running[name].noise > least]
-    return sorted(done, key=lambda one: (len(one.shares) < len(samples), one.mean))
+        left += [running.pop(name) for name in [*running] if running[name].noise > least]
+        if some_leave and all(one.shares for one in running.values()):
+            best = min([*running.values(), *done], key=lambda one: one.mean)
+            left += [running.pop(name) for name in [*running] if _is_noisier(running[name], best)]
+    return sorted(done, key=lambda one: one.noise) + sorted(left, key=lambda one: one.mean)
 
 
 def _averaged(trial: TrialSession, tried: Sequence[TriedTable], samples: Sequence[Sample]) -> TriedTable:

@@ -24,7 +24,7 @@ from qdqtool.backends.ort import open_model
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.moments import SAMPLES
-from qdqtool.calibration.rounding import GPTQ, round_weights
+from qdqtool.calibration.rounding import GPTQ, WeightRounding, round_weights
 from qdqtool.calibration.table import Constants, constants, groups, make_table, make_tables
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
@@ -44,15 +44,8 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.pipeline.auto import competing
 from qdqtool.pipeline.equalization import equalization
-from qdqtool.pipeline.trial import (
-    Budget,
-    OutputReference,
-    Reference,
-    TrialSession,
-    TriedTable,
-    others,
-    spread,
-)
+from qdqtool.pipeline.judges import others, spread
+from qdqtool.pipeline.trial import Budget, OutputReference, Reference, TrialSession, TriedTable
 from qdqtool.placement.decide import decide
 
 if TYPE_CHECKING:
@@ -299,7 +292,14 @@ class _Cures:
         if self._table.weights and self._table.weights.rounded:
             return
         taken = others(self._plain.view, self._samples, SAMPLES)
-        table = round_weights(self._plain, self._origin.placement, self._table, GPTQ, InsertOptions(), taken)
+        table = round_weights(
+            self._plain,
+            self._origin.placement,
+            self._table,
+            WeightRounding(method=GPTQ),
+            InsertOptions(),
+            taken,
+        )
         if table.weights:
             yield self._whole("weights rounded by gptq", "weights.rounding=gptq", self._plain, table)
 

@@ -26,7 +26,7 @@ from qdqtool.core.recipe import AUTO, Recipe
 from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.equalize import Scalable, behind, cross_layer, migration, protection, scalables, scaled
 from qdqtool.graph.model import Model
-from qdqtool.pipeline.trial import others
+from qdqtool.pipeline.judges import others
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -43,7 +43,8 @@ from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.model import Model
 from qdqtool.pipeline.auto import Judged, competing, distinct, single_tables
 from qdqtool.pipeline.averaging import TOLD_APART, chance, mean_table, weighted
-from qdqtool.pipeline.trial import PASSES, TAKEN, Reference, TrialSession, decibels, is_small, taken
+from qdqtool.pipeline.judges import TAKEN, is_small, taken
+from qdqtool.pipeline.trial import PASSES, Reference, TrialSession, decibels
 from qdqtool.platform import give_back
 
 MARGINS: Final = (1.12, 1.25)

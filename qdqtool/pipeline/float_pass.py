@@ -20,7 +20,8 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.pipeline.channels import SAMPLES, depthwise_inputs
-from qdqtool.pipeline.trial import FloatPass, may_be_batched, taken
+from qdqtool.pipeline.judges import taken
+from qdqtool.pipeline.trial import FloatPass, may_be_batched
 from qdqtool.trt.ops import FUSED_EXACTLY
 
 _FEW: Final = 4

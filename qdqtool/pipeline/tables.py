@@ -23,7 +23,7 @@ from qdqtool.calibration.collect import collect
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.moments import SAMPLES
 from qdqtool.calibration.noise_shares import weight_share
-from qdqtool.calibration.rounding import GPTQ, layers_of, round_weights
+from qdqtool.calibration.rounding import GPTQ, WeightRounding, layers_of, round_weights
 from qdqtool.calibration.table import Constants, constants, groups, make_tables
 from qdqtool.core.calibration import CalibrationTable, Equalized
 from qdqtool.core.placement import Placement
@@ -38,16 +38,10 @@ from qdqtool.pipeline.averaging import is_quieter
 from qdqtool.pipeline.bias import correct_biases, shifted
 from qdqtool.pipeline.equalization import equalization
 from qdqtool.pipeline.few_samples import choose_for_others, parts_of
+from qdqtool.pipeline.judges import fitting_numbers, others
 from qdqtool.pipeline.outliers import SAMPLES as OUTLIER_SAMPLES
 from qdqtool.pipeline.outliers import relieved, suspects
-from qdqtool.pipeline.trial import (
-    Budget,
-    FloatPass,
-    Reference,
-    TrialSession,
-    fitting_numbers,
-    others,
-)
+from qdqtool.pipeline.trial import Budget, FloatPass, Reference, TrialSession
 
 GAIN_DB: Final = 0.3
 """What rounding or equalizing must gain at the outputs: it ties weights to the samples, and less is within their chance."""
@@ -60,6 +54,10 @@ _MOST_OF_IT: Final = 0.5
 """Share of the weights in the noise from which rounding is tried."""
 _SOME_OF_IT: Final = 0.1
 """The same where nearly all layers are matrix products; below it even exact weights gain next to nothing."""
+_SECTION: Final = 1024
+"""Inputs of a layer whose errors make up for each other where its weights make less than most of the noise: of two layers of
+3072 inputs in a trained transformer, 9.4 and 10.1 dB of the weights' noise are gained in sections of so many and 9.9 and 10.4 without, for
+a quarter of the time."""
 _FEW_OF_THEM: Final = 0.1
 """Share of convolutions among the layers up to which nearly all are matrix products."""
 
@@ -255,7 +253,8 @@ class _Maker:
         # The moments of a matrix product cost about as much as the product, those of a convolution several times as much.
         convolutions = sum(bool(layer.product.reading.kernel) for layer in layers)
         least = _SOME_OF_IT if convolutions <= _FEW_OF_THEM * len(layers) else _MOST_OF_IT
-        table = self._rounded(GPTQ, samples, nearest.table) if share >= least else None
+        widest = None if share >= _MOST_OF_IT else _SECTION
+        table = self._rounded(GPTQ, samples, nearest.table, widest) if share >= least else None
         if table is None:
             return nearest
         trial = TrialSession(request.model, request.placement, table, before.reference, before.budget)
@@ -273,14 +272,22 @@ class _Maker:
         return replace(nearest, table=_with_gain(table, gain), best=best, trial=trial)
 
     def _rounded(
-        self, method: str, samples: SampleSource, table: CalibrationTable | None = None
+        self,
+        method: str,
+        samples: SampleSource,
+        table: CalibrationTable | None = None,
+        widest: int | None = None,
     ) -> CalibrationTable | None:
         """The table, or the plain one, with weights rounded by a method; None where no weight can be."""
         request = self._request
-        table = table or self.plain()
-        taken = others(request.model.view, samples, SAMPLES)
         made = round_weights(
-            request.model, request.placement, table, method, request.recipe.insert, taken, self._on_progress
+            request.model,
+            request.placement,
+            table or self.plain(),
+            WeightRounding(method=method, widest=widest),
+            request.recipe.insert,
+            others(request.model.view, samples, SAMPLES),
+            self._on_progress,
         )
         return made if made.weights else None
 

@@ -7,12 +7,14 @@ a few samples hold all of the outputs' noise, and which calibrator is the best o
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
-from math import prod
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -20,26 +22,24 @@ import numpy as np
 from qdqtool.accuracy.metric import energy
 from qdqtool.accuracy.pairing import feeds_for
 from qdqtool.backends.ort import OrtRunner, open_model, open_rewritten
-from qdqtool.backends.shapes import batch_place, usual_shapes
-from qdqtool.calibration.samples import Samples
 from qdqtool.calibration.watch import WatchedValues
-from qdqtool.core.build import Shape
 from qdqtool.core.calibration import CalibrationTable, NodeShift
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Sample, SampleSource
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError
-from qdqtool.graph.canonical.settled import length_of
 from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
 from qdqtool.graph.endings import endings, returning, scores
 from qdqtool.graph.instrumented.blocked_qdq import put_in, with_stand_ins
 from qdqtool.graph.instrumented.corrected import Corrected, Means, channel_means, corrected
+from qdqtool.graph.instrumented.folded import with_folded_weights
 from qdqtool.graph.instrumented.tunable import Tunable, tunable
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.pipeline.judges import TAKEN, sizes, spread, spread_over, taken
 from qdqtool.pipeline.layer_walk import LayerWalk, float_means
 from qdqtool.platform import give_back, processors
 
@@ -52,12 +52,6 @@ CHOOSING: Final = 8
 """Samples that run at a time while calibrators race, and on which equalization is chosen."""
 CHECKING: Final = 8
 """Samples on which what gains by equalization must be better too."""
-TAKEN: Final = 32
-"""Samples that choose and correct biases; half as many choose worse."""
-_TAKEN_OF_SMALL: Final = 256
-"""The same for models whose inferences cost next to nothing: on small images single samples may hold most of the noise."""
-_SMALL: Final = 1 << 20
-"""Elements of all tensors of one sample, in a model that is small."""
 PASSES: Final = 6
 """What choosing a calibrator may cost: so many inferences for each sample that is taken."""
 _SHIFTING: Final = CHOOSING
@@ -254,14 +248,14 @@ class Reference:
 
     def affordable(self, most: int) -> tuple[Sample, ...]:
         """At most so many samples, from all over them; fewer of large ones, but 8 at least."""
-        return _spread_over(self.samples, min(most, max(CHOOSING, _DEAR // self._live)))
+        return spread_over(self.samples, min(most, max(CHOOSING, _DEAR // self._live)))
 
     @cached_property
     def _live(self) -> int:
         """Bytes of the live tensors of one sample."""
         feeds = self.samples[0].feeds if self.samples else {}
         shapes = {name: value.shape for name, value in feeds.items()}
-        return 4 * _LIVE * max(1, *_sizes(self._model.view, shapes))
+        return 4 * _LIVE * max(1, *sizes(self._model.view, shapes))
 
     def _measured(self, *, free: bool) -> bool:
         """Run the float model on all samples; whether it gives for two in a batch what it gives for each."""
@@ -360,6 +354,9 @@ class TrialSession:
         made = with_emulated_blocks(insert(model, placement, table, InsertOptions()))
         self._scores = scores(made.view, reference.ends)
         made = returning(made, self._scores)
+        folder = TemporaryDirectory(prefix="qdqtool-trial-", ignore_cleanup_errors=True)
+        weakref.finalize(self, folder.cleanup)
+        made = with_folded_weights(made, Path(folder.name))
         self._corrected: Corrected | None = None
         self._walk: LayerWalk | None = None
         ranges = frozenset(entry.tensor for entry in table.ranges)
@@ -466,7 +463,7 @@ class TrialSession:
             return self.reference.affordable(most)
         # the walk over the layers, which gives every candidate its shifts, is run before
         most -= 0 if self._walk is None else _SHIFTING
-        return _spread_over(self.reference.samples, most)
+        return spread_over(self.reference.samples, most)
 
     def _continued(
         self, candidate: TriedTable, samples: Sequence[Sample], among: Sequence[Sample], at_once: int
@@ -587,12 +584,6 @@ def _opened(tuned: Tunable, layers: Sequence[str]) -> tuple[OrtRunner, Corrected
     return open_model(found.model, description="candidate tables"), found
 
 
-def _spread_over(samples: tuple[Sample, ...], most: int) -> tuple[Sample, ...]:
-    """At most so many of the samples, but one at least, from all over them."""
-    whole, count = len(samples), max(1, most)
-    return tuple(samples[number * whole // count] for number in range(count)) if count < whole else samples
-
-
 def believed(differences: NDArray[np.float32]) -> NDArray[np.float32]:
     """The mean over samples of each channel, shrunk by its uncertainty (positive-part James-Stein).
 
@@ -637,58 +628,6 @@ def _rows(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return np.concatenate(values) if len(values) > 1 else values[0]
 
 
-def taken(view: GraphView, whole: int) -> int:
-    """How many of so many samples choose and correct biases: 32, more of a small model."""
-    return max(TAKEN, min(_TAKEN_OF_SMALL, whole)) if is_small(view) else TAKEN
-
-
-def is_small(view: GraphView) -> bool:
-    """Whether an inference costs next to nothing, inputs of free size being as large as most are."""
-    return sum(_sizes(view, usual_shapes(view.inputs))) <= _SMALL
-
-
-def _sizes(view: GraphView, shapes: Mapping[str, Shape]) -> Iterator[int]:
-    """Elements of each tensor of one sample for inputs of these shapes; of what is not known a single one."""
-    lengths = {
-        dim: length
-        for info in view.inputs
-        for place, (dim, length) in enumerate(zip(info.shape or (), shapes.get(info.name, ()), strict=False))
-        if isinstance(dim, str) and place != batch_place(info.shape or ())
-    }
-    for node in view.nodes:
-        for name in node.outputs:
-            found = (length_of(dim, lengths) for dim in view.info(name).shape or ())
-            yield prod(1 if length is None else length for length in found)
-
-
-def others(view: GraphView, samples: SampleSource, count: int) -> tuple[Sample, ...]:
-    """At most so many of the samples to fit something to, in order: see `fitting_numbers`."""
-    numbers = fitting_numbers(view, len(samples))
-    return tuple(islice((sample for number, sample in enumerate(samples) if number in numbers), count))
-
-
-def fitting_numbers(view: GraphView, whole: int) -> frozenset[int]:
-    """Which of so many samples are fitted to: those that `Reference` does not take, or every other one where it takes most.
-
-    What is fitted to the samples that judge it is found better than it is: rounding may gain on samples
-    it has seen, and lose on others. So the others judge.
-    """
-    wanted = taken(view, whole)
-    step = max(1, whole // wanted)
-    if step == 1:
-        return frozenset(range(1, whole, 2))
-    return frozenset(range(whole)) - {number * step for number in range(wanted)}
-
-
 def decibels(noise: float) -> float:
     """Signal to noise for a share of noise; infinite without noise."""
     return -10 * math.log10(noise) if noise > 0 else math.inf
-
-
-def spread(samples: SampleSource, count: int) -> Iterator[Sample]:
-    """So many samples from all over the source: data sets are often sorted by class."""
-    step = max(1, len(samples) // count)
-    if isinstance(samples, Samples):
-        yield from samples.every(step)
-    else:
-        yield from islice(iter(samples), 0, None, step)

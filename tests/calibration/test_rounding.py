@@ -14,7 +14,7 @@ from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.moments import moments, parts
 from qdqtool.calibration.noise_shares import weight_share
-from qdqtool.calibration.rounding import layers_of, round_weights
+from qdqtool.calibration.rounding import WeightRounding, layers_of, round_weights
 from qdqtool.calibration.samples import Samples, open_samples
 from qdqtool.calibration.table import make_table
 from qdqtool.cli.app import run
@@ -58,9 +58,12 @@ def case(folder: Path, name: str, options: PlacementOptions | None = None, count
     return model, placement, table, samples
 
 
-def rounded_case(found: Case, method: str, options: InsertOptions | None = None) -> CalibrationTable:
+def rounded_case(
+    found: Case, method: str, options: InsertOptions | None = None, widest: int | None = None
+) -> CalibrationTable:
     model, placement, table, samples = found
-    return round_weights(model, placement, table, method, options or InsertOptions(), tuple(samples))
+    way = WeightRounding(method=method, widest=widest)
+    return round_weights(model, placement, table, way, options or InsertOptions(), tuple(samples))
 
 
 @settings(max_examples=200, deadline=None)
@@ -201,15 +204,16 @@ def test_rows_times_the_matrix_of_weights_are_what_the_layer_computes(name: str,
 
 
 @pytest.mark.parametrize("placing", PLACINGS)
+@pytest.mark.parametrize("widest", [None, 16], ids=["whole", "in sections"])
 @pytest.mark.parametrize("method", ["gptq", "adaround", "seqmse"])
 @pytest.mark.parametrize("name", ["conv_chain", "depthwise_cnn", "attention"])
 def test_layers_are_no_noisier_than_with_the_nearest(
-    name: str, method: str, placing: str, tmp_path: Path
+    name: str, method: str, widest: int | None, placing: str, tmp_path: Path
 ) -> None:
     found = case(tmp_path, name, PLACINGS[placing])
     model, placement, table, samples = found
     layers = layers_of(model, placement, table, InsertOptions())
-    made = rounded_case(found, method)
+    made = rounded_case(found, method, widest=widest)
     assert (made.weights is not None) == bool(layers)
     total = [0.0, 0.0]
     for part in parts([layer.product for layer in layers]):
@@ -328,6 +332,31 @@ def test_moments_are_those_of_all_rows_however_few_a_sample_has(name: str, tmp_p
         assert seen.rows == rows.shape[1] < 8192
         expected = np.swapaxes(rows, 1, 2).astype(np.float64) @ rows / rows.shape[1]
         np.testing.assert_allclose(seen.square, expected, rtol=1e-3, atol=1e-4 * expected.max())
+
+
+@pytest.mark.parametrize("widest", [1, 9, 16, 40, 1000])
+@pytest.mark.parametrize("name", ["matmuls", "conv_chain", "depthwise_cnn"])
+def test_sections_hold_the_moments_of_their_columns(name: str, widest: int, tmp_path: Path) -> None:
+    model, _, _, samples = case(tmp_path, name)
+    layers, rows = products(model.view), tuple(samples)
+    whole, split = moments(model, layers, rows), moments(model, layers, rows, widest=widest)
+    for layer in layers:
+        full, found = whole[layer.reading], split[layer.reading]
+        width = found.square.shape[1]
+        assert width == layer.columns or width <= widest
+        np.testing.assert_allclose(found.energy, full.energy, rtol=1e-5)
+        count = layer.columns // width
+        blocks = [
+            group[at * width : (at + 1) * width, at * width : (at + 1) * width]
+            for group in full.square
+            for at in range(count)
+        ]
+        np.testing.assert_allclose(found.square, blocks, rtol=1e-5, atol=1e-6)
+        value = model.view.constant(layer.weight)
+        assert value is not None
+        matrix = layer.matrix(value)
+        np.testing.assert_array_equal(found.joined(found.sections(matrix)), matrix)
+        assert found.sections(matrix[:, :, :1]).shape == (len(blocks), matrix.shape[1], 1)
 
 
 def test_parts_keep_the_moments_within_their_room(tmp_path: Path) -> None:

@@ -34,7 +34,8 @@ from qdqtool.pipeline import auto
 from qdqtool.pipeline.auto import Judged, choose, competing, distinct
 from qdqtool.pipeline.averaging import mean_table, weighted
 from qdqtool.pipeline.bias import correct_biases
-from qdqtool.pipeline.trial import CHOOSING, PASSES, TAKEN, Budget, Reference, TrialSession, TriedTable, taken
+from qdqtool.pipeline.judges import TAKEN, taken
+from qdqtool.pipeline.trial import CHOOSING, PASSES, Budget, Reference, TrialSession, TriedTable
 from qdqtool.placement.decide import decide
 from tests import models
 
@@ -119,7 +120,7 @@ def test_nor_is_one_with_corrected_biases(
     name: str, tail: float, large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if large:
-        monkeypatch.setattr("qdqtool.pipeline.trial._SMALL", 0)
+        monkeypatch.setattr("qdqtool.pipeline.judges._SMALL", 0)
     found = case(tmp_path, models.ALL[name](), tail=tail)
     best = judged(found, bias="correct")
     assert best.trial.is_batched
@@ -134,7 +135,7 @@ def test_no_sample_is_run_twice_where_they_do_not_fit_into_a_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fitting = 6
-    monkeypatch.setattr("qdqtool.pipeline.trial._SMALL", 0)
+    monkeypatch.setattr("qdqtool.pipeline.judges._SMALL", 0)
     monkeypatch.setattr(Reference, "fitting", fitting)
     sizes: list[int] = []
     run = OrtRunner.run
@@ -158,7 +159,7 @@ def test_no_sample_is_run_twice_where_they_do_not_fit_into_a_batch(
 def test_of_large_networks_the_mean_of_what_looks_alike_is_taken_where_it_is_quieter(
     name: str, tail: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qdqtool.pipeline.trial._SMALL", 0)
+    monkeypatch.setattr("qdqtool.pipeline.judges._SMALL", 0)
     monkeypatch.setattr(auto, "_is_noisier", lambda one, best: False)  # so that all of them run all samples
     found = case(tmp_path, models.ALL[name](), count=20, tail=tail)
     best = judged(found, bias="correct")
@@ -233,7 +234,7 @@ def test_few_samples_leave_no_calibrator_behind(
         return continued(self, candidates, samples, among)
 
     monkeypatch.setattr(TrialSession, "continued", noted)
-    monkeypatch.setattr("qdqtool.pipeline.trial._SMALL", 0)
+    monkeypatch.setattr("qdqtool.pipeline.judges._SMALL", 0)
     best = judged(case(tmp_path, models.depthwise_cnn(), count=count, tail=40.0), bias="correct")
     assert len(ran) == stages
     assert ran[-1] == len(best.samples)
@@ -250,7 +251,7 @@ def test_no_more_inferences_are_spent_than_six_passes(
     bias: str, large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if large:
-        monkeypatch.setattr("qdqtool.pipeline.trial._SMALL", 0)
+        monkeypatch.setattr("qdqtool.pipeline.judges._SMALL", 0)
     found = case(tmp_path, models.residual_cnn(), count=100)
     (entry,) = found[0].view.inputs
     spent = 0

@@ -17,7 +17,7 @@ from qdqtool.calibration.watch import means_of_channels, peaks_of_channels
 from qdqtool.core.recipe import PlacementOptions, PrepareOptions
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
-from qdqtool.pipeline import calibration, channels, trial
+from qdqtool.pipeline import calibration, channels, judges, trial
 from qdqtool.pipeline.float_pass import float_pass
 from qdqtool.pipeline.trial import Budget, Reference
 from qdqtool.placement.decide import decide
@@ -90,7 +90,7 @@ def test_where_few_samples_judge_the_others_pay_nothing_for_them(tmp_path: Path)
     samples = open_samples(str(tmp_path / "s.npz"), model.view.inputs)
     placement = decide(model.view, PlacementOptions())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trial, "_SMALL", 0)
+        patch.setattr(judges, "_SMALL", 0)
         assert float_pass(model, placement, samples, bias=True) is None
     assert float_pass(model, placement, samples, bias=True) is not None
 

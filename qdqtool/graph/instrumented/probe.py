@@ -7,20 +7,14 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-import onnx
-
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.deferred import from_home, home_of, is_deferred
-from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, serialize, store_weights, weight_bytes
+from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, left_there, serialize, store_weights, weight_bytes
 from qdqtool.graph.onnx_io.skeleton import declaration, is_heavy
-from qdqtool.graph.onnx_io.weight import byte_size
 from qdqtool.io.files import write_bytes
 
-_INSIDE = 64 << 20
-"""Bytes of weights of no file below which they go into the model's own, where the others stay."""
 _GUESS = 1 << 20
 """Elements of a tensor of which not even the number of dimensions is known."""
 
@@ -69,12 +63,8 @@ def probe(
         return Probe(source=_in_memory(small), inputs=small.view.inputs, outputs=small.view.outputs)
     path = folder / "probe.onnx"
     heavy = [tensor for tensor in edit.constants.values() if is_heavy(tensor)]
-    home = home_of(heavy) if staying else None
-    inside = sum(byte_size(tensor) or 0 for tensor in heavy if not is_deferred(tensor))
-    if home is not None and inside < _INSIDE:
-        stubs: Iterable[onnx.TensorProto] = map(from_home, heavy)
-    else:
-        home, stubs = None, store_weights(heavy, folder / "probe.data")
+    data = folder / "probe.data"
+    home, stubs = left_there(heavy, data) if staying else (None, store_weights(heavy, data))
     edit.constants |= {stub.name: stub for stub in stubs}
     small = edit.finish(shapes=False)
     write_bytes(path, serialize(small), lasting=False)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import onnx
 
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.deferred import content, whole
+from qdqtool.graph.onnx_io.deferred import content, from_home, home_of, is_deferred, whole
 from qdqtool.graph.onnx_io.skeleton import skeleton
 from qdqtool.graph.onnx_io.weight import byte_size
 from qdqtool.io.files import replacing, write_bytes
@@ -19,6 +19,11 @@ SINGLE_FILE_LIMIT = (1 << 31) - (64 << 20)
 """Bytes of weights up to which a model is one file; protobuf ends at 2 GiB."""
 _ALIGNMENT = 4096
 """Bytes; lets readers map the weights into memory."""
+_INSIDE = 64 << 20
+"""Bytes of weights of no file below which they go into the model's own, where the others stay."""
+
+FOLDER_OPTION = "session.model_external_initializers_file_folder_path"
+"""The entry of onnxruntime's session options that says where weights are looked for; it holds for models that come as bytes only."""
 
 
 def save(model: Model, path: Path) -> None:
@@ -72,14 +77,46 @@ def save_beside(model: Model, path: Path) -> None:
     _save(model, path, path.with_name(f"{path.name}.data"), lasting=False)
 
 
+def save_around(model: Model, path: Path) -> Path | None:
+    """Write the model without the weights that lie in files of one folder, which is returned: a reader must look for them there.
+
+    None where they do not lie in one, or too many are in memory: the model is written as by `save_beside` then.
+    """
+    light, heavy = _apart(model)
+    home, stubs = left_there(heavy, path.with_name(f"{path.name}.data"))
+    light.graph.initializer.extend(stubs)
+    write_bytes(path, light.SerializeToString(deterministic=True), lasting=False)
+    return home
+
+
+def left_there(
+    heavy: Sequence[onnx.TensorProto], data: Path
+) -> tuple[Path | None, tuple[onnx.TensorProto, ...]]:
+    """What stands for weights in a model that leaves those in files of one folder there, and the folder.
+
+    Where it is not one folder, or too many are in memory, all are written to `data`, in the folder of the model.
+    """
+    home = home_of(heavy)
+    inside = sum(byte_size(tensor) or 0 for tensor in heavy if not is_deferred(tensor))
+    if home is not None and inside < _INSIDE:
+        return home, tuple(map(from_home, heavy))
+    return None, store_weights(heavy, data)
+
+
 def _save(model: Model, path: Path, data: Path, *, lasting: bool) -> None:
+    light, heavy = _apart(model)
+    light.graph.initializer.extend(store_weights(heavy, data, lasting=lasting))
+    write_bytes(path, light.SerializeToString(deterministic=True), lasting=lasting)
+
+
+def _apart(model: Model) -> tuple[onnx.ModelProto, tuple[onnx.TensorProto, ...]]:
+    """The model without its heavy weights, and these."""
     light, heavy = skeleton(model.proto)
     names = {tensor.name for tensor in heavy}
     inputs = [value for value in model.proto.graph.input if value.name not in names]
     del light.graph.input[:]
     light.graph.input.extend(inputs)
-    light.graph.initializer.extend(store_weights(heavy, data, lasting=lasting))
-    write_bytes(path, light.SerializeToString(deterministic=True), lasting=lasting)
+    return light, heavy
 
 
 def store_weights(
