@@ -15,6 +15,8 @@ from checkout import ROOT  # isort: skip -- puts the checkout on the path
 from models import class_table
 from ruamel.yaml import YAML
 
+from qdqtool.accuracy.layouts import NoScores
+from qdqtool.accuracy.scores import score_pair
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.samples.conform import conform
 from qdqtool.calibration.samples.raw import RawSample
@@ -135,7 +137,8 @@ def stranger(model: Path, data: Path, calibrate: int, evaluate: int) -> Subject:
     """Any model with ready inputs in an .npz: the first rows calibrate, the next choose, others, from all over the rest, judge.
 
     The recipe is the one that `qdqtool run` takes without --recipe. An array `labels` that is no input holds the class of each
-    row; without it right is an output whose largest value stands where the float model has it.
+    row; without it right is an output of the class that the float model's has: of a detector that of the best box, of what holds
+    no scores of one sample the place of the largest value.
 
     Raises:
         InputFileError: rows do not fit the model's inputs.
@@ -160,8 +163,10 @@ def stranger(model: Path, data: Path, calibrate: int, evaluate: int) -> Subject:
         return dict(conform(raw, loaded.view.inputs, Preprocess()).feeds)
 
     def right(reference: Array, output: Array, number: int) -> float:
-        wanted = reference.argmax() if labels is None else labels[chosen[number][0]]
-        return 100.0 * bool(output.argmax() == wanted)
+        if labels is None:
+            return _agrees(reference, output, number)
+        label = int(labels[chosen[number][0]])
+        return 100.0 * (_classes(reference, output, label + 1)[1] == label)
 
     return Subject(
         name=model.stem,
@@ -181,12 +186,16 @@ def _row(rows: Feeds, number: int) -> Feeds:
 
 def _agrees(reference: Array, output: Array, _number: int) -> float:
     """Whether the best box has the class that it has in the float model."""
-    return 100.0 * (_best_class(reference) == _best_class(output))
+    plain, found = _classes(reference, output)
+    return 100.0 * (plain == found)
 
 
-def _best_class(boxes: Array) -> int:
-    scores = boxes[0, :, 4:5] * boxes[0, :, 5:]
-    return int(scores.argmax() % scores.shape[1])
+def _classes(reference: Array, output: Array, least: int = 0) -> tuple[int, int]:
+    """The class that each side names of at least so many, as the tool reads it; where it reads none, the place of the largest value."""
+    scores = score_pair(reference, output, least)
+    if isinstance(scores, NoScores):
+        return int(reference.argmax()), int(output.argmax())
+    return int(scores.reference.argmax()), int(scores.candidate.argmax())
 
 
 def _super_resolution(models: Path, calibrate: int, evaluate: int) -> Subject:

@@ -127,7 +127,7 @@ class _Meeting:
             worst=self._worst.listed(),
             notes=(
                 *unpaired(self._reference, self._candidate, self._pairs),
-                *self._task.notes(),
+                *self._task.notes(meaningful=meaningful),
                 *self._unmeasured_notes(),
             ),
             tensors=self._compared(lambda name: name in self._inside),

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qdqtool.accuracy.layouts import BoxLayout, candidates
 from qdqtool.accuracy.metric import Floats
-from qdqtool.accuracy.scores import box_rows
 
-# Centre, width and height; objectness and class scores follow.
-_BOX = 4
 # The score from which YOLO's own demos show a box, and the overlap that PASCAL VOC takes for the same object.
-_CONFIDENT = 0.25
+CONFIDENT: Final = 0.25
 _OVERLAP = 0.5
 # The three feature maps of the YOLO family.
 _STRIDES = (8, 16, 32)
@@ -34,31 +33,30 @@ class Detections:
     classes: NDArray[np.intp]
 
 
-def detections(output: Floats) -> Detections | None:
-    """Boxes in rows of centre x, centre y, width, height, objectness and class scores (1 x boxes x (5 + classes)).
+def detections(output: Floats, layout: BoxLayout) -> Detections | None:
+    """The confident boxes of an output in this layout; centres and sizes become corners.
 
-    Negative widths mean that a YOLOX head was exported without its decoding: offsets in grid cells and logarithms of
-    sizes, for strides 8, 16 and 32 over a square image; they are decoded here. None where the output holds no boxes.
+    What a YOLOX head gives without its decoding is decoded here, for strides 8, 16 and 32 over a square image. None where
+    the boxes fit no such grid.
     """
-    rows = box_rows(output)
-    if rows is None:
-        return None
-    boxes = rows[:, :_BOX]
-    if (boxes[:, 2:] < 0).any():
-        grid = _grid(len(rows))
+    found = candidates(output, layout)
+    boxes, scores = found.boxes, found.scores
+    if layout is BoxLayout.OFFSETS:
+        grid = _grid(len(boxes))
         if grid is None:
             return None
         cells, strides = grid
         boxes = np.concatenate(
             [(boxes[:, :2] + cells) * strides, np.exp(np.minimum(boxes[:, 2:], 20)) * strides], axis=1
         )
-    scores = rows[:, _BOX : _BOX + 1] * rows[:, _BOX + 1 :]
     best = scores.max(axis=1)
     order = np.argsort(-best, kind="stable")[:_MOST]
-    order = order[best[order] >= _CONFIDENT]
-    half = boxes[order, 2:] / 2
-    corners = np.concatenate([boxes[order, :2] - half, boxes[order, :2] + half], axis=1)
-    return _suppressed(corners, scores[order].argmax(axis=1))
+    order = order[best[order] >= CONFIDENT]
+    corners, classes = boxes[order], scores[order].argmax(axis=1)
+    if layout is not BoxLayout.FINAL:
+        half = corners[:, 2:] / 2
+        corners = np.concatenate([corners[:, :2] - half, corners[:, :2] + half], axis=1)
+    return _suppressed(corners, classes)
 
 
 def matched(reference: Detections, candidate: Detections) -> int:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from qdqtool.accuracy.layouts import BoxLayout, NoScores, RawBoxes, candidates, layout_of
+from qdqtool.accuracy.metric import Floats
 
-_BOX = 4
-"""Leading columns of a detector's row: centre x, centre y, width, height."""
-_SLACK = 0.05
-"""How far outside 0 to 1 a probability may lie that went through a coarse scale."""
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ScorePair:
+    """One sample's scores on both sides, one per class.
+
+    Attributes:
+        reference, candidate: vectors of equal length.
+        layout: of the boxes that they were taken from; None where the output is the scores themselves.
+    """
+
+    reference: Floats
+    candidate: Floats
+    layout: BoxLayout | None = None
 
 
 def class_rows(output: Floats) -> Floats:
@@ -26,34 +37,58 @@ def class_scores(output: NDArray[Any]) -> Floats | None:
     """One sample's scores, one per class; None where the output is not understood as scores of one sample.
 
     Understood are: a vector of scores with any number of axes of length 1 around it (a logit or probability per
-    class); rows of boxes (1 x boxes x (4 + 1 + classes), as YOLO heads give them), where a class scores as much as its
-    best box does, class score times objectness.
+    class); boxes in one of the layouts of `layouts`, where a class scores as much as its best box does, class score times
+    objectness where there is one. Final detections name no more classes than were found, and are not understood.
     """
-    if max(output.shape, default=1) == output.size:
-        return output.reshape(-1).astype(np.float64)
-    rows = box_rows(output)
-    if rows is None:
+    if _is_vector(output):
+        return _vector(output)
+    layout = layout_of(output)
+    if isinstance(layout, NoScores) or layout is BoxLayout.FINAL:
         return None
-    best: Floats = (rows[:, _BOX : _BOX + 1] * rows[:, _BOX + 1 :]).max(axis=0)
+    return _best(candidates(output, layout))
+
+
+def score_pair(reference: NDArray[Any], candidate: NDArray[Any], classes: int = 0) -> ScorePair | NoScores:
+    """One sample's scores on both sides, as `class_scores` takes them; the reason where the reference is not understood.
+
+    The reference says how both are read. Final detections become scores of at least `classes` classes and of one more
+    behind them, "nothing", which is the best where no box is left.
+    """
+    if _is_vector(reference):
+        return ScorePair(reference=_vector(reference), candidate=_vector(candidate))
+    layout = layout_of(reference)
+    if isinstance(layout, NoScores):
+        return layout
+    sides = (candidates(reference, layout), candidates(candidate, layout))
+    if layout is BoxLayout.FINAL:
+        count = max(classes, *(side.scores.shape[1] for side in sides))
+        left, right = (_found(side, count) for side in sides)
+    else:
+        left, right = map(_best, sides)
+    return ScorePair(reference=left, candidate=right, layout=layout)
+
+
+def _is_vector(output: NDArray[Any]) -> bool:
+    return max(output.shape, default=1) == output.size
+
+
+def _vector(output: NDArray[Any]) -> Floats:
+    return output.reshape(-1).astype(np.float64)
+
+
+def _best(boxes: RawBoxes) -> Floats:
+    best: Floats = boxes.scores.max(axis=0)
     return best
 
 
-def box_rows(output: NDArray[Any]) -> Floats | None:
-    """One image's boxes (boxes x (4 + 1 + classes)), as YOLO heads give them; None where the output holds none.
-
-    A row has a box in pixels, or in cells and logarithms, then an objectness and class scores, which are
-    probabilities. Logits, hidden states and probabilities of a sequence have the same shape, but leave 0 to 1 behind
-    the fourth column, or in none.
-    """
-    if output.ndim != 3 or output.shape[0] != 1 or output.shape[1] == 0 or output.shape[2] <= _BOX + 1:
-        return None
-    rows: Floats = output[0].astype(np.float64)
-    boxes, scores = rows[:, :_BOX], rows[:, _BOX:]
-    return rows if _are_probabilities(scores) and not _are_probabilities(boxes) else None
-
-
-def _are_probabilities(values: Floats) -> bool:
-    return bool(values.min() >= -_SLACK and values.max() <= 1 + _SLACK)
+def _found(boxes: RawBoxes, classes: int) -> Floats:
+    """The best score of each class, below zero where no box has it; behind them zero, for nothing."""
+    best = np.full(classes + 1, -1.0)
+    best[classes] = 0.0
+    if len(boxes.scores):
+        seen = boxes.scores.max(axis=0)
+        best[: len(seen)] = np.where(seen > 0, seen, -1.0)
+    return best
 
 
 def rank(scores: Floats, truth: int) -> int:

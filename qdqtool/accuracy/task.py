@@ -8,15 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qdqtool.accuracy.detections import CONFIDENT
 from qdqtool.accuracy.intervals import paired_interval
+from qdqtool.accuracy.layouts import BoxLayout, NoScores
 from qdqtool.accuracy.metric import METRICS, Floats, Hit
-from qdqtool.accuracy.scores import class_scores
+from qdqtool.accuracy.scores import ScorePair, score_pair
 from qdqtool.core.comparison import TaskAccuracy
 from qdqtool.core.protocols import Sample
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 
 _ASK = {"classify": ("top1", "top5"), "agreement": ("agreement",), "none": ()}
+_WITH_LABELS = "--labels FILE, the number of the true class of each sample, has top-1 measured"
+_UNLABELLED = f"no task metric: no sample has a label; where the output holds class scores, {_WITH_LABELS}"
+_AGREEMENT = f"agreement says how often both models choose the same class, and not how often it is the true one: {_WITH_LABELS}"
 
 
 class HitCount:
@@ -65,7 +70,10 @@ class Task:
         self._seen = 0
         self._classes = 0
         self._shifted = array("l", [0, 0, 0])
-        self._odd_shape = ""
+        self._unread: dict[str, int] = {}
+        self._detector = False
+        self._doubtful = 0
+        self._unlabelled = 0
 
     def add(self, reference: NDArray[Any], candidate: NDArray[Any], sample: Sample) -> None:
         """Take in one sample; without a label only metrics that need none count it.
@@ -79,17 +87,20 @@ class Task:
         # labels that lie beside the samples may be those of another task
         label = sample.label if self._reads_labels else None
         if _is_index(reference):
+            self._unlabelled += int(sample.label is None)
             self._add_index(int(reference.item()), int(candidate.item()), label)
             return
-        left, right = class_scores(reference), class_scores(candidate)
-        if left is None or right is None:
-            self._odd_shape = f"{reference.shape}"
+        scores = score_pair(reference, candidate, least_classes(label))
+        if isinstance(scores, NoScores):
+            words = f"an output of shape {reference.shape} {scores.why}"
+            self._unread[words] = self._unread.get(words, 0) + 1
             return
+        left, right = scores.reference, scores.candidate
         if label is not None:
             check_label(sample, len(left))
         self._seen += 1
-        self._classes = len(left)
-        self._ties += int((right == right.max()).sum() > 1)
+        self._unlabelled += int(sample.label is None and scores.layout is None)
+        self._watch(scores)
         self._watch_shift(left, label)
         for count in self._counts:
             truth = label if count.metric.truth == "label" else int(left.argmax())
@@ -100,12 +111,28 @@ class Task:
         """One entry per metric that saw samples."""
         return tuple(found for count in self._counts if (found := count.result()) is not None)
 
-    def notes(self) -> tuple[str, ...]:
-        """What a reader must know to trust the figures."""
-        notes = []
-        if self._odd_shape:
+    def notes(self, *, meaningful: bool = True) -> tuple[str, ...]:
+        """What a reader must know to trust the figures; samples that mean nothing could have no labels."""
+        notes: list[str] = []
+        if meaningful and self._unlabelled and self._unlabelled == self._seen:
+            notes.append(_UNLABELLED if self._reads_labels else _AGREEMENT)
+        if not self._seen:
+            notes.extend(f"no task metric: {words}" for words in self._unread)
+        else:
+            notes.extend(
+                f"{counted(count, 'sample')} left out of the task metric: {words}"
+                for words, count in self._unread.items()
+            )
+        if self._detector and self._classes == 1:
             notes.append(
-                f"no task metric: an output of shape {self._odd_shape} holds neither the class scores of one sample nor boxes"
+                "no task metric: the detector has one class, which its best box always has; boxes in compare.metrics "
+                "counts the boxes that both sides find"
+            )
+        elif self._doubtful:
+            share = 100 * self._doubtful / self._seen
+            notes.append(
+                f"in {share:.1f} % of the samples no box of the reference reaches a score of {CONFIDENT}: the class of the "
+                "best one may be chance there"
             )
         if self._ties:
             share = 100 * self._ties / self._seen
@@ -114,7 +141,9 @@ class Task:
                 "one counts: the range of this output may be cut off"
             )
         if self._classes > self._seen > 0 and self.results():
-            notes.append(f"{self._seen} samples for {self._classes} classes: most classes were not seen")
+            notes.append(
+                f"{counted(self._seen, 'sample')} for {self._classes} classes: most classes were not seen"
+            )
         below, right, above = self._shifted
         if max(below, above) > 2 * right and max(below, above) > self._seen // 4:
             side = "one lower" if below > above else "one higher"
@@ -129,6 +158,17 @@ class Task:
             if truth is not None and count.metric.classes <= 2:
                 count.add(_chosen(reference == truth), _chosen(candidate == truth), 0)
 
+    def _watch(self, scores: ScorePair) -> None:
+        """Remember what the notes are about."""
+        left, right = scores.reference, scores.candidate
+        if scores.layout is not None:
+            self._detector = True
+            self._doubtful += int(left.max() < CONFIDENT)
+        if scores.layout is not BoxLayout.FINAL:
+            # final detections do not tell how many classes there are
+            self._classes = len(left)
+        self._ties += int((right == right.max()).sum() > 1)
+
     def _watch_shift(self, scores: Floats, label: int | None) -> None:
         if label is not None:
             step = int(scores.argmax()) - label
@@ -140,6 +180,11 @@ def first_row(output: NDArray[Any], sample: Sample) -> NDArray[Any]:
     """The sample's own row: a model with a fixed batch size is fed copies of one sample."""
     batch = next((feed.shape[0] for feed in sample.feeds.values() if feed.ndim), 1)
     return output[:1] if batch > 1 and output.ndim > 1 and output.shape[0] == batch else output
+
+
+def least_classes(label: int | None) -> int:
+    """How many classes there are at least where a sample has this label."""
+    return 0 if label is None else label + 1
 
 
 def _is_index(output: NDArray[Any]) -> bool:

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.accuracy.intervals import Interval, skewed_mean_interval
+from qdqtool.accuracy.layouts import NoScores
 from qdqtool.accuracy.metric import METRICS, Hit, energy
 from qdqtool.accuracy.pairing import Fed, Pair, comparable, feeds_for
 from qdqtool.accuracy.run_store import RunMemory, RunStore, SampleRun
-from qdqtool.accuracy.scores import class_scores
-from qdqtool.accuracy.task import HitCount, check_label, first_row
+from qdqtool.accuracy.scores import score_pair
+from qdqtool.accuracy.task import HitCount, check_label, first_row, least_classes
 from qdqtool.core.comparison import TaskAccuracy
 from qdqtool.core.protocols import Feeds, Sample, SampleSource
 from qdqtool.core.recipe import CompareOptions
@@ -209,16 +210,17 @@ class TrialRunner:
         if self._task is None:
             return None
         metric: Hit = METRICS.load(self._task)
-        left, right = (class_scores(first_row(side, sample)) for side in (plain, output))
-        if left is None or right is None or len(left) < metric.classes:
+        label = sample.label if metric.truth == "label" else None
+        scores = score_pair(first_row(plain, sample), first_row(output, sample), least_classes(label))
+        if isinstance(scores, NoScores) or len(scores.reference) < metric.classes:
             return None
-        truth: int | None = int(left.argmax())
+        truth: int | None = int(scores.reference.argmax())
         if metric.truth == "label":
-            check_label(sample, len(left))
-            truth = sample.label
+            check_label(sample, len(scores.reference))
+            truth = label
         if truth is None:
             return None
-        return metric.hit(left, truth), metric.hit(right, truth)
+        return metric.hit(scores.reference, truth), metric.hit(scores.candidate, truth)
 
     def _outcome(self, entries: Sequence[SampleRun]) -> SubsetOutcome:
         noise = np.array([entry.noise for entry in entries], np.float64)

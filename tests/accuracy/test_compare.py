@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -47,7 +48,8 @@ def test_a_runner_against_itself_has_no_noise() -> None:
 def test_too_few_samples_for_the_classes_matter_only_where_classes_were_counted() -> None:
     labelled = compare(FLOAT, FLOAT, rows(np.eye(8)[:2], np.array([0, 1])), CompareOptions())
     assert "2 samples for 8 classes: most classes were not seen" in labelled.notes
-    assert compare(FLOAT, FLOAT, rows(np.eye(8)[:2]), CompareOptions()).notes == ()
+    alone = compare(FLOAT, FLOAT, rows(np.eye(8)[:2]), CompareOptions())
+    assert not any("were not seen" in note for note in alone.notes)
 
 
 def test_top1_of_both_sides_is_in_percent_and_the_difference_has_an_interval() -> None:
@@ -66,6 +68,26 @@ def test_top1_of_both_sides_is_in_percent_and_the_difference_has_an_interval() -
 
 def test_without_labels_there_is_no_task_metric() -> None:
     assert compare(FLOAT, FLOAT, rows(np.eye(4)), CompareOptions()).task == ()
+
+
+@pytest.mark.parametrize("task", ["classify", "agreement", "none"])
+@pytest.mark.parametrize("labels", [None, range(4)], ids=["no labels", "labels"])
+@pytest.mark.parametrize("meaningful", [True, False], ids=["data", "random"])
+def test_labels_are_asked_for_where_they_would_be_counted_and_nobody_gave_any(
+    task: str, labels: range | None, meaningful: bool
+) -> None:
+    samples = replace(rows(np.eye(4), labels), meaningful=meaningful)
+    found = compare(FLOAT, FLOAT, samples, CompareOptions(task=task))
+    told = [note for note in found.notes if "--labels FILE" in note]
+    assert len(told) == (task != "none" and labels is None and meaningful)
+    assert [note.startswith("no task metric") for note in told] == [task == "classify" for _ in told]
+
+
+def test_no_labels_are_asked_for_where_the_output_holds_no_class_scores() -> None:
+    ordinary = rows(np.random.default_rng(0).normal(size=(4, 3, 8, 5)))
+    notes = compare(FLOAT, FLOAT, ordinary, CompareOptions()).notes
+    assert any("nor boxes" in note for note in notes)
+    assert not any("--labels" in note for note in notes)
 
 
 def test_agreement_needs_no_labels() -> None:
@@ -190,7 +212,7 @@ def test_single_outputs_belong_together_whatever_their_names() -> None:
 
 def test_outputs_that_only_one_side_has_are_named() -> None:
     more = Scripted(lambda x: {"y": x, "extra": x}, outputs=("y", "extra"))
-    found = compare(more, FLOAT, rows(np.eye(4)), CompareOptions())
+    found = compare(more, FLOAT, rows(np.eye(4)), CompareOptions(task="none"))
     assert found.notes == ("not compared, because the candidate lacks them: 'extra'",)
 
 

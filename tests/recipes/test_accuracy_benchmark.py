@@ -47,3 +47,22 @@ def test_rows_that_do_not_fit_are_refused_by_name(network: Path, tmp_path: Path)
     np.savez(data, row=np.zeros((9, 5), np.float32), number=np.arange(9, dtype=np.float32))
     with pytest.raises(InputFileError, match=r"data.npz\[\d\], input 'row'"):
         DATA.stranger(network, data, 3, 3)
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_a_detector_agrees_on_the_class_of_its_best_box_and_not_on_a_coordinate(
+    tmp_path: Path, labelled: bool
+) -> None:
+    sketch = models.Sketch()
+    sketch.output(sketch.node("Relu", [sketch.input("boxes", ["N", 7, 40])], "found"), ["N", 7, 40])
+    rows = np.full((9, 7, 40), 1e-4, np.float32)
+    rows[:, :4] = np.random.default_rng(0).uniform(5, 60, (9, 4, 40))
+    rows[:, 5, 3] = 0.9
+    data = tmp_path / "data.npz"
+    np.savez(data, boxes=rows, **({"labels": np.ones(9, np.int64)} if labelled else {}))
+    case = DATA.stranger(models.save(sketch.model(), tmp_path), data, 3, 3)
+    plain = rows[:1]
+    moved, lost = plain.copy(), plain.copy()
+    moved[0, 0, 7] = 64.0
+    lost[0, 6, 3] = 0.95
+    assert [case.right(plain, one, 0) for one in (plain, moved, lost)] == [100.0, 100.0, 0.0]

@@ -2,13 +2,15 @@
 
 Boxes count from a score of 0.25 on, after non-maximum suppression at 0.5; two agree when they have the same class and
 overlap by half or more (as in mAP at 0.5, with the reference model in the place of the ground truth). Reads the output
-of YOLO heads with an objectness column, 1 x boxes x (5 + classes), decoded or as YOLOX exports it. Undefined when
-neither side finds anything.
+of YOLO heads: with an objectness column, 1 x boxes x (5 + classes), decoded or as YOLOX exports it; without, as YOLOv8,
+v9 and v11 write it, 1 x (4 + classes) x boxes, or transposed; and final detections, 1 x boxes x 6, corners, score and
+class. The values of the reference tell which it is. Undefined when neither side finds anything.
 """
 
 from __future__ import annotations
 
 from qdqtool.accuracy.detections import detections, matched
+from qdqtool.accuracy.layouts import NoScores, layout_of
 from qdqtool.accuracy.metric import Distance, Floats, Reading
 
 
@@ -21,7 +23,10 @@ class Boxes:
         self._readable = False
 
     def add(self, reference: Floats, candidate: Floats) -> None:
-        left, right = detections(reference), detections(candidate)
+        layout = layout_of(reference)
+        if isinstance(layout, NoScores):
+            return
+        left, right = detections(reference, layout), detections(candidate, layout)
         if left is None or right is None:
             return
         self._readable = True

@@ -1,0 +1,180 @@
+"""Which of the layouts that public exporters of detectors write an output has, by its values.
+
+    [1, N, 5 + C]   centre x, centre y, width, height, objectness, classes       YOLOv5 to v7, YOLOX
+    [1, 4 + C, N]   the same without objectness, a box a column                  YOLOv8, v9, v11, v12
+    [1, N, 4 + C]   that transposed
+    [1, K, 6]       left, top, right, bottom, score, class: final detections     YOLOv10, YOLO26, NMS in the model
+
+Names and shapes do not tell them apart: [1, 84, 8400] may be a spectrum, [1, 300, 6] a sequence of six classes, and
+[1, N, 85] has an objectness or one class more. What no layout explains beyond doubt is not read at all: agreement of a
+coordinate would be a figure that looks right.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qdqtool.accuracy.metric import Floats
+
+BOX: Final = 4
+"""Leading columns of a row: the box."""
+_SLACK = 0.05
+"""How far outside 0 to 1 a probability may lie that went through a coarse scale."""
+_TRAINED_NOWHERE = 0.02
+"""Median over all boxes of the best class behind the fifth column, from which on the fifth column is an objectness: beside one,
+classes are trained on objects alone, and say something everywhere (YOLOX-nano on photographs: 0.13 to 0.19)."""
+_TRAINED_EVERYWHERE = 0.005
+"""The same median, up to which the fifth column is a class: without an objectness classes are trained to be zero on the
+background (a YOLOv8 of 18 classes: at most 0.0001)."""
+_CONSTANT = 0.999
+"""YOLOv6 has no objectness left and writes ones in its place."""
+_CLASSES = 10_000
+"""Numbers of classes are lower."""
+_FINAL = 6
+"""Columns of a final detection."""
+_IN_ORDER = 0.99
+"""Share of final detections whose right and bottom must not lie before their left and top."""
+
+
+class BoxLayout(enum.Enum):
+    """What the axes of an output mean, and the columns of its rows."""
+
+    OFFSETS = enum.auto()
+    """Objectness behind boxes that are not decoded: offsets in grid cells and logarithms of sizes, as YOLOX exports them."""
+    OBJECTNESS = enum.auto()
+    OBJECTNESS_COLUMNS = enum.auto()
+    CLASSES = enum.auto()
+    CLASSES_COLUMNS = enum.auto()
+    FINAL = enum.auto()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NoScores:
+    """No layout: `why` goes on behind "an output of shape (1, 2, 3) "."""
+
+    why: str
+
+
+NO_BOXES: Final = NoScores(why="holds neither the class scores of one sample nor boxes")
+_EITHER: Final = NoScores(
+    why="looks like boxes, but its values do not tell whether the fifth column is an objectness or a class"
+)
+_BOTH: Final = NoScores(why="could hold a box in each row, or in each column")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class RawBoxes:
+    """The boxes of one image before any is left out.
+
+    Attributes:
+        boxes: (boxes, 4), as the layout writes them.
+        scores: (boxes, classes), class score times objectness where there is one.
+    """
+
+    boxes: Floats
+    scores: Floats
+
+
+def layout_of(output: NDArray[Any]) -> BoxLayout | NoScores:
+    """The layout of one image's output; the reason where none fits, or more than one.
+
+    Ask the float model's output and read the quantized model's by the answer: a model that was damaged no longer looks like
+    what it is.
+    """
+    if output.ndim != 3 or output.shape[0] != 1 or not output.size or not np.isfinite(output).all():
+        return NO_BOXES
+    rows: Floats = output[0].astype(np.float64)
+    if _is_final(rows):
+        return BoxLayout.FINAL
+    across = _looks_like_boxes(rows)
+    # columns are what decoded heads of thousands of boxes have: fewer boxes than classes are something else
+    down = len(rows) <= rows.shape[1] and _looks_like_boxes(rows.T) and _is_decoded(rows.T)
+    if across and down:
+        return _BOTH
+    if not (across or down):
+        return NO_BOXES
+    if across and rows[:, 2:BOX].min() < 0:
+        return BoxLayout.OFFSETS if rows.shape[1] > BOX + 1 else NO_BOXES
+    found = _with_objectness(rows if across else rows.T)
+    if found is None:
+        return _EITHER
+    if across:
+        return BoxLayout.OBJECTNESS if found else BoxLayout.CLASSES
+    return BoxLayout.OBJECTNESS_COLUMNS if found else BoxLayout.CLASSES_COLUMNS
+
+
+def candidates(output: NDArray[Any], layout: BoxLayout) -> RawBoxes:
+    """The boxes of one image, in a layout that is known."""
+    rows: Floats = output[0].astype(np.float64)
+    match layout:
+        case BoxLayout.FINAL:
+            return _of_final(rows)
+        case BoxLayout.OFFSETS | BoxLayout.OBJECTNESS | BoxLayout.OBJECTNESS_COLUMNS:
+            rows = rows.T if layout is BoxLayout.OBJECTNESS_COLUMNS else rows
+            return RawBoxes(boxes=rows[:, :BOX], scores=rows[:, BOX : BOX + 1] * rows[:, BOX + 1 :])
+        case BoxLayout.CLASSES | BoxLayout.CLASSES_COLUMNS:
+            rows = rows if layout is BoxLayout.CLASSES else rows.T
+            return RawBoxes(boxes=rows[:, :BOX], scores=rows[:, BOX:])
+
+
+def _of_final(rows: Floats) -> RawBoxes:
+    """One score a row becomes a row of scores; what fills the list up has none above zero, or class -1."""
+    numbers = np.rint(rows[:, BOX + 1])
+    live = (rows[:, BOX] > 0) & (numbers >= 0) & (numbers < _CLASSES)
+    rows, classes = rows[live], numbers[live].astype(np.intp)
+    scores = np.zeros((len(rows), int(classes.max(initial=0)) + 1))
+    scores[np.arange(len(rows)), classes] = rows[:, BOX]
+    return RawBoxes(boxes=rows[:, :BOX], scores=scores)
+
+
+def _is_final(rows: Floats) -> bool:
+    """Whether each row is a detection: an integer for its class, one probability, corners in order and in pixels."""
+    if rows.shape[1] != _FINAL:
+        return False
+    scores, classes = rows[:, BOX], rows[:, BOX + 1]
+    live = (scores > 0) & (classes >= 0)
+    if not live.any() or (classes != np.rint(classes)).any() or classes.max() >= _CLASSES:
+        return False
+    sizes = rows[live, 2:BOX] - rows[live, :2]
+    return bool(
+        scores.max() <= 1 + _SLACK
+        and (sizes >= 0).all(axis=1).mean() >= _IN_ORDER
+        and (np.median(sizes, axis=0) > 1).all()
+    )
+
+
+def _looks_like_boxes(rows: Floats) -> bool:
+    """Whether the values behind the fourth column, and only they, are probabilities.
+
+    Logits, hidden states and probabilities of a sequence have the same shape, but leave 0 to 1 behind the fourth column,
+    or in none.
+    """
+    if rows.shape[1] <= BOX:
+        return False
+    return _are_probabilities(rows[:, BOX:]) and not _are_probabilities(rows[:, :BOX])
+
+
+def _is_decoded(rows: Floats) -> bool:
+    """Whether the boxes are in pixels: centres within a picture, sizes that are not negative."""
+    return bool((rows[:, 2:BOX] >= 0).all() and (np.median(rows[:, :BOX], axis=0) > 1).all())
+
+
+def _with_objectness(rows: Floats) -> bool | None:
+    """Whether the fifth column is an objectness; None where the values do not tell, or the boxes are like none."""
+    if rows.shape[1] == BOX + 1:
+        return False if _is_decoded(rows) else None
+    if rows[:, BOX].min() >= _CONSTANT:
+        return True
+    behind = float(np.median(rows[:, BOX + 1 :].max(axis=1)))
+    if behind >= _TRAINED_NOWHERE:
+        return True
+    return False if behind <= _TRAINED_EVERYWHERE and _is_decoded(rows) else None
+
+
+def _are_probabilities(values: Floats) -> bool:
+    return bool(values.min() >= -_SLACK and values.max() <= 1 + _SLACK)
