@@ -10,7 +10,7 @@ from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.auditing.counts import counts
 from qdqtool.auditing.logged import verdicts_of_log
-from qdqtool.core.advice import followed
+from qdqtool.core.advice import followed, graded
 from qdqtool.core.audit import Audit
 from qdqtool.core.engine import Engine
 from qdqtool.core.findings import Finding, Verdict
@@ -116,13 +116,14 @@ def _finding(name: str, check: Check, draft: Draft, context: AuditContext) -> Fi
     """A draft with the code and name of its check, the measured time of its layer, and the log lines that tell of it."""
     ms = context.ms(draft.subject)
     measured = "" if ms is None else f" (this layer takes {ms:.4f} ms)"
+    fix = followed(draft.fix, command=context.way_out(draft.layers or (draft.subject,)), at=draft.subject)
     return Finding(
         code=check.code,
         check=name,
-        severity=draft.severity or check.severity,
+        severity=graded(draft.severity or check.severity, fix),
         subject=draft.subject,
         reason=f"{draft.reason}{measured}",
-        fix=followed(draft.fix, command=context.way_out(draft.layers or (draft.subject,)), at=draft.subject),
+        fix=fix,
         bytes=draft.bytes,
         evidence=(*draft.evidence, *context.in_log(draft.subject)),
         hazard=CHECKS.manual(name).partition("\n")[0],

@@ -116,6 +116,11 @@ def usual_shapes(inputs: tuple[TensorInfo, ...], given: Mapping[str, int] | None
     return found
 
 
+def spell_shapes(shapes: Shapes) -> str:
+    """The shapes as `parse_shapes` reads them."""
+    return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
+
+
 def batch_place(shape: Sequence[int | str]) -> int:
     """Which dimension counts samples: the first, or the free one of a state [layers, batch, channels]."""
     match tuple(shape):

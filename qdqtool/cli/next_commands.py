@@ -9,12 +9,15 @@ from shlex import join, quote
 from qdqtool.core.advice import is_worth_trying
 from qdqtool.core.findings import Severity
 from qdqtool.core.report import Report
+from qdqtool.pipeline.fix_costs import saves_no_kernel
 from qdqtool.pipeline.request import RunRequest
 
 # More is a manual.
 _MOST = 3
 # Quantization costs more accuracy than it should: where the data is at fault, no node is.
 _LOST = "DAT107"
+# The float part computes in FP32, and nothing in FP16.
+_FP32 = "QDQ212"
 
 
 def next_commands(
@@ -44,10 +47,16 @@ def _worth(
     is_float = not is_quantized
     if not has_samples:
         yield f"{join(run)}  # the same on your data"
-    if any(is_worth_trying(entry.fix) for entry in report.fallbacks):
-        measured = ["--samples", calibration] if has_samples else []
-        yield f"{join(['qdqtool', 'fix', folder, *measured])}  # tries what could help, by builds"
+    measured = ["--samples", calibration] if has_samples else []
+    fix = f"{join(['qdqtool', 'fix', folder, *measured])}  # tries what could help, by builds"
+    fixes = [entry.fix for entry in report.fallbacks if is_worth_trying(entry.fix)]
+    is_promising = not all(map(saves_no_kernel, fixes))
+    if is_promising:
+        yield fix
     grave = [finding for finding in report.findings if finding.severity is not Severity.INFO]
+    is_fp32 = is_float and has_samples and _FP32 in {finding.code for finding in grave}
+    if is_fp32:
+        grave = [finding for finding in grave if finding.code != _FP32]
     # what the verdict says first, and not a kernel that costs time
     said = next(iter(report.summary.reasons), "").partition(" ")[0]
     worst = next((finding for finding in grave if finding.code == said), next(iter(grave), None))
@@ -56,7 +65,11 @@ def _worth(
     if is_float and has_samples and _LOST in {finding.code for finding in report.findings}:
         words = ["qdqtool", "sensitivity", model, *given, "--samples", calibration]
         yield f"{join(words)}  # which nodes cost accuracy"
+    if is_fp32:
+        yield f"{join([*run[:-1], f'{folder}-fp16', '--set=insert.types=fp16'])}  # FP16 for what is not quantized"
     yield f"qdqtool engine show {quote(str(request.out / 'layers.json'))}  # every kernel, with bytes"
     yield f"qdqtool audit {quote(folder)} --fail-on warning  # in continuous integration"
+    if fixes and not is_promising:
+        yield fix
     if is_float and has_samples:
         yield f"{join(['qdqtool', 'sweep', *run[2:-1], folder + '-sweep'])}  # other settings: accuracy against time"

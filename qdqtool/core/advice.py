@@ -8,12 +8,16 @@ import shlex
 from collections.abc import Iterable, Mapping
 from glob import escape
 
+from qdqtool.core.findings import Severity
+
 _OPTION = "--set "
 _LIST_SETTING = re.compile(r"--set '(?P<key>[a-z_]+\.[a-z_]+)=\[(?P<values>[^\]]*)\]'(?P<rest>.*)", re.DOTALL)
 
 _FOLLOWED = re.compile(r"`qdqtool [a-z]|--set \S")
 """What in a fix can be typed: a command of this tool, or a setting of a recipe."""
 _NOTHING = "nothing to do"
+_LEFT = re.compile(rf"{_NOTHING}(?: with this release)?(?::|$)")
+"""How a fix begins that knows no other way; "nothing to do where ..." and "nothing to do; ..." go on to one."""
 _REPAIR = "`qdqtool repair"
 _FLOATS, _INTEGERS = "--float", "--int8"
 _NODES = re.compile(rf" (?:{_FLOATS}|{_INTEGERS}) (?:'[^']*'|[^\s`'])+")
@@ -135,6 +139,26 @@ def is_worth_trying(fix: str) -> bool:
     (True, False, False)
     """
     return fix != "" and not fix.startswith(_NOTHING)
+
+
+def leaves_nothing(fix: str) -> bool:
+    """Whether a fix says that there is nothing to do, under no condition and with no other way beside it.
+
+    >>> leaves_nothing("nothing to do: it is small"), leaves_nothing("nothing to do: it is small; --set place.sm=[89]")
+    (True, False)
+    >>> leaves_nothing("nothing to do where it is meant; else retrain"), leaves_nothing("")
+    (False, False)
+    """
+    return _LEFT.match(fix) is not None and _FOLLOWED.search(fix) is None
+
+
+def graded(severity: Severity, fix: str) -> Severity:
+    """How much a finding with this fix matters: every finding's severity goes through here.
+
+    A warning that nobody can follow would only hide those that somebody can. An error stays one: what cannot be built must be
+    changed, and a fix that says otherwise is wrong.
+    """
+    return Severity.INFO if severity is Severity.WARNING and leaves_nothing(fix) else severity
 
 
 def followed(fix: str, *, command: str = "", at: str = "") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from qdqtool.core.advice import graded
 from qdqtool.core.findings import Finding
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence
 from qdqtool.plugins import Registry
@@ -20,7 +21,7 @@ def check_data(evidence: DataEvidence, ignore: tuple[str, ...] = ()) -> tuple[Fi
             Finding(
                 code=check.code,
                 check=name,
-                severity=doubt.severity or check.severity,
+                severity=graded(doubt.severity or check.severity, doubt.fix),
                 subject=doubt.subject,
                 reason=doubt.reason,
                 fix=doubt.fix,

@@ -25,7 +25,7 @@ from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline.recipes import changed
 from qdqtool.placement.decide import decide
 from qdqtool.prediction.run import predict
-from qdqtool.trt.ops import PRODUCTS
+from qdqtool.trt.ops import COMPUTE
 
 _SECTION = "place."
 _LARGE = 512 << 20
@@ -33,17 +33,19 @@ _LARGE = 512 << 20
 
 _TRUSTED = 0.15
 """Share of an engine's kernels by which a prediction may be off whose differences are still told."""
+_FORESEEN, _FEWER, _UNKNOWN = "predicted: ", " fewer", "in an unknown number of kernels"
+"""Words that are printed, and read again where commands are proposed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Foreseen:
-    """What is predicted of one setting: kernels and whether their number is exact, quantized inputs and products, all products."""
+    """What is predicted of one setting: kernels, whether their number is exact, quantized inputs and compute nodes of all `nodes`."""
 
     kernels: int | None
     exact: bool
     inputs: int
     asked: int
-    products: int
+    nodes: int
 
 
 def with_costs(audit: Audit, model: Model, recipe: Recipe, table: CalibrationTable) -> Audit:
@@ -90,25 +92,37 @@ def _compared(before: Foreseen, after: Foreseen | QdqError, built: int) -> str:
     if isinstance(after, QdqError):
         return f"what it costs is not known: {after.what}"
     if after == before:
-        return "predicted: it changes nothing by itself"
-    nodes = f"{after.asked} of {counted(after.products, 'node')} quantized instead of {before.asked}"
+        return f"{_FORESEEN}it changes nothing by itself"
+    nodes = f"{after.asked} of {counted(after.nodes, 'compute node')} quantized instead of {before.asked}"
     if after.asked == before.asked:
         nodes = f"{counted(after.inputs, 'input')} quantized instead of {before.inputs}"
-    return f"predicted: {nodes}, {more_kernels(before, after, built)}"
+    return f"{_FORESEEN}{nodes}, {more_kernels(before, after, built)}"
+
+
+def saves_no_kernel(fix: str) -> bool:
+    """Whether a fix was priced by `with_costs`, and no engine of fewer kernels is foreseen for it.
+
+    >>> saves_no_kernel("--set place.last_layer=int8 (predicted: 2 of 2 compute nodes quantized instead of 1, in as many kernels)")
+    True
+    >>> saves_no_kernel("--set place.last_layer=int8"), saves_no_kernel("(predicted: ..., about 1 kernel fewer)")
+    (False, False)
+    """
+    _, foreseen, words = fix.rpartition(_FORESEEN)
+    return bool(foreseen) and _FEWER not in words and _UNKNOWN not in words
 
 
 def more_kernels(before: Foreseen, after: Foreseen, built: int) -> str:
     """How many kernels a setting adds: a number where both are foreseen exactly, about as many where they are not."""
     if before.kernels is None or after.kernels is None:
-        return "in an unknown number of kernels"
+        return _UNKNOWN
     off, more = built - before.kernels, after.kernels - before.kernels
     about = "" if before.exact and after.exact and not off else "about "
     if abs(off) > _TRUSTED * built:
-        kernels = "in an unknown number of kernels"
+        kernels = _UNKNOWN
     elif abs(more) <= abs(off):
         kernels = f"in {about}as many kernels"
     else:
-        kernels = f"{about}{counted(abs(more), 'kernel')} {'more' if more > 0 else 'fewer'}"
+        kernels = f"{about}{counted(abs(more), 'kernel')}{' more' if more > 0 else _FEWER}"
     doubt = f"; of this engine's {built} kernels {before.kernels} were foreseen" if off else ""
     return f"{kernels}{doubt}"
 
@@ -117,13 +131,13 @@ def _foreseen(model: Model, recipe: Recipe, table: CalibrationTable) -> Foreseen
     placement = decide(model.view, recipe.placing)
     made = insert(model, placement, _completed(model, placement, table), recipe.insert)
     found = predict(made, recipe.placing.builder)
-    products = [node for node in found.nodes if node.op in PRODUCTS]
+    nodes = [node for node in found.nodes if node.op in COMPUTE]
     return Foreseen(
         kernels=found.kernels,
         exact=found.exact,
         inputs=len(placement.quantized),
-        asked=sum(node.realised != "float" for node in products),
-        products=len(products),
+        asked=sum(node.realised not in {"float", "unknown"} for node in nodes),
+        nodes=len(nodes),
     )
 
 

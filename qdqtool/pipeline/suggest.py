@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from qdqtool.backends.shapes import spell_shapes, usual_shapes
 from qdqtool.core.wording import counted
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.pipeline.recipes import SCHEMA_URL
-from qdqtool.trt.ops import BOXES, PRODUCTS, RECURRENT, SPECTRAL, UPSCALING, computed_once
+from qdqtool.trt.ops import (
+    BOXES,
+    COMPUTE,
+    CONVOLUTIONS,
+    PRODUCTS,
+    RECURRENT,
+    SHAPE_READERS,
+    SPECTRAL,
+    UPSCALING,
+    computed_once,
+)
 
 _RECURRENT = RECURRENT | SPECTRAL
 _COLOURS = frozenset({1, 3})
@@ -24,6 +35,8 @@ _SHORTEST_SOUND = 256
 """Samples, or lines of a spectrum, of a sound or a part of one; scores of as many classes are of one length with no input."""
 _FEWEST = 3
 """Convolutions of a network that draws; a layer or two are no such network."""
+_TRUNK = 6
+"""Convolutions of a network that finds boxes, or reads pictures; fewer are a toy, or the first layers of something else."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +82,25 @@ class _Look:
                 for one, other in zip(shape[2:], made[2:], strict=True)
             )
             for shape in given
+        )
+
+    def joins_heads(self) -> bool:
+        """Whether an output is joined from parts that convolutions give, with no other product between: as a detector's rows are.
+
+        A detector joins its levels, or what it decodes of one, behind its last convolutions. Where a matrix product or
+        a recurrence stands between, the parts are steps of time; a Concat of sizes has no part in the values.
+        """
+        ends = [info.name for info in self.view.outputs]
+        return any(
+            node.op == "Concat" and sum(_of_convolutions(name, self.view) for name in node.inputs) > 1
+            for node in _up_to_products(ends, self.view)
+        )
+
+    def reads_pictures(self) -> bool:
+        """Whether convolutions work on an input of three colours; sound has one channel, and few convolutions."""
+        given = (info.shape or () for info in self.view.inputs)
+        return self.counts["Conv"] >= _TRUNK and any(
+            len(shape) == 4 and max(_COLOURS) in {shape[1], shape[3]} for shape in given
         )
 
     def returns_sound(self) -> bool:
@@ -172,13 +204,9 @@ def _place(look: _Look) -> list[str]:
 
 
 def _build(view: GraphView) -> list[str]:
-    free = [info for info in view.inputs if info.shape and not info.is_static]
-    if not free:
+    if not any(info.shape and not info.is_static for info in view.inputs):
         return []
-    shapes = ",".join(
-        f"{info.name}:{'x'.join(str(dim) if isinstance(dim, int) else '1' for dim in info.shape or ())}"
-        for info in free
-    )
+    shapes = spell_shapes(usual_shapes(view.inputs))
     return [
         "# build:                         # dimensions are free: give the sizes that you will run",
         *(f"#   {end}_shapes: {json.dumps(shapes)}" for end in ("min", "opt", "max")),
@@ -192,7 +220,8 @@ def _foreign(look: _Look) -> str:
 def _sound(look: _Look) -> str:
     found = sorted(_RECURRENT & set(look.counts))
     if found:
-        return f"it has {', '.join(found)}"
+        # of pictures it is what reads text in them, with LSTM as with its steps written out
+        return "" if look.reads_pictures() else f"it has {', '.join(found)}"
     flat = [node for node in look.view.nodes if node.op == "Conv" and _weight_rank(node, look.view) == 3]
     return (
         f"its {counted(len(flat), 'Conv node runs', 'Conv nodes run')} along one dimension"
@@ -217,10 +246,11 @@ def _boxes(look: _Look) -> str:
     found = sorted(BOXES & set(look.counts))
     if found:
         return f"it has {', '.join(found)}"
-    several = len(look.view.outputs) > 1 and look.counts["Conv"] > 5
-    if several:
+    if look.counts["Conv"] < _TRUNK:
+        return ""
+    if len(look.view.outputs) > 1:
         return f"it has {counted(len(look.view.outputs), 'output')}"
-    rows = look.rank() == 3 and look.counts["Conv"] > 5 and look.counts["Concat"]
+    rows = look.rank() == 3 and look.joins_heads()
     return "its output is a list of rows, as of boxes" if rows else ""
 
 
@@ -260,6 +290,23 @@ _FAMILIES: tuple[tuple[str, _Reason], ...] = (
     ("conv-int8", _rest),
 )
 """The first family with a reason wins."""
+
+
+def _up_to_products(ends: Iterable[str], view: GraphView) -> Iterator[Node]:
+    """The nodes that lead to `ends` without a product or a recurrence between, and the products that they begin with."""
+    waiting, seen = list(ends), set[str]()
+    while waiting:
+        node = view.producer(waiting.pop())
+        if node is None or node.name in seen:
+            continue
+        seen.add(node.name)
+        yield node
+        if node.op not in COMPUTE | SHAPE_READERS:
+            waiting += node.inputs
+
+
+def _of_convolutions(tensor: str, view: GraphView) -> bool:
+    return any(node.op in CONVOLUTIONS for node in _up_to_products([tensor], view))
 
 
 def _is_depthwise(node: Node, view: GraphView) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 
-from qdqtool.core.advice import as_float, followed, repairing
+from qdqtool.core.advice import as_float, followed, graded, repairing
 from qdqtool.core.lint import LintFinding, LintReport
 from qdqtool.core.target import Target
 from qdqtool.errors import UsageError
@@ -68,14 +68,15 @@ def _findings(book: Rulebook, name: str, flow: Flow, asked: Target) -> Iterator[
     rule = book.rules[name]
     assert rule.check is not None
     for wrong in book.asked(name, partial(rule.check, flow, asked)):
+        fix = followed(wrong.fix, command=_without(flow, wrong.node), at=wrong.node)
         yield LintFinding(
             code=rule.code,
             rule=name,
-            severity=wrong.severity or rule.severity,
+            severity=graded(wrong.severity or rule.severity, fix),
             node=wrong.node,
             reason=wrong.reason,
             effect=wrong.effect,
-            fix=followed(wrong.fix, command=_without(flow, wrong.node), at=wrong.node),
+            fix=fix,
         )
 
 

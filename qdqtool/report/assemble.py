@@ -235,12 +235,17 @@ def _urgency(finding: Finding) -> tuple[int, int, str, str]:
 
 
 def _notes(material: Material) -> tuple[str, ...]:
-    """Everything any step wants a person to know, each sentence once, in the order of the steps."""
-    table, build = material.table, material.build
+    """Everything any step wants a person to know, each sentence once: what the accuracy is worth, then in the order of the steps.
+
+    A terminal shows the first few, and what a figure must not be taken for should be among them.
+    """
+    table, build, comparison = material.table, material.build, material.comparison
     said = [
+        *((_RANDOM,) if table and not table.meaningful else ()),
+        *(comparison.notes if comparison else ()),
+        *((_on_cpu(comparison),) if comparison and build else ()),
         *material.notes,
         *(material.placement.notes if material.placement else ()),
-        *((_RANDOM,) if table and not table.meaningful else ()),
         *((table.equalized.told,) if table and table.equalized else ()),
         *((_PROXY,) if build and build.builder == "rtx" else ()),
         *(build.warnings if build else ()),
@@ -248,8 +253,6 @@ def _notes(material: Material) -> tuple[str, ...]:
         *(material.engine.notes if material.engine else ()),
         *(material.view.notes if material.view else ()),
         *(material.audit.notes if material.audit else ()),
-        *((_on_cpu(material.comparison),) if material.comparison and material.build else ()),
-        *(material.comparison.notes if material.comparison else ()),
     ]
     return tuple(dict.fromkeys(said))
 

@@ -13,8 +13,17 @@ from hypothesis import strategies as st
 
 import qdqtool
 from qdqtool.auditing.run import audit
-from qdqtool.core.advice import as_float, followed, is_followed, repair_commands, settings_in
-from qdqtool.core.findings import Finding, NodeVerdict
+from qdqtool.core.advice import (
+    as_float,
+    followed,
+    graded,
+    is_followed,
+    joined,
+    leaves_nothing,
+    repair_commands,
+    settings_in,
+)
+from qdqtool.core.findings import Finding, NodeVerdict, Severity
 from qdqtool.core.lint import LintFinding
 from qdqtool.core.target import FAMILIES, Target
 from qdqtool.engine import read
@@ -39,6 +48,48 @@ def test_whatever_a_rule_says_becomes_advice_that_can_be_followed(fix: str, comm
     assert told == "" if not fix else is_followed(told)
     assert fix in told
     assert followed(told, command=command, at=at) == told
+
+
+@given(WORDS, st.sampled_from(["`qdqtool repair --float fc`", "--set place.first_layer=int8"]))
+def test_a_warning_has_a_fix_and_where_there_is_none_it_is_for_information(why: str, way: str) -> None:
+    for nothing in ("nothing to do", f"nothing to do: {why}"):
+        assert graded(Severity.WARNING, nothing) is (
+            Severity.INFO if leaves_nothing(nothing) else Severity.WARNING
+        )
+        beside = joined([nothing, way])
+        assert graded(Severity.WARNING, beside) is Severity.WARNING
+    assert graded(Severity.WARNING, followed(why or way)) is Severity.WARNING
+
+
+def test_whatever_is_written_down_as_nothing_to_do_says_so_or_names_when_there_is_something() -> None:
+    texts = {
+        node.value
+        for path in sorted(Path(qdqtool.__file__).parent.rglob("*.py"))
+        if path.stem != "advice"
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if node.value.startswith("nothing to do")
+    }
+    assert len(texts) > 20
+    for text in texts:
+        assert leaves_nothing(text) or text.startswith(
+            ("nothing to do;", "nothing to do, unless ", "nothing to do where ", "nothing to do by a command")
+        ), text
+
+
+@pytest.mark.parametrize(
+    ("maker", "folder"), [("Finding", "auditing"), ("Finding", "datachecks"), ("LintFinding", "placement")]
+)
+def test_every_place_that_makes_findings_of_checks_grades_them(maker: str, folder: str) -> None:
+    root = Path(qdqtool.__file__).parent / folder
+    made = [path for path in sorted(root.rglob("*.py")) if f" {maker}(\n" in path.read_text("utf-8")]
+    assert made
+    for path in made:
+        assert "severity=graded(" in path.read_text("utf-8"), path
+
+
+def is_graded(finding: Finding | LintFinding) -> bool:
+    return finding.severity is Severity.INFO or not leaves_nothing(finding.fix)
 
 
 @given(st.lists(NAMES, min_size=1, max_size=3, unique=True))
@@ -73,6 +124,7 @@ def test_the_fixes_of_lint_can_be_followed(graph: str, tmp_path: Path) -> None:
     for family in FAMILIES:
         for finding in lint(model, Target.parse(family)).findings:
             follow(finding.fix)
+            assert is_graded(finding)
 
 
 @pytest.mark.parametrize("name", sorted(FLOAT))
@@ -94,3 +146,4 @@ def test_the_fixes_of_placement_can_be_followed(name: str, tmp_path: Path) -> No
 def test_the_fixes_of_an_engine_alone_can_be_followed(name: str) -> None:
     for finding in audit(None, read(golden.path_of("layers", name))).findings:
         follow(finding.fix)
+        assert is_graded(finding)

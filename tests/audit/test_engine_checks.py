@@ -14,9 +14,11 @@ from qdqtool.core.difference import EngineDiff, EngineTotals, LayerPair, Side
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, Role
 from qdqtool.core.findings import Finding, Severity
+from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.engine import read, read_text
 from qdqtool.engine.view import view
+from qdqtool.placement.decide import decide
 from tests.calibration.material import opened
 from tests.models import Sketch
 from tests.shared import SHARED, shared
@@ -113,6 +115,22 @@ def test_a_kernel_of_float_constants_is_not_said_to_dequantize():
         (finding,) = audit(None, made(alone)).findings
         assert (finding.check, finding.reason.partition(" in ")[0]) == ("runtime_weights", reason)
         assert fix in finding.fix
+
+
+def test_what_prepare_could_not_fold_is_for_information_only(tmp_path: Path):
+    from tests.audit.scenes import engine as made
+    from tests.audit.scenes import kernel as scene_kernel
+    from tests.audit.scenes import tensor as scene_tensor
+
+    constant = (scene_tensor("held", DType.FLOAT32),)
+    alone = made(replace(scene_kernel("k", role=Role.OTHER), inputs=(), constants=constant))
+    sketch = Sketch()
+    sketch.output(sketch.conv("c1", sketch.input("in", [1, 32, 8, 8]), (32, 32)), [1, 32, 8, 8])
+    model = opened(sketch.model(), tmp_path)
+    placed = decide(model.view, PlacementOptions())
+    for placement, severity in ((None, Severity.WARNING), (placed, Severity.INFO)):
+        findings = audit(model, alone, placement).findings
+        assert [each.severity for each in findings if each.check == "runtime_weights"] == [severity]
 
 
 def test_a_dequantize_kernel_between_two_others_is_unfused():

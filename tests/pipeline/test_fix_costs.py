@@ -43,7 +43,7 @@ def test_a_setting_that_quantizes_more_tells_the_kernels_that_a_build_then_has(m
     assert fixes
     for number, fix in enumerate(sorted(fixes)):
         told = re.search(
-            r"predicted: (\d+) of \d+ nodes quantized.*?, (?:about )?(?:(\d+) kernels? more|in (?:about )?as many)",
+            r"predicted: (\d+) of \d+ compute nodes quantized.*?, (?:about )?(?:(\d+) kernels? more|in (?:about )?as many)",
             fix,
         )
         assert told is not None
@@ -74,8 +74,7 @@ def test_a_setting_that_quantizes_more_tells_the_kernels_that_a_build_then_has(m
 )
 def test_a_number_is_told_where_both_are_foreseen_exactly(first, second, told: str) -> None:
     before, after = (
-        Foreseen(kernels=count, exact=exact, inputs=1, asked=1, products=1)
-        for count, exact in (first, second)
+        Foreseen(kernels=count, exact=exact, inputs=1, asked=1, nodes=1) for count, exact in (first, second)
     )
     assert more_kernels(before, after, 12) == told
 
@@ -95,7 +94,7 @@ def test_two_settings_of_one_node_are_priced_together(tmp_path: Path) -> None:
     (fix,) = {entry["fix"] for entry in found["fallbacks"]}
     assert fix.startswith("--set 'place.formats={")
     assert "--set 'place.ops=[Gemm, MatMul, Conv]'" in fix
-    assert "(predicted: 2 of 2 nodes quantized instead of 0" in fix
+    assert "(predicted: 2 of 2 compute nodes quantized instead of 0" in fix
 
 
 def test_changes_of_a_recipe_are_those_of_the_command_line() -> None:

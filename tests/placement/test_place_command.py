@@ -12,7 +12,7 @@ def test_place_prints_one_line_per_node_with_its_reason(tmp_path, capfd):
     assert run(["place", str(path)]) == 0
     shown = " ".join(capfd.readouterr().out.split())
     assert "residual_add:" in shown
-    assert "8 of 9 nodes get Q/DQ: 8 pairs on activations, 7 on weights" in shown
+    assert "7 of 7 compute nodes and 1 other with Q/DQ: 8 pairs on activations, 7 on weights" in shown
 
 
 def test_place_json_is_exactly_the_artefact(tmp_path, capfd):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from qdqtool.backends.shapes import parse_shapes, usual_shapes
 from qdqtool.cli.app import run as command
+from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.suggest import suggest
 from tests.shared import shared
@@ -89,6 +92,132 @@ def test_attention_gets_the_transformer_recipe(tmp_path: Path) -> None:
         helper.make_node("MatMul", ["p", "x"], ["y"]),
     ]
     assert "extends: transformer-int8" in suggest(network(tmp_path / "m.onnx", nodes, {}, (3, 3)))
+
+
+def over_a_trunk(
+    path: Path, head: list[onnx.NodeProto], weights: dict[str, tuple[int, ...]], channels: int = 3
+) -> Path:
+    """Six convolutions (4 channels over 16 x 16), then `head`, which makes a `y` of rank 3 of `c6`."""
+    nodes = [
+        helper.make_node("Conv", ["x" if number == 1 else f"c{number - 1}", f"k{number}"], [f"c{number}"])
+        for number in range(1, 7)
+    ]
+    kernels = {f"k{number}": (4, channels if number == 1 else 4, 1, 1) for number in range(1, 7)}
+    network(path, [*nodes, *head], kernels | weights, (4, 3))
+    model = onnx.load(path)
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = channels
+    onnx.save(model, path)
+    return path
+
+
+def ints(name: str, *values: int) -> onnx.NodeProto:
+    tensor = numpy_helper.from_array(np.array(values, np.int64), name)
+    return helper.make_node("Constant", [], [name], value=tensor)
+
+
+def steps(joined: str, *, product: bool) -> list[onnx.NodeProto]:
+    """A recurrence of two steps along the width, written out, whose steps are joined to `joined`."""
+    nodes = [
+        ints("last", -1),
+        ints("first", 0),
+        helper.make_node("Shape", ["c6"], ["size"]),
+        helper.make_node("Gather", ["size", "first"], ["batch"]),
+        helper.make_node("Concat", ["batch", "last"], ["flat"], axis=0),  # arithmetic of sizes only
+    ]
+    state = ""
+    for step in range(2):
+        nodes += [
+            ints(f"at{step}", step),
+            helper.make_node("Gather", ["c6", f"at{step}"], [f"column{step}"], axis=3),
+            helper.make_node("Reshape", [f"column{step}", "flat"], [f"row{step}"]),
+            helper.make_node("Gemm", [f"row{step}", "wx"], [f"given{step}"]),
+            *([helper.make_node("Gemm", [state, "wh"], [f"kept{step}"])] if state else []),
+            helper.make_node(
+                "Add", [f"given{step}", f"kept{step}" if state else f"given{step}"], [f"sum{step}"]
+            ),
+            helper.make_node("Tanh", [f"sum{step}"], [f"state{step}"]),
+            helper.make_node("Unsqueeze", [f"state{step}", "first"], [f"told{step}"]),
+        ]
+        state = f"state{step}"
+    nodes.append(helper.make_node("Concat", ["told0", "told1"], ["all" if product else joined], axis=0))
+    return [*nodes, *([helper.make_node("MatMul", ["all", "wy"], [joined])] if product else [])]
+
+
+_CELL = {"wx": (64, 8), "wh": (8, 8), "wy": (8, 37)}
+
+
+@pytest.mark.parametrize("product", [True, False], ids=["class scores", "states"])
+@pytest.mark.parametrize("batch_first", [True, False], ids=["batch first", "time first"])
+def test_steps_of_time_are_no_rows_of_boxes(batch_first: bool, product: bool, tmp_path: Path) -> None:
+    head = steps("told" if batch_first else "y", product=product)
+    turn = [helper.make_node("Transpose", ["told"], ["y"], perm=[1, 0, 2])] if batch_first else []
+    path = over_a_trunk(tmp_path / "m.onnx", [*head, *turn], _CELL)
+    assert "# Extends conv-int8, because it is a convolutional network." in suggest(path)
+
+
+@pytest.mark.parametrize(
+    ("channels", "name"), [(3, "conv-int8"), (1, "audio-int8")], ids=["picture", "spectrum"]
+)
+def test_a_recurrence_over_pictures_is_no_network_of_sound(channels: int, name: str, tmp_path: Path) -> None:
+    head = [
+        ints("form", 16, -1, 64),
+        helper.make_node("Reshape", ["c6", "form"], ["sequence"]),
+        helper.make_node("LSTM", ["sequence", "w", "r"], ["", "y"], hidden_size=8),
+    ]
+    path = over_a_trunk(tmp_path / "m.onnx", head, {"w": (1, 32, 64), "r": (1, 32, 8)}, channels)
+    assert f"extends: {name}" in suggest(path)
+
+
+def levels() -> list[onnx.NodeProto]:
+    """Rows of two levels, one behind the other."""
+    nodes = [ints("rows", 0, 4, -1)]
+    for level in "ab":
+        nodes += [
+            helper.make_node("Conv", ["c6", "h"], [level]),
+            helper.make_node("Reshape", [level, "rows"], [f"{level}_rows"]),
+        ]
+    return [*nodes, helper.make_node("Concat", ["a_rows", "b_rows"], ["y"], axis=2)]
+
+
+def decoded() -> list[onnx.NodeProto]:
+    """Rows of one level, places and scores decoded apart."""
+    return [
+        ints("rows", 0, 4, -1),
+        helper.make_node("Conv", ["c6", "h"], ["a"]),
+        helper.make_node("Reshape", ["a", "rows"], ["all"]),
+        helper.make_node("Split", ["all"], ["place", "score"], axis=1),
+        helper.make_node("Sigmoid", ["score"], ["sure"]),
+        helper.make_node("Concat", ["place", "sure"], ["joined"], axis=1),
+        helper.make_node("Transpose", ["joined"], ["y"], perm=[0, 2, 1]),
+    ]
+
+
+@pytest.mark.parametrize("head", [levels, decoded], ids=lambda head: head.__name__)
+def test_rows_that_convolutions_give_are_those_of_a_detector(
+    head: Callable[[], list[onnx.NodeProto]], tmp_path: Path
+) -> None:
+    path = over_a_trunk(tmp_path / "m.onnx", head(), {"h": (4, 4, 1, 1)})
+    assert "# Extends detector-int8, because its output is a list of rows, as of boxes." in suggest(path)
+
+
+@pytest.mark.parametrize(
+    "dims",
+    [("batch", 3, "height", "width"), (1, "tokens"), ("n", "frames", 80), (None, 1, None, None)],
+    ids=["picture", "tokens", "spectrum", "without names"],
+)
+def test_free_dimensions_get_the_sizes_that_the_builder_would_take(
+    dims: tuple[int | str | None, ...], tmp_path: Path
+) -> None:
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "network", value[:1], value[1:])
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    (tmp_path / "recipe.yaml").write_text(_uncommented(suggest(path)), "utf-8")
+    build = recipes.load(str(tmp_path / "recipe.yaml")).build
+    usual = usual_shapes(load(path).view.inputs)
+    assert [parse_shapes(text) for text in (build.min_shapes, build.opt_shapes, build.max_shapes)] == [
+        usual
+    ] * 3
 
 
 @pytest.mark.slow

@@ -157,6 +157,19 @@ def test_notes_say_that_the_builder_is_a_proxy_and_what_was_not_understood() -> 
     assert "random" not in notes
 
 
+def test_what_the_accuracy_is_worth_is_said_before_anything_else() -> None:
+    """A terminal shows eight notes, and counts the rest."""
+    others = tuple(f"folded {number}" for number in range(20))
+    comparison = replace(COMPARISON, notes=("no task metric: no sample has a label",))
+    random = replace(TABLE, meaningful=False)
+    notes = assemble(replace(FULL, comparison=comparison, table=random, notes=others)).notes
+    first, rest = notes[:3], notes[3:]
+    assert rest[:20] == others
+    assert [note.partition(" ")[0] for note in first] == ["The", "no", "Accuracy"]
+    assert "random" in first[0]
+    assert "not by the engine" in first[2]
+
+
 def test_another_builder_is_no_proxy() -> None:
     report = assemble(Material(model_name="m", build=replace(BUILD, builder="trt")))
     assert report.notes == ()

@@ -83,7 +83,7 @@ SHOWN: dict[str, Callable[[Any], object]] = {
     "fixes": fix._show,
     "lint": lambda found: lint._show(found, Path("m.onnx")),
     "log-diff": lambda found: print(log_words.diff_words(found), end=""),
-    "placement": place._show,
+    "placement": lambda found: place._show(found, "2 of 2 compute nodes"),
     "prediction": _show_prediction,
     "qat": _show_training,
     "readback": lambda found: show_table(scales._table(found, "*")),

@@ -3,7 +3,8 @@
 It has no run-time input. Mostly it reads INT8 weights, turns them into floats and writes them, each time the engine
 runs: that happens where a weight has Q/DQ but its operation runs in float, so the Q/DQ on the weight only costs.
 A weight behind two pairs is rounded a second time in every inference. Sometimes the kernel multiplies or gathers
-constants that nobody folded. Where only weights were to be INT8, matrix products need no such kernel, and convolutions do.
+constants that nobody folded; what `prepare` leaves of these, and the constant state that a recurrence begins with, is
+for information only. Where only weights were to be INT8, matrix products need no such kernel, and convolutions do.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ def place(
 ) -> None:
     """Say where Q/DQ would go, and why; the model is not changed."""
     from qdqtool.cli.options import fitting_recipe
+    from qdqtool.cli.placed_words import nodes_of
     from qdqtool.cli.screen import stderr
     from qdqtool.core.kinds import PLACEMENT
     from qdqtool.graph.onnx_io.load import load
@@ -53,17 +54,17 @@ def place(
     if json:
         sys.stdout.write(PLACEMENT.dump(placement))
     else:
-        _show(placement)
+        _show(placement, nodes_of(ready.view, placement))
 
 
-def _show(placement: Placement) -> None:
+def _show(placement: Placement, nodes: str) -> None:
     from qdqtool.cli.screen import show_table, stdout
 
     show_table(_decisions(placement), spare=("op",))
     for tie in placement.ties:
         stdout().print(f"one scale: {', '.join(tie.tensors)}", markup=False, highlight=False)
         stdout().print(f"    {tie.rule}: {tie.reason}", markup=False, highlight=False)
-    stdout().print(_summary(placement), markup=False, highlight=False)
+    stdout().print(_summary(placement, nodes), markup=False, highlight=False)
 
 
 def _decisions(placement: Placement) -> Table:
@@ -103,14 +104,12 @@ def _reasons(decisions: Iterable[Decision]) -> list[str]:
     return list(dict.fromkeys(said))
 
 
-def _summary(placement: Placement) -> str:
+def _summary(placement: Placement, nodes: str) -> str:
     from qdqtool.core.placement import SlotKind
 
-    nodes = {decision.slot.node for decision in placement.decisions}
-    chosen = {decision.slot.node for decision in placement.quantized}
     weights = sum(decision.kind is SlotKind.WEIGHT for decision in placement.quantized)
     return (
-        f"{len(chosen)} of {counted(len(nodes), 'node gets', 'nodes get')} Q/DQ: {len(placement.quantized) - weights} pairs on activations, "
+        f"{nodes} with Q/DQ: {len(placement.quantized) - weights} pairs on activations, "
         f"{weights} on weights, {counted(len(placement.ties), 'group of tensors', 'groups of tensors')} with one scale"
     )
 

@@ -46,6 +46,7 @@ def quantize(
     from tempfile import TemporaryDirectory
 
     from qdqtool.cli.options import fitting_recipe, is_trusted
+    from qdqtool.cli.placed_words import nodes_of
     from qdqtool.cli.screen import escaped, progress, stderr, stdout
     from qdqtool.core.kinds import CALIBRATION
     from qdqtool.graph.onnx_io.load import load
@@ -78,8 +79,7 @@ def quantize(
     if as_json:
         sys.stdout.write(CALIBRATION.dump(table))
         return
-    nodes = {entry.slot.node for entry in work.placement.quantized}
-    line = f"wrote {out}: {counted(len(nodes), 'node')} quantized, {_methods(table)}"
+    line = f"wrote {out}: {nodes_of(work.model.view, work.placement)} quantized, {_methods(table)}"
     stdout().print(
         escaped(f"{line}, {counted(len(table.shifts), 'bias', 'biases')} corrected"),
         markup=False,

@@ -1,0 +1,104 @@
+"""What a run proposes to type next is what its report expects something of."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from qdqtool.cli.next_commands import next_commands
+from qdqtool.core.findings import Finding, Severity
+from qdqtool.core.recipe import Recipe
+from qdqtool.core.report import Fallback, Report
+from qdqtool.pipeline import recipes
+from qdqtool.pipeline.fix_costs import Foreseen, more_kernels, saves_no_kernel
+from qdqtool.pipeline.request import RunRequest
+from qdqtool.report.assemble import assemble
+from tests.report.material import FULL, finding
+
+SETTING = "--set place.last_layer=int8"
+SAME = f"{SETTING} (predicted: 2 of 2 compute nodes quantized instead of 1, in about as many kernels)"
+MORE = f"{SETTING} (predicted: 2 of 2 compute nodes quantized instead of 1, about 1 kernel more)"
+IDLE = f"{SETTING} (predicted: it changes nothing by itself)"
+FEWER = f"{SETTING} (predicted: 2 of 2 compute nodes quantized instead of 1, 1 kernel fewer)"
+UNKNOWN = (
+    f"{SETTING} (predicted: 2 of 2 compute nodes quantized instead of 1, in an unknown number of kernels)"
+)
+FP16_OFF = replace(finding(Severity.WARNING, "k"), code="QDQ212")
+
+
+def report(*fixes: str, findings: tuple[Finding, ...] = ()) -> Report:
+    return replace(
+        assemble(FULL),
+        fallbacks=tuple(
+            Fallback(
+                node=f"n{number}", op="Conv", precision="fp32", reason="it is last", fix=fix, requested=False
+            )
+            for number, fix in enumerate(fixes)
+        ),
+        findings=findings,
+    )
+
+
+def proposed(of: Report, *, is_quantized: bool = False) -> list[list[str]]:
+    request = RunRequest(
+        model=Path("m.onnx"),
+        recipe=Recipe(),
+        samples="s.npz",
+        eval_samples=None,
+        labels=None,
+        out=Path("out"),
+    )
+    lines = next_commands(request, of, ["--recipe", "conv-int8"], has_samples=True, is_quantized=is_quantized)
+    return [shlex.split(line, comments=True)[1:] for line in lines]
+
+
+def test_where_nothing_is_left_to_fix_the_engine_is_shown() -> None:
+    assert [words[0] for words in proposed(report())] == ["engine", "audit", "sweep"]
+    assert [words[0] for words in proposed(report("nothing to do"))] == ["engine", "audit", "sweep"]
+
+
+@pytest.mark.parametrize("fixes", [(SAME,), (MORE,), (IDLE,), (SAME, MORE, IDLE, "nothing to do")])
+def test_fixes_that_save_no_kernel_are_tried_last(fixes: tuple[str, ...]) -> None:
+    assert [words[0] for words in proposed(report(*fixes))] == ["engine", "audit", "fix"]
+
+
+@pytest.mark.parametrize("fix", [FEWER, UNKNOWN, SETTING])
+def test_one_fix_that_may_save_a_kernel_is_tried_first(fix: str) -> None:
+    assert proposed(report(SAME, fix, findings=(FP16_OFF,)))[0][0] == "fix"
+
+
+def test_an_engine_whose_float_part_is_fp32_is_built_again_in_fp16() -> None:
+    first, second, _ = proposed(report(SAME, findings=(FP16_OFF,)))
+    assert first[:4] == ["run", "m.onnx", "--recipe", "conv-int8"]
+    assert first[first.index("--out") + 1] == "out-fp16"
+    settings = [word.removeprefix("--set=") for word in first if word.startswith("--set=")]
+    assert recipes.load("conv-int8", settings).insert.types == "fp16"
+    assert second[0] == "engine"
+
+
+def test_a_warning_beside_it_is_explained_and_that_of_a_quantized_model_too() -> None:
+    both = report(SAME, findings=(FP16_OFF, finding(Severity.WARNING)))
+    first, second, _ = proposed(both)
+    assert first[:2] == ["explain", "QDQ201"]
+    assert second[0] == "run"
+    assert proposed(report(SAME, findings=(FP16_OFF,)), is_quantized=True)[0] == ["explain", "QDQ212"]
+
+
+def test_a_finding_for_information_is_not_proposed() -> None:
+    told = proposed(report(findings=(finding(Severity.INFO),)))
+    assert "explain" not in [words[0] for words in told]
+
+
+@pytest.mark.parametrize("built", [12, 13, 40])
+@pytest.mark.parametrize("after", [None, *range(9, 16)])
+def test_what_is_foreseen_in_words_is_read_as_it_was_meant(after: int | None, built: int) -> None:
+    before, then = (
+        Foreseen(kernels=kernels, exact=True, inputs=1, asked=1, nodes=1) for kernels in (12, after)
+    )
+    words = more_kernels(before, then, built)
+    is_unknown = after is None or built == 40
+    is_fewer = after is not None and after < 12 - abs(built - 12)
+    assert saves_no_kernel(f"{SETTING} (predicted: {words})") is not (is_unknown or is_fewer)
