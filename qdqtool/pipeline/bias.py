@@ -59,7 +59,8 @@ def correct_biases(
     judged = None
     if reference.together:
         trial = TrialSession(model, placement, table, reference, budget)
-        judged = trial.candidate("", table, trial.at_once()).table
+        judges = trial.at_once()
+        judged = trial.settled(trial.candidate("", table, judges), judges).table
     return shifted(model, placement, judged or table, reference, on_progress)
 
 

@@ -1,7 +1,8 @@
 """Judges calibration tables by the outputs of the network: one session for all tables of one Q/DQ model.
 
 An output that comes from a softmax is judged by the scores that go into it (`graph.endings`): where classes are sure,
-a few samples hold all of the outputs' noise, and which calibrator is the best on them says little of others.
+a few samples hold all of the outputs' noise, and which calibrator is the best on them says little of others. One that holds
+boxes and scores is judged by both, each weighing the same.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ class Reference:
         checking: as many others.
         layers: nodes whose biases can be corrected, in graph order; none where that is not wanted.
         together: whether the model takes a batch of samples and gives what it gives one by one.
-        ends: by output the node that reads the scores that are judged; see `graph.endings`.
+        ends: by output what is judged in its place; see `graph.endings`.
     """
 
     _by_scores = True
@@ -470,7 +471,7 @@ class TrialSession:
     ) -> TriedTable:
         """The candidate after the rest of the samples, in as many batches as do not fit together, one after the other."""
         left = samples[len(candidate.shares) :]
-        count = math.ceil(len(left) / max(_FEWEST, self.reference.fitting // at_once))
+        count = self._batches(len(left), at_once)
         for part in range(count):
             batch = left[part * len(left) // count : (part + 1) * len(left) // count]
             candidate = self._after(candidate, batch, len(samples), among)
@@ -481,25 +482,15 @@ class TrialSession:
     ) -> TriedTable:
         """The candidate after one more batch of a `whole` of so many samples; its shifts are those that all it has run ask for."""
         assert self._corrected is not None
-        feeds = {
-            **_joined(None, batch),
-            **self.tunable.feeds(candidate.table),
-            **self._corrected.feeds(self.reference.means(batch), _DOUBT, whole),
-        }
-        values = self._runner.run(feeds)
         before = candidate.differences
+        values = self._corrected_run(candidate.table, batch, whole, before)
         # What a session returns lies in its memory, all of which would stay as long.
         differences = {
             node: np.concatenate([before[node], values[name]]) if before else values[name].copy()
             for node, name in self._corrected.differences.items()
         }
         shifts = tuple(
-            NodeShift(
-                node=node,
-                shift=tuple(
-                    (believed(differences[node]) if before else np.nan_to_num(values[name])).tolist()
-                ),
-            )
+            NodeShift(node=node, shift=tuple(np.nan_to_num(values[name]).tolist()))
             for node, name in self._corrected.shifts.items()
         )
         found = _apart(self._named(values), [self.reference.outputs(sample) for sample in batch])
@@ -509,6 +500,45 @@ class TrialSession:
             shares=candidate.shares + self._shares(among, found, len(candidate.shares)),
             differences=differences,
         )
+
+    def settled(self, candidate: TriedTable, samples: Sequence[Sample]) -> TriedTable:
+        """The candidate with shifts that each batch of the samples was run with; itself where all of them ran as one.
+
+        The first batches ran with the shifts that few samples ask for. So each runs once more with those that its own differences
+        and the others' ask for, one after the other: of networks whose activations are far from linear the result depends less on the order
+        of the samples then (`docs/verified.md`).
+        """
+        count = self._batches(len(samples))
+        if self._corrected is None or count <= 1 or not candidate.differences:
+            return candidate
+        rows = {node: found.copy() for node, found in candidate.differences.items()}
+        for part in range(count):
+            batch = slice(part * len(samples) // count, (part + 1) * len(samples) // count)
+            others = {node: np.delete(found, batch, axis=0) for node, found in rows.items()}
+            values = self._corrected_run(candidate.table, samples[batch], len(samples), others)
+            for node, name in self._corrected.differences.items():
+                rows[node][batch] = values[name]
+        self.budget.spend(len(samples))
+        shifts = tuple(
+            NodeShift(node=node, shift=tuple(believed(found).tolist())) for node, found in rows.items()
+        )
+        return replace(candidate, table=replace(candidate.table, shifts=shifts), differences=rows)
+
+    def _batches(self, count: int, at_once: int = 1) -> int:
+        """In how many batches so many samples run, `at_once` of them at a time."""
+        return math.ceil(count / max(_FEWEST, self.reference.fitting // at_once))
+
+    def _corrected_run(
+        self, table: CalibrationTable, batch: Sequence[Sample], whole: int, earlier: Values
+    ) -> Values:
+        assert self._corrected is not None
+        means = self.reference.means(batch)
+        feeds = {
+            **_joined(None, batch),
+            **self.tunable.feeds(table),
+            **self._corrected.feeds(means, _DOUBT, whole, earlier),
+        }
+        return self._runner.run(feeds)
 
     def _shifted(self, table: CalibrationTable) -> CalibrationTable:
         samples = self.reference.choosing[:_SHIFTING]

@@ -85,7 +85,7 @@ def opened(end: Ending, folder: Path) -> Model:
 def test_each_form_is_found_and_its_scores_tell_the_output(end: Ending, tmp_path: Path) -> None:
     model = opened(end, tmp_path)
     (output,) = (info.name for info in model.view.outputs)
-    assert endings(model.view) == {output: "end"}
+    assert endings(model.view) == {output: (("end", 0),)}
     found = scores(model.view, endings(model.view))
     assert found == {output: "scores"}
     x = np.random.default_rng(0).standard_normal((5, 16)).astype(np.float32)
@@ -104,6 +104,71 @@ def test_what_is_no_softmax_or_not_the_end_is_judged_as_it_is(end: Ending, tmp_p
     found = scores(model.view, {})
     assert all(name == tensor for name, tensor in found.items())
     assert returning(model, found) is model
+
+
+def boxes_and_scores(s: models.Sketch, x: str) -> str:
+    """Two coordinates in pixels beside four scores, as detectors return them."""
+    sizes = s.constant("sizes", np.array([2, 4], np.int64))
+    s.nodes.append(onnx.helper.make_node("Split", [x, sizes], ["place", "sure"], name="split", axis=1))
+    boxes = s.node("Mul", ["place", s.constant("stride", np.float32(320))], "boxes")
+    joined = s.node("Concat", [boxes, s.node("Sigmoid", ["sure"], "likely")], "joined", axis=1)
+    return s.node("Identity", [joined], "y")
+
+
+def nested(s: models.Sketch, x: str) -> str:
+    both = boxes_and_scores(s, x)
+    return s.node("Concat", [both, s.node("HardSigmoid", [x], "other")], "z", axis=1)
+
+
+def of_one_kind(s: models.Sketch, x: str) -> str:
+    return s.node("Concat", [s.node("Relu", [x], "left"), s.node("Neg", [x], "right")], "y", axis=1)
+
+
+def beside_a_constant(s: models.Sketch, x: str) -> str:
+    row = s.constant("row", np.ones((1, 6), np.float32))
+    return s.node("Concat", [s.node("Sigmoid", [x], "likely"), row], "y", axis=0)
+
+
+@pytest.mark.parametrize(
+    ("end", "parts"),
+    [(boxes_and_scores, ["boxes", "likely"]), (nested, ["boxes", "likely", "other"])],
+    ids=["one Concat", "a Concat of another"],
+)
+def test_boxes_and_scores_in_one_output_are_judged_apart(
+    end: Ending, parts: list[str], tmp_path: Path
+) -> None:
+    model = opened(end, tmp_path)
+    (output,) = (info.name for info in model.view.outputs)
+    found = scores(model.view, endings(model.view))
+    assert list(found.values()) == parts
+    assert list(found) == [f"{output}[{number}]" for number in range(len(parts))]
+
+
+@pytest.mark.parametrize("end", [of_one_kind, beside_a_constant], ids=lambda end: end.__name__)
+def test_an_output_of_one_kind_is_judged_as_it_is(end: Ending, tmp_path: Path) -> None:
+    assert endings(opened(end, tmp_path).view) == {}
+
+
+def test_noise_of_scores_counts_as_much_as_that_of_boxes(tmp_path: Path) -> None:
+    model = opened(boxes_and_scores, tmp_path)
+    values = np.random.default_rng(1).standard_normal((9, 16)).astype(np.float32)
+    np.savez(tmp_path / "s.npz", x=values)
+    samples = open_samples(str(tmp_path / "s.npz"), model.view.inputs)
+    placement = decide(model.view, PlacementOptions())
+    histograms = collect(model, placement, samples)
+    table = make_table(histograms, placement, model.view, CalibrationOptions(method="max"))
+    reference = Reference(model, samples, Budget())
+    found = TrialSession(model, placement, table, reference, Budget()).candidate("", table, reference.samples)
+    written = insert(model, placement, table, InsertOptions())
+    plain, quantized = (
+        open_runner(serialize(one), description="test").run({"x": values})["y"].astype(np.float64)
+        for one in (model, written)
+    )
+    parts = [
+        np.square(quantized[:, part] - plain[:, part]).sum() / np.square(plain[:, part]).sum()
+        for part in (slice(2), slice(2, None))
+    ]
+    assert found.noise == pytest.approx(np.mean(parts), rel=1e-3)
 
 
 @pytest.mark.parametrize("end", [plain, moved, written_out], ids=lambda end: end.__name__)

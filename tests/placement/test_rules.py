@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from qdqtool.core.placement import Bond, Opinion, Placement, QuantSpec, Stance, Tie
@@ -364,6 +365,23 @@ def test_every_head_has_its_own_last_layer():
     placement = place(graphs.pyramid(), last_layer="float")
     assert not {"conv3[0]", "conv4[0]"} & quantized(placement)
     assert "conv2[0]" in quantized(placement)
+
+
+def test_layers_in_front_of_an_expected_value_are_last_ones():
+    """Boxes as YOLOv8 makes them: a softmax over places, whose numbers a convolution weighs."""
+    s = models.Sketch()
+    x = s.conv("stem", s.input("x", [1, 8, 8, 8]), (8, 32))
+    places = s.conv("places", s.relu("relu", x), (32, 64), kernel=1)
+    shape = s.constant("shape", np.array([1, 4, 16, 64], np.int64))
+    rows = s.node("Reshape", [places, shape], "rows")
+    first = s.node("Transpose", [rows], "first", perm=[0, 2, 1, 3])
+    shares = s.node("Softmax", [first], "shares", axis=1)
+    numbers = s.constant("numbers", np.arange(16, dtype=np.float32).reshape(1, 16, 1, 1))
+    s.output(s.node("Conv", [shares, numbers], "boxes", name="expected"), [1, 1, 4, 64])
+    found = place(s.model(), last_layer="float", skip_rules=("narrow",))
+    assert "places[0]" not in quantized(found)
+    assert "expected[0]" not in quantized(found)
+    assert "stem[0]" in quantized(found)
 
 
 def test_few_channels_stay_float_but_the_colours_of_the_input_do_not_count():

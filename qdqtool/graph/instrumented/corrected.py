@@ -7,9 +7,10 @@
     x - Q/DQ - Conv ----------------- + ------- Relu ...
 
 The samples are fed as one batch, so that a layer's shift is known before the next layer runs: one run corrects the
-whole network and returns what comes out of it then. Samples that do not fit into memory together are fed as several batches,
-each of which corrects itself: the mean over all of them of a layer's differences is what one batch of them all would show, as far
-as means pass through the network linearly, because what lies before the layer has no error left in the mean of any batch. The shift is shrunk by its uncertainty over the samples as
+whole network and returns what comes out of it then. Samples that do not fit into memory together are fed as several batches. Each is
+told the differences that those before it showed, and goes on with the shifts that all of them together ask for: what the last
+one runs with are the shifts that are returned. (Batches that correct themselves alone show the same in the mean only as far as means pass
+through the network linearly: with some orders of the samples the boxes of a YOLOv8 lost half of what correction gains; `docs/verified.md` has the figures.) The shift is shrunk by its uncertainty over the samples as
 `pipeline.trial.believed` does it. What the float network's layers give in the mean is measured by `channel_means`, which
 returns the means of a convolution's input and leaves the rest to `Means.of`: for single samples the products of all weights
 with these means would cost a good part of what the network costs.
@@ -129,6 +130,7 @@ class Corrected:
     Attributes:
         model: returns what it returned before, and one shift of shape (channels,) per corrected node.
         means: name of the input that takes a node's float means, (samples, channels), by node.
+        earlier: name of the input that takes the node's `differences` of batches before, (earlier samples, channels), by node.
         shifts: name of that output by node, in graph order.
         differences: name of an output by node, the differences that the shift is the mean of, (samples, channels).
         split: name of an input that says how many samples the batch holds.
@@ -138,6 +140,7 @@ class Corrected:
 
     model: Model
     means: Mapping[str, str]
+    earlier: Mapping[str, str]
     shifts: Mapping[str, str]
     differences: Mapping[str, str]
     split: str
@@ -145,20 +148,28 @@ class Corrected:
     tail: Tail | None = None
 
     def feeds(
-        self, means: Mapping[str, NDArray[Any]], doubt: float, whole: int | None = None
+        self,
+        means: Mapping[str, NDArray[Any]],
+        doubt: float,
+        whole: int | None = None,
+        earlier: Mapping[str, NDArray[Any]] | None = None,
     ) -> dict[str, NDArray[Any]]:
         """What the additional inputs are fed.
 
         `means` are those of the float network by node, (samples, channels); `doubt` is how many squared standard errors
         a squared shift must exceed before any of it is believed, which are those of the mean of a `whole` of so many samples.
+        `earlier` are the differences that batches before returned.
         """
         count = len(next(iter(means.values())))
+        before = {node: (earlier or {}).get(node, means[node][:0]) for node in self.means}
+        known = count + len(next(iter(before.values())))
         # Squared standard error of a mean: the sum of squares of m samples over n (m - 1).
-        scale = doubt / max(1, (whole or count) * (count - 1))
+        scale = doubt / max(1, (whole or known) * (known - 1))
         return {
             self.split: np.array([count, -1, 0], np.int64),
             self.doubt: np.array(scale, np.float32),
             **{name: means[node] for node, name in self.means.items()},
+            **{name: before[node] for node, name in self.earlier.items()},
         }
 
 
@@ -207,26 +218,26 @@ def corrected(model: Model, nodes: Collection[str], bare: Collection[str] = ()) 
     _take(edit.inputs, split, onnx.TensorProto.INT64, [3])
     _take(edit.inputs, doubt, onnx.TensorProto.FLOAT, [])
     means: dict[str, str] = {}
+    earlier: dict[str, str] = {}
     shifts: dict[str, str] = {}
     differences: dict[str, str] = {}
     behind = _Behind(edit)
     build_behind = _Builder(behind)
     for node, rank in _ranked(model, edit, nodes):
         name, output = node.name, node.output[0]
-        means[name] = edit.fresh(f"{name}_float_means")
-        shape = [f"{split}_samples", f"{name}_channels"]
+        means[name], earlier[name] = edit.fresh(f"{name}_float_means"), edit.fresh(f"{name}_earlier")
+        inputs = behind.inputs if name in bare else edit.inputs
+        _take(inputs, means[name], onnx.TensorProto.FLOAT, [f"{split}_samples", f"{name}_channels"])
+        _take(inputs, earlier[name], onnx.TensorProto.FLOAT, [f"{split}_earlier", f"{name}_channels"])
+        given = (means[name], earlier[name], split, doubt)
         if name in bare:
             measured, axis = build.measured(node, model.view, rank)
-            _take(behind.inputs, means[name], onnx.TensorProto.FLOAT, shape)
-            shifts[name], differences[name] = build_behind.shift(
-                measured, (rank, axis), means[name], split, doubt
-            )
+            shifts[name], differences[name] = build_behind.shift(measured, (rank, axis), given)
             behind.sources.append(measured)
             continue
-        _take(edit.inputs, means[name], onnx.TensorProto.FLOAT, shape)
         node.output[0] = edit.fresh(f"{output}_raw")
         measured, axis = build.measured(node, model.view, rank)
-        shifts[name], differences[name] = build.shift(measured, (rank, axis), means[name], split, doubt)
+        shifts[name], differences[name] = build.shift(measured, (rank, axis), given)
         build.add(node, rank, shifts[name], output)
     found = [*shifts.items(), *differences.items()]
     _return(edit.outputs, [*(tensor for name, tensor in found if name not in bare), *behind.sources])
@@ -234,6 +245,7 @@ def corrected(model: Model, nodes: Collection[str], bare: Collection[str] = ()) 
     return Corrected(
         model=edit.finish(retyped=True, shapes=False),
         means=means,
+        earlier=earlier,
         shifts=shifts,
         differences=differences,
         split=split,
@@ -351,12 +363,17 @@ class _Builder:
         return self._new("GlobalAveragePool", [image])
 
     def shift(
-        self, measured: str, place: tuple[int, int], wanted: str, split: str, doubt: str
+        self, measured: str, place: tuple[int, int], given: tuple[str, str, str, str]
     ) -> tuple[str, str]:
-        """What has to be added to the channels, from their means here and those that are wanted; and the differences of these."""
+        """What has to be added to the channels, from their means here and those that are wanted; and the differences of these.
+
+        `given` are the inputs with the wanted means, the differences of batches before, the split and the doubt.
+        """
+        wanted, earlier, split, doubt = given
         moved = self._new("Sub", [wanted, self._means(measured, *place, split)])
-        mean = self.reduce("ReduceMean", moved, [0])
-        apart = self._new("Sub", [moved, mean])
+        known = self._new("Concat", [earlier, moved], axis=0)
+        mean = self.reduce("ReduceMean", known, [0])
+        apart = self._new("Sub", [known, mean])
         squares = self.reduce("ReduceSum", self._new("Mul", [apart, apart]), [0])
         power = self._new("Max", [self._new("Mul", [mean, mean]), self._tiny])
         doubted = self._new("Div", [self._new("Mul", [squares, doubt]), power])
