@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ class Fetcher:
         except failures() as error:
             raise InputFileError(
                 f"the model cannot run on this sample: {first_line(error)}",
-                fix=f"check its values, and its shapes: random samples of others are written {_spelled(fed)}",
+                fix=f"check its values{_other_sizes(fed, self._inputs)}",
                 where=where,
             ) from error
         return zip(self._tensors, values, strict=True)
@@ -97,10 +98,29 @@ class Fetcher:
         return buffers
 
 
-def _spelled(fed: Feeds) -> str:
-    """Random samples of these shapes, as they are asked for."""
-    shapes = (f"{name}:{'x'.join(map(str, array.shape))}" for name, array in fed.items() if array.ndim)
-    return ",".join(["random:16", *shapes])
+def _other_sizes(fed: Feeds, declared: Mapping[str, Sequence[Any]]) -> str:
+    """How samples of other sizes are asked for, with a letter for each that the model leaves free.
+
+    The sizes of this sample are those that failed; where none is free they are not the reason.
+    """
+    letters: dict[Any, str] = {}
+    shapes = []
+    for name, array in fed.items():
+        free = declared[name] if len(declared[name]) == array.ndim else [None] * array.ndim
+        dims = [
+            str(size)
+            if isinstance(dim, int)
+            else letters.setdefault(
+                dim or (name, place), ascii_uppercase[len(letters) % len(ascii_uppercase)]
+            )
+            for place, (dim, size) in enumerate(zip(free, array.shape, strict=True))
+        ]
+        if dims:
+            shapes.append(f"{name}:{'x'.join(dims)}")
+    if not letters:
+        return ""
+    named = ", ".join(letters.values())
+    return f", and whether the model takes its sizes: random samples of others are {','.join(['random:16', *shapes])} with numbers for {named}"
 
 
 _TYPES: dict[str, np.dtype[Any]] = {

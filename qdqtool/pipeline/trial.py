@@ -59,7 +59,7 @@ _SHIFTING: Final = CHOOSING
 """Samples that give a candidate its bias shifts where samples run one by one."""
 _DOUBT: Final = 4.0
 """Squared standard errors that a squared shift must exceed before any of it is believed."""
-_ROOM: Final = 96 << 20
+_ROOM: Final = 64 << 20
 """Bytes that the live tensors of all samples may take that run at a time."""
 _DEAR: Final = 320 << 20
 """The same of all samples of a judgement, whether they run at a time or not: those of large tensors take longest."""

@@ -211,6 +211,10 @@ LISTED_AS = {"GlobalAveragePool": "AveragePool", "Mul": "Add"}
 ASKED_FOR = frozenset({"Concat", "MaxPool"})
 """Value-preserving operators that a recipe names in place.ops."""
 POOLS = frozenset({"AveragePool", "MaxPool"})
+WINDOWED = POOLS | {"Conv", "ConvInteger", "LpPool"}
+"""Operators that move a window over their input: its steps and its reach decide how long the result is."""
+KEEPS_COUNT = frozenset({"Reshape", "SpaceToDepth"})
+"""Operators that onnx infers sizes of without counting elements, which stay as many."""
 OWN_KERNELS = RECURRENT | POOLS | {"CumSum", "GridSample", "ScatterElements", "ScatterND", FP4_DYNAMIC}
 """Operators that are kernels of their own in RTX 1.7.1."""
 MASKING = frozenset({"Expand", "Where"})

@@ -223,8 +223,9 @@ def test_a_model_that_fails_on_a_sample_names_it(tmp_path: Path) -> None:
     sketch.output(sketch.node("MatMul", [x, sketch.weight("w", 2, 2)], "y", name="mm"), [2, 2])
     model = opened(sketch.model(), tmp_path)
     np.savez(tmp_path / "s.npz", x=np.ones((1, 5), np.float32))
-    with pytest.raises(InputFileError, match="cannot run on this sample"):
+    with pytest.raises(InputFileError, match="cannot run on this sample") as caught:
         gathered(model, str(tmp_path / "s.npz"))
+    assert "random:16,x:AxB with numbers for A, B" in caught.value.fix
 
 
 def test_shapes_that_depend_on_the_data_are_collected_too(tmp_path: Path) -> None:

@@ -21,6 +21,10 @@ _EXPRESSION = re.compile(
     r"(?:(?P<factor>\d+)\*)?(?P<symbol>[^\s+*/-][^+*/]*?)(?:/(?P<divisor>\d+))?(?P<offset>[+-]\d+)?"
 )
 """A symbol times a fraction plus a number, as `symbols` writes it and onnx's inference does: "4*N/2+1", "N + 160"."""
+_ROUNDED = re.compile(
+    r"floor\(\(?(?:(?P<factor>\d+)\*)?(?P<symbol>[^\s+*/()-][^+*/()]*?)(?:(?P<shift>[+-]\d+)\))?/(?P<divisor>\d+)\)(?P<offset>[+-]\d+)?"
+)
+"""One that is rounded down, for which several lengths of the symbol fit: "floor((N+1)/2)"."""
 
 
 def settle(graph: onnx.GraphProto) -> dict[str, int]:
@@ -62,14 +66,18 @@ def length_of(dim: int | str, lengths: Mapping[str, int]) -> int | None:
 
     >>> length_of("height/4+1", {"height": 32})
     9
+    >>> length_of("floor((height+3)/4)", {"height": 33})
+    9
     """
     if isinstance(dim, int):
         return dim
-    match = _EXPRESSION.fullmatch(dim.replace(" ", ""))
+    text = dim.replace(" ", "")
+    match = _ROUNDED.fullmatch(text) or _EXPRESSION.fullmatch(text)
     if match is None or match["symbol"] not in lengths:
         return None
-    scaled = lengths[match["symbol"]] * int(match["factor"] or 1) // int(match["divisor"] or 1)
-    return scaled + int(match["offset"] or 0)
+    parts = match.groupdict()
+    scaled = lengths[parts["symbol"]] * int(parts["factor"] or 1) + int(parts.get("shift") or 0)
+    return scaled // int(parts["divisor"] or 1) + int(parts["offset"] or 0)
 
 
 def _equal(graph: onnx.GraphProto) -> Iterator[tuple[Dim, Dim]]:

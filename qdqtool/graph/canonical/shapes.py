@@ -53,12 +53,17 @@ def infer(proto: onnx.ModelProto, path: Path, *, keep: bool = True) -> str | Non
             fix="export the model again; a constant that gives a size, a range or a repetition is far too large",
             where=str(path),
         ) from error
-    values |= {name: value for name, value in found.items() if name in blank}
+    values |= {
+        name: _filled(value, values.get(name) or outputs.get(name))
+        for name, value in found.items()
+        if name in blank
+    }
     del proto.graph.value_info[:]
     proto.graph.value_info.extend(values[name] for name in sorted(values) if name not in outputs)
     for mine in proto.graph.output:
         theirs = values.get(mine.name) or outputs[mine.name]
-        if not keep or not _has_shape(mine) or (_is_vague(mine) and not _is_vague(theirs)):
+        is_better = mine.name in found or not _is_vague(theirs)
+        if not keep or not _has_shape(mine) or (_is_vague(mine) and is_better):
             mine.type.CopyFrom(theirs.type)
     return None
 
@@ -165,6 +170,17 @@ def _resolved(light: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
     content = run_pass("resolve", light, opset=default_opset(light))
     found = onnx.GraphProto.FromString(content).value_info
     return {value.name: value for value in found if _is_possible(value)}
+
+
+def _filled(value: onnx.ValueInfoProto, plain: onnx.ValueInfoProto | None) -> onnx.ValueInfoProto:
+    """With the names that onnx made up for what stays unknown: where it hands one on, two dimensions are equal."""
+    dims = value.type.tensor_type.shape.dim
+    others = () if plain is None else plain.type.tensor_type.shape.dim
+    if len(dims) == len(others):
+        for dim, other in zip(dims, others, strict=True):
+            if dim.WhichOneof("value") is None:
+                dim.CopyFrom(other)
+    return value
 
 
 def _is_possible(value: onnx.ValueInfoProto) -> bool:

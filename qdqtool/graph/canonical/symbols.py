@@ -4,186 +4,261 @@ Inference stops at a Reshape to (N, -1, 48). With a number in place of N it goes
 arithmetic is computed on the way. So it runs three times with different numbers: a dimension that comes out equal is
 static, one that moves along is written as an expression of the symbol, and one that moves otherwise stays unknown.
 Two runs would give every dimension some expression; the third has to agree with it.
+
+These numbers are large and even, so that splits, strides and skips come out at all. But then "N padded up to a multiple
+of 6" looks like N, and "the first 512 of N" like 512: onnxruntime takes dimensions of one name for equally long and ends
+with "Shape mismatch attempting to re-use buffer". So every expression has to hold for the least even numbers, too, that
+the model accepts, small ones among them; one that does not stays unknown.
 """
 
 from __future__ import annotations
 
-import math
 import random
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
 
-import numpy as np
 import onnx
-from onnx import numpy_helper
-from onnx.shape_inference import InferenceError, infer_node_outputs
 
-from qdqtool.graph.canonical.compute import computable, compute
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from qdqtool.graph.canonical.lengths import Length, windowed
+from qdqtool.graph.canonical.sized import Shape, SizedRun, symbols_of
 
 _EVEN = 20160
 """Divisible by all small numbers and by 64, so that splits and strides come out even."""
+_PRIMES = (2, 3, 5, 7)
+"""What divides `_EVEN`; a strided network asks for few of them, and mostly for 2."""
+_FEWER = (1, 64)
+"""Divisors that are tried before `_EVEN`: most models take any size, most others what can be halved six times."""
 # Two runs give every dimension some expression; the third has to agree with it.
 _RUNS = 3
 _LEAST, _ROOM = 11, 80
 """The numbers of few symbols are `_EVEN` times 11 to 90: products of three of them still fit 64 bits."""
-_SMALL = 64
-"""Elements; a value that is computed only to find shapes is not larger."""
+_MOST = _EVEN * (_LEAST + _ROOM)
+_MANY = 10_007
+"""Factors of a number that is large, but small enough to be multiplied by 64."""
+_SIZES = ((101, 499), (51, 97), (23, 47), (11, 19), (5, 9), (1, 3))
+"""Factors of smaller numbers: what is cut to a length (512 tokens, 100 boxes, 8 heads) is longer than these or not."""
+_FEW = 8
+"""Symbols for each of which its own divisor is looked for; models with more take any size."""
+_SPATIAL = 2
+"""The place of the first dimension that a window moves over, behind batch and channels."""
 
-_FAILURES = (
-    onnx.defs.SchemaError,
-    onnx.checker.ValidationError,
-    InferenceError,
-    RuntimeError,
-    ValueError,
-)
-
-Shape = tuple[int, ...]
+_Checks = list[tuple[Mapping[str, int], int]]
+"""Numbers for the symbols, and how long a dimension then is."""
 
 
 def resolve(light: onnx.ModelProto, opset: int) -> dict[str, onnx.ValueInfoProto]:
-    """Type and shape of every tensor that all runs with numbers agree on."""
-    numbers = _numbers_of(_symbols(light))
-    runs = [
-        _SymbolicRun(light, {symbol: taken[run] for symbol, taken in numbers.items()}, opset).shapes()
-        for run in range(_RUNS)
-    ]
-    found = {}
-    for name in sorted(set.intersection(*(set(shapes) for shapes in runs))):
-        kind, first = runs[0][name]
-        shapes = [shapes[name][1] for shapes in runs]
-        if all(len(shape) == len(first) for shape in shapes):
-            dims = [_dim(moved, numbers) for moved in zip(*shapes, strict=True)]
-            found[name] = onnx.helper.make_tensor_value_info(name, kind, dims)
-    return found
+    """Type and shape of every tensor that all runs with numbers agree on; dimensions on which they do not are unknown."""
+    symbols = symbols_of(light)
+    runs = [SizedRun(light, numbers, opset) for numbers in _even(symbols)]
+    for run in runs:
+        run.passes()
+    probes = _Probes(
+        light, symbols, opset, frozenset.intersection(*(frozenset(run.accepted) for run in runs))
+    )
+    # without symbols there is nothing to check
+    checks = _Sizes(list(probes.accepted()) if symbols else runs)
+    even = _Sizes(runs)
+    lengths = {
+        name: [
+            _length(moved, runs, checks.of(name, place))
+            for place, moved in enumerate(zip(*even.shapes(name), strict=True))
+        ]
+        for name in even.names()
+        if len({len(shape) for shape in (*even.shapes(name), *checks.shapes(name))}) == 1
+        and checks.shapes(name)
+    }
+    for node in light.graph.node:
+        _hand_on(node, lengths, checks)
+    return {
+        name: onnx.helper.make_tensor_value_info(
+            name, even.kind(name), [None if length is None else length.text() for length in lengths[name]]
+        )
+        for name in sorted(lengths)
+    }
 
 
-def _symbols(light: onnx.ModelProto) -> tuple[str, ...]:
-    names: dict[str, None] = {}
-    for value in light.graph.input:
-        for index, dim in enumerate(value.type.tensor_type.shape.dim):
-            if not dim.HasField("dim_value"):
-                names[dim.dim_param or _unnamed(value.name, index)] = None
-    return tuple(names)
+class _Sizes:
+    """What several runs say of the tensors."""
+
+    def __init__(self, runs: Sequence[SizedRun]) -> None:
+        self._runs = [(run.numbers, run.shapes()) for run in runs]
+
+    def names(self) -> set[str]:
+        """The tensors that all runs know."""
+        return set.intersection(*(set(shapes) for _, shapes in self._runs))
+
+    def kind(self, name: str) -> int:
+        """The element type of a tensor that all runs know."""
+        return self._runs[0][1][name][0]
+
+    def shapes(self, name: str) -> list[Shape]:
+        """The shapes of a tensor in the runs that know it."""
+        return [shapes[name][1] for _, shapes in self._runs if name in shapes]
+
+    def of(self, name: str, place: int) -> _Checks:
+        """The numbers for the symbols, and how long one dimension then is."""
+        return [(numbers, shapes[name][1][place]) for numbers, shapes in self._runs if name in shapes]
 
 
-def _unnamed(tensor: str, index: int) -> str:
-    return f"{tensor}_{index}"
+def _hand_on(node: onnx.NodeProto, lengths: dict[str, list[Length | None]], checks: _Sizes) -> None:
+    """Fill in what a window rounds off, and what a node keeps of its inputs' dimensions."""
+    shapes = [lengths.get(name, []) for name in node.input]
+    windows: list[Length | None] = []
+    if shapes and len(shapes[0]) > _SPATIAL:
+        weights = [length.offset for length in shapes[1][_SPATIAL:] if length] if len(shapes) > 1 else []
+        windows = list(windowed(node, shapes[0][_SPATIAL:], weights))
+    kept = dict.fromkeys(
+        length for shape in shapes for length in shape if length is not None and not length.exact
+    )
+    for name in node.output:
+        for place, length in enumerate(lengths.get(name, [])):
+            if length is not None:
+                continue
+            made = windows[place - _SPATIAL] if windows and place >= _SPATIAL else None
+            sizes = checks.of(name, place)
+            fitting = [
+                form for form in ([made] if made else kept) if all(form.fits(size, at) for at, size in sizes)
+            ]
+            if len(fitting) == 1:
+                lengths[name][place] = fitting[0]
 
 
-def _numbers_of(symbols: tuple[str, ...]) -> dict[str, Shape]:
-    """The numbers that stand for each symbol, one per run: drawn so that no two symbols move alike."""
+def _even(symbols: tuple[str, ...]) -> list[dict[str, int]]:
+    """The even numbers that stand for each symbol, one per run: drawn so that no two symbols move alike."""
     dice = random.Random(0)  # noqa: S311 -- nothing is secret; the same numbers every time
     room = range(_LEAST, _LEAST + max(_ROOM, 4 * _RUNS * len(symbols)))
     drawn = [_EVEN * factor for factor in dice.sample(room, _RUNS * len(symbols))]
-    return {symbol: tuple(drawn[_RUNS * place :][:_RUNS]) for place, symbol in enumerate(symbols)}
+    return [
+        {symbol: drawn[_RUNS * place + run] for place, symbol in enumerate(symbols)}
+        for run in range(_RUNS if symbols else 1)
+    ]
 
 
-class _SymbolicRun:
-    """One pass over the nodes with a number for each symbol."""
+class _Probes:
+    """Runs with numbers that are no more even than the model demands.
 
-    def __init__(self, light: onnx.ModelProto, numbers: dict[str, int], opset: int) -> None:
-        self._graph = light.graph
+    A run is refused where an operator fails that takes the even numbers: what it would say holds for no size that the
+    model accepts. Behind such an operator a run says nothing, so that only accepted ones refute expressions.
+    """
+
+    def __init__(
+        self, light: onnx.ModelProto, symbols: tuple[str, ...], opset: int, expected: frozenset[int]
+    ) -> None:
+        self._light = light
+        self._symbols = symbols
         self._opset = opset
-        self._opsets = list(light.opset_import)
-        self._ir = light.ir_version
-        self._types: dict[str, onnx.TypeProto] = {}
-        self._values: dict[str, NDArray[Any]] = {}
-        for value in light.graph.input:
-            kind = onnx.TypeProto()
-            kind.CopyFrom(value.type)
-            for index, dim in enumerate(kind.tensor_type.shape.dim):
-                if not dim.HasField("dim_value"):
-                    dim.dim_value = numbers[dim.dim_param or _unnamed(value.name, index)]
-            self._types[value.name] = kind
-        for tensor in light.graph.initializer:
-            self._types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-            self._learn(tensor.name, numpy_helper.to_array(tensor))
+        self._expected = expected
+        self._dice = random.Random(1)  # noqa: S311 -- the same numbers every time
 
-    def shapes(self) -> dict[str, tuple[int, Shape]]:
-        """Element type and shape of every tensor whose dimensions all became numbers."""
-        for node in self._graph.node:
-            self._visit(node)
-        found = {}
-        for name, kind in self._types.items():
-            dims = _numbers(kind)
-            if dims is not None:
-                found[name] = (kind.tensor_type.elem_type, dims)
-        return found
+    def accepted(self) -> Iterator[SizedRun]:
+        """The runs that the model accepts."""
+        safe, runs = self._least(dict.fromkeys(self._symbols, _EVEN), self._symbols)
+        yield from runs
+        divisors = safe
+        if 1 < len(self._symbols) <= _FEW:
+            for symbol in (symbol for symbol in self._symbols if safe[symbol] > 1):
+                divisors, runs = self._least(divisors, (symbol,))
+                yield from runs
+        yield from self._beside(divisors)
+        for low, high in _SIZES:
+            halved = dict.fromkeys(divisors, max(_FEWER))
+            tries = (self._tried(sizes, low, high) for sizes in (divisors, safe, halved))
+            yield from next(filter(None, tries), [])
 
-    def _visit(self, node: onnx.NodeProto) -> None:
-        names = {name for name in node.input if name}
-        if not names <= self._types.keys():
-            return
-        values = None
-        if node.op_type == "Shape" and len(node.attribute) == 0:
-            dims = _numbers(self._types[node.input[0]])
-            values = None if dims is None else {node.output[0]: np.asarray(dims, np.int64)}
-        elif names and names <= self._values.keys() and computable(node) and self._is_small(node, names):
-            values = compute(node, {name: self._values[name] for name in sorted(names)}, self._opset)
-        if values is None:
-            self._types.update(self._inferred(node, names))
-            return
-        for name, value in values.items():
-            kind = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
-            self._types[name] = onnx.helper.make_tensor_type_proto(kind, value.shape)
-            self._learn(name, value)
+    def _least(
+        self, divisors: Mapping[str, int], moved: tuple[str, ...]
+    ) -> tuple[dict[str, int], list[SizedRun]]:
+        """The smallest divisors for some symbols that the model accepts, and the runs that it accepts them in.
 
-    def _is_small(self, node: onnx.NodeProto, names: set[str]) -> bool:
-        """Whether no output is known to be large: a few numbers suffice to ask for terabytes."""
-        shapes = map(_numbers, self._inferred(node, names).values())
-        return all(math.prod(shape) <= _SMALL for shape in shapes if shape is not None)
+        No run where it accepts none smaller, unless all symbols were moved: then there is one in any case that the
+        even numbers allow.
+        """
+        best, accepted = dict(divisors), []
+        for first in (*_FEWER, _EVEN):
+            if first >= divisors[moved[0]] and len(moved) < len(self._symbols):
+                break
+            accepted = self._twice({**best, **dict.fromkeys(moved, first)})
+            if accepted:
+                best |= dict.fromkeys(moved, first)
+                break
+        for prime in _PRIMES:
+            while best[moved[0]] % prime == 0:
+                smaller = {**best, **dict.fromkeys(moved, best[moved[0]] // prime)}
+                runs = self._twice(smaller)
+                if not runs:
+                    break
+                best, accepted = smaller, runs
+        return best, accepted
 
-    def _inferred(self, node: onnx.NodeProto, names: set[str]) -> dict[str, onnx.TypeProto]:
-        """Types of the outputs as the operator's schema infers them from types and known values."""
-        known = {
-            name: numpy_helper.from_array(self._values[name], name) for name in names if name in self._values
+    def _beside(self, divisors: Mapping[str, int]) -> Iterator[SizedRun]:
+        """The runs with numbers a little larger or smaller than multiples, of one symbol each.
+
+        Where a network halves and rounds up before its sizes have to meet, it accepts 255 as well as 256. The others are
+        even: that the model accepted multiples of less may have been chance.
+        """
+        even = dict.fromkeys(divisors, _EVEN)
+        for symbol, divisor in divisors.items() if len(divisors) <= _FEW else ():
+            for rest in (rest for rest in range(1, divisor) if divisor % rest == 0):
+                for moved in (rest, -rest):
+                    yield from self._tried(even, rests={symbol: moved})
+
+    def _twice(self, divisors: Mapping[str, int]) -> list[SizedRun]:
+        """Two runs with multiples of the divisors, if the model accepts both: one may be a multiple of more by chance."""
+        first = self._tried(divisors)
+        second = self._tried(divisors) if first else []
+        return [*first, *second] if second else []
+
+    def _tried(
+        self,
+        divisors: Mapping[str, int],
+        low: int = 1009,
+        high: int = _MANY,
+        rests: Mapping[str, int] = MappingProxyType({}),
+    ) -> list[SizedRun]:
+        """The run with such multiples of the divisors, and so much more, if the model accepts them."""
+        factors = self._factors(max(divisors.values()), low, high)
+        numbers = {
+            symbol: divisor * factor + rests.get(symbol, 0)
+            for (symbol, divisor), factor in zip(divisors.items(), factors, strict=True)
         }
-        types = {name: self._types[name] for name in names}
-        try:
-            schema = onnx.defs.get_schema(node.op_type, self._opset, node.domain)
-            return dict(
-                infer_node_outputs(
-                    schema, node, types, known, opset_imports=self._opsets, ir_version=self._ir
-                )
-            )
-        except _FAILURES:
-            return {}
+        run = SizedRun(self._light, numbers, self._opset)
+        return [run] if run.passes(self._expected) else []
 
-    def _learn(self, name: str, value: NDArray[Any]) -> None:
-        if value.size <= _SMALL:
-            self._values[name] = value
-
-
-def _numbers(kind: onnx.TypeProto) -> Shape | None:
-    """The dimensions of a tensor type where all are numbers."""
-    dims = kind.tensor_type.shape.dim
-    known = kind.HasField("tensor_type") and kind.tensor_type.HasField("shape")
-    return (
-        tuple(dim.dim_value for dim in dims)
-        if known and all(dim.HasField("dim_value") for dim in dims)
-        else None
-    )
+    def _factors(self, divisor: int, low: int, high: int) -> list[int]:
+        """Different factors that no small number divides, so that nothing looks as if it were padded up already."""
+        high = min(high, _MOST // divisor)
+        low = min(low, _LEAST) if high < low else low
+        count = len(self._symbols)
+        odd = [number for number in range(low, high + 1) if _is_odd(number)]
+        while len(odd) < count:
+            high += 1
+            odd += [high] if _is_odd(high) else []
+        return self._dice.sample(odd, count)
 
 
-def _dim(moved: Shape, numbers: dict[str, Shape]) -> int | str | None:
-    """The dimension that is `moved[i]` in run `i`."""
+def _is_odd(number: int) -> bool:
+    """Whether no small prime but the number itself divides it."""
+    return all(number % prime or number == prime for prime in (*_PRIMES, 11, 13))
+
+
+def _length(moved: Shape, runs: Sequence[SizedRun], checks: _Checks) -> Length | None:
+    """The dimension that is `moved[i]` in run `i`, and so long in the checks."""
+    forms = _forms(moved, [run.numbers for run in runs])
+    true = (form for form in forms if all(form.fits(size, numbers) for numbers, size in checks))
+    return min(true, default=None, key=lambda form: abs(form.offset))
+
+
+def _forms(moved: Shape, numbers: Sequence[Mapping[str, int]]) -> Iterator[Length]:
+    """The expressions that give these lengths in the runs with even numbers."""
     if len(set(moved)) == 1:
-        return moved[0]
-    fits = []
-    for symbol, (low, high, other) in numbers.items():
+        yield Length(offset=moved[0])
+        return
+    for symbol in numbers[0]:
+        low, high = numbers[0][symbol], numbers[1][symbol]
         slope = Fraction(moved[1] - moved[0], high - low)
         offset = moved[0] - slope * low
-        is_whole = offset.denominator == 1 and slope > 0
-        if is_whole and abs(offset) < _EVEN and slope * other + offset == moved[2]:
-            fits.append((abs(offset), _expression(symbol, slope, int(offset))))
-    return min(fits, default=(0, None), key=lambda fit: fit[0])[1]
-
-
-def _expression(symbol: str, slope: Fraction, offset: int) -> str:
-    """`slope * symbol + offset` as a person writes it: "N", "4*N", "N/2+1"."""
-    text = symbol if slope.numerator == 1 else f"{slope.numerator}*{symbol}"
-    text += "" if slope.denominator == 1 else f"/{slope.denominator}"
-    return text + (f"{offset:+d}" if offset else "")
+        if offset.denominator == 1 and slope > 0 and abs(offset) < _EVEN:
+            form = Length(symbol=symbol, over=slope.numerator, under=slope.denominator, offset=int(offset))
+            if form.fits(moved[2], numbers[2]):
+                yield form
