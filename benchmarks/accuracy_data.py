@@ -16,7 +16,7 @@ from models import class_table
 from ruamel.yaml import YAML
 
 from qdqtool.accuracy.layouts import NoScores
-from qdqtool.accuracy.scores import score_pair
+from qdqtool.accuracy.scores import ScorePair, score_pair
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.samples.conform import conform
 from qdqtool.calibration.samples.raw import RawSample
@@ -185,7 +185,10 @@ def _row(rows: Feeds, number: int) -> Feeds:
 
 
 def _agrees(reference: Array, output: Array, _number: int) -> float:
-    """Whether the best box has the class that it has in the float model."""
+    """Whether the best box has the class that it has in the float model, where that shows one."""
+    scores = score_pair(reference, output)
+    if isinstance(scores, ScorePair) and scores.named is None:
+        return 100.0  # no box to lose
     plain, found = _classes(reference, output)
     return 100.0 * (plain == found)
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.accuracy.layouts import BoxLayout, candidates
+from qdqtool.accuracy.layouts import CONFIDENT, BoxLayout, candidates
 from qdqtool.accuracy.metric import Floats
 
-# The score from which YOLO's own demos show a box, and the overlap that PASCAL VOC takes for the same object.
-CONFIDENT: Final = 0.25
+# The overlap that PASCAL VOC takes for the same object.
 _OVERLAP = 0.5
 # The three feature maps of the YOLO family.
 _STRIDES = (8, 16, 32)

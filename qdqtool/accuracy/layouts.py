@@ -23,6 +23,8 @@ from qdqtool.accuracy.metric import Floats
 
 BOX: Final = 4
 """Leading columns of a row: the box."""
+CONFIDENT: Final = 0.25
+"""The score from which YOLO's own demos show a box."""
 _SLACK = 0.05
 """How far outside 0 to 1 a probability may lie that went through a coarse scale."""
 _TRAINED_NOWHERE = 0.02

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.accuracy.layouts import BoxLayout, NoScores, RawBoxes, candidates, layout_of
+from qdqtool.accuracy.layouts import CONFIDENT, BoxLayout, NoScores, RawBoxes, candidates, layout_of
 from qdqtool.accuracy.metric import Floats
 
 
@@ -24,6 +24,13 @@ class ScorePair:
     reference: Floats
     candidate: Floats
     layout: BoxLayout | None = None
+
+    @property
+    def named(self) -> int | None:
+        """The class that the reference names; none where it sees no box that it would show: the best of the others is chance."""
+        if self.layout is not None and self.reference.max() < CONFIDENT:
+            return None
+        return int(self.reference.argmax())
 
 
 def class_rows(output: Floats) -> Floats:

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.accuracy.detections import CONFIDENT
 from qdqtool.accuracy.intervals import paired_interval
-from qdqtool.accuracy.layouts import BoxLayout, NoScores
+from qdqtool.accuracy.layouts import CONFIDENT, BoxLayout, NoScores
 from qdqtool.accuracy.metric import METRICS, Floats, Hit
 from qdqtool.accuracy.scores import ScorePair, score_pair
 from qdqtool.core.comparison import TaskAccuracy
@@ -103,7 +102,7 @@ class Task:
         self._watch(scores)
         self._watch_shift(left, label)
         for count in self._counts:
-            truth = label if count.metric.truth == "label" else int(left.argmax())
+            truth = label if count.metric.truth == "label" else scores.named
             if truth is not None and len(left) >= count.metric.classes:
                 count.add(left, right, truth)
 
@@ -131,8 +130,8 @@ class Task:
         elif self._doubtful:
             share = 100 * self._doubtful / self._seen
             notes.append(
-                f"in {share:.1f} % of the samples no box of the reference reaches a score of {CONFIDENT}: the class of the "
-                "best one may be chance there"
+                f"in {share:.1f} % of the samples no box of the reference reaches a score of {CONFIDENT}: these do not count in "
+                "the agreement"
             )
         if self._ties:
             share = 100 * self._ties / self._seen
@@ -163,7 +162,7 @@ class Task:
         left, right = scores.reference, scores.candidate
         if scores.layout is not None:
             self._detector = True
-            self._doubtful += int(left.max() < CONFIDENT)
+            self._doubtful += int(scores.named is None)
         if scores.layout is not BoxLayout.FINAL:
             # final detections do not tell how many classes there are
             self._classes = len(left)

@@ -214,7 +214,7 @@ class TrialRunner:
         scores = score_pair(first_row(plain, sample), first_row(output, sample), least_classes(label))
         if isinstance(scores, NoScores) or len(scores.reference) < metric.classes:
             return None
-        truth: int | None = int(scores.reference.argmax())
+        truth = scores.named
         if metric.truth == "label":
             check_label(sample, len(scores.reference))
             truth = label
