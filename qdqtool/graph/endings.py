@@ -10,7 +10,8 @@ few samples of which it is unsure. In front of it every sample tells how noisy t
     Sigmoid - scores -+
 
 Quantities of different kinds in one output hide each other: boxes are a hundred times as large as the scores beside them, and all noise
-of these is little beside theirs. They count as outputs of their own.
+of these is little beside theirs. They count as outputs of their own; the same quantity of several feature maps is one of them, since a map of large
+objects may hold none, and its noise would be that of nothing.
 """
 
 from __future__ import annotations
@@ -67,6 +68,17 @@ def scores(view: GraphView, ends: Mapping[str, tuple[Reading, ...]]) -> dict[str
         else:
             found |= {f"{info.name}[{number}]": tensor for number, tensor in enumerate(read)}
     return found
+
+
+def quantities(view: GraphView, ends: Mapping[str, tuple[Reading, ...]]) -> tuple[tuple[str, ...], ...]:
+    """The names that `scores` gives, those of one quantity together: parts that have the same place in their Concat."""
+    found: dict[tuple[str, int], list[str]] = {}
+    for info in view.outputs:
+        read = ends.get(info.name, ())
+        for number, (_, index) in enumerate(read if len(read) > 1 else ((info.name, 0),)):
+            name = f"{info.name}[{number}]" if len(read) > 1 else info.name
+            found.setdefault((info.name, index), []).append(name)
+    return tuple(map(tuple, found.values()))
 
 
 def returning(model: Model, tensors: Mapping[str, str]) -> Model:

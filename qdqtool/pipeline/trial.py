@@ -31,7 +31,7 @@ from qdqtool.core.protocols import Sample, SampleSource
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError
 from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
-from qdqtool.graph.endings import endings, returning, scores
+from qdqtool.graph.endings import endings, quantities, returning, scores
 from qdqtool.graph.instrumented.blocked_qdq import put_in, with_stand_ins
 from qdqtool.graph.instrumented.corrected import Corrected, Means, channel_means, corrected
 from qdqtool.graph.instrumented.folded import with_folded_weights
@@ -163,6 +163,7 @@ class Reference:
         layers: nodes whose biases can be corrected, in graph order; none where that is not wanted.
         together: whether the model takes a batch of samples and gives what it gives one by one.
         ends: by output what is judged in its place; see `graph.endings`.
+        quantities: the names of what is judged, those that count as one together.
     """
 
     _by_scores = True
@@ -194,6 +195,7 @@ class Reference:
         self._model = model
         self.ends = endings(model.view) if self._by_scores else {}
         self._scores = scores(model.view, self.ends)
+        self.quantities = quantities(model.view, self.ends)
         self._outputs: dict[int, Values] = {}
         self._places = {id(sample): place for place, sample in enumerate(judges)}
         self._means: Values = {}
@@ -582,15 +584,17 @@ class TrialSession:
         judged = wanted[first : first + len(found)]
         shares = np.zeros(len(judged))
         heard = 0
-        for name in wanted[0]:
-            pairs = [(plain[name], got[name]) for plain, got in zip(judged, found, strict=True)]
-            if any(left.shape != right.shape for left, right in pairs):
-                continue
-            signal = sum(energy(plain[name].astype(np.float64)) for plain in wanted)
+        for names in self.reference.quantities:
+            noise, signal = np.zeros(len(judged)), 0.0
+            for name in (name for name in names if name in wanted[0]):
+                pairs = [(plain[name], got[name]) for plain, got in zip(judged, found, strict=True)]
+                if any(left.shape != right.shape for left, right in pairs):
+                    continue
+                signal += sum(energy(plain[name].astype(np.float64)) for plain in wanted)
+                noise += [energy(right.astype(np.float64) - left.astype(np.float64)) for left, right in pairs]
             if signal > 0:
                 heard += 1
-                noise = [energy(right.astype(np.float64) - left.astype(np.float64)) for left, right in pairs]
-                shares += np.array(noise) / signal
+                shares += noise / signal
         return tuple(float(share) for share in shares / max(1, heard))
 
 

@@ -15,7 +15,7 @@ from qdqtool.calibration.collect import collect
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.table import make_table
 from qdqtool.core.recipe import CalibrationOptions, InsertOptions, PlacementOptions
-from qdqtool.graph.endings import endings, returning, scores
+from qdqtool.graph.endings import endings, quantities, returning, scores
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
@@ -142,6 +142,16 @@ def test_boxes_and_scores_in_one_output_are_judged_apart(
     found = scores(model.view, endings(model.view))
     assert list(found.values()) == parts
     assert list(found) == [f"{output}[{number}]" for number in range(len(parts))]
+
+
+def test_scores_of_several_maps_are_one_quantity(tmp_path: Path) -> None:
+    model = opened(nested, tmp_path)
+    (output,) = (info.name for info in model.view.outputs)
+    assert quantities(model.view, endings(model.view)) == (
+        (f"{output}[0]",),
+        (f"{output}[1]", f"{output}[2]"),
+    )
+    assert quantities(model.view, {}) == ((output,),)
 
 
 @pytest.mark.parametrize("end", [of_one_kind, beside_a_constant], ids=lambda end: end.__name__)
