@@ -44,7 +44,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measure sensitivity studies against inference.")
     parser.add_argument("--quick", action="store_true", help="ResNet-50, 8 samples, about a minute")
     parser.add_argument("--networks", nargs="+", default=["resnet50", "mobilenet_v2", "vit_small"])
-    parser.add_argument("--samples", type=int, default=32, help="as many as the recipes take, unless told otherwise")
+    parser.add_argument(
+        "--samples", type=int, default=32, help="as many as the recipes take, unless told otherwise"
+    )
     parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()
     if options.quick:

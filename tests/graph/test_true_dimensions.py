@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from qdqtool.core.recipe import PrepareOptions
 from qdqtool.graph.canonical.lengths import Length
 from qdqtool.graph.canonical.settled import length_of, solved
+from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.preparation.prepare import prepare
 from tests import models
@@ -289,3 +290,22 @@ def test_steps_of_steps_are_rounded_once(
 def test_a_length_that_is_rounded_settles_nothing(length: int, wanted: int) -> None:
     assert solved(f"floor((N+{length})/2)", wanted) == ("", 0)
     assert solved("floor(N/2)", wanted) == ("", 0)
+
+
+def test_what_stays_unknown_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sketch = models.Sketch()
+    places = sketch.node("NonZero", [sketch.input("x", ["n", 4])], "places")
+    rows = sketch.node("Transpose", [places], "rows")
+    sketch.output(sketch.node("Cast", [rows], "y", to=onnx.TensorProto.FLOAT), ["found", 2])
+    model = opened(sketch.model(), tmp_path)
+    assert any(str(dim).startswith("unk__") for dim in model.view.info("places").shape or ())
+    resolved: list[str] = []
+    monkeypatch.setattr("qdqtool.graph.canonical.shapes._resolved", lambda _: resolved.append("") or {})
+    edit = Edit(model)
+    edit.node("Identity", ["rows"], ["more"], name="more")
+    assert edit.finish().view.info("more").shape == model.view.info("rows").shape
+    assert not resolved
+    edit = Edit(model)
+    edit.node("NonZero", ["y"], ["others"], name="others")
+    edit.finish()
+    assert resolved

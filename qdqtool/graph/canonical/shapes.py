@@ -46,7 +46,14 @@ def infer(proto: onnx.ModelProto, path: Path, *, keep: bool = True) -> str | Non
         made = {name for node in proto.graph.node for name in node.output if name}
         outputs = {value.name: value for value in known.graph.output}
         blank = {name for name in made if _is_vague(values.get(name) or outputs.get(name))}
-        found = _resolved(light) if blank else {}
+        # what an earlier try left unknown stays so, also where it is handed on: trying again took most of an audit
+        given = (*stored.values(), *light.graph.output) if keep else ()
+        tried = {dim for value in given for dim in _made_up(value)}
+        is_new = any(
+            not _has_shape(value) or not tried.issuperset(_made_up(value))
+            for value in (values.get(name) or outputs.get(name) for name in blank)
+        )
+        found = _resolved(light) if is_new else {}
     except PassExceeded as error:
         raise InputFileError(
             f"asks shape inference for the absurd: it {error}",
@@ -196,6 +203,10 @@ def _has_shape(value: onnx.ValueInfoProto | None) -> bool:
 
 def _is_vague(value: onnx.ValueInfoProto | None) -> bool:
     """Whether the shape is unknown or holds a symbol that inference made up."""
-    if value is None or not _has_shape(value):
-        return True
-    return any(dim.dim_param.startswith("unk__") for dim in value.type.tensor_type.shape.dim)
+    return value is None or not _has_shape(value) or bool(_made_up(value))
+
+
+def _made_up(value: onnx.ValueInfoProto | None) -> set[str]:
+    """The symbols of its shape that inference made up."""
+    dims = () if value is None else value.type.tensor_type.shape.dim
+    return {dim.dim_param for dim in dims if dim.dim_param.startswith("unk__")}
