@@ -116,19 +116,13 @@ def test_equal_outputs_agree_wholly(layout: BoxLayout, make: Callable[[Found], n
 
 
 @each_layout
-def test_a_lost_detection_lowers_the_boxes(layout: BoxLayout, make: Callable[[Found], np.ndarray]) -> None:
-    found = told(make(TWO), make({40: TWO[40]}))
-    assert boxes(found) == pytest.approx(100 * 2 / 3)
-    assert agreement(found) == 100.0
-
-
-@each_layout
-def test_the_best_detection_lost_is_a_disagreement(
-    layout: BoxLayout, make: Callable[[Found], np.ndarray]
+@pytest.mark.parametrize(("left", "agreed"), [(40, 100.0), (7, 0.0)], ids=["the best is left", "it is lost"])
+def test_a_lost_detection_lowers_the_boxes_and_the_best_one_lost_is_a_disagreement(
+    left: int, agreed: float, layout: BoxLayout, make: Callable[[Found], np.ndarray]
 ) -> None:
-    found = told(make(TWO), make({7: TWO[7]}))
+    found = told(make(TWO), make({left: TWO[left]}))
     assert boxes(found) == pytest.approx(100 * 2 / 3)
-    assert agreement(found) == 0.0
+    assert agreement(found) == agreed
 
 
 @each_layout
