@@ -31,6 +31,7 @@ from qdqtool.core.protocols import Sample
 from qdqtool.core.wording import counted
 from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.changes import unrounded
 from qdqtool.graph.view import Node
 
 SAMPLES: Final = 8
@@ -52,18 +53,20 @@ def lost_channels(
 ) -> tuple[Finding, ...]:
     """A finding for each quantized depthwise Conv where one scale costs a tenth of the channels or more.
 
-    `largest` has the largest magnitudes of the channels of what these read over the first samples; without it they run.
+    `largest` has the largest magnitudes of the channels of what these read over the first samples; without it they run, and
+    so they do where the table equalized channels: its scales are those of other ones.
     """
     slots = _slots(model, placement)
     if not slots:
         return ()
-    scales = {entry.tensor: entry.scales[0] for entry in table.ranges}
+    network = unrounded(model, table)
     tensors = depthwise_inputs(model, placement)
-    if largest is None or not largest.keys() >= set(tensors):
-        largest = _channel_maxima(model, list(tensors), samples)
+    if largest is None or network is not model or not largest.keys() >= set(tensors):
+        largest = _channel_maxima(network, list(tensors), samples)
+    scales = {entry.tensor: entry.scales[0] for entry in table.ranges}
     known = [entry for entry in slots if entry.tensor in largest]
-    found = (_judged(entry, largest[entry.tensor], scales[entry.tensor]) for entry in known)
-    return tuple(finding for finding in found if finding is not None)
+    judged = (_judged(entry, largest[entry.tensor], scales[entry.tensor]) for entry in known)
+    return tuple(finding for finding in judged if finding is not None)
 
 
 def depthwise_inputs(model: Model, placement: Placement) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.findings import Severity
+from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.model import Model
 from qdqtool.pipeline.channels import lost_channels
 from tests import models
@@ -65,3 +67,30 @@ def test_a_single_small_channel_among_many_is_no_finding(tmp_path: Path) -> None
 
 def test_a_clipped_range_saves_the_small_channels(tmp_path: Path) -> None:
     assert found(depthwise(tmp_path), UNEVEN, tmp_path, amax=0.1) == []
+
+
+@pytest.mark.parametrize(("before", "after"), [(UNEVEN, EVEN), (EVEN, UNEVEN)], ids=["evened", "made uneven"])
+def test_of_an_equalized_network_its_own_channels_are_judged(
+    before: np.ndarray, after: np.ndarray, tmp_path: Path
+) -> None:
+    """The ranges are those of the channels that equalization made, and so must be what they are held against."""
+    sketch = models.Sketch()
+    x = sketch.input("x", ["N", 16, 6, 6])
+    front = sketch.constant("front", _scaling(before))
+    y = sketch.node("Conv", [x, front], "y", name="first")
+    z = sketch.node("Conv", [y, sketch.weight("w", 16, 1, 3, 3)], "z", name="conv", group=16)
+    sketch.output(z, ["N", 16, 4, 4])
+    model = opened(sketch.model(), tmp_path)
+    rows = np.random.default_rng(0).uniform(-1, 1, (3, 16, 6, 6)).astype(np.float32)
+    np.savez(tmp_path / "s.npz", x=rows)
+    samples = open_samples(str(tmp_path / "s.npz"), model.view.inputs)
+    plain = CalibrationTable(ranges=tuple(TensorRange(tensor=tensor, amax=(1.0,)) for tensor in ("x", "y")))
+    equalized = replace(plain, weights=WeightChanges(values={"front": _scaling(after)}))
+    for table, is_found in ((plain, before is UNEVEN), (equalized, after is UNEVEN)):
+        # what was seen of the network before it was equalized must not be taken for its own
+        for seen in (None, {"y": before}):
+            assert bool(lost_channels(model, placed(model), table, samples, seen)) is is_found
+
+
+def _scaling(sizes: np.ndarray) -> np.ndarray:
+    return np.diag(sizes).reshape(16, 16, 1, 1).astype(np.float32)
