@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from qdqtool.accuracy.custom import distance
 from qdqtool.accuracy.intervals import ratio_interval
-from qdqtool.accuracy.metric import Meter, Reading, energy
+from qdqtool.accuracy.metric import SAME, SILENT, Floats, Meter, Reading, energy
 from qdqtool.accuracy.pairing import Pair, comparable, pair_outputs, unpaired
+from qdqtool.accuracy.parts import OutputPart
 from qdqtool.accuracy.side_by_side import Outputs, abreast
 from qdqtool.accuracy.task import Task
 from qdqtool.accuracy.worst import Worst
-from qdqtool.core.comparison import Comparison, Measure, OutputComparison, SqnrEstimate
+from qdqtool.core.comparison import Comparison, Measure, OutputComparison, PartComparison, SqnrEstimate
 from qdqtool.core.protocols import Runner, Sample, SampleSource
 from qdqtool.core.recipe import CompareOptions
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import counted, listed
 from qdqtool.errors import InputFileError, UsageError
 
 if TYPE_CHECKING:
@@ -36,19 +37,20 @@ def compare(
     options: CompareOptions,
     *,
     inside: frozenset[str] = frozenset(),
+    parts: Sequence[OutputPart] = (),
     on_progress: OnSample | None = None,
 ) -> Comparison:
     """Metrics per output, task metrics and worst samples; memory does not grow with the number of samples.
 
     Both runners see each sample once. Task metrics need labels in the samples, except `agreement`. Outputs named in
     `inside` are intermediate tensors that the runners were made to return: they are measured, and listed apart. Where they
-    return no others there is no estimate and no task.
+    return no others there is no estimate and no task. `parts` are what both return of the outputs' parts (`accuracy.parts`).
 
     Raises:
         UsageError: an unknown metric or output, or runners without a common output.
         InputFileError: no samples, outputs of different shapes, NaN outputs, labels out of range.
     """
-    meeting = _Meeting(reference, candidate, options, inside)
+    meeting = _Meeting(reference, candidate, options, inside, parts)
     total = len(samples) if options.limit is None else min(options.limit, len(samples))
     both = abreast(reference, candidate, islice(iter(samples), total))
     for done, (sample, left, right) in enumerate(both, start=1):
@@ -66,15 +68,29 @@ def compare(
     return meeting.result(meaningful=samples.meaningful)
 
 
+_NAMED: Final = 3
+"""Outputs that are named in a note."""
+
+
 class _Meeting:
     """Everything that is known so far about two runners."""
 
     def __init__(
-        self, reference: Runner, candidate: Runner, options: CompareOptions, inside: frozenset[str]
+        self,
+        reference: Runner,
+        candidate: Runner,
+        options: CompareOptions,
+        inside: frozenset[str],
+        parts: Sequence[OutputPart],
     ) -> None:
         self._reference = reference
         self._candidate = candidate
-        self._pairs = pair_outputs(reference, candidate)
+        part_of = {name: part for part in parts for name in part.names}
+        self._paired = pair_outputs(reference, candidate)
+        self._pairs = [pair for pair in self._paired if pair.reference not in part_of]
+        self._parts = {
+            part: [pair for pair in self._paired if part_of.get(pair.reference) is part] for part in parts
+        }
         self._inside = inside
         self._scored = _scored([pair for pair in self._pairs if pair.reference not in inside], options.output)
         distances = {name: distance(name) for name in options.metrics}
@@ -85,6 +101,7 @@ class _Meeting:
         self._task = Task(options.task)
         self._worst = Worst()
         self._energies: list[tuple[float, float]] = []
+        self._of_parts: dict[OutputPart, list[tuple[float, float]]] = {part: [] for part in parts}
         self._unmeasured: dict[str, list[str]] = {}
         self.seen = 0
 
@@ -100,16 +117,35 @@ class _Meeting:
                 del self._meters[pair]
                 self._unmeasured.setdefault(wild, []).append(pair.reference)
                 continue
-            if pair.reference not in self._inside:
+            has_parts = any(part.output == pair.reference for part in self._of_parts)
+            if pair.reference not in self._inside and not has_parts:
                 values[pair.reference] = (a, b)
             if pair == self._scored:
                 self._energies.append((energy(a), energy(b - a)))
             for meter in meters.values():
                 meter.add(a, b)
+        for part, pairs in self._parts.items():
+            values |= self._part(part, pairs, left, right, sample)
         if self._scored is not None:
             self._task.add(left[self._scored.reference], right[self._scored.candidate], sample)
         self._worst.add(sample.name, values)
         self.seen += 1
+
+    def _part(
+        self, part: OutputPart, pairs: Sequence[Pair], left: Outputs, right: Outputs, sample: Sample
+    ) -> dict[str, tuple[Floats, Floats]]:
+        """Take in one part of one sample; what it held, by the name under which a reader knows it."""
+        if part not in self._of_parts:
+            return {}
+        try:
+            found = [comparable(left[pair.reference], right[pair.candidate], pair, sample) for pair in pairs]
+        except InputFileError:
+            # the output itself may be sound: what is NaN may never be chosen
+            del self._of_parts[part]
+            return {}
+        a, b = (np.concatenate([pair[side].ravel() for pair in found]) for side in (0, 1))
+        self._of_parts[part].append((energy(a), energy(b - a)))
+        return {_words(part): (a, b)}
 
     def _unmeasured_notes(self) -> Iterator[str]:
         for wild, names in self._unmeasured.items():
@@ -126,19 +162,21 @@ class _Meeting:
             task=self._task.results(),
             worst=self._worst.listed(),
             notes=(
-                *unpaired(self._reference, self._candidate, self._pairs),
+                *_chosen_notes(self._of_parts),
+                *unpaired(self._reference, self._candidate, self._paired),
                 *self._task.notes(meaningful=meaningful),
                 *self._unmeasured_notes(),
             ),
             tensors=self._compared(lambda name: name in self._inside),
             sqnr=self._sqnr(),
+            parts=tuple(_compared_part(part, found) for part, found in self._of_parts.items()),
         )
 
     def _sqnr(self) -> SqnrEstimate | None:
         """The pooled ratio of the scored output; 16 bytes are kept per sample for its interval."""
         if self._scored is None:
             return None
-        signal, noise = np.array(self._energies, np.float64).T
+        signal, noise = self._energies_of(self._scored.reference)
         if not (0 < signal.sum() < math.inf and 0 < noise.sum() < math.inf):
             return None
         reach = ratio_interval(signal, noise)
@@ -148,6 +186,16 @@ class _Meeting:
             low=None if reach is None else reach.low,
             high=None if reach is None else reach.high,
         )
+
+    def _energies_of(self, output: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Signal and noise of each sample; of parts each over the whole signal of its own, which boxes have more of than scores."""
+        parts = [found for part, found in self._of_parts.items() if part.output == output]
+        every = np.array(parts or [self._energies], np.float64)
+        if parts:
+            whole = every[..., :1].sum(axis=1, keepdims=True)
+            every = np.divide(every, whole, out=np.zeros_like(every), where=whole > 0)
+        mean = every.mean(axis=0)
+        return mean[:, 0], mean[:, 1]
 
     def _compared(self, wanted: Callable[[str], bool]) -> tuple[OutputComparison, ...]:
         return tuple(
@@ -162,6 +210,34 @@ class _Meeting:
             Measure(metric=name, value=reading.value, unit=self._units[name], note=reading.note)
             for name, reading in readings.items()
         )
+
+
+def _compared_part(part: OutputPart, found: Sequence[tuple[float, float]]) -> PartComparison:
+    signal, noise = np.array(found, np.float64).sum(axis=0)
+    note = SILENT if not signal else SAME if not noise else ""
+    measured = not note and math.isfinite(signal) and math.isfinite(noise)
+    return PartComparison(
+        output=part.output,
+        tensors=part.tensors,
+        chosen=part.chosen,
+        sqnr_db=10 * math.log10(signal / noise) if measured else None,
+        note=note,
+    )
+
+
+def _chosen_notes(parts: Iterable[OutputPart]) -> Iterator[str]:
+    """What a reader of figures of chosen rows must know."""
+    outputs = dict.fromkeys(part.output for part in parts if part.chosen)
+    if outputs:
+        yield (
+            f"the network chooses and sorts what {listed(list(outputs), _NAMED)} holds: a row that comes out in another place counts as "
+            "noise there; what it was chosen from tells how noisy the network is"
+        )
+
+
+def _words(part: OutputPart) -> str:
+    first, *others = part.tensors
+    return f"{part.output}: {first}" + (f" and {len(others)} more" if others else "")
 
 
 def _wild(left: NDArray[Any], right: NDArray[Any]) -> str | None:

@@ -17,6 +17,7 @@ from qdqtool.accuracy.intervals import Interval, skewed_mean_interval
 from qdqtool.accuracy.layouts import NoScores
 from qdqtool.accuracy.metric import METRICS, Hit, energy
 from qdqtool.accuracy.pairing import Fed, Pair, comparable, feeds_for
+from qdqtool.accuracy.parts import OutputPart, measured
 from qdqtool.accuracy.run_store import RunMemory, RunStore, SampleRun
 from qdqtool.accuracy.scores import score_pair
 from qdqtool.accuracy.task import HitCount, check_label, first_row, least_classes
@@ -41,7 +42,8 @@ class SubsetOutcome:
     """What one subset did over all samples.
 
     Attributes:
-        noise: energy of the difference to the float model relative to its energy, averaged over the outputs.
+        noise: energy of the difference to the float model relative to its energy, averaged over the outputs and what has
+            its own figure of them.
         task: accuracy against the float model; None where nothing is asked or known.
         interval: 95 % interval of `noise` over samples; None where it is not known.
         shares: what each sample adds to `noise`.
@@ -91,12 +93,21 @@ class SubsetRunner(Fed, Protocol):
 
 
 class TrialRunner:
-    """Runs subsets over samples; runs that are already in `store` are not repeated."""
+    """Runs subsets over samples; runs that are already in `store` are not repeated.
+
+    Of an output that has `parts` (`accuracy.parts`), which the runner returns too, these tell the noise.
+    """
 
     def __init__(
-        self, runner: SubsetRunner, options: CompareOptions, *, store: RunStore | None = None
+        self,
+        runner: SubsetRunner,
+        options: CompareOptions,
+        *,
+        store: RunStore | None = None,
+        parts: Sequence[OutputPart] = (),
     ) -> None:
         self._runner = runner
+        self._measured = measured(runner.outputs, parts)
         self._scored = options.output or runner.outputs[0]
         self._task = _TASKS.get(options.task)
         self._store: RunStore = store if store is not None else RunMemory()
@@ -199,10 +210,13 @@ class TrialRunner:
         self, sample: Sample, plain: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]]
     ) -> SampleRun:
         noise, signal = [], []
-        for name in self._runner.outputs:
-            left, right = comparable(plain[name], outputs[name], Pair(reference=name, candidate=name), sample)
-            noise.append(energy(right - left))
-            signal.append(energy(left))
+        for names in self._measured:
+            pairs = [
+                comparable(plain[name], outputs[name], Pair(reference=name, candidate=name), sample)
+                for name in names
+            ]
+            noise.append(sum(energy(right - left) for left, right in pairs))
+            signal.append(sum(energy(left) for left, _ in pairs))
         hits = self._hits(sample, plain[self._scored], outputs[self._scored])
         return SampleRun(noise=tuple(noise), signal=tuple(signal), hits=hits)
 

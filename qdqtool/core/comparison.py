@@ -47,6 +47,24 @@ class OutputComparison:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PartComparison:
+    """Signal to noise of what an output is made of and hides.
+
+    Attributes:
+        output: the output's name.
+        tensors: the part, one quantity: several where feature maps hold it, each of its own size.
+        chosen: the output holds some of its values, which the network chose and sorted; otherwise all of them.
+        sqnr_db: energy of the reference over that of the difference, in dB; None where it is undefined, and `note` says why.
+    """
+
+    output: str
+    tensors: tuple[str, ...]
+    chosen: bool
+    sqnr_db: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TaskAccuracy:
     """A task metric of reference and candidate on labelled samples.
 
@@ -124,7 +142,9 @@ class Comparison(Shown):
         notes: what a reader must know to trust the figures.
         tensors: metrics per intermediate tensor in graph order, where the models were watched inside.
         explanations: why the outputs differ, where somebody asked.
-        sqnr: signal to noise of the output that a task would score; None where the two are equal, or both silent.
+        sqnr: signal to noise of the output that a task would score, of its parts each weighing the same where it has some;
+            None where the two are equal, or both silent.
+        parts: boxes and scores in one output, and what outputs were chosen from; () where models were not looked into.
     """
 
     reference: str
@@ -138,3 +158,4 @@ class Comparison(Shown):
     tensors: tuple[OutputComparison, ...] = ()
     explanations: tuple[MismatchExplanation, ...] = ()
     sqnr: Annotated[SqnrEstimate | None, Field(exclude_if=lambda value: value is None)] = None
+    parts: Annotated[tuple[PartComparison, ...], Field(exclude_if=lambda value: not value)] = ()

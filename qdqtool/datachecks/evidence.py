@@ -112,7 +112,7 @@ class FloatCure:
 
     Attributes:
         nodes: the nodes, worst first.
-        before_db: SQNR of the first output as it is, on the samples of this measurement.
+        before_db: SQNR of the noisiest output, or part of one, as it is, on the samples of this measurement.
         after_db: SQNR of it with these nodes float; None where it was not measured.
         samples: how many samples.
     """

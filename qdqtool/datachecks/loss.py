@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.findings import Severity
 from qdqtool.core.wording import metric
@@ -26,14 +28,54 @@ def loss(comparison: Comparison) -> tuple[Severity | None, str]:
         if drop > MANY_POINTS:
             return (Severity.ERROR if is_real else Severity.WARNING), words
         return (Severity.WARNING if is_real and drop > POINTS else None), words
-    level = sqnr(comparison)
-    if level is None or level >= DECIBELS:
+    levels = _levels(comparison)
+    worst = min(levels, key=lambda one: one.decibel, default=None)
+    if worst is None or worst.decibel >= DECIBELS:
         return None, ""
-    words = f"the first output keeps {level:.1f} dB of signal to noise (SQNR)"
-    return (Severity.ERROR if level < FEW_DECIBELS else Severity.WARNING), words
+    words = f"{worst.words} keeps {worst.decibel:.1f} dB of signal to noise (SQNR)"
+    # What else a network returns may be of no use to anybody.
+    first = comparison.outputs[0].output
+    is_lost = any(one.decibel < FEW_DECIBELS for one in levels if one.output == first)
+    return (Severity.ERROR if is_lost else Severity.WARNING), words
 
 
 def sqnr(comparison: Comparison) -> float | None:
-    """SQNR of the first output in dB; None where it was not measured."""
-    measures = comparison.outputs[0].measures if comparison.outputs else ()
-    return next((each.value for each in measures if each.metric == "sqnr_db"), None)
+    """SQNR of the noisiest output, or part of one, in dB; None where none was measured."""
+    return min((one.decibel for one in _levels(comparison)), default=None)
+
+
+def subject(comparison: Comparison) -> str:
+    """The output that a loss is about: the scored one where there is a task, else the noisiest."""
+    if not comparison.task:
+        for one in sorted(_levels(comparison), key=lambda one: one.decibel):
+            return one.output
+    return comparison.outputs[0].output if comparison.outputs else "accuracy"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Level:
+    """SQNR of an output or of one part of it, in dB, and what it is called in a sentence."""
+
+    output: str
+    words: str
+    decibel: float
+
+
+def _levels(comparison: Comparison) -> list[_Level]:
+    """All that is known; of an output that has parts only these."""
+    parts = {part.output for part in comparison.parts}
+    found = [
+        (entry.output, f"output {entry.output!r}", each.value)
+        for entry in comparison.outputs
+        for each in entry.measures
+        if each.metric == "sqnr_db" and entry.output not in parts
+    ]
+    found += [
+        (part.output, f"{part.tensors[0]!r} in output {part.output!r}", part.sqnr_db)
+        for part in comparison.parts
+    ]
+    return [
+        _Level(output=output, words=words, decibel=level)
+        for output, words, level in found
+        if level is not None
+    ]

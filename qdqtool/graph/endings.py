@@ -12,18 +12,28 @@ few samples of which it is unsure. In front of it every sample tells how noisy t
 Quantities of different kinds in one output hide each other: boxes are a hundred times as large as the scores beside them, and all noise
 of these is little beside theirs. They count as outputs of their own; the same quantity of several feature maps is one of them, since a map of large
 objects may hold none, and its noise would be that of nothing.
+
+    scores - TopK ------+
+                        +- GatherElements - output
+    boxes --------------+
+
+What is chosen and sorted in the network comes out in another order as soon as two scores change places: a row is held against that of
+another object, and the less of them there are in a picture, the more the order of what is nothing decides. What is chosen from tells how
+noisy the network is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Final
 
+from qdqtool.core.dtypes import DType
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.skeleton import declaration
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import GATES, LAYOUT, MAXIMA, REPEATING
+from qdqtool.trt.ops import COMPUTE, GATES, LAYOUT, MAXIMA, REPEATING, SELECTING, SHAPE_READERS
 
 _MOVES: Final = LAYOUT | REPEATING | {"Cast"}
 _BOUNDED: Final = GATES | {"Softmax"}
@@ -35,23 +45,33 @@ Reading = tuple[str, int]
 """A node, and the number of one of its inputs."""
 
 
-def endings(view: GraphView) -> dict[str, tuple[Reading, ...]]:
+def endings(view: GraphView, *, softmax: bool = True) -> dict[str, tuple[Reading, ...]]:
     """By output what is compared in its place: what these nodes read; without outputs that are compared as they are.
 
-    Of a softmax it is the scores. Written out as exponentials over their sum, a softmax reads them where it subtracts the largest, or where it takes the
+    Of a softmax it is the scores, unless `softmax` is False. Written out as exponentials over their sum, a softmax reads them where it subtracts the largest, or where it takes the
     exponential. What only moves or casts values may stand behind it. An output that holds many softmaxes a sample (a text line, an
     image of classes) is left out: unsure ones are among them in every sample, and where it is sure noise of the scores is none.
 
-    Of an output that is put together of scores between 0 and 1 and of something else it is all of these parts.
+    Of an output that is put together of scores between 0 and 1 and of something else it is all of these parts, and of one that was
+    chosen from values (TopK, NonMaxSuppression, ArgMax) these; nothing where outputs before it stand for all of them.
     """
     found: dict[str, tuple[Reading, ...]] = {}
+    known: set[str] = set()
     for info in view.outputs:
-        softmax = _softmax(view, info.name) if _is_single(info.shape) else None
-        if softmax is not None:
-            found[info.name] = ((softmax.name, 0),)
+        last = _softmax(view, info.name) if softmax and _is_single(info.shape) else None
+        if last is not None:
+            found[info.name] = ((last.name, 0),)
         elif parts := _parts(view, info.name):
             found[info.name] = parts
+        elif chosen := _chosen_from(view, info.name):
+            found[info.name] = tuple(one for one in chosen if _read(view, one) not in known)
+            known |= {_read(view, one) for one in chosen}
     return found
+
+
+def is_chosen(view: GraphView, output: str) -> bool:
+    """Whether an output holds values that the network chose, in the order in which it did."""
+    return not _parts(view, output) and bool(_chosen_from(view, output))
 
 
 def scores(view: GraphView, ends: Mapping[str, tuple[Reading, ...]]) -> dict[str, str]:
@@ -62,7 +82,7 @@ def scores(view: GraphView, ends: Mapping[str, tuple[Reading, ...]]) -> dict[str
     """
     found: dict[str, str] = {}
     for info in view.outputs:
-        read = [view.by_name[node].inputs[index] for node, index in ends.get(info.name, ())] or [info.name]
+        read = [_read(view, one) for one in ends[info.name]] if info.name in ends else [info.name]
         if len(read) == 1:
             found[info.name] = read[0]
         else:
@@ -72,12 +92,13 @@ def scores(view: GraphView, ends: Mapping[str, tuple[Reading, ...]]) -> dict[str
 
 def quantities(view: GraphView, ends: Mapping[str, tuple[Reading, ...]]) -> tuple[tuple[str, ...], ...]:
     """The names that `scores` gives, those of one quantity together: parts that have the same place in their Concat."""
-    found: dict[tuple[str, int], list[str]] = {}
+    found: dict[tuple[str, str, int], list[str]] = {}
     for info in view.outputs:
-        read = ends.get(info.name, ())
-        for number, (_, index) in enumerate(read if len(read) > 1 else ((info.name, 0),)):
+        read = ends.get(info.name, ((info.name, 0),))
+        for number, (node, index) in enumerate(read):
             name = f"{info.name}[{number}]" if len(read) > 1 else info.name
-            found.setdefault((info.name, index), []).append(name)
+            joined = node in view.by_name and view.by_name[node].op == "Concat"
+            found.setdefault((info.name, "" if joined else node, index), []).append(name)
     return tuple(map(tuple, found.values()))
 
 
@@ -88,6 +109,17 @@ def returning(model: Model, tensors: Mapping[str, str]) -> Model:
     edit = Edit(model)
     edit.outputs = [declaration(model.proto, name) for name in dict.fromkeys(tensors.values())]
     edit.prune()
+    return edit.finish(shapes=False)
+
+
+def returning_too(model: Model, tensors: Mapping[str, str]) -> Model:
+    """The model that returns these tensors too, under the names by which they are given."""
+    edit = Edit(model)
+    for name, tensor in tensors.items():
+        edit.node("Identity", [tensor], [name], name=name)
+        output = declaration(model.proto, tensor)
+        output.name = name
+        edit.outputs.append(output)
     return edit.finish(shapes=False)
 
 
@@ -125,6 +157,80 @@ def _joined(view: GraphView, output: str) -> Iterator[Reading]:
             yield from _joined(view, tensor)
         else:
             yield node.name, index
+
+
+def _chosen_from(view: GraphView, output: str) -> tuple[Reading, ...]:
+    """The values that an output was chosen from, behind the last layers of the network; none where nothing chose it."""
+    tail = _tail(view, output)
+    behind: set[str] = set()
+    for node in tail:
+        if node.op in SELECTING or any(_made_in(view, name, behind) for name in node.inputs):
+            behind.add(node.name)
+    maker = view.producer(output)
+    if maker is None or maker.name not in behind:
+        return ()
+    # What decides as a number or a flag (a score is above a threshold) is decided by the values in front of it.
+    for node in reversed(tail):
+        if node.name not in behind and node.op not in SHAPE_READERS:
+            read = [use.node.name in behind for name in node.outputs for use in view.uses(name)]
+            if any(read) and all(_is_discrete(view, name) for name in node.outputs):
+                behind.add(node.name)
+    front = {
+        name: (node.name, index)
+        for node in tail
+        if node.name in behind and node.op not in SHAPE_READERS
+        for index, name in enumerate(node.inputs)
+        if name and not _made_in(view, name, behind) and not _is_discrete(view, name)
+    }
+    own = [one for name, one in front.items() if _is_computed(view, name, front.keys() - {name})]
+    found = tuple(part for one in own for part in _parts(view, _read(view, one)) or (one,))
+    ranks = [view.info(_read(view, one)).shape for one in found]
+    return found if len(found) <= _MOST and all(ranks) else ()
+
+
+def _tail(view: GraphView, output: str) -> list[Node]:
+    """The nodes behind the last layers that lead to an output, in graph order."""
+    found: dict[str, Node] = {}
+    left = [output]
+    while left:
+        node = view.producer(left.pop())
+        if node is not None and node.name not in found and node.op not in COMPUTE:
+            found[node.name] = node
+            left += node.inputs
+    return sorted(found.values(), key=lambda node: node.position)
+
+
+def _is_computed(view: GraphView, tensor: str, apart_from: AbstractSet[str]) -> bool:
+    """Whether a layer or an input of the network is in a tensor otherwise than by others: a mask of anchors has none of either."""
+    fed = {info.name for info in view.inputs}
+    seen = {tensor}
+    left = [tensor]
+    while left:
+        name = left.pop()
+        node = view.producer(name)
+        if name in fed or (node is not None and node.op in COMPUTE):
+            return True
+        if node is not None and node.op not in SHAPE_READERS:
+            more = set(node.inputs) - seen - apart_from
+            seen |= more
+            left += more
+    return False
+
+
+def _made_in(view: GraphView, tensor: str, nodes: AbstractSet[str]) -> bool:
+    node = view.producer(tensor)
+    return node is not None and node.name in nodes
+
+
+def _is_discrete(view: GraphView, tensor: str) -> bool:
+    """Whether a tensor is constant, or holds numbers or flags."""
+    dtype = view.info(tensor).dtype
+    return view.is_constant(tensor) or (dtype is not DType.UNKNOWN and not dtype.is_float)
+
+
+def _read(view: GraphView, reading: Reading) -> str:
+    """The tensor that a node reads there."""
+    return view.by_name[reading[0]].inputs[reading[1]]
 
 
 def _softmax(view: GraphView, output: str) -> Node | None:

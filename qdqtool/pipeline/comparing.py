@@ -13,6 +13,7 @@ from qdqtool.accuracy.compare import OnSample, compare
 from qdqtool.accuracy.emulation import emulations
 from qdqtool.accuracy.explain import explain
 from qdqtool.accuracy.inside import turns, watch_inside
+from qdqtool.accuracy.parts import OutputPart, with_parts
 from qdqtool.accuracy.stored import Player, Unfed, open_stored
 from qdqtool.backends.ort import open_model, open_piece
 from qdqtool.backends.running.runner import SUFFIXES, open_engine
@@ -28,6 +29,7 @@ from qdqtool.errors import UsageError
 from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
 from qdqtool.graph.emulation.integer_form import integer_form
 from qdqtool.graph.emulation.wide_regions import Regions
+from qdqtool.graph.endings import endings
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import weight_bytes
@@ -90,9 +92,11 @@ def compare_match(match: ComparedSides, on_progress: OnSample | None = None) -> 
     if match.inside:
         _refuse_others(match)
     with ExitStack() as open_sides:
-        left = partial(_side, match.reference, match, open_sides)
-        right = partial(_side, match.candidate, match, open_sides)
-        large = _large(match)
+        known = _looked_at(match)
+        large = _large(match, known)
+        has_parts = known is not None and large is None and bool(endings(known.view, softmax=False))
+        del known
+        left, right, parts = _sides(match, open_sides, has_parts=has_parts)
         if large is None:
             first, second = left(), right()
             samples = _samples(match, first, second)
@@ -100,7 +104,7 @@ def compare_match(match: ComparedSides, on_progress: OnSample | None = None) -> 
             samples = _opened(match, large.view.inputs, opener(large))
             sides = both_sides(left, right, samples, match.recipe.compare.limit, large=True)
             first, second = open_sides.enter_context(sides)
-        found = compare(first, second, samples, match.recipe.compare, on_progress=on_progress)
+        found = compare(first, second, samples, match.recipe.compare, parts=parts, on_progress=on_progress)
         del first, second
     if match.inside:
         # Not before: beside both sessions the weights of both models would be most of the memory.
@@ -146,25 +150,53 @@ def _tensors(
     return tuple(found)
 
 
+def _sides(
+    match: ComparedSides, open_sides: ExitStack, *, has_parts: bool
+) -> tuple[Callable[[], Runner], Callable[[], Runner], tuple[OutputPart, ...]]:
+    """What opens either side, and the parts of outputs that both return too."""
+    texts = match.reference, match.candidate
+    if has_parts:
+        first, second, parts = with_parts(_model(texts[0]), _model(texts[1]))
+        if parts:
+            left, right = (
+                partial(_run_model, model, _named(text))
+                for model, text in zip((first, second), texts, strict=True)
+            )
+            return left, right, parts
+    left, right = (partial(_side, text, match, open_sides) for text in texts)
+    return left, right, ()
+
+
+def _named(text: str) -> str:
+    """A model in words."""
+    name = Path(text.removeprefix(_EMULATION)).name
+    return f"integer emulation of {name}" if text.startswith(_EMULATION) else f"{name} on onnxruntime"
+
+
 def _side(text: str, match: ComparedSides, open_sides: ExitStack) -> Runner:
     """One side, ready to run as long as `open_sides` is."""
     path = Path(text.removeprefix(_EMULATION))
     if text.startswith(_EMULATION):
-        return _run_model(_model(text), f"integer emulation of {path.name}")
+        return _run_model(_model(text), _named(text))
     if path.suffix == ".onnx":
-        return open_quantized(path, f"{path.name} on onnxruntime")
+        return open_quantized(path, _named(text))
     if path.suffix in SUFFIXES:
         return open_sides.enter_context(open_engine(path, trust=match.trust))
     return open_stored(path)
 
 
-def _large(match: ComparedSides) -> Model | None:
+def _large(match: ComparedSides, reference: Model | None) -> Model | None:
     """The reference, its weights still in their files, where both sides are ONNX models too large to be open together."""
-    sides = match.reference, match.candidate
-    if match.samples is None or any(Path(text).suffix != ".onnx" for text in sides):
+    plain = all(Path(text).suffix == ".onnx" for text in (match.reference, match.candidate))
+    if reference is None or match.samples is None or not plain or weight_bytes(reference) < LARGE:
         return None
-    model = load(Path(match.reference.removeprefix(_EMULATION)))
-    return with_float_caches(model) if weight_bytes(model) >= LARGE else None
+    return with_float_caches(reference)
+
+
+def _looked_at(match: ComparedSides) -> Model | None:
+    """The reference where both sides are ONNX models; its weights stay in their files."""
+    texts = [text.removeprefix(_EMULATION) for text in (match.reference, match.candidate)]
+    return load(Path(texts[0])) if all(Path(text).suffix == ".onnx" for text in texts) else None
 
 
 def _refuse_others(match: ComparedSides) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from calibrators.histogram import Histogram
 from qdqtool.accuracy.compare import compare
+from qdqtool.accuracy.parts import with_parts
 from qdqtool.accuracy.scores import class_scores
 from qdqtool.accuracy.task import first_row
 from qdqtool.backends.ort import open_model
@@ -481,12 +482,14 @@ def cure(
     if not nodes or max(map(weight_bytes, models)) >= SINGLE_FILE_LIMIT:
         return FloatCure(nodes=nodes) if nodes else None
     few = options.model_copy(update={"limit": CURED, "task": "none", "metrics": ("sqnr_db",)})
-    reference = open_model(models[0], description="float model", crowded=True)
+    reference: Runner | None = None
 
     def level(model: Model) -> float | None:
-        model = with_float_caches(model)
-        candidate = open_model(model, description="Q/DQ model", crowded=True)
-        return sqnr(compare(reference, candidate, samples, few))
+        nonlocal reference
+        first, second, parts = with_parts(models[0], with_float_caches(model))
+        reference = reference or open_model(first, description="float model", crowded=True)
+        candidate = open_model(second, description="Q/DQ model", crowded=True)
+        return sqnr(compare(reference, candidate, samples, few, parts=parts))
 
     before, after = level(models[1]), level(unquantize(models[1], nodes))
     return FloatCure(nodes=nodes, before_db=before, after_db=after, samples=min(CURED, len(samples)))

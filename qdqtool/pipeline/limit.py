@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from qdqtool.accuracy.limit import FloatSearch, Found, Limit, Units, least_told
+from qdqtool.accuracy.parts import with_parts
 from qdqtool.accuracy.run_store import RunJournal
 from qdqtool.accuracy.trials import TrialRunner
 from qdqtool.calibration.samples import open_samples
@@ -239,19 +240,26 @@ def _search(request: RunRequest, limit: Limit, most: int, listener: ProgressList
     model = load(work.path("model.qdq.onnx"))
     table = CALIBRATION.read(work.path("calibration.json"))
     plain = unrounded(load(work.path("model.prepared.onnx")), table)
-    staged = StagedRunner(StagedModel(model, table.shifts, plain=plain), "Q/DQ model")
+    first, second, parts = with_parts(plain, model)
+    staged = StagedRunner(StagedModel(second, table.shifts, plain=first), "Q/DQ model")
     compared = request.recipe.compare
     # from all over: data sets are often sorted by class
     choosing = SamplePart(work.samples, 0, max(1, len(work.samples) // most), most)
     checking = work.evaluation
-    about = {"model": digest_file(work.path("model.qdq.onnx")), "compare": compared.model_dump(mode="json")}
+    about = {
+        "model": digest_file(work.path("model.qdq.onnx")),
+        "compare": compared.model_dump(mode="json"),
+        "parts": [asdict(part) for part in parts],
+    }
 
     def trials(name: str, samples: SampleSource, task: str) -> TrialRunner:
         key = hashlib.sha256(
             canonical({**about, "samples": samples.digest, "task": task}).encode()
         ).hexdigest()
         options = compared.model_copy(update={"task": task})
-        return TrialRunner(staged, options, store=RunJournal(work.path(f"limit.{name}.jsonl"), key))
+        return TrialRunner(
+            staged, options, store=RunJournal(work.path(f"limit.{name}.jsonl"), key), parts=parts
+        )
 
     units = Units(
         members={node: (node,) for node in staged.nodes},

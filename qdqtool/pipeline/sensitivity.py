@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from qdqtool.accuracy.parts import with_parts
 from qdqtool.accuracy.run_store import RunJournal
 from qdqtool.accuracy.sensitivity import SensitivityOptions, Subject, sensitivity
 from qdqtool.accuracy.trials import TrialRunner
@@ -73,7 +74,8 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
     """
     subject = _quantized(request, on_step)
     model, shifts, plain = subject.model, subject.shifts, subject.plain
-    staged = StagedModel(model, shifts, plain=plain)
+    first, second, parts = with_parts(plain or model, model)
+    staged = StagedModel(second, shifts, plain=first if plain else None)
     fixed = [node for node in staged.stuck if node not in staged.nodes]
     if fixed and not staged.nodes:
         raise UsageError(
@@ -94,17 +96,17 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
         limit=request.recipe.compare.limit,
         on_nan=request.recipe.samples.nan,
     )
-    parts = {
-        "model": digest(model),
+    about = {
+        "model": digest(second),
         "shifts": [asdict(entry) for entry in shifts],
         "samples": samples.digest,
         "labels": request.labels,
         "compare": request.recipe.compare.model_dump(mode="json"),
     }
-    key = hashlib.sha256(canonical(parts).encode()).hexdigest()
+    key = hashlib.sha256(canonical(about).encode()).hexdigest()
     journal = None if request.out is None else RunJournal(request.out / "sensitivity.runs.jsonl", key)
     runner = StagedRunner(staged, request.model.name, workers=request.workers)
-    bench = TrialRunner(runner, request.recipe.compare, store=journal)
+    bench = TrialRunner(runner, request.recipe.compare, store=journal, parts=parts)
     ops = {node.name: node.op for node in model.view.nodes}
     found = sensitivity(
         bench,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from shutil import copyfile
+from typing import Final
 
 from qdqtool.accuracy.compare import compare as compare_runners
+from qdqtool.accuracy.parts import OutputPart, with_parts
 from qdqtool.auditing.context import stage
 from qdqtool.auditing.run import examine, with_findings
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.flags import split_flags
-from qdqtool.backends.ort import open_runner
+from qdqtool.backends.ort import open_model, open_runner
 from qdqtool.backends.shapes import parse_shapes, profiles
 from qdqtool.calibration.collect import Collection, activations
 from qdqtool.calibration.collect import collect as collect_histograms
@@ -36,7 +38,7 @@ from qdqtool.core.kinds import (
 )
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.preparation import Insertion, Preparation
-from qdqtool.core.protocols import Builder
+from qdqtool.core.protocols import Builder, Runner
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.recipe import AUTO
 from qdqtool.core.weights import WeightChanges
@@ -64,6 +66,8 @@ from qdqtool.pipeline.tables import TableRequest, final_tables
 from qdqtool.placement.decide import decide
 
 Measured = Mapping[str, float]
+
+_QUANTIZED: Final = "model.qdq.onnx"
 
 
 def prepare(work: RunContext) -> Measured:
@@ -221,7 +225,7 @@ def insert(work: RunContext) -> Measured:
     prepared, options = work.model("model.prepared.onnx"), work.recipe.insert
     reach = reach_for(prepared, options, work.samples, work.listener.progressed)
     model = insert_for_engine(prepared, placement, table, options, reach)
-    save(model, work.path("model.qdq.onnx"))
+    save(model, work.path(_QUANTIZED))
     INSERTION.write(work.path("insertion.json"), Insertion(notes=model.notes))
     return {}
 
@@ -231,7 +235,7 @@ def build(work: RunContext) -> Measured:
     options = work.recipe.build
     found, notes = profiles_of(work)
     request = BuildRequest(
-        model=work.path("model.qdq.onnx"),
+        model=work.path(_QUANTIZED),
         folder=work.folder.path,
         targets=tuple(f"sm{number.removeprefix('sm')}" for number in options.sm),
         profiles=found,
@@ -306,10 +310,22 @@ def compare(work: RunContext) -> Measured:
     """Run the float and the Q/DQ model on the evaluation samples."""
     reference = work.request.reference
     float_model = work.path("model.prepared.onnx") if reference is None else reference
-    models = (work.model("model.prepared.onnx"), with_float_caches(work.model("model.qdq.onnx")))
+    models = (work.model("model.prepared.onnx"), with_float_caches(work.model(_QUANTIZED)))
+    quantized = built_model(work)
+    names = ("float model on onnxruntime", "Q/DQ model on onnxruntime")
+    first: Callable[[], Runner] = partial(open_runner, float_model, description=names[0], crowded=True)
+    second: Callable[[], Runner] = partial(open_quantized, work.path(quantized), names[1])
+    parts: tuple[OutputPart, ...] = ()
+    if reference is None and quantized == _QUANTIZED and weight_bytes(models[0]) < LARGE:
+        *both, parts = with_parts(*models)
+        if parts:
+            first, second = (
+                partial(open_model, model, description=name, crowded=True)
+                for model, name in zip(both, names, strict=True)
+            )
     with both_sides(
-        partial(open_runner, float_model, description="float model on onnxruntime", crowded=True),
-        partial(open_quantized, work.path(built_model(work)), "Q/DQ model on onnxruntime"),
+        first,
+        second,
         work.evaluation,
         work.recipe.compare.limit,
         large=weight_bytes(models[0]) >= LARGE,
@@ -319,6 +335,7 @@ def compare(work: RunContext) -> Measured:
             candidate_side,
             work.evaluation,
             work.recipe.compare,
+            parts=parts,
             on_progress=work.listener.progressed,
         )
         del reference_side, candidate_side
@@ -362,7 +379,7 @@ def report(work: RunContext) -> Measured:
 
 def built_model(work: RunContext) -> str:
     """The file that was built: the Q/DQ model, unless Q/DQ had to be given up for want of a kernel."""
-    return BUILD.read(work.path("build.json")).model or "model.qdq.onnx"
+    return BUILD.read(work.path("build.json")).model or _QUANTIZED
 
 
 def builder_of(work: RunContext) -> Builder:

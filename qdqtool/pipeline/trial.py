@@ -2,7 +2,7 @@
 
 An output that comes from a softmax is judged by the scores that go into it (`graph.endings`): where classes are sure,
 a few samples hold all of the outputs' noise, and which calibrator is the best on them says little of others. One that holds
-boxes and scores is judged by both, each weighing the same.
+boxes and scores is judged by both, each weighing the same, and one whose rows a TopK or a NonMaxSuppression chose by what it chose from.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class Reference:
         self.budget = budget
         self.layers = tuple(node.name for node in shiftable(model.view)) if bias else ()
         self._model = model
-        self.ends = endings(model.view) if self._by_scores else {}
+        self.ends = endings(model.view, softmax=self._by_scores)
         self._scores = scores(model.view, self.ends)
         self.quantities = quantities(model.view, self.ends)
         self._outputs: dict[int, Values] = {}
@@ -309,7 +309,7 @@ class Reference:
 
 
 class OutputReference(Reference):
-    """The same where the outputs are judged as they come out, behind a softmax too: for what is told of them."""
+    """The same where an output behind a softmax is judged as it comes out: for what is told of it."""
 
     _by_scores = False
 

@@ -21,5 +21,7 @@ def accuracy_rows(comparison: Comparison) -> Iterator[tuple[str, str]]:
         yield "Accuracy", f"{words.task(entry)}{f': {verdict}' if verdict else ''}{source}"
     for output in comparison.outputs[:_SHOWN]:
         yield "Output", f"{output.output}: {', '.join(map(words.measure, output.measures))}{source}"
+        for part in (part for part in comparison.parts if part.output == output.output):
+            yield "", f"{words.part(part)}{source}"
     if len(comparison.outputs) > _SHOWN:
         yield "Output", f"and {counted(len(comparison.outputs) - _SHOWN, 'more output')}"

@@ -183,7 +183,7 @@ def _builder(build: BuildResult) -> str:
 
 
 def headline(comparison: Comparison) -> AccuracySummary | None:
-    """The first task metric, else SQNR of the first output, else its first metric."""
+    """The first task metric, else SQNR of the first output (its parts each weighing the same), else its first metric."""
     if comparison.task:
         task = comparison.task[0]
         return AccuracySummary(
@@ -206,7 +206,9 @@ def headline(comparison: Comparison) -> AccuracySummary | None:
         metric=measure.metric,
         unit=measure.unit,
         reference=None,
-        int8=measure.value,
+        int8=comparison.sqnr.sqnr_db
+        if measure.metric == "sqnr_db" and comparison.parts and comparison.sqnr
+        else measure.value,
         samples=comparison.samples,
         meaningful=comparison.meaningful,
         sqnr_db=comparison.sqnr.sqnr_db if comparison.sqnr else None,

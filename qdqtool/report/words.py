@@ -11,6 +11,7 @@ from qdqtool.core.comparison import (
     MismatchCause,
     MismatchExplanation,
     OutputComparison,
+    PartComparison,
     TaskAccuracy,
 )
 from qdqtool.core.dtypes import DType
@@ -188,6 +189,16 @@ def headline(output: OutputComparison) -> str:
     """The measure of an output that says most: SQNR where there is one, else the first."""
     chosen = _chosen(output)
     return UNKNOWN if chosen is None else measure(chosen)
+
+
+def part(entry: PartComparison) -> str:
+    """`boxes and scores holds /model/Sigmoid_output_0: SQNR 11.8 dB`."""
+    first, *others = entry.tensors
+    tensors = first + (f" and {counted(len(others), 'more feature map')}" if others else "")
+    level = (
+        f"SQNR {number(entry.sqnr_db)} dB" if entry.sqnr_db is not None else f"SQNR: {entry.note or UNKNOWN}"
+    )
+    return f"{entry.output} {'was chosen from' if entry.chosen else 'holds'} {tensors}: {level}"
 
 
 def sqnr(output: OutputComparison) -> float | None:

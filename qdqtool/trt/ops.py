@@ -134,6 +134,9 @@ SPATIAL_SUMS = frozenset({"GlobalAveragePool", "InstanceNormalization"})
 SHAPE_READERS = frozenset({"Shape", "Size"})
 SHAPE_MAKERS = SHAPE_READERS | {"NonZero"}
 SOFTMAXES = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
+SELECTING = frozenset({"ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "TopK"})
+"""Operators whose result is which of the values they read are chosen, and in which order: a small difference changes all of it or
+nothing."""
 MAXIMA = frozenset({"Max", "ReduceMax"})
 """What a written-out softmax subtracts from its scores; JAX puts a Max with minus infinity behind the reduction."""
 SCALING = frozenset({"Add", "Cast", "Div", "Mul", "Sub", "Where"})

@@ -154,6 +154,135 @@ def test_scores_of_several_maps_are_one_quantity(tmp_path: Path) -> None:
     assert quantities(model.view, {}) == ((output,),)
 
 
+def best_first(s: models.Sketch, x: str) -> str:
+    """Rows of two coordinates, a score and its number, best first, as detectors that end in a TopK return them."""
+    sizes = s.constant("sizes", np.array([3, 3], np.int64))
+    rows = s.constant("rows", np.array([0, 3, 1], np.int64))
+    s.nodes.append(onnx.helper.make_node("Split", [x, sizes], ["place", "sure"], name="split", axis=1))
+    boxes = s.node(
+        "Mul", [s.node("Reshape", ["place", rows], "lines"), s.constant("size", np.float32(320))], "boxes"
+    )
+    likely = s.node("Sigmoid", [s.node("Reshape", ["sure", rows], "kinds")], "likely")
+    best = s.node("ReduceMax", [likely], "best", axes=[2], keepdims=0)
+    few = s.constant("few", np.array([2], np.int64))
+    s.nodes.append(onnx.helper.make_node("TopK", [best, few], ["score", "number"], name="choose", axis=1))
+    last = s.constant("last", np.array([2], np.int64))
+    number = s.node("Unsqueeze", ["number", last], "column")
+    chosen = s.node("GatherElements", [boxes, number], "chosen", axis=1)
+    score = s.node("GatherElements", [likely, number], "scored", axis=1)
+    kind = s.node("Cast", [number], "kind", to=TensorProto.FLOAT)
+    return s.node("Concat", [chosen, score, kind], "y", axis=2)
+
+
+def class_of_pixels(s: models.Sketch, x: str) -> str:
+    """The best of three classes at each of two places."""
+    shape = s.constant("places", np.array([-1, 3, 2], np.int64))
+    return s.node("ArgMax", [s.node("Reshape", [x, shape], "maps")], "y", axis=1, keepdims=0)
+
+
+def above_a_threshold(s: models.Sketch, x: str) -> str:
+    """Values whose gate is open, as many as there are."""
+    open_ = s.node("Greater", [s.node("Sigmoid", [x], "likely"), s.constant("half", np.float32(0.5))], "open")
+    places = s.node("Transpose", [s.node("NonZero", [open_], "where")], "places", perm=[1, 0])
+    return s.node("GatherND", [s.node("Neg", [x], "values"), places], "y")
+
+
+def suppressed(s: models.Sketch, x: str) -> str:
+    corners = s.constant("corners", np.array([0, 1, 4], np.int64))
+    sizes = s.constant("sizes", np.array([4, 2], np.int64))
+    s.nodes.append(onnx.helper.make_node("Split", [x, sizes], ["place", "sure"], name="split", axis=1))
+    boxes = s.node("Reshape", ["place", corners], "boxes")
+    likely = s.node(
+        "Reshape",
+        [
+            s.node("ReduceMax", ["sure"], "top", axes=[1], keepdims=1),
+            s.constant("one", np.array([0, 1, 1], np.int64)),
+        ],
+        "likely",
+    )
+    return s.node("NonMaxSuppression", [boxes, likely, s.constant("most", np.array([1], np.int64))], "y")
+
+
+def chosen_inside(s: models.Sketch, x: str) -> str:
+    """The choice feeds another layer, whose noise the choice does not tell."""
+    few = s.constant("few", np.array([2], np.int64))
+    s.nodes.append(onnx.helper.make_node("TopK", [x, few], ["most", "where"], name="choose", axis=1))
+    return s.node("MatMul", ["most", s.weight("w3", 2, 4)], "z")
+
+
+def beside_a_choice(s: models.Sketch, x: str) -> str:
+    """What is chosen is not returned."""
+    s.node("ArgMax", [x], "unused", axis=1)
+    return s.node("Relu", [x], "y")
+
+
+@pytest.mark.parametrize(
+    ("end", "front"),
+    [
+        (best_first, {"boxes", "likely"}),
+        (class_of_pixels, {"maps"}),
+        (above_a_threshold, {"likely", "values"}),
+        (suppressed, {"boxes", "likely"}),
+    ],
+    ids=["TopK", "ArgMax", "NonZero", "NonMaxSuppression"],
+)
+def test_what_is_chosen_is_judged_by_what_it_was_chosen_from(
+    end: Ending, front: set[str], tmp_path: Path
+) -> None:
+    model = opened(end, tmp_path)
+    for softmax in (True, False):
+        found = scores(model.view, endings(model.view, softmax=softmax))
+        assert set(found.values()) == front
+        assert [len(names) for names in quantities(model.view, endings(model.view))] == [1] * len(front)
+
+
+@pytest.mark.parametrize("end", [chosen_inside, beside_a_choice], ids=lambda end: end.__name__)
+def test_a_choice_that_is_not_what_is_returned_changes_nothing(end: Ending, tmp_path: Path) -> None:
+    assert endings(opened(end, tmp_path).view) == {}
+
+
+def test_outputs_that_were_chosen_from_the_same_are_judged_once(tmp_path: Path) -> None:
+    s = models.Sketch(3)
+    s.input("x", ("n", 16))
+    s.node("Gemm", ["x", s.weight("w1", 16, 6), s.weight("b1", 6)], "scores", name="first")
+    few = s.constant("few", np.array([2], np.int64))
+    s.nodes.append(onnx.helper.make_node("TopK", ["scores", few], ["most", "where"], name="choose", axis=1))
+    s.output("most", None)
+    s.output("where", None, TensorProto.INT64)
+    s.output(s.node("Relu", ["scores"], "y"), None)
+    view = load(models.save(s.model(), tmp_path)).view
+    ends = endings(view)
+    assert scores(view, ends) == {"most": "scores", "y": "y"}
+    assert quantities(view, ends) == (("most",), ("y",))
+
+
+def test_order_among_what_is_nothing_does_not_choose_calibrators(tmp_path: Path) -> None:
+    """Two rows that change places are no noise of the network."""
+    model = opened(best_first, tmp_path)
+    values = np.random.default_rng(1).standard_normal((9, 16)).astype(np.float32)
+    np.savez(tmp_path / "s.npz", x=values)
+    samples = open_samples(str(tmp_path / "s.npz"), model.view.inputs)
+    placement = decide(model.view, PlacementOptions())
+    histograms = collect(model, placement, samples)
+    table = make_table(histograms, placement, model.view, CalibrationOptions(method="max"))
+    for kind in (Reference, OutputReference):
+        reference = kind(model, samples, Budget())
+        found = TrialSession(model, placement, table, reference, Budget()).candidate(
+            "", table, reference.samples
+        )
+        written = insert(model, placement, table, InsertOptions())
+        plain, quantized = (
+            open_runner(serialize(returning(one, tensors)), description="test").run({"x": values})
+            for one in (model, written)
+            for tensors in (scores(one.view, reference.ends),)
+        )
+        parts = [
+            np.square(right.astype(np.float64) - left).sum() / np.square(left.astype(np.float64)).sum()
+            for left, right in zip(plain.values(), quantized.values(), strict=True)
+        ]
+        assert found.noise == pytest.approx(np.mean(parts), rel=1e-3)
+
+
 @pytest.mark.parametrize("end", [of_one_kind, beside_a_constant], ids=lambda end: end.__name__)
 def test_an_output_of_one_kind_is_judged_as_it_is(end: Ending, tmp_path: Path) -> None:
     assert endings(opened(end, tmp_path).view) == {}

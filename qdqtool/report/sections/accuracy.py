@@ -21,6 +21,13 @@ _PAGE = r"""
 </tbody></table></div>
 {% endif %}
 {% endfor %}
+{% if comparison.parts %}
+<h3>Parts of outputs</h3>
+<div class="wide-table" tabindex="0"><table class="sortable">
+{{ m.head(["Output", "Part", "SQNR"], ["SQNR"]) }}
+<tbody>{% for entry in comparison.parts %}<tr><td>{{ entry.output }}</td><td>{{ "chosen from " if entry.chosen }}{{ entry.tensors | join(", ") }}</td>{{ m.number_cell(entry.sqnr_db, " dB") }}</tr>{% endfor %}</tbody>
+</table></div>
+{% endif %}
 {% if comparison.worst %}
 <h3>Samples that suffer most</h3>
 <div class="wide-table" tabindex="0"><table class="sortable">

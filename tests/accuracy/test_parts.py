@@ -1,0 +1,171 @@
+"""What an output holds of boxes and scores, or was chosen from, is compared by itself, and says what the output hides."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+from qdqtool.accuracy.compare import compare
+from qdqtool.accuracy.parts import with_parts
+from qdqtool.accuracy.trials import TrialRunner
+from qdqtool.backends.ort import open_model
+from qdqtool.calibration.collect import collect
+from qdqtool.calibration.samples import open_samples
+from qdqtool.calibration.table import make_table
+from qdqtool.core.comparison import Comparison
+from qdqtool.core.recipe import CalibrationOptions, CompareOptions, InsertOptions, PlacementOptions
+from qdqtool.datachecks.loss import loss, sqnr, subject
+from qdqtool.graph.instrumented.stages import StagedModel
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.qdq.insert import insert
+from qdqtool.pipeline.staged import StagedRunner
+from qdqtool.placement.decide import decide
+from qdqtool.report.words import part as told
+from tests import models
+
+_ROWS = np.array([0, 3, 2], np.int64)
+
+
+def detector(
+    folder: Path, name: str, *, chosen: bool, box_noise: float = 0.0, score_noise: float = 0.0
+) -> Model:
+    """Three boxes in pixels with a score each, all in a row or the two best of them, best first."""
+    s = models.Sketch(3)
+    s.input("x", ("n", 16))
+    weight = np.random.default_rng(5).standard_normal((16, 9)).astype(np.float32)
+    noise = np.random.default_rng(6).standard_normal((16, 9)).astype(np.float32)
+    noise *= np.where(np.arange(9) < 6, box_noise, score_noise)
+    s.node("MatMul", ["x", s.constant("w", (weight + noise).astype(np.float32))], "all", name="layer")
+    sizes = s.constant("sizes", np.array([6, 3], np.int64))
+    s.nodes.append(onnx.helper.make_node("Split", ["all", sizes], ["place", "sure"], name="split", axis=1))
+    boxes = s.node("Reshape", ["place", s.constant("rows", _ROWS)], "lines")
+    boxes = s.node("Mul", [boxes, s.constant("size", np.float32(320))], "boxes", name="scale")
+    likely = s.node("Sigmoid", ["sure"], "likely", name="squash")
+    last = s.constant("last", np.array([2], np.int64))
+    column = s.node("Unsqueeze", [likely, last], "column", name="stand")
+    if chosen:
+        few = s.constant("few", np.array([2], np.int64))
+        s.nodes.append(
+            onnx.helper.make_node("TopK", [likely, few], ["score", "number"], name="choose", axis=1)
+        )
+        places = s.node(
+            "Tile",
+            [
+                s.node("Unsqueeze", ["number", last], "place_column"),
+                s.constant("twice", np.array([1, 1, 2], np.int64)),
+            ],
+            "places",
+        )
+        boxes = s.node("GatherElements", [boxes, places], "best_boxes", name="pick", axis=1)
+        column = s.node("Unsqueeze", ["score", last], "best_column")
+    s.output(s.node("Concat", [boxes, column], "rows_of_all", name="join", axis=2), None, TensorProto.FLOAT)
+    return load(models.save(s.model(), folder, f"{name}.onnx"))
+
+
+def compared(folder: Path, *, chosen: bool, box_noise: float, score_noise: float) -> Comparison:
+    plain = detector(folder, "plain", chosen=chosen)
+    other = detector(folder, "other", chosen=chosen, box_noise=box_noise, score_noise=score_noise)
+    rows = np.random.default_rng(1).standard_normal((40, 16)).astype(np.float32)
+    np.savez(folder / "s.npz", x=rows)
+    samples = open_samples(str(folder / "s.npz"), plain.view.inputs)
+    first, second, parts = with_parts(plain, other)
+    left, right = (open_model(model, description=str(model.path)) for model in (first, second))
+    return compare(left, right, samples, CompareOptions(task="none"), parts=parts)
+
+
+def level(signal: np.ndarray, noise: np.ndarray) -> float:
+    return 10 * math.log10(np.square(signal).sum() / np.square(noise).sum())
+
+
+@pytest.mark.parametrize("chosen", [False, True], ids=["side by side", "chosen by a TopK"])
+def test_each_part_has_its_own_level_and_the_whole_is_their_mean(chosen: bool, tmp_path: Path) -> None:
+    found = compared(tmp_path, chosen=chosen, box_noise=0.001, score_noise=0.3)
+    weight = np.random.default_rng(5).standard_normal((16, 9))
+    noise = np.random.default_rng(6).standard_normal((16, 9)) * np.where(np.arange(9) < 6, 0.001, 0.3)
+    rows = np.load(tmp_path / "s.npz")["x"].astype(np.float64)
+    values = [rows @ weight, rows @ (weight + noise)]
+    sure = [1 / (1 + np.exp(-each[:, 6:])) for each in values]
+    wanted = {
+        "boxes": level(values[0][:, :6], values[1][:, :6] - values[0][:, :6]),
+        "likely": level(sure[0], sure[1] - sure[0]),
+    }
+    levels = {part.tensors[0].replace("column", "likely"): part.sqnr_db for part in found.parts}
+    assert levels == {name: pytest.approx(each, rel=1e-3) for name, each in wanted.items()}
+    assert [part.chosen for part in found.parts] == [chosen, chosen]
+    assert [entry.output for entry in found.outputs] == ["rows_of_all"]
+    mean = np.mean([10 ** (-each / 10) for each in wanted.values()])
+    assert found.sqnr is not None
+    assert found.sqnr.sqnr_db == pytest.approx(-10 * math.log10(mean), rel=1e-3)
+    assert found.sqnr.low is not None
+    assert found.sqnr.low < found.sqnr.sqnr_db
+    assert any("chooses and sorts" in note for note in found.notes) is chosen
+    verb = "was chosen from" if chosen else "holds"
+    assert all(told(part).startswith(f"rows_of_all {verb} ") for part in found.parts)
+
+
+def test_noise_of_scores_is_found_though_boxes_hide_it(tmp_path: Path) -> None:
+    """The output as a whole is as good as its boxes."""
+    found = compared(tmp_path, chosen=False, box_noise=0.001, score_noise=2.0)
+    whole = next(each.value for each in found.outputs[0].measures if each.metric == "sqnr_db")
+    assert whole is not None
+    assert whole > 50
+    severity, words = loss(found)
+    assert severity is not None
+    assert "in output 'rows_of_all' keeps" in words
+    assert subject(found) == "rows_of_all"
+    worst = min(part.sqnr_db for part in found.parts if part.sqnr_db is not None)
+    assert sqnr(found) == worst < 15
+    assert {entry.output for entry in found.worst} == {"rows_of_all: " + found.parts[-1].tensors[0]}
+
+
+def test_rows_that_change_places_are_no_loss(tmp_path: Path) -> None:
+    """Scores that hardly differ change places; nothing that was chosen from is damaged."""
+    found = compared(tmp_path, chosen=True, box_noise=0.001, score_noise=0.1)
+    whole = next(each.value for each in found.outputs[0].measures if each.metric == "sqnr_db")
+    levels = [part.sqnr_db for part in found.parts if part.sqnr_db is not None]
+    assert whole is not None
+    assert whole < max(levels) - 10
+    assert loss(found) == (None, "")
+
+
+def test_a_model_without_such_outputs_is_left_alone(tmp_path: Path) -> None:
+    model = load(models.save(models.conv_chain(), tmp_path))
+    assert with_parts(model, model) == (model, model, ())
+
+
+def test_a_candidate_without_the_nodes_is_compared_by_its_outputs(tmp_path: Path) -> None:
+    plain = detector(tmp_path, "plain", chosen=False)
+    assert with_parts(plain, load(models.save(models.conv_chain(), tmp_path)))[2] == ()
+    assert [part.output for part in with_parts(plain, plain)[2]] == ["rows_of_all", "rows_of_all"]
+
+
+@pytest.mark.parametrize("chosen", [False, True], ids=["side by side", "chosen by a TopK"])
+def test_trials_measure_what_a_comparison_measures(chosen: bool, tmp_path: Path) -> None:
+    plain = detector(tmp_path, "plain", chosen=chosen)
+    rows = np.random.default_rng(1).standard_normal((12, 16)).astype(np.float32)
+    np.savez(tmp_path / "s.npz", x=rows)
+    samples = open_samples(str(tmp_path / "s.npz"), plain.view.inputs)
+    placement = decide(plain.view, PlacementOptions(last_layer="int8", skip_rules=("narrow",)))
+    table = make_table(
+        collect(plain, placement, samples), placement, plain.view, CalibrationOptions(method="max")
+    )
+    quantized = insert(plain, placement, table, InsertOptions())
+    first, second, parts = with_parts(plain, quantized)
+    options = CompareOptions(task="none")
+    runner = StagedRunner(StagedModel(second, plain=first), "staged", optimized=False)
+    trials = TrialRunner(runner, options, parts=parts)
+    assert trials.nodes == ("layer",)
+    outcome = trials.run({"all": frozenset(trials.nodes)}, samples)["all"]
+    left, right = (open_model(model, description="test") for model in (first, second))
+    found = compare(left, right, samples, options, parts=parts)
+    assert found.sqnr is not None
+    assert outcome.decibel == pytest.approx(found.sqnr.sqnr_db, abs=0.05)
+    assert outcome.decibel == pytest.approx(
+        -10 * math.log10(np.mean([10 ** (-(part.sqnr_db or 0) / 10) for part in found.parts])), abs=0.05
+    )
