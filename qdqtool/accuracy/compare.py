@@ -100,8 +100,15 @@ class _Meeting:
         }
         self._task = Task(options.task)
         self._worst = Worst()
-        self._energies: list[tuple[float, float]] = []
-        self._of_parts: dict[OutputPart, list[tuple[float, float]]] = {part: [] for part in parts}
+        hidden = {part.output for part in parts}
+        asked = {pair.reference for pair in (self._pairs if not options.output else [self._scored]) if pair}
+        self._energies: dict[str, list[tuple[float, float]]] = {
+            pair.reference: [] for pair in self._pairs if pair.reference in asked - inside - hidden
+        }
+        self._of_parts: dict[OutputPart, list[tuple[float, float]]] = {
+            part: [] for part in parts if part.names
+        }
+        self._hidden, self._asked = hidden, asked
         self._unmeasured: dict[str, list[str]] = {}
         self.seen = 0
 
@@ -117,11 +124,10 @@ class _Meeting:
                 del self._meters[pair]
                 self._unmeasured.setdefault(wild, []).append(pair.reference)
                 continue
-            has_parts = any(part.output == pair.reference for part in self._of_parts)
-            if pair.reference not in self._inside and not has_parts:
+            if pair.reference not in self._inside | self._hidden:
                 values[pair.reference] = (a, b)
-            if pair == self._scored:
-                self._energies.append((energy(a), energy(b - a)))
+            if pair.reference in self._energies:
+                self._energies[pair.reference].append((energy(a), energy(b - a)))
             for meter in meters.values():
                 meter.add(a, b)
         for part, pairs in self._parts.items():
@@ -136,7 +142,7 @@ class _Meeting:
     ) -> dict[str, tuple[Floats, Floats]]:
         """Take in one part of one sample; what it held, by the name under which a reader knows it."""
         if part not in self._of_parts:
-            return {}
+            return {}  # it has none, or cannot be measured
         try:
             found = [comparable(left[pair.reference], right[pair.candidate], pair, sample) for pair in pairs]
         except InputFileError:
@@ -173,29 +179,29 @@ class _Meeting:
         )
 
     def _sqnr(self) -> SqnrEstimate | None:
-        """The pooled ratio of the scored output; 16 bytes are kept per sample for its interval."""
-        if self._scored is None:
+        """The pooled ratio of all that is measured; 16 bytes are kept of each per sample for its interval."""
+        measured = [*self._energies.items()]
+        measured += [
+            (part.output, found) for part, found in self._of_parts.items() if part.output in self._asked
+        ]
+        if not measured:
             return None
-        signal, noise = self._energies_of(self._scored.reference)
+        every = np.array([found for _, found in measured], np.float64)
+        whole = every[..., :1].sum(axis=1, keepdims=True)
+        if len(every) > 1:
+            # Each over its own signal: boxes have a hundred times that of scores.
+            every = (every / np.where(whole > 0, whole, 1))[whole[:, 0, 0] > 0]
+        signal, noise = every.mean(axis=0).T if len(every) else np.zeros((2, 1))
         if not (0 < signal.sum() < math.inf and 0 < noise.sum() < math.inf):
             return None
         reach = ratio_interval(signal, noise)
+        outputs = dict.fromkeys(output for output, _ in measured)
         return SqnrEstimate(
-            output=self._scored.reference,
+            output=listed([*outputs], 1),
             sqnr_db=10 * math.log10(signal.sum() / noise.sum()),
             low=None if reach is None else reach.low,
             high=None if reach is None else reach.high,
         )
-
-    def _energies_of(self, output: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Signal and noise of each sample; of parts each over the whole signal of its own, which boxes have more of than scores."""
-        parts = [found for part, found in self._of_parts.items() if part.output == output]
-        every = np.array(parts or [self._energies], np.float64)
-        if parts:
-            whole = every[..., :1].sum(axis=1, keepdims=True)
-            every = np.divide(every, whole, out=np.zeros_like(every), where=whole > 0)
-        mean = every.mean(axis=0)
-        return mean[:, 0], mean[:, 1]
 
     def _compared(self, wanted: Callable[[str], bool]) -> tuple[OutputComparison, ...]:
         return tuple(

@@ -16,7 +16,8 @@ class OutputPart:
 
     Attributes:
         output: the output's name.
-        names: what both models return it as, from each feature map.
+        names: what both models return it as, from each feature map; none of an output that no layer computes, or of which
+            the parts of others tell everything.
         tensors: the tensors in the reference.
         chosen: the output holds some of its values only, in another order.
     """
@@ -44,6 +45,7 @@ def with_parts(reference: Model, candidate: Model) -> tuple[Model, Model, tuple[
     kept = {name: tensor for name, tensor in mine.items() if not view.is_output(name) or tensor != name}
     # an output that was chosen from one tensor alone has the output's own name there
     names = {name: f"{name}[0]" if view.is_output(name) else name for name in kept}
+    silent = [output for output, read in ends.items() if not read]
     parts = tuple(
         OutputPart(
             output=output,
@@ -54,6 +56,7 @@ def with_parts(reference: Model, candidate: Model) -> tuple[Model, Model, tuple[
         for found in quantities(view, ends)
         if (output := _output(found[0], ends)) in ends
     )
+    parts += tuple(OutputPart(output=output, names=(), tensors=(), chosen=False) for output in silent)
     first, second = (
         returning_too(model, {names[name]: tensors[name] for name in kept})
         for model, tensors in ((reference, mine), (candidate, theirs))
@@ -61,14 +64,20 @@ def with_parts(reference: Model, candidate: Model) -> tuple[Model, Model, tuple[
     return first, second, parts
 
 
-def measured(outputs: Iterable[str], parts: Sequence[OutputPart]) -> tuple[tuple[str, ...], ...]:
-    """What a model returns, each group a quantity that is measured: parts in the place of the outputs that have some."""
+def measured(
+    outputs: Iterable[str], parts: Sequence[OutputPart], only: str = ""
+) -> tuple[tuple[str, ...], ...]:
+    """What a model returns, each group a quantity that is measured: parts in the place of the outputs that have some.
+
+    Of `only` one output, where it is named.
+    """
     names = {name for part in parts for name in part.names}
     hidden = {part.output for part in parts}
-    return (
-        *((name,) for name in outputs if name not in names and name not in hidden),
-        *(part.names for part in parts),
-    )
+    found: list[tuple[str, tuple[str, ...]]] = [
+        (name, (name,)) for name in outputs if name not in names and name not in hidden
+    ]
+    found += [(part.output, part.names) for part in parts if part.names]
+    return tuple(group for output, group in found if only in {"", output})
 
 
 def _output(name: str, ends: Mapping[str, tuple[Reading, ...]]) -> str:

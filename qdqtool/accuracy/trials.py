@@ -107,7 +107,7 @@ class TrialRunner:
         parts: Sequence[OutputPart] = (),
     ) -> None:
         self._runner = runner
-        self._measured = measured(runner.outputs, parts)
+        self._measured = measured(runner.outputs, parts, options.output)
         self._scored = options.output or runner.outputs[0]
         self._task = _TASKS.get(options.task)
         self._store: RunStore = store if store is not None else RunMemory()

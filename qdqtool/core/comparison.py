@@ -23,10 +23,10 @@ class Measure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SqnrEstimate:
-    """Signal to noise of one output over all samples.
+    """Signal to noise of outputs over all samples.
 
     Attributes:
-        output: its name.
+        output: the name of the first, and how many more there are.
         sqnr_db: energy of the reference over that of the difference, in dB.
         low: lower end of the 95 % interval over samples; None for fewer than two.
         high: upper end.
@@ -142,8 +142,8 @@ class Comparison(Shown):
         notes: what a reader must know to trust the figures.
         tensors: metrics per intermediate tensor in graph order, where the models were watched inside.
         explanations: why the outputs differ, where somebody asked.
-        sqnr: signal to noise of the output that a task would score, of its parts each weighing the same where it has some;
-            None where the two are equal, or both silent.
+        sqnr: signal to noise of all outputs, or of the one that the recipe names, each weighing the same, and parts in the place of
+            outputs that have some; None where the two are equal, or both silent.
         parts: boxes and scores in one output, and what outputs were chosen from; () where models were not looked into.
     """
 

@@ -19,7 +19,7 @@ from qdqtool.core.showing import Shown
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AccuracySummary:
-    """The headline metric: a task metric where there are labels, else SQNR of the first output.
+    """The headline metric: a task metric where there are labels, else SQNR of the outputs.
 
     Attributes:
         metric: its name.
@@ -28,7 +28,7 @@ class AccuracySummary:
         int8: of the quantized model.
         samples: how many were compared.
         meaningful: False when they were random.
-        sqnr_db: signal to noise of the scored output in dB, whatever the headline is; None where the two are equal.
+        sqnr_db: signal to noise of the outputs in dB, whatever the headline is; None where the two are equal.
         interval: 95 % interval of the headline: of the change in points for a task metric, of the value in dB for
             SQNR; None where it is not known.
     """

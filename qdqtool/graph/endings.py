@@ -33,7 +33,7 @@ from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.skeleton import declaration
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import COMPUTE, GATES, LAYOUT, MAXIMA, REPEATING, SELECTING, SHAPE_READERS
+from qdqtool.trt.ops import COMPUTE, GATES, LAYOUT, MAXIMA, PLACEABLE, REPEATING, SELECTING, SHAPE_READERS
 
 _MOVES: Final = LAYOUT | REPEATING | {"Cast"}
 _BOUNDED: Final = GATES | {"Softmax"}
@@ -53,11 +53,16 @@ def endings(view: GraphView, *, softmax: bool = True) -> dict[str, tuple[Reading
     image of classes) is left out: unsure ones are among them in every sample, and where it is sure noise of the scores is none.
 
     Of an output that is put together of scores between 0 and 1 and of something else it is all of these parts, and of one that was
-    chosen from values (TopK, NonMaxSuppression, ArgMax) these; nothing where outputs before it stand for all of them.
+    chosen from values (TopK, NonMaxSuppression, ArgMax) these; nothing where outputs before it stand for all of them, or where no layer
+    computes it, as a mask that is passed on: it has no noise, and would only halve that of the others.
     """
     found: dict[str, tuple[Reading, ...]] = {}
     known: set[str] = set()
+    idle = {info.name for info in view.outputs if not _is_layered(view, info.name)}
     for info in view.outputs:
+        if info.name in idle and len(idle) < len(view.outputs):
+            found[info.name] = ()
+            continue
         last = _softmax(view, info.name) if softmax and _is_single(info.shape) else None
         if last is not None:
             found[info.name] = ((last.name, 0),)
@@ -214,6 +219,25 @@ def _is_computed(view: GraphView, tensor: str, apart_from: AbstractSet[str]) -> 
             more = set(node.inputs) - seen - apart_from
             seen |= more
             left += more
+    return False
+
+
+def _is_layered(view: GraphView, tensor: str) -> bool:
+    """Whether a layer computes a tensor, or anything else that may be quantized."""
+    left, seen = [tensor], {tensor}
+    while left:
+        node = view.producer(left.pop())
+        if node is None or node.op in SHAPE_READERS:
+            continue
+        if (
+            node.op in COMPUTE
+            or view.body_ops(node)
+            or (node.op in PLACEABLE and not _is_discrete(view, node.outputs[0]))
+        ):
+            return True
+        more = set(node.inputs) - seen
+        seen |= more
+        left += more
     return False
 
 

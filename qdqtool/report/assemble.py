@@ -183,7 +183,7 @@ def _builder(build: BuildResult) -> str:
 
 
 def headline(comparison: Comparison) -> AccuracySummary | None:
-    """The first task metric, else SQNR of the first output (its parts each weighing the same), else its first metric."""
+    """The first task metric, else SQNR of the outputs, else the first metric of the first."""
     if comparison.task:
         task = comparison.task[0]
         return AccuracySummary(
@@ -202,13 +202,14 @@ def headline(comparison: Comparison) -> AccuracySummary | None:
     )
     if measure is None:
         return None
+    # of one output alone they are the same, but for the last bit
+    several = len(comparison.outputs) > 1 or comparison.parts
+    of_all = comparison.sqnr if several and measure.metric == "sqnr_db" else None
     return AccuracySummary(
         metric=measure.metric,
         unit=measure.unit,
         reference=None,
-        int8=comparison.sqnr.sqnr_db
-        if measure.metric == "sqnr_db" and comparison.parts and comparison.sqnr
-        else measure.value,
+        int8=of_all.sqnr_db if of_all else measure.value,
         samples=comparison.samples,
         meaningful=comparison.meaningful,
         sqnr_db=comparison.sqnr.sqnr_db if comparison.sqnr else None,

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 from onnx import TensorProto
 
 from qdqtool.accuracy.compare import compare
-from qdqtool.accuracy.parts import with_parts
+from qdqtool.accuracy.parts import measured, with_parts
 from qdqtool.accuracy.trials import TrialRunner
 from qdqtool.backends.ort import open_model
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.table import make_table
 from qdqtool.core.comparison import Comparison
+from qdqtool.core.protocols import Feeds
 from qdqtool.core.recipe import CalibrationOptions, CompareOptions, InsertOptions, PlacementOptions
 from qdqtool.datachecks.loss import loss, sqnr, subject
 from qdqtool.graph.instrumented.stages import StagedModel
@@ -145,9 +149,33 @@ def test_a_candidate_without_the_nodes_is_compared_by_its_outputs(tmp_path: Path
     assert [part.output for part in with_parts(plain, plain)[2]] == ["rows_of_all", "rows_of_all"]
 
 
-@pytest.mark.parametrize("chosen", [False, True], ids=["side by side", "chosen by a TopK"])
-def test_trials_measure_what_a_comparison_measures(chosen: bool, tmp_path: Path) -> None:
-    plain = detector(tmp_path, "plain", chosen=chosen)
+def several(folder: Path) -> Model:
+    """Two layers' outputs of different size behind one that only passes a mask on."""
+    s = models.Sketch(3)
+    s.input("x", ("n", 16))
+    mask = s.node(
+        "Cast", [s.node("Greater", ["x", s.constant("zero", np.float32(0))], "above")], "mask", to=1
+    )
+    s.output(mask, None)
+    s.output(s.node("MatMul", ["x", s.weight("w1", 16, 32)], "large", name="layer"), None)
+    hundred = s.constant("hundred", np.float32(0.01))
+    small = s.node("MatMul", ["large", s.weight("w2", 32, 32)], "inner", name="second")
+    s.output(s.node("Mul", [small, hundred], "small"), None)
+    return load(models.save(s.model(), folder, "several.onnx"))
+
+
+def aside(folder: Path) -> Model:
+    return detector(folder, "plain", chosen=False)
+
+
+def chosen_rows(folder: Path) -> Model:
+    return detector(folder, "plain", chosen=True)
+
+
+@pytest.mark.parametrize("make", [aside, chosen_rows, several], ids=lambda make: make.__name__)
+def test_trials_measure_what_a_comparison_measures(make: Callable[[Path], Model], tmp_path: Path) -> None:
+    """A limit of accuracy is searched by trials, and held against the comparison."""
+    plain = make(tmp_path)
     rows = np.random.default_rng(1).standard_normal((12, 16)).astype(np.float32)
     np.savez(tmp_path / "s.npz", x=rows)
     samples = open_samples(str(tmp_path / "s.npz"), plain.view.inputs)
@@ -160,12 +188,40 @@ def test_trials_measure_what_a_comparison_measures(chosen: bool, tmp_path: Path)
     options = CompareOptions(task="none")
     runner = StagedRunner(StagedModel(second, plain=first), "staged", optimized=False)
     trials = TrialRunner(runner, options, parts=parts)
-    assert trials.nodes == ("layer",)
+    assert trials.nodes[0] == "layer"
     outcome = trials.run({"all": frozenset(trials.nodes)}, samples)["all"]
     left, right = (open_model(model, description="test") for model in (first, second))
     found = compare(left, right, samples, options, parts=parts)
     assert found.sqnr is not None
     assert outcome.decibel == pytest.approx(found.sqnr.sqnr_db, abs=0.05)
-    assert outcome.decibel == pytest.approx(
-        -10 * math.log10(np.mean([10 ** (-(part.sqnr_db or 0) / 10) for part in found.parts])), abs=0.05
-    )
+
+
+def test_an_output_that_no_layer_computes_dilutes_nothing(tmp_path: Path) -> None:
+    plain = several(tmp_path)
+    first, second, parts = with_parts(plain, plain)
+    assert measured([info.name for info in plain.view.outputs], parts) == (("large",), ("small",))
+    assert [info.name for info in first.view.outputs] == ["mask", "large", "small"]
+    rows = np.random.default_rng(1).standard_normal((12, 16)).astype(np.float32)
+    np.savez(tmp_path / "s.npz", x=rows)
+    samples = open_samples(str(tmp_path / "s.npz"), plain.view.inputs)
+    left, right = (open_model(model, description="test") for model in (first, second))
+    assert right.run({"x": rows}).keys() == {"mask", "large", "small"}
+
+    class Noisy:
+        description = "noisy"
+        inputs = right.inputs
+        outputs = right.outputs
+        at_once = 1
+
+        def run(self, feeds: Feeds) -> dict[str, NDArray[Any]]:
+            found = right.run(feeds)
+            return {**found, "large": found["large"] * 1.1, "small": found["small"] * 1.01}
+
+    both = compare(left, Noisy(), samples, CompareOptions(task="none"), parts=parts)
+    assert both.parts == ()
+    assert both.sqnr is not None
+    assert both.sqnr.output == "large and 1 more"
+    assert both.sqnr.sqnr_db == pytest.approx(-10 * math.log10((0.1**2 + 0.01**2) / 2), rel=1e-3)
+    named = compare(left, Noisy(), samples, CompareOptions(task="none", output="small"), parts=parts)
+    assert named.sqnr is not None
+    assert named.sqnr.sqnr_db == pytest.approx(40, rel=1e-3)
