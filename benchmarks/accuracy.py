@@ -6,7 +6,7 @@
 Every tool calibrates on the same inputs; other samples judge (none of them calibrates or chooses anything: checked by
 their content, and a data set's second copy of a picture that calibrates is left out), on onnxruntime with Q/DQ computed as written. For each
 candidate: the task's metric with a 95 % interval of its difference to FP32 (bootstrap over the same samples), SQNR of
-the outputs, and how many compute nodes are INT8. A rival shows the calibrator with its best SQNR on the evaluation
+the outputs (of boxes and scores in one output each by itself, of what a TopK chose what it chose from), and how many compute nodes are INT8. A rival shows the calibrator with its best SQNR on the evaluation
 samples, which favours it. Our sweep chooses by SQNR on samples of neither calibration nor evaluation (on those of the
 calibration where there are no more), and keeps the default's INT8 nodes. "Coverage of" a rival is our default with the nodes float that the rival leaves float,
 and no others: each model of its own placement, so the two are compared at equal coverage. Our default is no worse than
@@ -36,9 +36,11 @@ from accuracy_data import HARD, MODELS, SMALL, Array, Subject, stranger, subject
 from checkout import ROOT
 from environment import RIVALS, rival
 
-from qdqtool.backends.ort import open_runner
+from qdqtool.accuracy.parts import measured, with_parts
+from qdqtool.backends.ort import open_model
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.qdq.insert import insert
@@ -122,22 +124,32 @@ class Judge:
 
     def __init__(self, case: Subject) -> None:
         self._case = case
-        self._plain = self._outputs(case.model)
+        self._model = load(case.model)
+        first, _, self._parts = with_parts(self._model, self._model)
+        self._plain = self._outputs(first)
         self._right = self._rightness(self._plain)
         self.reference = Result(
             value=float(self._right.mean()),
-            total=len(_compute(load(case.model).view)),
+            total=len(_compute(self._model.view)),
             note="float",
             right=self._right,
         )
 
     def result(self, path: Path, note: str, seconds: float) -> Result:
-        """What the model in `path` does; several outputs weigh the same."""
-        outputs = self._outputs(path)
+        """What the model in `path` does; several outputs weigh the same, and their parts where they have some."""
+        model = load(path)
+        _, second, parts = with_parts(self._model, model)
+        if parts != self._parts:
+            raise QdqError(
+                "lacks the tensors by whose noise the others are measured",
+                fix="compare boxes",
+                where=str(path),
+            )
+        outputs = self._outputs(second)
         right = self._rightness(outputs)
         noise, signal = self._energies(outputs)
         low, high = _interval(right - self._right)
-        view = load(path).view
+        view = model.view
         nodes = _compute(view)
         return Result(
             value=float(right.mean()),
@@ -154,14 +166,24 @@ class Judge:
         )
 
     def _energies(self, outputs: list[list[Array]]) -> tuple[Array, Array]:
-        """Energy of the differences, and of the float outputs; a row per sample, a column per output."""
-        wanted = [[value.astype(np.float64) for value in values] for values in self._plain]
-        pairs = [list(zip(plain, found, strict=True)) for plain, found in zip(wanted, outputs, strict=True)]
-        noise = [[float(np.square(plain - found).sum()) for plain, found in row] for row in pairs]
-        return np.array(noise), np.array([[float(np.square(plain).sum()) for plain in row] for row in wanted])
+        """Energy of the differences, and of the float outputs; a row per sample, a column per quantity."""
+        names = [info.name for info in self._model.view.outputs]
+        names += [name for part in self._parts for name in part.names]
+        groups = [[names.index(name) for name in group] for group in measured(names, self._parts)]
+        noise, signal = (
+            np.array([[sum(row[place] for place in group) for group in groups] for row in energies])
+            for energies in (
+                [
+                    [float(np.square(a.astype(np.float64) - b).sum()) for a, b in zip(*both, strict=True)]
+                    for both in zip(self._plain, outputs, strict=True)
+                ],
+                [[float(np.square(a.astype(np.float64)).sum()) for a in row] for row in self._plain],
+            )
+        )
+        return noise, signal
 
-    def _outputs(self, path: Path) -> list[list[Array]]:
-        runner = open_runner(path, description=path.name, crowded=True)
+    def _outputs(self, model: Model) -> list[list[Array]]:
+        runner = open_model(model, description=model.path.name, crowded=True)
         with ThreadPoolExecutor(runner.at_once) as pool:
             made = pool.map(runner.run, self._case.evaluation)
             return [[values[name] for name in runner.outputs] for values in made]

@@ -34,32 +34,38 @@ def with_parts(reference: Model, candidate: Model) -> tuple[Model, Model, tuple[
     The candidate is the reference with Q/DQ: what it calls by another name is found by the node that reads it.
     """
     view = reference.view
-    ends = {
-        output: read
-        for output, read in endings(view, softmax=False).items()
-        if all(_has(candidate.view, view, one) for one in read)
+    found = endings(view, softmax=False)
+    theirs = {
+        output: tuple(_in_candidate(candidate.view, view, one) for one in read)
+        for output, read in found.items()
     }
+    ends = {output: read for output, read in found.items() if all(theirs[output])}
     if not ends:
         return reference, candidate, ()
-    mine, theirs = scores(view, ends), scores(candidate.view, ends)
-    kept = {name: tensor for name, tensor in mine.items() if not view.is_output(name) or tensor != name}
+    mine = scores(view, ends)
     # an output that was chosen from one tensor alone has the output's own name there
-    names = {name: f"{name}[0]" if view.is_output(name) else name for name in kept}
-    silent = [output for output, read in ends.items() if not read]
+    judged = {
+        name: f"{name}[0]" if view.is_output(name) else name for name in mine if _output(name, ends) in ends
+    }
+    others = dict(zip(judged, (name for output in ends for name in theirs[output]), strict=True))
     parts = tuple(
         OutputPart(
             output=output,
-            names=tuple(names[name] for name in found if name in names),
-            tensors=tuple(kept[name] for name in found if name in kept),
+            names=tuple(judged[name] for name in names),
+            tensors=tuple(mine[name] for name in names),
             chosen=is_chosen(view, output),
         )
-        for found in quantities(view, ends)
-        if (output := _output(found[0], ends)) in ends
+        for names in quantities(view, ends)
+        if (output := _output(names[0], ends)) in ends
     )
-    parts += tuple(OutputPart(output=output, names=(), tensors=(), chosen=False) for output in silent)
+    parts += tuple(
+        OutputPart(output=output, names=(), tensors=(), chosen=False)
+        for output, read in ends.items()
+        if not read
+    )
     first, second = (
-        returning_too(model, {names[name]: tensors[name] for name in kept})
-        for model, tensors in ((reference, mine), (candidate, theirs))
+        returning_too(model, {judged[name]: tensors[name] for name in judged})
+        for model, tensors in ((reference, mine), (candidate, others))
     )
     return first, second, parts
 
@@ -85,8 +91,11 @@ def _output(name: str, ends: Mapping[str, tuple[Reading, ...]]) -> str:
     return name if name in ends else name.rpartition("[")[0]
 
 
-def _has(theirs: GraphView, mine: GraphView, reading: Reading) -> bool:
-    """Whether the candidate has the same node, which reads as many tensors."""
+def _in_candidate(theirs: GraphView, mine: GraphView, reading: Reading) -> str:
+    """What the candidate's node reads there, or the tensor of the same name; empty where it has neither."""
     node, index = reading
     found = theirs.by_name.get(node)
-    return found is not None and found.op == mine.by_name[node].op and len(found.inputs) > index
+    if found is not None and found.op == mine.by_name[node].op and len(found.inputs) > index:
+        return found.inputs[index]
+    tensor = mine.by_name[node].inputs[index]
+    return tensor if theirs.producer(tensor) is not None else ""
