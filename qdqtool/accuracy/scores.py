@@ -32,6 +32,18 @@ class ScorePair:
             return None
         return int(self.reference.argmax())
 
+    @property
+    def shown(self) -> Floats:
+        """The candidate's scores, to be held against `named`; where nothing is left of its boxes that class is behind all others.
+
+        The best of boxes that nobody would see may be of any class, and often is of the right one.
+        """
+        if self.layout is None or self.named is None or self.candidate.max() >= CONFIDENT / 2:
+            return self.candidate
+        lost = self.candidate.copy()
+        lost[self.named] = -1.0
+        return lost
+
 
 def class_rows(output: Floats) -> Floats:
     """The output as rows of class scores (rows x classes): the last axis, or axis 1 of N x C x 1 x 1."""

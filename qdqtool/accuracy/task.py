@@ -102,9 +102,10 @@ class Task:
         self._watch(scores)
         self._watch_shift(left, label)
         for count in self._counts:
-            truth = label if count.metric.truth == "label" else scores.named
+            is_labelled = count.metric.truth == "label"
+            truth = label if is_labelled else scores.named
             if truth is not None and len(left) >= count.metric.classes:
-                count.add(left, right, truth)
+                count.add(left, right if is_labelled else scores.shown, truth)
 
     def results(self) -> tuple[TaskAccuracy, ...]:
         """One entry per metric that saw samples."""
@@ -166,7 +167,7 @@ class Task:
         if scores.layout is not BoxLayout.FINAL:
             # final detections do not tell how many classes there are
             self._classes = len(left)
-        self._ties += int((right == right.max()).sum() > 1)
+        self._ties += int((right == right.max()).sum() > 1 >= (left == left.max()).sum())
 
     def _watch_shift(self, scores: Floats, label: int | None) -> None:
         if label is not None:

@@ -228,13 +228,13 @@ class TrialRunner:
         scores = score_pair(first_row(plain, sample), first_row(output, sample), least_classes(label))
         if isinstance(scores, NoScores) or len(scores.reference) < metric.classes:
             return None
-        truth = scores.named
+        truth, candidate = scores.named, scores.shown
         if metric.truth == "label":
             check_label(sample, len(scores.reference))
-            truth = label
+            truth, candidate = label, scores.candidate
         if truth is None:
             return None
-        return metric.hit(scores.reference, truth), metric.hit(scores.candidate, truth)
+        return metric.hit(scores.reference, truth), metric.hit(candidate, truth)
 
     def _outcome(self, entries: Sequence[SampleRun]) -> SubsetOutcome:
         noise = np.array([entry.noise for entry in entries], np.float64)

@@ -43,7 +43,10 @@ def _worth(
     calibration = str(request.samples) if has_samples else "DATA"
     beside = [("--calibration-cache", request.calibration_cache), ("--reference", request.reference)]
     files = [word for option, path in beside if path is not None for word in (option, str(path))]
-    run = ["qdqtool", "run", model, *given, *files, "--samples", calibration, "--out", folder]
+    # accuracy that is measured on other samples must not be measured on these the next time
+    others = [("--eval-samples", request.eval_samples), ("--labels", request.labels)]
+    judged = [word for option, path in others if path is not None for word in (option, str(path))]
+    run = ["qdqtool", "run", model, *given, *files, "--samples", calibration, *judged, "--out", folder]
     is_float = not is_quantized
     if not has_samples:
         yield f"{join(run)}  # the same on your data"
@@ -63,7 +66,7 @@ def _worth(
     if worst is not None:
         yield f"qdqtool explain {worst.code}  # {quote(worst.subject)}"
     if is_float and has_samples and _LOST in {finding.code for finding in report.findings}:
-        words = ["qdqtool", "sensitivity", model, *given, "--samples", calibration]
+        words = ["qdqtool", "sensitivity", model, *given, "--samples", calibration, *judged]
         yield f"{join(words)}  # which nodes cost accuracy"
     if is_fp32:
         yield f"{join([*run[:-1], f'{folder}-fp16', '--set=insert.types=fp16'])}  # FP16 for what is not quantized"

@@ -41,6 +41,9 @@ FEW_STEPS: Final = 2.0
 SHARE: Final = 0.1
 """Channels that may be lost before it is worth a finding: real networks have a few that hardly ever fire."""
 
+_DEAD: Final = 2.0**-24
+"""Share of the largest channel below which one holds nothing: what is left of a Relu that never fires, and no signal."""
+
 Floats = NDArray[np.float32]
 
 
@@ -105,7 +108,7 @@ def _magnitudes(values: NDArray[Any]) -> Floats:
 
 
 def _judged(entry: Decision, largest: Floats, scale: float) -> Finding | None:
-    live = largest[largest > 0]
+    live = largest[largest > largest.max() * _DEAD]
     lost = int((live < FEW_STEPS * scale).sum())
     if not lost or lost < SHARE * live.size:
         return None

@@ -123,7 +123,7 @@ def more_kernels(before: Foreseen, after: Foreseen, built: int) -> str:
         kernels = f"in {about}as many kernels"
     else:
         kernels = f"{about}{counted(abs(more), 'kernel')}{' more' if more > 0 else _FEWER}"
-    doubt = f"; of this engine's {built} kernels {before.kernels} were foreseen" if off else ""
+    doubt = f"; this engine has {counted(built, 'kernel')}, and {before.kernels} were foreseen" if off else ""
     return f"{kernels}{doubt}"
 
 

@@ -135,6 +135,16 @@ def test_a_candidate_that_finds_nothing_agrees_on_nothing(
 
 
 @each_layout
+@pytest.mark.parametrize(("score", "agreed"), [(0.2, 100.0), (0.05, 0.0)], ids=["fainter", "nothing is left"])
+def test_the_best_of_boxes_that_nobody_would_see_agrees_on_nothing(
+    score: float, agreed: float, layout: BoxLayout, make: Callable[[Found], np.ndarray]
+) -> None:
+    assert agreement(told(make(TWO), make({40: (1, score)}))) == agreed
+    labelled = told(make(TWO), make({40: (1, score)}), "classify", label=1)
+    assert labelled.task[0].candidate == 100.0
+
+
+@each_layout
 def test_labels_are_classes_of_the_best_box(layout: BoxLayout, make: Callable[[Found], np.ndarray]) -> None:
     assert agreement(told(make(TWO), make(TWO), "classify", 1)) == 100.0
     assert agreement(told(make(TWO), make(TWO), "classify", 3)) == 0.0
@@ -294,3 +304,11 @@ def test_order_of_boxes_does_not_matter(layout: BoxLayout, make: Callable[[Found
     found = told(make(TWO), turned)
     assert (agreement(found), boxes(found)) == (100.0, 100.0)
     assert METRICS.load("boxes").better == "higher"
+
+
+def test_scores_that_only_the_candidate_cannot_tell_apart_are_said() -> None:
+    sure, tied = np.array([[1.0, 2.0, 4.0]]), np.array([[1.0, 4.0, 4.0]])
+    words = "several classes of the candidate share the best score"
+    assert any(words in note for note in told(sure, tied).notes)
+    for reference, candidate in ((tied, tied), (sure, sure), (tied, sure)):
+        assert not any(words in note for note in told(reference, candidate).notes)

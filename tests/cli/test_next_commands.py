@@ -42,17 +42,25 @@ def report(*fixes: str, findings: tuple[Finding, ...] = ()) -> Report:
     )
 
 
-def proposed(of: Report, *, is_quantized: bool = False) -> list[list[str]]:
+def proposed(of: Report, *, is_quantized: bool = False, judged: str | None = None) -> list[list[str]]:
     request = RunRequest(
         model=Path("m.onnx"),
         recipe=Recipe(),
         samples="s.npz",
-        eval_samples=None,
-        labels=None,
+        eval_samples=judged,
+        labels=judged,
         out=Path("out"),
     )
     lines = next_commands(request, of, ["--recipe", "conv-int8"], has_samples=True, is_quantized=is_quantized)
     return [shlex.split(line, comments=True)[1:] for line in lines]
+
+
+def test_what_measures_accuracy_measures_it_on_the_same_samples() -> None:
+    lost = replace(finding(Severity.WARNING, "k"), code="DAT107")
+    for words in proposed(report(findings=(FP16_OFF, lost)), judged="e.npz"):
+        if words[0] in {"run", "sensitivity", "sweep"}:
+            assert words[words.index("--eval-samples") + 1] == words[words.index("--labels") + 1] == "e.npz"
+    assert "sweep" in {words[0] for words in proposed(report(), judged="e.npz")}
 
 
 def test_where_nothing_is_left_to_fix_the_engine_is_shown() -> None:

@@ -65,6 +65,12 @@ def test_a_single_small_channel_among_many_is_no_finding(tmp_path: Path) -> None
     assert found(depthwise(tmp_path), LONELY, tmp_path) == []
 
 
+def test_what_is_left_of_a_channel_that_never_fires_is_no_channel(tmp_path: Path) -> None:
+    assert (
+        found(depthwise(tmp_path), np.where(np.arange(16) < 4, 1e-30, 1.0).astype(np.float32), tmp_path) == []
+    )
+
+
 def test_a_clipped_range_saves_the_small_channels(tmp_path: Path) -> None:
     assert found(depthwise(tmp_path), UNEVEN, tmp_path, amax=0.1) == []
 
