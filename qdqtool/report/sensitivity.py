@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from qdqtool.core.sensitivity import CauseKind, Cure, NodeSensitivity, NoiseCause, Sensitivity
 from qdqtool.core.wording import counted
@@ -14,19 +14,29 @@ from qdqtool.report.svg import Element
 
 # One screen; the artefact has them all.
 _SHOWN = 25
+_NAME, _ALONE = 35, 22
+"""Columns of a row that fits into 80."""
 
 
 def lines(found: Sensitivity) -> Iterator[str]:
     """The study on a terminal, most sensitive node first."""
     yield f"{found.model}, {counted(found.samples, 'sample')}, with every node quantized: {words.float_set(found.whole)}  [measured]"
     yield ""
-    yield f"{'keep float':<44} {'noise share':>11} {'alone dB':>9} {'gain dB':>8}  accuracy without it"
-    for row in found.nodes[:_SHOWN]:
+    shown = found.nodes[:_SHOWN]
+    is_task = any(row.task is not None for row in shown)
+    # names of a deep model begin alike, and differ behind that
+    alike = _beginning([row.node for row in shown])
+    if alike:
+        yield f"nodes of {alike}"
+    last = "  accuracy without it" if is_task else ""
+    yield f"{'keep float':<{_NAME}} {'noise share':>11} {'alone dB':>{_ALONE}} {'gain dB':>8}{last}"
+    for row in shown:
         gain = "" if row.gain_db is None else f"{row.gain_db:+.2f}"
-        yield (
-            f"{row.node[:44]:<44} {100 * row.share:>10.1f}% {_level(row.alone_db):>9} {gain:>8}  "
-            f"{'' if row.task is None else words.shift(row.task)}{'' if row.exact else _estimate(row)}"
-        )
+        task = "" if row.task is None else f"  {words.shift(row.task)}"
+        yield f"{_short(row.node[len(alike) :]):<{_NAME}} {100 * row.share:>10.1f}% {_alone(row):>{_ALONE}} {gain:>8}{task}"
+    if any(not row.exact for row in shown):
+        few = min(row.samples for row in shown if not row.exact)
+        yield f"~ is an estimate on {counted(few, 'sample')}, with its 95 % interval"
     if len(found.nodes) > _SHOWN:
         yield f"and {len(found.nodes) - _SHOWN} more"
     yield from _explained(found)
@@ -148,9 +158,29 @@ def _more(row: NodeSensitivity) -> str:
     return f"{row.op}, alone {_level(row.alone_db)} dB{gain}"
 
 
-def _estimate(row: NodeSensitivity) -> str:
-    ends = "" if row.alone_low is None else f", alone {row.alone_low:.1f} to {row.alone_high:.1f} dB (95 %)"
-    return f"estimate on {counted(row.samples, 'sample')}{ends}"
+def _alone(row: NodeSensitivity) -> str:
+    """The noise of a node alone; `~42.6 (36.0 to 48.3)` where it is an estimate."""
+    if row.exact:
+        return _level(row.alone_db)
+    ends = "" if row.alone_low is None else f" ({row.alone_low:.1f} to {row.alone_high:.1f})"
+    return f"~{_level(row.alone_db)}{ends}"
+
+
+def _beginning(names: Sequence[str]) -> str:
+    """The modules that all names stand in, with the last stroke; "" for one name."""
+    if len(names) < 2:
+        return ""
+    first, last = min(names), max(names)  # what these share, all in between share
+    same = next((place for place, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), 0)
+    return first[: first.rfind("/", 0, same) + 1]
+
+
+def _short(name: str) -> str:
+    """A name that fits; one that does not loses its middle, since both ends tell names apart."""
+    if len(name) <= _NAME:
+        return name
+    first = (_NAME - 1) // 3
+    return f"{name[:first]}…{name[len(name) - (_NAME - 1 - first) :]}"
 
 
 def _level(level: float | None) -> str:

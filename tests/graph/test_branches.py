@@ -134,3 +134,12 @@ def test_one_known_dimension_of_a_free_shape_decides(tmp_path: Path) -> None:
 
 def test_without_folding_of_constants_branches_stay(tmp_path: Path) -> None:
     assert ifs(prepare(network((BY_SHAPE,), 4, tmp_path), PrepareOptions(fold_constants=False))) == 1
+
+
+def test_what_is_said_of_bodies_is_said_of_those_that_are_left(tmp_path: Path) -> None:
+    kinds = {(BY_SHAPE,): 0, (BY_VALUE,): 1, (BY_SHAPE, BY_VALUE): 1, (BY_VALUE, BY_SHAPE): 1}
+    for wanted, left in kinds.items():
+        ready = prepare(network(wanted, 4, tmp_path), PrepareOptions())
+        said = [note for note in ready.notes if "bodies are left alone" in note]
+        assert len(said) == bool(left), wanted
+        assert sum(node.op_type == "If" for node in ready.proto.graph.node) == left

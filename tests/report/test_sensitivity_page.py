@@ -7,6 +7,7 @@ from dataclasses import replace
 from qdqtool.core.sensitivity import CauseKind, Cure, FloatSet, NodeSensitivity, NoiseCause, Sensitivity
 from qdqtool.report.assemble import assemble
 from qdqtool.report.html import render
+from qdqtool.report.sensitivity import lines
 from tests.report.material import EVIL, chain_material
 
 
@@ -65,3 +66,27 @@ def test_the_page_says_why_a_node_is_noisy_and_which_changes_helped() -> None:
 
 def test_names_of_the_model_stay_text() -> None:
     assert EVIL not in page(study(EVIL))
+
+
+def test_rows_fit_into_a_terminal_and_long_names_stay_apart() -> None:
+    names = [f"/model/model.0/encoder/layer.{number}/attention/output/dense/MatMul" for number in range(12)]
+    rows = [
+        replace(study().nodes[0], node=name, exact=number < 2, alone_low=10.0, alone_high=22.5, samples=4)
+        for number, name in enumerate(names)
+    ]
+    told = [*lines(replace(study(), nodes=tuple(rows)))]
+    first = told.index("nodes of /model/model.0/encoder/") + 2
+    shown = told[first : first + len(names)]
+    assert len({line.split()[0] for line in shown}) == len(names)
+    assert max(map(len, shown)) <= 80
+    assert "~20.0 (10.0 to 22.5)" in shown[-1]
+    assert "~" not in shown[0]
+    assert told[first + len(names)] == "~ is an estimate on 4 samples, with its 95 % interval"
+
+
+def test_one_name_and_names_that_begin_apart_are_told_whole() -> None:
+    for names in (("a/conv1",), ("a/conv1", "b/conv2"), ("conv1", "conv2")):
+        rows = tuple(replace(study().nodes[0], node=name) for name in names)
+        told = [*lines(replace(study(), nodes=rows))]
+        assert not any(line.startswith("nodes of") for line in told)
+        assert all(any(line.startswith(f"{name} ") for line in told) for name in names)

@@ -100,7 +100,7 @@ def _loaded(path: Path) -> Model:
     notes += check_values(graph, path)
     _check(proto, path)
     notes += _infer(proto, path)
-    notes += _bodies(graph)
+    notes += body_notes(graph)
     model = Model(proto=proto, path=path, notes=tuple(notes))
     return unflatten(model) if raised else model
 
@@ -203,7 +203,8 @@ def _hide_unknown(light: onnx.ModelProto) -> None:
     light.opset_import.add(domain=_UNJUDGED, version=1)
 
 
-def _bodies(graph: onnx.GraphProto) -> list[str]:
+def body_notes(graph: onnx.GraphProto) -> list[str]:
+    """What is said of nodes with bodies, by operator."""
     counts = Counter(node.op_type for node in graph.node if any(True for _ in bodies(node)))
     return [
         counted(count, f"{op} node: its bodies are left alone", f"{op} nodes: their bodies are left alone")

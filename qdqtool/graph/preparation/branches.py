@@ -19,6 +19,7 @@ from qdqtool.graph.canonical.compute import computable, compute
 from qdqtool.graph.canonical.constants import constant_tensor
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.load import body_notes
 from qdqtool.graph.onnx_io.walk import bodies, copied
 from qdqtool.graph.view import GraphView
 from qdqtool.trt.ops import SHAPE_READERS
@@ -33,6 +34,7 @@ _MOST_ELEMENTS = 1 << 10
 def take_decided_branches(model: Model) -> Model:
     """The same model without the Ifs of its main graph that are decided, those inside a taken branch included."""
     total = 0
+    stale = body_notes(model.proto.graph)
     while any(node.op_type == "If" for node in model.proto.graph.node):
         edit = Edit(model)
         values = _known_values(edit, model.view)
@@ -56,7 +58,9 @@ def take_decided_branches(model: Model) -> Model:
         "If node whose condition is known was replaced by the branch that is taken",
         "If nodes whose condition is known were replaced by the branch that is taken",
     )
-    return Model(proto=model.proto, path=model.path, notes=(*model.notes, note))
+    # what was said of those that are gone would contradict it
+    kept = [said for said in model.notes if said not in stale]
+    return Model(proto=model.proto, path=model.path, notes=(*kept, *body_notes(model.proto.graph), note))
 
 
 def decisive(edit: Edit) -> set[str]:
