@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
@@ -170,7 +171,7 @@ class _Tally:
 
     def __init__(self, reading: InputReading, columns: int, width: int) -> None:
         self._reading = reading
-        self._enough = max(_ROWS, _PER_COLUMN * columns)
+        self._enough = _enough(columns)
         groups = reading.groups
         self._square = np.zeros((groups * columns // width, width, width), np.float32)
         self._amax = np.zeros((groups, columns), np.float32)
@@ -204,6 +205,18 @@ class _Tally:
         self._multiply()
         self._square /= max(1, self._rows)
         return Moments(square=self._square, amax=self._amax, rows=self._rows)
+
+
+def multiplications(layer: WeightedLayer) -> int:
+    """How many the moments of a layer take where all their rows are seen, and about as many as rounding by them takes."""
+    columns, groups = layer.columns, layer.reading.groups
+    outputs = prod(layer.shape) // (columns * groups)
+    return groups * columns**2 * (_enough(columns) + outputs + columns)
+
+
+def _enough(columns: int) -> int:
+    """Rows after which the moments of so many columns are known."""
+    return max(_ROWS, _PER_COLUMN * columns)
 
 
 def _bytes(layer: WeightedLayer, widest: int | None) -> int:

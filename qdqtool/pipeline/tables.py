@@ -4,7 +4,7 @@ With `weights.rounding: auto` and `calibrate.method: auto` the calibrator is cho
 nearest. Where these make most of the noise (`noise_shares`: few bits, weights alone, thin layers) they are rounded by `gptq`,
 which is kept where the outputs gain more than 0.3 dB by it on the samples that choose, and anything on both halves of those
 that its moments did not come from, by more than chance. So they are, too, where they make a tenth of the noise and nearly all layers are matrix
-products, whose moments cost little. Elsewhere even exact weights would hardly gain that much, and rounding costs as much as
+products, whose moments cost little, or the network is so small that rounding takes a second or two. Elsewhere even exact weights would hardly gain that much, and rounding costs as much as
 the rest.
 
 `adaround` is not tried: with the same calibrator it gained at the outputs what `gptq` gained, within chance, on all of the
@@ -22,7 +22,7 @@ from typing import Final
 
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.histograms import Histograms
-from qdqtool.calibration.moments import SAMPLES
+from qdqtool.calibration.moments import SAMPLES, multiplications
 from qdqtool.calibration.noise_shares import weight_share
 from qdqtool.calibration.rounding import GPTQ, WeightRounding, layers_of, round_weights
 from qdqtool.calibration.table import Constants, constants, groups, make_tables
@@ -54,10 +54,12 @@ _FEWEST: Final = 8
 _MOST_OF_IT: Final = 0.5
 """Share of the weights in the noise from which rounding is tried."""
 _SOME_OF_IT: Final = 0.1
-"""The same where nearly all layers are matrix products; below it even exact weights gain next to nothing."""
+"""The same where nearly all layers are matrix products, or the network is small; below it even exact weights gain next to nothing."""
 _SECTION: Final = 1024
 """Inputs of a layer whose errors make up for each other where its weights make less than most of the noise: in sections of so many
 layers of 3072 inputs gain nearly what they gain without, for a quarter of the time (`docs/verified.md`)."""
+_CHEAP: Final = 20 * 10**9
+"""Multiplications of a rounding that takes a second or two: a user does not mind these, and a tenth of the noise may be in it."""
 _FEW_OF_THEM: Final = 0.1
 """Share of convolutions among the layers up to which nearly all are matrix products."""
 
@@ -306,7 +308,8 @@ class _Maker:
         share = weight_share(request.model.view, layers, request.placement, nearest.table, request.histograms)
         # The moments of a matrix product cost about as much as the product, those of a convolution several times as much.
         convolutions = sum(bool(layer.product.reading.kernel) for layer in layers)
-        least = _SOME_OF_IT if convolutions <= _FEW_OF_THEM * len(layers) else _MOST_OF_IT
+        is_cheap = sum(multiplications(layer.product) for layer in layers) <= _CHEAP
+        least = _SOME_OF_IT if is_cheap or convolutions <= _FEW_OF_THEM * len(layers) else _MOST_OF_IT
         widest = None if share >= _MOST_OF_IT else _SECTION
         table = self._rounded(GPTQ, samples, nearest.table, widest) if share >= least else None
         if table is None:

@@ -6,16 +6,19 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
 import calibrators
+import qdqtool
 from calibrators import Calibrator, Grid, Histogram, Range
 from qdqtool.backends.ort import OrtRunner, open_runner
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.histograms import Histograms
+from qdqtool.calibration.rounding import round_weights
 from qdqtool.calibration.samples import Samples, open_samples
 from qdqtool.calibration.table import constants, make_table
 from qdqtool.cli.app import run
@@ -30,7 +33,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.pipeline import auto
+from qdqtool.pipeline import auto, tables
 from qdqtool.pipeline.auto import Judged, choose, competing, distinct
 from qdqtool.pipeline.averaging import mean_table, weighted
 from qdqtool.pipeline.bias import correct_biases
@@ -424,3 +427,27 @@ def test_a_network_of_several_formats_is_judged_by_what_all_of_them_lose(tmp_pat
 
 def test_calibrators_that_compete_are_those_that_say_so() -> None:
     assert competing() == tuple(name for name in calibrators.names() if calibrators.load(name).competes)
+
+
+@pytest.mark.parametrize(
+    ("room", "share", "is_tried"), [(None, 0.2, True), (0, 0.2, False), (0, 0.6, True), (None, 0.05, False)]
+)
+def test_weights_of_a_small_network_are_rounded_where_a_tenth_of_the_noise_is_theirs(
+    room: int | None, share: float, is_tried: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = models.save(models.conv_chain(), tmp_path)
+    shape = [dim if isinstance(dim, int) else 1 for dim in load(path).view.inputs[0].shape or ()]
+    values = np.random.default_rng(0).standard_normal((20, *shape[1:])).astype(np.float32)
+    tried: list[str] = []
+    inner = round_weights
+
+    def noted(*words: Any, **more: Any) -> CalibrationTable:
+        tried.append("gptq")
+        return inner(*words, **more)
+
+    monkeypatch.setattr(tables, "round_weights", noted)
+    monkeypatch.setattr(tables, "weight_share", lambda *_: share)
+    if room is not None:
+        monkeypatch.setattr(tables, "_CHEAP", room)
+    qdqtool.quantize(str(path), values)
+    assert bool(tried) is is_tried
