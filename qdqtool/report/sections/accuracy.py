@@ -24,8 +24,8 @@ _PAGE = r"""
 {% if comparison.parts %}
 <h3>Parts of outputs</h3>
 <div class="wide-table" tabindex="0"><table class="sortable">
-{{ m.head(["Output", "Part", "SQNR"], ["SQNR"]) }}
-<tbody>{% for entry in comparison.parts %}<tr><td>{{ entry.output }}</td><td>{{ "chosen from " if entry.chosen }}{{ entry.tensors | join(", ") }}</td>{{ m.number_cell(entry.sqnr_db, " dB") }}</tr>{% endfor %}</tbody>
+{{ m.head(["Output", "SQNR", "Part"], ["SQNR"]) }}
+<tbody>{% for entry in comparison.parts %}<tr><td>{{ entry.output }}</td>{{ m.number_cell(entry.sqnr_db, " dB") }}<td>{{ "chosen from " if entry.chosen }}{{ entry.tensors | join(", ") }}</td></tr>{% endfor %}</tbody>
 </table></div>
 {% endif %}
 {% if comparison.worst %}
