@@ -15,8 +15,7 @@ compares them.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -42,7 +41,7 @@ from qdqtool.pipeline.few_samples import choose_for_others, parts_of
 from qdqtool.pipeline.judges import fitting_numbers, others
 from qdqtool.pipeline.outliers import SAMPLES as OUTLIER_SAMPLES
 from qdqtool.pipeline.outliers import relieved, suspects
-from qdqtool.pipeline.trial import Budget, FloatPass, Reference, TrialSession, TriedTable
+from qdqtool.pipeline.trial import Budget, FloatPass, Reference, TrialSession
 
 GAIN_DB: Final = 0.3
 """What rounding or equalizing must gain at the outputs: it ties weights to the samples, and less is within their chance."""
@@ -127,7 +126,7 @@ def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -
     if request.changes:
         table = _with_changes(table, request.changes, way)
     elif way == AUTO:
-        return _equalized_if_better(request, table, options, maker.reference, on_progress)
+        return _equalized_if_better(request, table, options, on_progress)
     return FinalTable(table=table, histograms=request.histograms)
 
 
@@ -147,7 +146,6 @@ def _equalized_if_better(
     request: TableRequest,
     plain: CalibrationTable,
     options: CalibrationOptions,
-    judged: Reference | None,
     on_progress: OnProgress | None,
 ) -> FinalTable:
     """The table of the network without its outlier channels, where it has any and the outputs gain more than 0.3 dB.
@@ -166,66 +164,27 @@ def _equalized_if_better(
     changes = relieved(model, chosen, plain, others(model.view, samples, OUTLIER_SAMPLES))
     if not changes:
         return kept
-    ways = {AUTO: changes}
-    for way in _NAMED:
-        weights = request.recipe.weights.model_copy(update={"equalize": way})
-        named = request.recipe.model_copy(update={"weights": weights})
-        ways[way] = equalization(model, placement, named, samples) or WeightChanges()
     budget = Budget(on_progress=on_progress)
-    corrects = options.bias == "correct"
-    reference = judged.renewed(budget) if judged else Reference(model, samples, budget, bias=corrects)
-    changed = {way: _changed(request, found, samples) for way, found in ways.items() if found}
-    best = _most_promising(request, changed, reference, plain, options)
-    if best is None:
-        return kept
+    reference = Reference(model, samples, budget, bias=options.bias == "correct")
     trial = TrialSession(model, placement, plain, reference, budget)
     judges = trial.at_once()
-    before = trial.candidate("", plain, judges)
-    trial.close()
-    after = changed[best]
-    same = _of_equalized(reference, after.model)
-    table = _Maker(after, options, on_progress, same).table(samples)
-    judge = TrialSession(after.model, placement, table, same.renewed(Budget()), Budget())
-    found = judge.candidate("", table, judges)
-    gain = found.decibel - before.decibel
-    if gain <= GAIN_DB or not is_quieter(found, before):
-        return kept
-    return FinalTable(table=_with_changes(table, ways[best], best, gain), histograms=after.histograms)
-
-
-def _most_promising(
-    request: TableRequest,
-    changed: Mapping[str, TableRequest],
-    reference: Reference,
-    plain: CalibrationTable,
-    options: CalibrationOptions,
-) -> str | None:
-    """The way that leaves the outputs quietest with one calibrator and weights to the nearest; None where none gains so.
-
-    A whole choice for each way, of all calibrators and with rounded weights, would cost as much as the one without equalization.
-    """
-    methods = Counter(entry.method for entry in plain.ranges if entry.tensor in request.histograms.tensors)
-    single = options.model_copy(update={"method": methods.most_common(1)[0][0]})
-
-    def judged(looked_at: TableRequest, judge: Reference) -> TriedTable:
-        table = make_tables(looked_at.histograms, looked_at.placement, looked_at.known, (single,))[0]
-        trial = TrialSession(looked_at.model, looked_at.placement, table, judge, Budget())
-        found = trial.candidate("", table, trial.at_once())
-        trial.close()
-        return found
-
-    best = judged(request, reference).noise
-    found: str | None = None
-    for way, looked_at in changed.items():
-        noise = judged(looked_at, _of_equalized(reference, looked_at.model)).noise
-        if noise < best:
-            best, found = noise, way
-    return found
-
-
-def _of_equalized(reference: Reference, model: Model) -> Reference:
-    """The reference for a form of the network that computes the same, but for the channels inside that biases are corrected by."""
-    return reference.of(model) if reference.layers else reference
+    before = best = trial.candidate("", plain, judges)
+    for way in (AUTO, *_NAMED):
+        if way != AUTO:
+            weights = request.recipe.weights.model_copy(update={"equalize": way})
+            named = request.recipe.model_copy(update={"weights": weights})
+            changes = equalization(model, placement, named, samples) or WeightChanges()
+        if not changes:
+            continue
+        after = _changed(request, changes, samples)
+        table = _Maker(after, options, on_progress).table(samples)
+        judge = TrialSession(after.model, placement, table, reference.of(after.model), Budget())
+        found = judge.candidate("", table, judges)
+        gain = found.decibel - before.decibel
+        if gain > GAIN_DB and is_quieter(found, before) and found.noise < best.noise:
+            best = found
+            kept = FinalTable(table=_with_changes(table, changes, way, gain), histograms=after.histograms)
+    return kept
 
 
 def _changed(request: TableRequest, changes: WeightChanges, samples: SampleSource) -> TableRequest:
@@ -241,20 +200,11 @@ def _changed(request: TableRequest, changes: WeightChanges, samples: SampleSourc
 
 
 class _Maker:
-    """One calibrator, or `auto`: ranges, rounded weights and corrected biases.
-
-    Attributes:
-        reference: what judged; None where nothing did.
-    """
+    """One calibrator, or `auto`: ranges, rounded weights and corrected biases."""
 
     def __init__(
-        self,
-        request: TableRequest,
-        options: CalibrationOptions,
-        on_progress: OnProgress | None,
-        reference: Reference | None = None,
+        self, request: TableRequest, options: CalibrationOptions, on_progress: OnProgress | None
     ) -> None:
-        self.reference = reference
         self._request = request
         self._options = options
         self._on_progress = on_progress
@@ -285,9 +235,7 @@ class _Maker:
                 return table
             return correct_biases(model, placement, table, samples, self._on_progress, self._request.seen)
         budget = Budget(on_progress=self._on_progress)
-        if self.reference is None:
-            self.reference = Reference(model, samples, budget, bias=corrects, seen=self._request.seen)
-        reference = self.reference.renewed(budget)
+        reference = Reference(model, samples, budget, bias=corrects, seen=self._request.seen)
         parts = parts_of(model, placement, reference, self._options, len(samples))
         found = self._chosen(reference, rounded, parts, int(tried))
         best = found.trial.settled(found.best, found.samples)

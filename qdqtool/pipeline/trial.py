@@ -11,7 +11,6 @@ import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -218,13 +217,6 @@ class Reference:
         """The same samples for another form of the float model."""
         count = len(self.samples)
         return type(self)(model, self.source, self.budget, bias=bool(self.layers), count=count)
-
-    def renewed(self, budget: Budget) -> Reference:
-        """The same with another budget; nothing is run again."""
-        found = copy(self)
-        budget.most = PASSES * len(self.samples)
-        found.budget = budget
-        return found
 
     @property
     def source(self) -> SampleSource:
