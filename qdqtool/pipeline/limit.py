@@ -49,6 +49,8 @@ FOLDER: Final = "quantized"
 """Where the run with every node quantized lies, in the run folder."""
 _ATTEMPTS: Final = 3
 """Searches, each asking for as much more as the model before it lacked."""
+_MORE_DB: Final = 1.0
+"""What the outputs must gain where the task tells nothing more."""
 SEARCH: Final = "search"
 """What the listener is told while nodes are tried."""
 
@@ -97,7 +99,7 @@ def run(
         if attempts == _ATTEMPTS:
             missed = replace(result, chosen=None, built=_measured(result.chosen, report))
             return runner.run(final, listener, course=_course(missed))
-        limit = _tightened(limit, lacking)
+        limit = _tightened(limit, lacking, result.chosen)
     if not has_choice:
         return report
     others = _tightened(asked, _room(result))
@@ -176,13 +178,21 @@ def _room(result: FloatLimit) -> Limit:
     return Limit(max_drop=points, min_sqnr=level)
 
 
-def _tightened(asked: Limit, lacking: Limit) -> Limit:
+def _tightened(asked: Limit, lacking: Limit, chosen: FloatSet | None = None) -> Limit:
+    """A limit that asks for as much more as was lacking, and that `chosen`, which lacked it, does not meet.
+
+    Where no sample of the search is lost by that set, and some are in the model that was built, the task cannot ask for more
+    nodes: noise does.
+    """
     points, level = lacking.max_drop or 0.0, lacking.min_sqnr or 0.0
-    return replace(
+    tight = replace(
         asked,
         max_drop=None if asked.max_drop is None else max(0.0, asked.max_drop - points),
         min_sqnr=None if asked.min_sqnr is None else asked.min_sqnr + level,
     )
+    if chosen is None or chosen.sqnr_db is None or not tight.is_met(chosen):
+        return tight
+    return replace(tight, min_sqnr=chosen.sqnr_db + _MORE_DB)
 
 
 def _check(request: RunRequest, limit: Limit, course: tuple[RunStep, ...]) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import html
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from qdqtool.accuracy.limit import Limit
 from qdqtool.cli.app import run as cli
 from qdqtool.core.advice import settings_in
+from qdqtool.core.comparison import TaskAccuracy
 from qdqtool.core.kinds import BUILD, CALIBRATION, LIMIT
+from qdqtool.core.sensitivity import FloatSet
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline import recipes
+from qdqtool.pipeline.limit import _tightened
 from qdqtool.placement.decide import decide
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -217,3 +222,22 @@ def test_a_drop_without_labels_is_refused_before_anything_runs(
     assert cli(command) == 2
     assert "--labels" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_set_that_was_not_enough_does_not_meet_the_limit_of_the_next_search() -> None:
+    """A search that loses no sample by a set would find the same set again."""
+    task = TaskAccuracy(metric="agreement", unit="%", reference=100.0, candidate=100.0, samples=50)
+    chosen = FloatSet(kept=("a",), sqnr_db=19.6, task=task, int8_nodes=9, total_nodes=10)
+    lacking = Limit(max_drop=1.5, min_sqnr=0.0)
+    for asked in (
+        Limit(max_drop=0.5),
+        Limit(max_drop=0.0),
+        Limit(max_drop=3.0),
+        Limit(max_drop=3.0, min_sqnr=10.0),
+    ):
+        tight = _tightened(asked, lacking, chosen)
+        assert not tight.is_met(chosen)
+        assert tight.is_met(replace(chosen, sqnr_db=20.7))
+    lossy = replace(chosen, task=replace(task, candidate=99.6))
+    assert _tightened(Limit(max_drop=0.5), lacking, lossy) == Limit(max_drop=0.0)
+    assert _tightened(Limit(min_sqnr=19.0), Limit(min_sqnr=1.0), chosen) == Limit(min_sqnr=20.0)
