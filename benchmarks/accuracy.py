@@ -142,7 +142,7 @@ class Judge:
         if parts != self._parts:
             raise QdqError(
                 "lacks the tensors by whose noise the others are measured",
-                fix="compare boxes",
+                fix="measure that tool on networks without such outputs",
                 where=str(path),
             )
         outputs = self._outputs(second)

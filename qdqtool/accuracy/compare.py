@@ -100,15 +100,18 @@ class _Meeting:
         }
         self._task = Task(options.task)
         self._worst = Worst()
-        hidden = {part.output for part in parts}
-        asked = {pair.reference for pair in (self._pairs if not options.output else [self._scored]) if pair}
+        self._hidden = {part.output for part in parts}
+        self._idle = self._hidden - {part.output for part in parts if part.names}
+        self._asked = {
+            pair.reference for pair in (self._pairs if not options.output else [self._scored]) if pair
+        }
         self._energies: dict[str, list[tuple[float, float]]] = {
-            pair.reference: [] for pair in self._pairs if pair.reference in asked - inside - hidden
+            pair.reference: [] for pair in self._pairs if pair.reference in self._asked - inside
         }
         self._of_parts: dict[OutputPart, list[tuple[float, float]]] = {
             part: [] for part in parts if part.names
         }
-        self._hidden, self._asked = hidden, asked
+        self._lost_parts: dict[str, str] = {}
         self._unmeasured: dict[str, list[str]] = {}
         self.seen = 0
 
@@ -145,8 +148,9 @@ class _Meeting:
             return {}  # it has none, or cannot be measured
         try:
             found = [comparable(left[pair.reference], right[pair.candidate], pair, sample) for pair in pairs]
-        except InputFileError:
+        except InputFileError as error:
             # the output itself may be sound: what is NaN may never be chosen
+            self._lost_parts[_words(part)] = error.what
             del self._of_parts[part]
             return {}
         a, b = (np.concatenate([pair[side].ravel() for pair in found]) for side in (0, 1))
@@ -172,6 +176,7 @@ class _Meeting:
                 *unpaired(self._reference, self._candidate, self._paired),
                 *self._task.notes(meaningful=meaningful),
                 *self._unmeasured_notes(),
+                *(f"{name} is not compared by itself: {why}" for name, why in self._lost_parts.items()),
             ),
             tensors=self._compared(lambda name: name in self._inside),
             sqnr=self._sqnr(),
@@ -180,7 +185,8 @@ class _Meeting:
 
     def _sqnr(self) -> SqnrEstimate | None:
         """The pooled ratio of all that is measured; 16 bytes are kept of each per sample for its interval."""
-        measured = [*self._energies.items()]
+        told = self._idle | {part.output for part in self._of_parts}
+        measured = [(output, found) for output, found in self._energies.items() if output not in told]
         measured += [
             (part.output, found) for part, found in self._of_parts.items() if part.output in self._asked
         ]

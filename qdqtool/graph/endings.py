@@ -208,37 +208,37 @@ def _tail(view: GraphView, output: str) -> list[Node]:
 def _is_computed(view: GraphView, tensor: str, apart_from: AbstractSet[str]) -> bool:
     """Whether a layer or an input of the network is in a tensor otherwise than by others: a mask of anchors has none of either."""
     fed = {info.name for info in view.inputs}
-    seen = {tensor}
-    left = [tensor]
-    while left:
-        name = left.pop()
-        node = view.producer(name)
-        if name in fed or (node is not None and node.op in COMPUTE):
-            return True
-        if node is not None and node.op not in SHAPE_READERS:
-            more = set(node.inputs) - seen - apart_from
-            seen |= more
-            left += more
-    return False
+    return any(
+        name in fed or (node is not None and node.op in COMPUTE)
+        for name, node in _made_from(view, tensor, apart_from)
+    )
 
 
 def _is_layered(view: GraphView, tensor: str) -> bool:
     """Whether a layer computes a tensor, or anything else that may be quantized."""
+    return any(
+        node.op in COMPUTE
+        or view.body_ops(node)
+        or (node.op in PLACEABLE and not _is_discrete(view, node.outputs[0]))
+        for _, node in _made_from(view, tensor)
+        if node is not None
+    )
+
+
+def _made_from(
+    view: GraphView, tensor: str, apart_from: AbstractSet[str] = frozenset()
+) -> Iterator[tuple[str, Node | None]]:
+    """The tensor and all whose values are in it, but for some and what these are made from, each with its maker; shapes are no values."""
     left, seen = [tensor], {tensor}
     while left:
-        node = view.producer(left.pop())
-        if node is None or node.op in SHAPE_READERS:
+        name = left.pop()
+        node = view.producer(name)
+        if node is not None and node.op in SHAPE_READERS:
             continue
-        if (
-            node.op in COMPUTE
-            or view.body_ops(node)
-            or (node.op in PLACEABLE and not _is_discrete(view, node.outputs[0]))
-        ):
-            return True
-        more = set(node.inputs) - seen
+        yield name, node
+        more = set(() if node is None else node.inputs) - seen - apart_from
         seen |= more
         left += more
-    return False
 
 
 def _made_in(view: GraphView, tensor: str, nodes: AbstractSet[str]) -> bool:

@@ -225,3 +225,30 @@ def test_an_output_that_no_layer_computes_dilutes_nothing(tmp_path: Path) -> Non
     named = compare(left, Noisy(), samples, CompareOptions(task="none", output="small"), parts=parts)
     assert named.sqnr is not None
     assert named.sqnr.sqnr_db == pytest.approx(40, rel=1e-3)
+
+
+def test_a_part_that_cannot_be_measured_is_said_and_the_output_measured(tmp_path: Path) -> None:
+    """What is NaN may never be chosen; a limit must not be kept for want of a figure."""
+    plain = detector(tmp_path, "plain", chosen=False)
+    first, second, parts = with_parts(plain, plain)
+    rows = np.random.default_rng(1).standard_normal((6, 16)).astype(np.float32)
+    np.savez(tmp_path / "s.npz", x=rows)
+    samples = open_samples(str(tmp_path / "s.npz"), plain.view.inputs)
+    left, right = (open_model(model, description="test") for model in (first, second))
+
+    class Broken:
+        description = "broken"
+        inputs = right.inputs
+        outputs = right.outputs
+        at_once = 1
+
+        def run(self, feeds: Feeds) -> dict[str, NDArray[Any]]:
+            found = right.run(feeds)
+            spoilt = {name: found[name] * np.nan for part in parts for name in part.names}
+            return {**found, **spoilt, "rows_of_all": found["rows_of_all"] * 1.1}
+
+    found = compare(left, Broken(), samples, CompareOptions(task="none"), parts=parts)
+    assert found.parts == ()
+    assert sum("is not compared by itself" in note for note in found.notes) == len(parts)
+    assert found.sqnr is not None
+    assert found.sqnr.sqnr_db == pytest.approx(20, rel=1e-3)

@@ -8,12 +8,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 from onnx import TensorProto
 
 from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.collect import collect
-from qdqtool.calibration.samples import open_samples
+from qdqtool.calibration.samples import Samples, open_samples
 from qdqtool.calibration.table import make_table
+from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import CalibrationOptions, InsertOptions, PlacementOptions
 from qdqtool.graph.endings import endings, quantities, returning, scores
 from qdqtool.graph.model import Model
@@ -79,6 +82,23 @@ def other_ratio(s: models.Sketch, x: str) -> str:
 
 def opened(end: Ending, folder: Path) -> Model:
     return load(models.save(network(end), folder))
+
+
+def calibrated(
+    model: Model, folder: Path
+) -> tuple[NDArray[np.float32], Samples, Placement, CalibrationTable]:
+    """Nine samples, and what is quantized by the largest magnitudes in them."""
+    values = np.random.default_rng(1).standard_normal((9, 16)).astype(np.float32)
+    np.savez(folder / "s.npz", x=values)
+    samples = open_samples(str(folder / "s.npz"), model.view.inputs)
+    placement = decide(model.view, PlacementOptions())
+    histograms = collect(model, placement, samples)
+    return (
+        values,
+        samples,
+        placement,
+        make_table(histograms, placement, model.view, CalibrationOptions(method="max")),
+    )
 
 
 @pytest.mark.parametrize("end", [plain, moved, written_out, bare], ids=lambda end: end.__name__)
@@ -259,12 +279,7 @@ def test_outputs_that_were_chosen_from_the_same_are_judged_once(tmp_path: Path) 
 def test_order_among_what_is_nothing_does_not_choose_calibrators(tmp_path: Path) -> None:
     """Two rows that change places are no noise of the network."""
     model = opened(best_first, tmp_path)
-    values = np.random.default_rng(1).standard_normal((9, 16)).astype(np.float32)
-    np.savez(tmp_path / "s.npz", x=values)
-    samples = open_samples(str(tmp_path / "s.npz"), model.view.inputs)
-    placement = decide(model.view, PlacementOptions())
-    histograms = collect(model, placement, samples)
-    table = make_table(histograms, placement, model.view, CalibrationOptions(method="max"))
+    values, samples, placement, table = calibrated(model, tmp_path)
     for kind in (Reference, OutputReference):
         reference = kind(model, samples, Budget())
         found = TrialSession(model, placement, table, reference, Budget()).candidate(
@@ -290,12 +305,7 @@ def test_an_output_of_one_kind_is_judged_as_it_is(end: Ending, tmp_path: Path) -
 
 def test_noise_of_scores_counts_as_much_as_that_of_boxes(tmp_path: Path) -> None:
     model = opened(boxes_and_scores, tmp_path)
-    values = np.random.default_rng(1).standard_normal((9, 16)).astype(np.float32)
-    np.savez(tmp_path / "s.npz", x=values)
-    samples = open_samples(str(tmp_path / "s.npz"), model.view.inputs)
-    placement = decide(model.view, PlacementOptions())
-    histograms = collect(model, placement, samples)
-    table = make_table(histograms, placement, model.view, CalibrationOptions(method="max"))
+    values, samples, placement, table = calibrated(model, tmp_path)
     reference = Reference(model, samples, Budget())
     found = TrialSession(model, placement, table, reference, Budget()).candidate("", table, reference.samples)
     written = insert(model, placement, table, InsertOptions())
@@ -313,13 +323,7 @@ def test_noise_of_scores_counts_as_much_as_that_of_boxes(tmp_path: Path) -> None
 @pytest.mark.parametrize("end", [plain, moved, written_out], ids=lambda end: end.__name__)
 def test_tables_are_judged_by_the_scores(end: Ending, tmp_path: Path) -> None:
     model = opened(end, tmp_path)
-    values = np.random.default_rng(1).standard_normal((9, 16)).astype(np.float32)
-    np.savez(tmp_path / "s.npz", x=values)
-    samples = open_samples(str(tmp_path / "s.npz"), model.view.inputs)
-    placement = decide(model.view, PlacementOptions())
-    table = make_table(
-        collect(model, placement, samples), placement, model.view, CalibrationOptions(method="max")
-    )
+    values, samples, placement, table = calibrated(model, tmp_path)
     reference = Reference(model, samples, Budget())
     found = TrialSession(model, placement, table, reference, Budget()).candidate("", table, reference.samples)
     written = insert(model, placement, table, InsertOptions())

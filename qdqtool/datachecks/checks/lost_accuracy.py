@@ -1,8 +1,9 @@
 """Quantization costs more accuracy than it should.
 
 With labels the task metric decides: a loss above 1 point that is more than noise is a warning, one above 5 points an
-error. Without labels it is the signal-to-noise ratio of the noisiest output, and of what an output holds of boxes and scores, or was
-chosen from: below 15 dB the noise is 18 % of the signal, below 8 dB 40 %, which is an error in the first output. Named are the nodes at whose outputs most is lost, and what keeping them float was measured to bring.
+error. Without labels it is the signal-to-noise ratio of the noisiest output, and of what an output holds of boxes and
+scores, or was chosen from: below 15 dB the noise is 18 % of the signal, below 8 dB 40 %, which is an error in the first
+output. Named are the nodes at whose outputs most is lost, and what keeping them float was measured to bring.
 """
 
 from __future__ import annotations
