@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from qdqtool.accuracy.box_outputs import box_outputs
 from qdqtool.accuracy.custom import distance
 from qdqtool.accuracy.intervals import ratio_interval
 from qdqtool.accuracy.metric import SAME, SILENT, Floats, Meter, Reading, energy
@@ -70,6 +71,14 @@ def compare(
 
 _NAMED: Final = 3
 """Outputs that are named in a note."""
+_OF_ANOTHER_LENGTH: Final = (
+    Measure(
+        metric="sqnr_db",
+        value=None,
+        unit="dB",
+        note="not measured, the candidate lists another number of things",
+    ),
+)
 
 
 class _Meeting:
@@ -102,9 +111,7 @@ class _Meeting:
         self._worst = Worst()
         self._hidden = {part.output for part in parts}
         self._idle = self._hidden - {part.output for part in parts if part.names}
-        self._asked = {
-            pair.reference for pair in (self._pairs if not options.output else [self._scored]) if pair
-        }
+        self._asked = {pair.reference for pair in (self._scored if options.output else self._pairs)}
         self._energies: dict[str, list[tuple[float, float]]] = {
             pair.reference: [] for pair in self._pairs if pair.reference in self._asked - inside
         }
@@ -113,6 +120,7 @@ class _Meeting:
         }
         self._lost_parts: dict[str, str] = {}
         self._unmeasured: dict[str, list[str]] = {}
+        self._lists: list[str] = []
         self.seen = 0
 
     def add(self, sample: Sample, left: Outputs, right: Outputs) -> None:
@@ -121,6 +129,11 @@ class _Meeting:
             try:
                 a, b = comparable(left[pair.reference], right[pair.candidate], pair, sample)
             except InputFileError:
+                if self._is_list(pair, left, right):
+                    del self._meters[pair]
+                    self._energies.pop(pair.reference, None)
+                    self._lists.append(pair.reference)
+                    continue
                 wild = _wild(left[pair.reference], right[pair.candidate])
                 if wild is None or pair.reference not in self._inside:
                     raise
@@ -135,8 +148,10 @@ class _Meeting:
                 meter.add(a, b)
         for part, pairs in self._parts.items():
             values |= self._part(part, pairs, left, right, sample)
-        if self._scored is not None:
-            self._task.add(left[self._scored.reference], right[self._scored.candidate], sample)
+        if self._scored:
+            mine = {pair.reference: left[pair.reference] for pair in self._scored}
+            theirs = {pair.reference: right[pair.candidate] for pair in self._scored}
+            self._task.add(mine, theirs, sample)
         self._worst.add(sample.name, values)
         self.seen += 1
 
@@ -156,6 +171,20 @@ class _Meeting:
         a, b = (np.concatenate([pair[side].ravel() for pair in found]) for side in (0, 1))
         self._of_parts[part].append((energy(a), energy(b - a)))
         return {_words(part): (a, b)}
+
+    def _is_list(self, pair: Pair, left: Outputs, right: Outputs) -> bool:
+        """Whether an output lists what was found, of which the candidate finds another number."""
+        mine, theirs = left[pair.reference], right[pair.candidate]
+        if mine.ndim != theirs.ndim or mine.shape == theirs.shape:
+            return False
+        if pair.reference in self._hidden:
+            return True
+        found = box_outputs({one.reference: left[one.reference] for one in self._scored})
+        if found is None or not found.classes:
+            return False
+        count = left[found.scores].size
+        different = [axis for axis in range(mine.ndim) if mine.shape[axis] != theirs.shape[axis]]
+        return [mine.shape[axis] for axis in different] == [count]
 
     def _unmeasured_notes(self) -> Iterator[str]:
         for wild, names in self._unmeasured.items():
@@ -211,9 +240,14 @@ class _Meeting:
 
     def _compared(self, wanted: Callable[[str], bool]) -> tuple[OutputComparison, ...]:
         return tuple(
-            OutputComparison(output=pair.reference, measures=self._measures(meters))
-            for pair, meters in self._meters.items()
-            if wanted(pair.reference)
+            OutputComparison(
+                output=pair.reference,
+                measures=_OF_ANOTHER_LENGTH
+                if pair.reference in self._lists
+                else self._measures(self._meters[pair]),
+            )
+            for pair in self._pairs
+            if wanted(pair.reference) and (pair in self._meters or pair.reference in self._lists)
         )
 
     def _measures(self, meters: dict[str, Meter]) -> tuple[Measure, ...]:
@@ -270,12 +304,16 @@ def _finite(reading: Reading) -> Reading:
     return Reading(value=None, note="the values are too large to be measured")
 
 
-def _scored(pairs: list[Pair], output: str) -> Pair | None:
-    """The pair that holds the class scores; None where there are no outputs at all."""
-    if not pairs:
-        return None
+def _scored(pairs: list[Pair], output: str) -> list[Pair]:
+    """The pairs that may hold class scores: all, or that which is asked for.
+
+    Raises:
+        UsageError: no pair is called so.
+    """
+    if not pairs or not output:
+        return pairs
     for pair in pairs:
-        if output in {"", pair.reference, pair.candidate}:
-            return pair
+        if output in {pair.reference, pair.candidate}:
+            return [pair]
     names = ", ".join(repr(pair.reference) for pair in pairs)
     raise UsageError(f"there is no output called {output!r}", fix=f"set compare.output to one of {names}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.accuracy.layouts import CONFIDENT, BoxLayout, candidates
+from qdqtool.accuracy.layouts import CONFIDENT, BoxLayout, RawBoxes
 from qdqtool.accuracy.metric import Floats
 
 # The overlap that PASCAL VOC takes for the same object.
@@ -31,13 +31,20 @@ class Detections:
     classes: NDArray[np.intp]
 
 
-def detections(output: Floats, layout: BoxLayout) -> Detections | None:
-    """The confident boxes of an output in this layout; centres and sizes become corners.
+def agreement(reference: RawBoxes, candidate: RawBoxes, layout: BoxLayout) -> tuple[int, int] | None:
+    """How many boxes of both sides together have a partner, and how many there are; None where they cannot be decoded."""
+    left, right = detections(reference, layout), detections(candidate, layout)
+    if left is None or right is None:
+        return None
+    return 2 * matched(left, right), len(left.classes) + len(right.classes)
+
+
+def detections(found: RawBoxes, layout: BoxLayout) -> Detections | None:
+    """The confident boxes of one image; centres and sizes become corners.
 
     What a YOLOX head gives without its decoding is decoded here, for strides 8, 16 and 32 over a square image. None where
     the boxes fit no such grid.
     """
-    found = candidates(output, layout)
     boxes, scores = found.boxes, found.scores
     if layout is BoxLayout.OFFSETS:
         grid = _grid(len(boxes))

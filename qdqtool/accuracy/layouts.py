@@ -115,7 +115,7 @@ def candidates(output: NDArray[Any], layout: BoxLayout) -> RawBoxes:
     rows: Floats = output[0].astype(np.float64)
     match layout:
         case BoxLayout.FINAL:
-            return _of_final(rows)
+            return of_detections(rows[:, :BOX], rows[:, BOX], rows[:, BOX + 1])
         case BoxLayout.OFFSETS | BoxLayout.OBJECTNESS | BoxLayout.OBJECTNESS_COLUMNS:
             rows = rows.T if layout is BoxLayout.OBJECTNESS_COLUMNS else rows
             return RawBoxes(boxes=rows[:, :BOX], scores=rows[:, BOX : BOX + 1] * rows[:, BOX + 1 :])
@@ -124,14 +124,14 @@ def candidates(output: NDArray[Any], layout: BoxLayout) -> RawBoxes:
             return RawBoxes(boxes=rows[:, :BOX], scores=rows[:, BOX:])
 
 
-def _of_final(rows: Floats) -> RawBoxes:
-    """One score a row becomes a row of scores; what fills the list up has none above zero, or class -1."""
-    numbers = np.rint(rows[:, BOX + 1])
-    live = (rows[:, BOX] > 0) & (numbers >= 0) & (numbers < _CLASSES)
-    rows, classes = rows[live], numbers[live].astype(np.intp)
-    scores = np.zeros((len(rows), int(classes.max(initial=0)) + 1))
-    scores[np.arange(len(rows)), classes] = rows[:, BOX]
-    return RawBoxes(boxes=rows[:, :BOX], scores=scores)
+def of_detections(boxes: Floats, scores: Floats, classes: Floats) -> RawBoxes:
+    """Corners (boxes, 4), one score and one class of each: a row of scores; what fills the list up has none above zero, or class -1."""
+    numbers = np.rint(classes)
+    live = (scores > 0) & (numbers >= 0) & (numbers < _CLASSES)
+    kinds = numbers[live].astype(np.intp)
+    found = np.zeros((len(kinds), int(kinds.max(initial=0)) + 1))
+    found[np.arange(len(kinds)), kinds] = scores[live]
+    return RawBoxes(boxes=boxes[live], scores=found)
 
 
 def _is_final(rows: Floats) -> bool:
@@ -158,7 +158,7 @@ def _looks_like_boxes(rows: Floats) -> bool:
     """
     if rows.shape[1] <= BOX:
         return False
-    return _are_probabilities(rows[:, BOX:]) and not _are_probabilities(rows[:, :BOX])
+    return are_probabilities(rows[:, BOX:]) and not are_probabilities(rows[:, :BOX])
 
 
 def _is_decoded(rows: Floats) -> bool:
@@ -178,5 +178,8 @@ def _with_objectness(rows: Floats) -> bool | None:
     return False if behind <= _TRAINED_EVERYWHERE and _is_decoded(rows) else None
 
 
-def _are_probabilities(values: Floats) -> bool:
+def are_probabilities(values: NDArray[Any]) -> bool:
+    """Whether all values are probabilities, but for what a coarse scale adds."""
+    if not values.size:
+        return True
     return bool(values.min() >= -_SLACK and values.max() <= 1 + _SLACK)

@@ -24,11 +24,13 @@ class SampleRun:
         noise: energy of the difference to the float model, per output.
         signal: energy of the float model's output, per output.
         hits: whether float model and subset were right; None where that is not asked.
+        boxes: they are shares of boxes.
     """
 
     noise: tuple[float, ...]
     signal: tuple[float, ...]
     hits: tuple[float, float] | None = None
+    boxes: bool = False
 
 
 class RunStore(Protocol):

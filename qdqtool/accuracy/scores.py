@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qdqtool.accuracy.box_outputs import box_outputs
 from qdqtool.accuracy.layouts import CONFIDENT, BoxLayout, NoScores, RawBoxes, candidates, layout_of
 from qdqtool.accuracy.metric import Floats
 
@@ -19,11 +21,13 @@ class ScorePair:
     Attributes:
         reference, candidate: vectors of equal length.
         layout: of the boxes that they were taken from; None where the output is the scores themselves.
+        boxes: these boxes on both sides.
     """
 
     reference: Floats
     candidate: Floats
     layout: BoxLayout | None = None
+    boxes: tuple[RawBoxes, RawBoxes] | None = None
 
     @property
     def named(self) -> int | None:
@@ -67,6 +71,20 @@ def class_scores(output: NDArray[Any]) -> Floats | None:
     return _best(candidates(output, layout))
 
 
+def read_pair(
+    reference: Mapping[str, NDArray[Any]], candidate: Mapping[str, NDArray[Any]], classes: int = 0
+) -> ScorePair | NoScores:
+    """One sample's scores on both sides, from all outputs of a network; both have them under the same names.
+
+    A detector's boxes may be in several outputs (`box_outputs`). Otherwise the first output is read, as `score_pair` does.
+    """
+    found = box_outputs(reference) if len(reference) > 1 else None
+    if found is None:
+        first = next(iter(reference))
+        return score_pair(reference[first], candidate[first], classes)
+    return _boxed(found.layout, (found.read(reference), found.read(candidate)), classes)
+
+
 def score_pair(reference: NDArray[Any], candidate: NDArray[Any], classes: int = 0) -> ScorePair | NoScores:
     """One sample's scores on both sides, as `class_scores` takes them; the reason where the reference is not understood.
 
@@ -78,13 +96,16 @@ def score_pair(reference: NDArray[Any], candidate: NDArray[Any], classes: int = 
     layout = layout_of(reference)
     if isinstance(layout, NoScores):
         return layout
-    sides = (candidates(reference, layout), candidates(candidate, layout))
+    return _boxed(layout, (candidates(reference, layout), candidates(candidate, layout)), classes)
+
+
+def _boxed(layout: BoxLayout, sides: tuple[RawBoxes, RawBoxes], classes: int) -> ScorePair:
     if layout is BoxLayout.FINAL:
         count = max(classes, *(side.scores.shape[1] for side in sides))
         left, right = (_found(side, count) for side in sides)
     else:
         left, right = map(_best, sides)
-    return ScorePair(reference=left, candidate=right, layout=layout)
+    return ScorePair(reference=left, candidate=right, layout=layout, boxes=sides)
 
 
 def _is_vector(output: NDArray[Any]) -> bool:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qdqtool.accuracy.detections import agreement
 from qdqtool.accuracy.intervals import paired_interval
 from qdqtool.accuracy.layouts import CONFIDENT, BoxLayout, NoScores
 from qdqtool.accuracy.metric import METRICS, Floats, Hit
-from qdqtool.accuracy.scores import ScorePair, score_pair
-from qdqtool.core.comparison import TaskAccuracy
+from qdqtool.accuracy.scores import ScorePair, read_pair
+from qdqtool.core.comparison import BOXES, TaskAccuracy
 from qdqtool.core.protocols import Sample
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
@@ -23,18 +25,16 @@ _UNLABELLED = f"no task metric: no sample has a label; where the output holds cl
 _AGREEMENT = f"agreement says how often both models choose the same class, and not how often it is the true one: {_WITH_LABELS}"
 
 
+Outputs = Mapping[str, NDArray[Any]]
+
+
 class HitCount:
     """Hits of both sides for one metric, kept as one number per sample."""
 
-    def __init__(self, name: str, metric: Hit) -> None:
+    def __init__(self, name: str) -> None:
         self._name = name
-        self.metric = metric
         self._reference = array("d")
         self._candidate = array("d")
-
-    def add(self, reference: Floats, candidate: Floats, truth: int) -> None:
-        """Take in one sample's scores on both sides."""
-        self.record(self.metric.hit(reference, truth), self.metric.hit(candidate, truth))
 
     def record(self, reference: float, candidate: float) -> None:
         """Take in one sample's hits on both sides."""
@@ -59,57 +59,61 @@ class HitCount:
 
 
 class Task:
-    """Watches the output that holds class scores."""
+    """Watches the output that holds class scores, or those that hold a detector's boxes.
+
+    Of detectors `agreement` counts the boxes too: what their best class is says little of the others, and nothing where there is
+    one class only.
+    """
 
     def __init__(self, kind: str) -> None:
-        hits = [(name, METRICS.load(name)) for name in _ASK[kind]]
-        self._counts = [HitCount(name, metric) for name, metric in hits]
-        self._reads_labels = any(metric.truth == "label" for _, metric in hits)
+        self._counts = [(METRICS.load(name), HitCount(name)) for name in _ASK[kind]]
+        self._boxes = HitCount(BOXES)
+        self._reads_labels = any(metric.truth == "label" for metric, _ in self._counts)
         self._ties = 0
         self._seen = 0
         self._classes = 0
         self._shifted = array("l", [0, 0, 0])
         self._unread: dict[str, int] = {}
-        self._detector = False
         self._doubtful = 0
         self._unlabelled = 0
 
-    def add(self, reference: NDArray[Any], candidate: NDArray[Any], sample: Sample) -> None:
-        """Take in one sample; without a label only metrics that need none count it.
+    def add(self, reference: Outputs, candidate: Outputs, sample: Sample) -> None:
+        """Take in one sample's outputs on both sides; without a label only metrics that need none count it.
 
         Raises:
             InputFileError: the label is not one of the output's classes.
         """
         if not self._counts:
             return
-        reference, candidate = (first_row(output, sample) for output in (reference, candidate))
+        first = next(iter(reference))
+        reference, candidate = (own_rows(outputs, sample) for outputs in (reference, candidate))
         # labels that lie beside the samples may be those of another task
         label = sample.label if self._reads_labels else None
-        if _is_index(reference):
+        if _is_index(reference[first]):
             self._unlabelled += int(sample.label is None)
-            self._add_index(int(reference.item()), int(candidate.item()), label)
+            self._add_index(int(reference[first].item()), int(candidate[first].item()), label)
             return
-        scores = score_pair(reference, candidate, least_classes(label))
+        scores = read_pair(reference, candidate, least_classes(label))
         if isinstance(scores, NoScores):
-            words = f"an output of shape {reference.shape} {scores.why}"
+            words = f"an output of shape {reference[first].shape} {scores.why}"
             self._unread[words] = self._unread.get(words, 0) + 1
             return
-        left, right = scores.reference, scores.candidate
         if label is not None:
-            check_label(sample, len(left))
+            check_label(sample, len(scores.reference))
         self._seen += 1
         self._unlabelled += int(sample.label is None and scores.layout is None)
         self._watch(scores)
-        self._watch_shift(left, label)
-        for count in self._counts:
-            is_labelled = count.metric.truth == "label"
-            truth = label if is_labelled else scores.named
-            if truth is not None and len(left) >= count.metric.classes:
-                count.add(left, right if is_labelled else scores.shown, truth)
+        self._watch_shift(scores.reference, label)
+        for metric, count in self._counts:
+            if hits := hits_of(metric, scores, label):
+                count.record(*hits)
+        if not self._reads_labels and (shared := boxes_of(scores)):
+            self._boxes.record(*shared)
 
     def results(self) -> tuple[TaskAccuracy, ...]:
         """One entry per metric that saw samples."""
-        return tuple(found for count in self._counts if (found := count.result()) is not None)
+        every = (*(count for _, count in self._counts), self._boxes)
+        return tuple(found for count in every if (found := count.result()) is not None)
 
     def notes(self, *, meaningful: bool = True) -> tuple[str, ...]:
         """What a reader must know to trust the figures; samples that mean nothing could have no labels."""
@@ -123,12 +127,7 @@ class Task:
                 f"{counted(count, 'sample')} left out of the task metric: {words}"
                 for words, count in self._unread.items()
             )
-        if self._detector and self._classes == 1:
-            notes.append(
-                "no task metric: the detector has one class, which its best box always has; boxes in compare.metrics "
-                "counts the boxes that both sides find"
-            )
-        elif self._doubtful:
+        if self._doubtful and self._classes != 1:
             share = 100 * self._doubtful / self._seen
             notes.append(
                 f"in {share:.1f} % of the samples no box of the reference reaches a score of {CONFIDENT}: these do not count in "
@@ -153,16 +152,15 @@ class Task:
     def _add_index(self, reference: int, candidate: int, label: int | None) -> None:
         """The output is the class itself: all that can be asked is whether it is the true one."""
         self._seen += 1
-        for count in self._counts:
-            truth = label if count.metric.truth == "label" else reference
-            if truth is not None and count.metric.classes <= 2:
-                count.add(_chosen(reference == truth), _chosen(candidate == truth), 0)
+        for metric, count in self._counts:
+            truth = label if metric.truth == "label" else reference
+            if truth is not None and metric.classes <= 2:
+                count.record(float(reference == truth), float(candidate == truth))
 
     def _watch(self, scores: ScorePair) -> None:
         """Remember what the notes are about."""
         left, right = scores.reference, scores.candidate
         if scores.layout is not None:
-            self._detector = True
             self._doubtful += int(scores.named is None)
         if scores.layout is not BoxLayout.FINAL:
             # final detections do not tell how many classes there are
@@ -176,8 +174,31 @@ class Task:
                 self._shifted[step + 1] += 1
 
 
+def hits_of(metric: Hit, scores: ScorePair, label: int | None) -> tuple[float, float] | None:
+    """Whether each side is right about one sample; None where it does not count."""
+    is_labelled = metric.truth == "label"
+    truth = label if is_labelled else scores.named
+    if truth is None or len(scores.reference) < metric.classes:
+        return None
+    candidate = scores.candidate if is_labelled else scores.shown
+    return metric.hit(scores.reference, truth), metric.hit(candidate, truth)
+
+
+def boxes_of(scores: ScorePair) -> tuple[float, float] | None:
+    """1, and the F1 score of the candidate's boxes against the reference's in one image; None where neither finds any."""
+    if scores.layout is None or scores.boxes is None:
+        return None
+    found = agreement(*scores.boxes, scores.layout)
+    return None if found is None or not found[1] else (1.0, found[0] / found[1])
+
+
+def own_rows(outputs: Outputs, sample: Sample) -> dict[str, NDArray[Any]]:
+    """The sample's own rows: a model with a fixed batch size is fed copies of one sample."""
+    return {name: first_row(output, sample) for name, output in outputs.items()}
+
+
 def first_row(output: NDArray[Any], sample: Sample) -> NDArray[Any]:
-    """The sample's own row: a model with a fixed batch size is fed copies of one sample."""
+    """The sample's own row of one output."""
     batch = next((feed.shape[0] for feed in sample.feeds.values() if feed.ndim), 1)
     return output[:1] if batch > 1 and output.ndim > 1 and output.shape[0] == batch else output
 
@@ -189,10 +210,6 @@ def least_classes(label: int | None) -> int:
 
 def _is_index(output: NDArray[Any]) -> bool:
     return output.size == 1 and output.dtype.kind in "iu"
-
-
-def _chosen(right: bool) -> Floats:
-    return np.array([1.0, 0.0]) if right else np.array([0.0, 1.0])
 
 
 def check_label(sample: Sample, classes: int) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Protocol
 
@@ -19,9 +19,17 @@ from qdqtool.accuracy.metric import METRICS, Hit, energy
 from qdqtool.accuracy.pairing import Fed, Pair, comparable, feeds_for
 from qdqtool.accuracy.parts import OutputPart, measured
 from qdqtool.accuracy.run_store import RunMemory, RunStore, SampleRun
-from qdqtool.accuracy.scores import score_pair
-from qdqtool.accuracy.task import HitCount, check_label, first_row, least_classes
-from qdqtool.core.comparison import TaskAccuracy
+from qdqtool.accuracy.scores import read_pair
+from qdqtool.accuracy.task import (
+    HitCount,
+    Outputs,
+    boxes_of,
+    check_label,
+    hits_of,
+    least_classes,
+    own_rows,
+)
+from qdqtool.core.comparison import BOXES, TaskAccuracy
 from qdqtool.core.protocols import Feeds, Sample, SampleSource
 from qdqtool.core.recipe import CompareOptions
 
@@ -108,7 +116,12 @@ class TrialRunner:
     ) -> None:
         self._runner = runner
         self._measured = measured(runner.outputs, parts, options.output)
-        self._scored = options.output or runner.outputs[0]
+        parted = {name for part in parts for name in part.names}
+        self._scored = (
+            (options.output,)
+            if options.output
+            else tuple(name for name in runner.outputs if name not in parted)
+        )
         self._task = _TASKS.get(options.task)
         self._store: RunStore = store if store is not None else RunMemory()
 
@@ -217,24 +230,25 @@ class TrialRunner:
             ]
             noise.append(sum(energy(right - left) for left, right in pairs))
             signal.append(sum(energy(left) for left, _ in pairs))
-        hits = self._hits(sample, plain[self._scored], outputs[self._scored])
-        return SampleRun(noise=tuple(noise), signal=tuple(signal), hits=hits)
+        left, right = ({name: side[name] for name in self._scored} for side in (plain, outputs))
+        seen = SampleRun(noise=tuple(noise), signal=tuple(signal))
+        return seen if self._task is None else self._judged(seen, self._task, (left, right), sample)
 
-    def _hits(self, sample: Sample, plain: NDArray[Any], output: NDArray[Any]) -> tuple[float, float] | None:
-        if self._task is None:
-            return None
-        metric: Hit = METRICS.load(self._task)
+    def _judged(
+        self, seen: SampleRun, task: str, sides: tuple[Outputs, Outputs], sample: Sample
+    ) -> SampleRun:
+        """The same with whether both sides are right; of a detector of one class, which names no other, with the share of its boxes."""
+        metric: Hit = METRICS.load(task)
         label = sample.label if metric.truth == "label" else None
-        scores = score_pair(first_row(plain, sample), first_row(output, sample), least_classes(label))
-        if isinstance(scores, NoScores) or len(scores.reference) < metric.classes:
-            return None
-        truth, candidate = scores.named, scores.shown
-        if metric.truth == "label":
+        plain, found = (own_rows(side, sample) for side in sides)
+        scores = read_pair(plain, found, least_classes(label))
+        if isinstance(scores, NoScores):
+            return seen
+        if label is not None:
             check_label(sample, len(scores.reference))
-            truth, candidate = label, scores.candidate
-        if truth is None:
-            return None
-        return metric.hit(scores.reference, truth), metric.hit(candidate, truth)
+        boxes = metric.truth == "reference" and len(scores.reference) < metric.classes
+        hits = boxes_of(scores) if boxes else hits_of(metric, scores, label)
+        return replace(seen, hits=hits, boxes=boxes)
 
     def _outcome(self, entries: Sequence[SampleRun]) -> SubsetOutcome:
         noise = np.array([entry.noise for entry in entries], np.float64)
@@ -242,9 +256,10 @@ class TrialRunner:
         known = signal > 0
         # Noise of each sample over the signal of all, so that their sum is the noise of all over the signal of all.
         shares = (noise[:, known] / signal[known]).mean(axis=1) if known.any() else np.zeros(len(entries))
-        count = None if self._task is None else HitCount(self._task, METRICS.load(self._task))
+        boxes = any(entry.boxes for entry in entries)
+        count = None if self._task is None else HitCount(BOXES if boxes else self._task)
         for entry in entries:
-            if count is not None and entry.hits is not None:
+            if count is not None and entry.hits is not None and entry.boxes == boxes:
                 count.record(*entry.hits)
         return SubsetOutcome(
             noise=float(shares.sum()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -64,12 +64,16 @@ class PartComparison:
     note: str = ""
 
 
+BOXES: Final = "boxes"
+"""The task metric of a detector: the mean F1 score of the candidate's boxes in an image against the reference's."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskAccuracy:
     """A task metric of reference and candidate on labelled samples.
 
     Attributes:
-        metric: "top1", "top5", ...
+        metric: "top1", "top5", "agreement", `BOXES` ...
         unit: "%" for shares.
         reference: of the first runner.
         candidate: of the second.

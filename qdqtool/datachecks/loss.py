@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qdqtool.core.comparison import Comparison
+from qdqtool.core.comparison import BOXES, Comparison
 from qdqtool.core.findings import Severity
 from qdqtool.core.wording import metric
 
 POINTS, MANY_POINTS = 1.0, 5.0
+BOX_POINTS, MANY_BOX_POINTS = 5.0, 20.0
 DECIBELS, FEW_DECIBELS = 15.0, 8.0
-"""Points of a task metric, and dB of SQNR, that make a warning and an error."""
+"""Points of a task metric, those of boxes that both models find, and dB of SQNR, that make a warning and an error."""
 
 
 def is_lost(comparison: Comparison) -> bool:
@@ -25,9 +26,10 @@ def loss(comparison: Comparison) -> tuple[Severity | None, str]:
         drop = task.reference - task.candidate
         is_real = task.high is not None and task.high < 0
         words = f"{metric(task.metric)} falls from {task.reference:.1f} to {task.candidate:.1f} {task.unit}"
-        if drop > MANY_POINTS:
+        some, many = (BOX_POINTS, MANY_BOX_POINTS) if task.metric == BOXES else (POINTS, MANY_POINTS)
+        if drop > many:
             return (Severity.ERROR if is_real else Severity.WARNING), words
-        return (Severity.WARNING if is_real and drop > POINTS else None), words
+        return (Severity.WARNING if is_real and drop > some else None), words
     levels = _levels(comparison)
     worst = min(levels, key=lambda one: one.decibel, default=None)
     if worst is None or worst.decibel >= DECIBELS:

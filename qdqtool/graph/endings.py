@@ -33,7 +33,17 @@ from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.skeleton import declaration
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import COMPUTE, GATES, LAYOUT, MAXIMA, PLACEABLE, REPEATING, SELECTING, SHAPE_READERS
+from qdqtool.trt.ops import (
+    COMPUTE,
+    GATES,
+    LAYOUT,
+    MAXIMA,
+    PLACEABLE,
+    QDQ,
+    REPEATING,
+    SELECTING,
+    SHAPE_READERS,
+)
 
 _MOVES: Final = LAYOUT | REPEATING | {"Cast"}
 _BOUNDED: Final = GATES | {"Softmax"}
@@ -77,6 +87,31 @@ def endings(view: GraphView, *, softmax: bool = True) -> dict[str, tuple[Reading
 def is_chosen(view: GraphView, output: str) -> bool:
     """Whether an output holds values that the network chose, in the order in which it did."""
     return not _parts(view, output) and bool(_chosen_from(view, output))
+
+
+def in_front_of(view: GraphView, ops: AbstractSet[str]) -> tuple[str, ...]:
+    """Where the model can be ended so that none of these operators is in it: what its outputs are chosen from, and other outputs.
+
+    Nothing where they are not at its end. A tensor behind Q/DQ has the name that it has without them.
+    """
+    found: dict[str, None] = {}
+    ended: set[str] = set()
+    for info in view.outputs:
+        tail = {node.name for node in _tail(view, info.name) if node.op in ops}
+        ended |= tail
+        chosen = _chosen_from(view, info.name) if tail else ()
+        if tail and not chosen:
+            return ()
+        found |= dict.fromkeys([_unquantized(view, _read(view, one)) for one in chosen] or [info.name])
+    return tuple(found) if ended == {node.name for node in view.nodes if node.op in ops} else ()
+
+
+def _unquantized(view: GraphView, tensor: str) -> str:
+    node = view.producer(tensor)
+    while node is not None and node.op in QDQ:
+        tensor = node.inputs[0]
+        node = view.producer(tensor)
+    return tensor
 
 
 def scores(view: GraphView, ends: Mapping[str, tuple[Reading, ...]]) -> dict[str, str]:

@@ -10,8 +10,11 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.protocols import Builder
 from qdqtool.core.target import Target
 from qdqtool.errors import BuildError, QdqError
+from qdqtool.graph.endings import in_front_of
+from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.placement.lint import lint
+from qdqtool.trt.ops import CLASSIC_ONLY
 
 _MOST = 3
 """Findings that are told with a refusal; `qdqtool lint` tells the others."""
@@ -30,23 +33,43 @@ def build_engine(
     try:
         return build_with_retries(builder, request, on_progress, most=most)
     except BuildError as error:
-        found = _objections(builder, request)
-        if found:
-            error.add(f"lint says: {'; '.join(found)}")
+        _explain(error, builder, request)
         raise
 
 
-def _objections(builder: Builder, request: BuildRequest) -> list[str]:
-    """Errors of lint, each with rule, node and way out; nothing for other builders and models that lint cannot read."""
+def _explain(error: BuildError, builder: Builder, request: BuildRequest) -> None:
+    """Put behind a refusal what the model says about it; nothing for other builders and models that cannot be read."""
     if builder is not BUILDERS.load("rtx"):
-        return []
-    sm = [target_of(target).removeprefix("sm") for target in request.targets]
+        return
     try:
-        found = lint(load(request.model), Target.parse("rtx", sm)).findings
+        model = load(request.model)
+        found = _objections(model, request)
     except QdqError:
-        return []  # the refusal itself is what matters
+        return  # the refusal itself is what matters
+    kernelless = [node for node in model.view.nodes if node.op in CLASSIC_ONLY]
+    if kernelless:
+        first = kernelless[0]
+        error.add(f"TensorRT for RTX has no kernel for {first.op} ({first.name!r}), classic TensorRT has one")
+        error.fix = _cut(model, first.op)
+    elif found:
+        error.add(f"lint says: {'; '.join(found)}")
+
+
+def _cut(model: Model, op: str) -> str:
+    """How the model is ended in front of an operator, or built with what has it."""
+    ends = in_front_of(model.view, CLASSIC_ONLY)
+    inputs = [info.name for info in model.view.inputs]
+    words = f"end the model in front of {op}, and do the rest outside the engine"
+    if ends:
+        words += f": python -c \"from onnx.utils import extract_model as cut; cut('MODEL', 'cut.onnx', {inputs}, {list(ends)})\""
+    return f"{words}; or build with classic TensorRT (--builder trtexec)"
+
+
+def _objections(model: Model, request: BuildRequest) -> list[str]:
+    """Errors of lint, each with rule, node and way out."""
+    sm = [target_of(target).removeprefix("sm") for target in request.targets]
     first: dict[tuple[str, str], str] = {}
-    for finding in found:
+    for finding in lint(model, Target.parse("rtx", sm)).findings:
         if finding.severity is Severity.ERROR:
             words = f"{finding.code} at {finding.node!r}: {finding.reason}; {finding.fix}"
             first.setdefault((finding.code, finding.reason), words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from qdqtool.core.comparison import Comparison
+from qdqtool.core.comparison import BOXES, Comparison
 from qdqtool.core.dtypes import DType
 from qdqtool.core.events import End
 from qdqtool.core.findings import Finding, Severity
@@ -89,7 +89,10 @@ def _compared(comparison: Comparison | None) -> tuple[str, str]:
     if not comparison.meaningful:
         return "unknown", "random samples: meaningless"
     if comparison.task:
-        lost = any(entry.high is not None and entry.high < 0 for entry in comparison.task)
+        # of boxes one or another moves in every quantized detector: too many are a finding
+        lost = any(
+            entry.high is not None and entry.high < 0 for entry in comparison.task if entry.metric != BOXES
+        )
         return "doubtful" if lost else "good", words.shift(comparison.task[0])
     text = words.headline(comparison.outputs[0]) if comparison.outputs else "no output was compared"
     # A distance between outputs has no limit of its own: what it costs, only a task metric tells.

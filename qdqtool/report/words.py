@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from qdqtool.core.comparison import (
+    BOXES,
     Comparison,
     Measure,
     MismatchCause,
@@ -143,8 +144,8 @@ def spread(entry: TaskAccuracy, *, meaningful: bool = True) -> str:
 
 
 def noise(entry: TaskAccuracy) -> str:
-    """Whether the difference is more than chance."""
-    if entry.low is None or entry.high is None:
+    """Whether the difference is more than chance; of boxes no word is said, since any that moves is no chance."""
+    if entry.metric == BOXES or entry.low is None or entry.high is None:
         return ""
     if entry.high < 0:
         return "a real loss"

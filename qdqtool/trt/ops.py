@@ -288,9 +288,9 @@ PACKED_WEIGHTS = frozenset({"GatherBlockQuantized", "MatMulBnb4", "MatMulNBits"}
 _FROM_FLOAT = (
     "start from the float model: `qdqtool quantize FLOAT --samples DATA --out MODEL` writes static Q/DQ"
 )
+CLASSIC_ONLY = frozenset({"NonMaxSuppression", "NonZero"})
+"""Operators that classic TensorRT builds, and TensorRT for RTX has no kernel for: how much comes out depends on the data."""
 NOT_IMPORTED = {
-    "NonZero": "cut the detector head: end the model before it, and compute the rest outside the engine",
-    "NonMaxSuppression": "cut the detector head: end the model before it, and compute the rest outside the engine",
     "Unique": "cut the model before it: the number of results depends on the data",
     "DynamicQuantizeLinear": _FROM_FLOAT,
     "QLinearConv": "use the Q/DQ format instead of the QOperator format (onnxruntime: QuantFormat.QDQ)",

@@ -11,10 +11,11 @@ from qdqtool.accuracy.compare import compare
 from qdqtool.accuracy.layouts import BoxLayout, NoScores, candidates, layout_of
 from qdqtool.accuracy.metric import METRICS
 from qdqtool.accuracy.scores import class_scores, score_pair
-from qdqtool.core.comparison import Comparison
+from qdqtool.core.comparison import BOXES, Comparison
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import CompareOptions
 from qdqtool.errors import InputFileError
+from qdqtool.report.words import noise
 from tests.accuracy.stand_ins import Given, Scripted, identity
 
 COUNT, CLASSES = 84, 5
@@ -185,9 +186,16 @@ def test_one_class_has_nothing_to_agree_on_and_the_boxes_have(
         turn(without_objectness(found, 1)) for found in ({40: (0, 0.9), 7: (0, 0.6)}, {40: (0, 0.9)})
     )
     found = told(both, one)
-    assert agreement(found) is None
-    assert boxes(found) == pytest.approx(100 * 2 / 3)
-    assert [note for note in found.notes if "one class" in note and "compare.metrics" in note]
+    assert [entry.metric for entry in found.task] == [BOXES]
+    assert found.task[0].candidate == pytest.approx(boxes(found)) == pytest.approx(100 * 2 / 3)
+
+
+@each_layout
+def test_boxes_are_told_beside_the_agreement(layout: BoxLayout, make: Callable[[Found], np.ndarray]) -> None:
+    found = told(make(TWO), make({40: TWO[40]}))
+    assert [entry.metric for entry in found.task] == ["agreement", BOXES]
+    assert found.task[1].candidate == pytest.approx(100 * 2 / 3)
+    assert noise(found.task[1]) == ""
 
 
 def test_where_the_reference_is_sure_of_nothing_nothing_is_compared_and_the_share_is_told() -> None:

@@ -18,7 +18,7 @@ from qdqtool.calibration.table import make_table
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import CalibrationOptions, InsertOptions, PlacementOptions
-from qdqtool.graph.endings import endings, quantities, returning, scores
+from qdqtool.graph.endings import endings, in_front_of, quantities, returning, scores
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
@@ -254,6 +254,28 @@ def test_what_is_chosen_is_judged_by_what_it_was_chosen_from(
         found = scores(model.view, endings(model.view, softmax=softmax))
         assert set(found.values()) == front
         assert [len(names) for names in quantities(model.view, endings(model.view))] == [1] * len(front)
+
+
+@pytest.mark.parametrize(
+    ("end", "ops", "front"),
+    [
+        (suppressed, {"NonMaxSuppression"}, ("boxes", "likely")),
+        (above_a_threshold, {"NonZero"}, ("values", "likely")),
+        (best_first, {"TopK"}, ("likely", "boxes")),
+        (best_first, {"NonZero"}, ("y",)),
+        (chosen_inside, {"TopK"}, ()),
+    ],
+)
+@pytest.mark.parametrize("quantized", [False, True], ids=["float", "Q/DQ"])
+def test_a_model_can_be_ended_in_front_of_what_chooses(
+    end: Ending, ops: set[str], front: tuple[str, ...], quantized: bool, tmp_path: Path
+) -> None:
+    model = opened(end, tmp_path)
+    if quantized:
+        _, _, placement, table = calibrated(model, tmp_path)
+        model = insert(model, placement, table, InsertOptions())
+    view = model.view
+    assert sorted(in_front_of(view, ops)) == sorted(front)
 
 
 @pytest.mark.parametrize("end", [chosen_inside, beside_a_choice], ids=lambda end: end.__name__)

@@ -1,7 +1,10 @@
-"""A format that a GPU does not have is refused by every step, with node, rule, target and way out."""
+"""A format that a GPU does not have, and what a builder has no kernel for, is refused with node, rule, target and way out."""
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.placement.lint import lint
 from qdqtool.prediction.run import predict
 from tests import models
+from tests.graph.test_endings import Ending, above_a_threshold, network, suppressed
 from tests.placement.qdq import GRAPHS, Quantized
 
 FORMATS = [
@@ -74,3 +78,30 @@ def test_an_odd_number_of_four_bit_values_is_refused_in_words_that_help(
     said = capsys.readouterr().err
     for word in ("an odd number of 4-bit values", "QDQ109 at 'w/DQ'", "store it as INT8"):
         assert word in said
+
+
+@pytest.mark.slow
+@pytest.mark.rtx
+@pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="building needs qdqtool[rtx]")
+@pytest.mark.parametrize(
+    ("end", "op", "rank"), [(suppressed, "NonMaxSuppression", 2), (above_a_threshold, "NonZero", 1)]
+)
+def test_a_model_that_chooses_inside_is_refused_with_the_command_that_ends_it_before(
+    end: Ending, op: str, rank: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proto = network(end)
+    for place in range(rank):
+        proto.graph.output[0].type.tensor_type.shape.dim.add().dim_param = f"n{place}"
+    path = models.save(proto, tmp_path)
+    samples = tmp_path / "x.npz"
+    np.savez(samples, x=np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32))
+    common = ["--samples", str(samples)]
+    assert cli(["run", str(path), *common, "--out", str(tmp_path / "whole")]) == 4
+    said = capsys.readouterr().err
+    assert f"TensorRT for RTX has no kernel for {op}" in said
+    assert "--builder trtexec" in said
+    found = re.search(r'python -c "(.*?)"; or build', said)
+    assert found is not None
+    command = found[1].replace("MODEL", str(path)).replace("cut.onnx", str(tmp_path / "cut.onnx"))
+    subprocess.run([sys.executable, "-c", command], check=True, timeout=100)
+    assert cli(["run", str(tmp_path / "cut.onnx"), *common, "--out", str(tmp_path / "cut")]) == 0

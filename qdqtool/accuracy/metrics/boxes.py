@@ -9,8 +9,8 @@ class. The values of the reference tell which it is. Undefined when neither side
 
 from __future__ import annotations
 
-from qdqtool.accuracy.detections import detections, matched
-from qdqtool.accuracy.layouts import NoScores, layout_of
+from qdqtool.accuracy.detections import agreement
+from qdqtool.accuracy.layouts import NoScores, candidates, layout_of
 from qdqtool.accuracy.metric import Distance, Floats, Reading
 
 
@@ -26,19 +26,19 @@ class Boxes:
         layout = layout_of(reference)
         if isinstance(layout, NoScores):
             return
-        left, right = detections(reference, layout), detections(candidate, layout)
-        if left is None or right is None:
+        found = agreement(candidates(reference, layout), candidates(candidate, layout), layout)
+        if found is None:
             return
         self._readable = True
-        self._boxes += len(left.classes) + len(right.classes)
-        self._matched += matched(left, right)
+        self._matched += found[0]
+        self._boxes += found[1]
 
     def reading(self) -> Reading:
         if not self._readable:
             return Reading(value=None, note="not an output of boxes")
         if not self._boxes:
             return Reading(value=None, note="no difference at all: neither side finds a box")
-        return Reading(value=100 * 2 * self._matched / self._boxes)
+        return Reading(value=100 * self._matched / self._boxes)
 
 
 PLUGIN = Distance(start=Boxes, better="higher", unit="%")

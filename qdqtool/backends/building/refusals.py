@@ -61,6 +61,11 @@ _DECIDE_IF = (
     "put the branch that is taken in the place of every If that shapes decide. Where an input decides (a sampling rate), it is "
     """made a constant by --set 'prepare.constants={"sr": 16000}'"""
 )
+_NEVER = _known(
+    r"has no runners that implement it",
+    "the builder has no kernel for a node of this kind, in whatever precision",
+    "end the model in front of it, and compute the rest outside the engine",
+)
 _NO_KERNEL = _known(
     r"[Cc]ould not find any implementation|[Nn]o implementation (?:of|for)|[Nn]o tactics? (?:available|to implement)",
     "there is no kernel for this node in the precision asked for",
@@ -177,6 +182,7 @@ KNOWN = (
         "there is no kernel for this node that fits into the workspace",
         "give it more: --flags=--memPoolSize=workspace:8GiB",
     ),
+    _NEVER,
     _NO_KERNEL,
     _known(
         r"No space left on device",

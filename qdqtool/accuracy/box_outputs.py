@@ -1,0 +1,196 @@
+"""Which outputs of a detector hold its boxes, their scores and their classes, where each is an output of its own.
+
+    boxes [1, N, 4]   scores [1, N, C]                 SSD, DETR, RT-DETR, YOLO-NAS
+    boxes [K, 4]      scores [K]        classes [K]    torchvision, and NonMaxSuppression in the model
+
+Shapes say which outputs may belong together, and values what they mean. Scores are probabilities, or logits of a sigmoid
+or of a softmax: most boxes of a picture show nothing, of which a sigmoid says that every class is unlikely, and a softmax
+that one class, the first or the last, is likely: the background. Boxes are corners in order, or centres and sizes. What is
+neither beyond doubt is not read: offsets from anchors that only the caller knows are no boxes yet.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qdqtool.accuracy.layouts import BOX, BoxLayout, RawBoxes, are_probabilities, of_detections
+from qdqtool.accuracy.metric import Floats
+
+_IN_ORDER: Final = 0.99
+"""Share of boxes whose right and bottom must not lie before their left and top."""
+_MOST: Final = 0.5
+"""Share of the boxes of a picture that show nothing, at least."""
+_SUM: Final = 0.02
+"""How far the probabilities of a softmax may add up to something else than 1."""
+_NAMES: Final = re.compile(r"class|label", re.IGNORECASE)
+"""What exporters call the output of classes, asked where several outputs could be it."""
+
+Outputs = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BoxOutputs:
+    """Outputs that hold one image's boxes together.
+
+    Attributes:
+        boxes, scores, classes: the outputs' names; `classes` is empty where the scores have a column for each class.
+        corners: boxes are corners; else centres and sizes.
+        logits: scores are logits.
+        background: the class that says "nothing", by a softmax; None of sigmoids, and of classes.
+        columns: scores have a row for each class, as NonMaxSuppression reads them.
+    """
+
+    boxes: str
+    scores: str
+    classes: str = ""
+    corners: bool = True
+    logits: bool = False
+    background: int | None = None
+    columns: bool = False
+
+    @property
+    def layout(self) -> BoxLayout:
+        """The layout whose rows are the same."""
+        return BoxLayout.FINAL if self.classes else BoxLayout.CLASSES
+
+    def read(self, outputs: Outputs) -> RawBoxes:
+        """The boxes of one image; of final detections corners, else centres and sizes."""
+        boxes = _rows(outputs[self.boxes]).astype(np.float64)
+        if self.classes:
+            scores, classes = (
+                outputs[name].reshape(-1).astype(np.float64) for name in (self.scores, self.classes)
+            )
+            return of_detections(boxes, scores, classes)
+        if self.corners:
+            low, high = boxes[:, :2], boxes[:, 2:]
+            boxes = np.concatenate([(low + high) / 2, high - low], axis=1)
+        scores = _rows(outputs[self.scores])
+        return RawBoxes(boxes=boxes, scores=self._probabilities(scores.T if self.columns else scores))
+
+    def _probabilities(self, values: NDArray[Any]) -> Floats:
+        scores: Floats = values.astype(np.float64)
+        if self.background is None:
+            return 1 / (1 + np.exp(-np.clip(scores, -700, 700))) if self.logits else scores
+        if self.logits:
+            powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+            scores = powers / powers.sum(axis=1, keepdims=True)
+        if scores.shape[1] == 2:
+            return scores[:, [1 - self.background]]
+        # the other classes keep their numbers
+        scores[:, self.background] = 0.0
+        return scores
+
+
+def box_outputs(outputs: Outputs) -> BoxOutputs | None:
+    """Which of one image's outputs hold its boxes; None where that is not beyond doubt."""
+    of_numbers = {name: values for name, values in outputs.items() if values.dtype.kind in "fiu"}
+    for find in (_final, _dense):
+        found = [
+            one
+            for name, values in of_numbers.items()
+            if values.dtype.kind == "f" and _is_boxes(values)
+            for one in find(name, {other: of_numbers[other] for other in of_numbers if other != name}, values)
+        ]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
+
+
+def _rows(values: NDArray[Any]) -> NDArray[Any]:
+    """The values of one image as a matrix: axes of length 1 are taken away, but for the two last."""
+    return values.reshape(values.shape[-2], values.shape[-1])
+
+
+def _is_boxes(values: NDArray[Any]) -> bool:
+    return _is_matrix(values) and values.shape[-1] == BOX and bool(np.isfinite(values).all())
+
+
+def _is_matrix(values: NDArray[Any]) -> bool:
+    return values.ndim >= 2 and all(size == 1 for size in values.shape[:-2])
+
+
+def _final(name: str, others: Outputs, values: NDArray[Any]) -> Iterator[BoxOutputs]:
+    """Final detections: corners in order, for each a probability and an integer."""
+    boxes = _rows(values)
+    if not _in_order(boxes):
+        return
+    alike = {
+        other: found.reshape(-1)
+        for other, found in others.items()
+        if found.ndim and found.size == len(boxes) == max(found.shape) and np.isfinite(found).all()
+    }
+    classes = [other for other, found in alike.items() if _is_integral(found)]
+    for is_likelier in (_NAMES.search, lambda other: alike[other].dtype.kind != "f"):
+        # scores of a picture without objects may be integers too
+        if len(classes) > 1:
+            classes = [other for other in classes if is_likelier(other)] or classes
+    scores = [
+        other
+        for other, found in alike.items()
+        if found.dtype.kind == "f" and are_probabilities(found) and other not in classes
+    ]
+    if len(scores) == len(classes) == 1:
+        yield BoxOutputs(boxes=name, scores=scores[0], classes=classes[0])
+
+
+def _dense(name: str, others: Outputs, values: NDArray[Any]) -> Iterator[BoxOutputs]:
+    """Boxes with a score for each class, before any is left out."""
+    boxes = _rows(values)
+    corners = _in_order(boxes)
+    if len(boxes) <= 1 or not (corners or (boxes[:, 2:] >= 0).all()):
+        return
+    for other, found in others.items():
+        if found.dtype.kind != "f" or not _is_matrix(found) or not np.isfinite(found).all():
+            continue
+        columns = found.shape[-2] != len(boxes)
+        scores: Floats = (_rows(found).T if columns else _rows(found)).astype(np.float64)
+        if len(scores) != len(boxes):
+            continue
+        is_logits = not are_probabilities(scores)
+        background = _background(scores, is_logits=is_logits)
+        if background is not None or _says_nothing(scores, is_logits=is_logits):
+            yield BoxOutputs(
+                boxes=name,
+                scores=other,
+                corners=corners,
+                logits=is_logits,
+                background=background,
+                columns=columns,
+            )
+
+
+def _background(scores: Floats, *, is_logits: bool) -> int | None:
+    """The first or last column of a softmax, where it is likely in most rows."""
+    columns = scores.shape[1]
+    if columns == 1 or (not is_logits and np.abs(scores.sum(axis=1) - 1).max() > _SUM):
+        return None
+    least = 0.0 if is_logits else 0.5
+    best = scores.argmax(axis=1)
+    return next(
+        (
+            column
+            for column in (0, columns - 1)
+            if ((best == column) & (scores[:, column] > least)).mean() > _MOST
+        ),
+        None,
+    )
+
+
+def _says_nothing(scores: Floats, *, is_logits: bool) -> bool:
+    """Whether most rows hold no likely class."""
+    likely = scores.max(axis=1) > (0.0 if is_logits else 0.5)
+    return bool(likely.mean() < _MOST)
+
+
+def _in_order(boxes: NDArray[Any]) -> bool:
+    return not len(boxes) or bool((boxes[:, 2:] >= boxes[:, :2]).all(axis=1).mean() >= _IN_ORDER)
+
+
+def _is_integral(values: NDArray[Any]) -> bool:
+    return values.dtype.kind != "f" or bool((values == np.rint(values)).all())
