@@ -42,6 +42,8 @@ _FLOAT = ""
 """Name of the subset without nodes."""
 _SECONDS = 2.0
 """Work that may be lost when the process is killed."""
+_ROOM = 128 << 20
+"""Bytes of the float model's outputs that are kept."""
 _TASKS = {"classify": "top1", "agreement": "agreement"}
 
 
@@ -124,6 +126,8 @@ class TrialRunner:
         )
         self._task = _TASKS.get(options.task)
         self._store: RunStore = store if store is not None else RunMemory()
+        self._plain: dict[int, Outputs] = {}
+        self._room = _ROOM
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -200,8 +204,13 @@ class TrialRunner:
         if not subsets:
             return
         feeds = [feeds_for(self._runner, sample) for _, sample in samples]
-        runs = self._runner.run(feeds, {_FLOAT: frozenset(), **subsets})
-        _, plain = next(runs)
+        plain = [self._plain[number] for number, _ in samples if number in self._plain]
+        if len(plain) == len(samples):
+            runs = self._runner.run(feeds, subsets)
+        else:
+            runs = self._runner.run(feeds, {_FLOAT: frozenset(), **subsets})
+            plain = [self._kept(found) for found in next(runs)[1]]
+            self._remember({number: found for (number, _), found in zip(samples, plain, strict=True)})
         waiting: dict[str, list[SampleRun]] = {}
         since = time.monotonic()
         for key, found in runs:
@@ -214,6 +223,19 @@ class TrialRunner:
                 self._write(samples, waiting)
                 waiting, since = {}, time.monotonic()
         self._write(samples, waiting)
+
+    def _kept(self, found: Outputs) -> Outputs:
+        """What is measured and scored of what the float model gives."""
+        wanted = dict.fromkeys((*(name for names in self._measured for name in names), *self._scored))
+        return {name: found[name] for name in wanted}
+
+    def _remember(self, found: Mapping[int, Outputs]) -> None:
+        """Keep what the float model gives for these samples, as long as there is room: a check of one set would run it again."""
+        fresh = {number: outputs for number, outputs in found.items() if number not in self._plain}
+        size = sum(array.nbytes for outputs in fresh.values() for array in outputs.values())
+        if size <= self._room:
+            self._room -= size
+            self._plain |= fresh
 
     def _write(self, samples: Sequence[tuple[int, Sample]], shown: Mapping[str, Sequence[SampleRun]]) -> None:
         for place, (number, _) in enumerate(samples):

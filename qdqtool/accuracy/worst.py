@@ -2,45 +2,65 @@
 
 from __future__ import annotations
 
-import heapq
 import math
+from array import array
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
 
 from qdqtool.accuracy.metric import Floats, energy
 from qdqtool.core.comparison import SampleError
 
-# What somebody looks at by hand.
-_KEPT = 10
+_KEPT: Final = 10
+"""What somebody looks at by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Energies:
+    """Which samples have an output, its energy and that of its error in each."""
+
+    places: array[int] = field(default_factory=lambda: array("q"))
+    signals: array[float] = field(default_factory=lambda: array("d"))
+    noises: array[float] = field(default_factory=lambda: array("d"))
 
 
 class Worst:
-    """Keeps the samples with the lowest SQNR in any output, each once."""
+    """Finds the samples with the most noise in any output, each once: noise over their signal, or over the mean of all where they have less.
+
+    A picture without objects has next to no scores, and the little noise of it would count more than lost objects.
+    24 bytes are kept of each output of a sample, and its name.
+    """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, SampleError]] = []
-        self._order = 0
+        self._names: list[str] = []
+        self._seen: dict[str, _Energies] = defaultdict(_Energies)
 
     def add(self, sample: str, pairs: dict[str, tuple[Floats, Floats]]) -> None:
         """Take in all outputs of one sample."""
-        levels = {output: level for output, pair in pairs.items() if (level := _sqnr(*pair)) is not None}
-        if not levels:
-            return
-        output = min(levels, key=lambda name: levels[name])
-        self._order += 1
+        for output, (reference, candidate) in pairs.items():
+            signal, noise = energy(reference), energy(candidate - reference)
+            # values too large to be squared tell nothing
+            if math.isfinite(signal) and math.isfinite(noise):
+                kept = self._seen[output]
+                kept.places.append(len(self._names))
+                kept.signals.append(signal)
+                kept.noises.append(noise)
         # The file's name is enough to find it, and does not depend on where the samples lie.
-        entry = SampleError(sample=sample.rpartition("/")[2], output=output, sqnr_db=levels[output])
-        # The heap's smallest entry is the best of the worst; earlier samples win a draw.
-        heapq.heappush(self._heap, (-levels[output], -self._order, entry))
-        if len(self._heap) > _KEPT:
-            heapq.heappop(self._heap)
+        self._names.append(sample.rpartition("/")[2])
 
     def listed(self) -> tuple[SampleError, ...]:
-        """Worst first."""
-        return tuple(entry for _, _, entry in sorted(self._heap, key=lambda item: item[:2], reverse=True))
-
-
-def _sqnr(reference: Floats, candidate: Floats) -> float | None:
-    """dB, or None where the sample shows no error, no signal, or values too large to be squared."""
-    signal, noise = energy(reference), energy(candidate - reference)
-    if not signal or not noise or math.isinf(noise):
-        return None
-    return 10 * (math.log10(signal) - math.log10(noise))
+        """Worst first; earlier samples win a draw. Those without noise or signal are left out."""
+        worst: dict[int, tuple[float, SampleError]] = {}
+        for output, kept in self._seen.items():
+            signal, noise = np.frombuffer(kept.signals), np.frombuffer(kept.noises)
+            shares = noise / np.maximum(np.maximum(signal, signal.mean()), np.finfo(np.float64).tiny)
+            for number in np.argsort(-shares, kind="stable"):
+                place, share = kept.places[number], float(shares[number])
+                if not (signal[number] and noise[number]) or share <= worst.get(place, (0.0,))[0]:
+                    continue
+                level = 10 * (math.log10(signal[number]) - math.log10(noise[number]))
+                worst[place] = share, SampleError(sample=self._names[place], output=output, sqnr_db=level)
+        ranked = sorted(worst.items(), key=lambda item: (-item[1][0], item[0]))
+        return tuple(entry for _, (_, entry) in ranked[:_KEPT])

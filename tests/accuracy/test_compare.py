@@ -282,6 +282,17 @@ def test_the_ten_worst_samples_come_worst_first() -> None:
     assert found.worst[0].sample == "row29"
 
 
+def test_little_noise_on_next_to_nothing_is_not_the_worst() -> None:
+    """A picture without objects: its own SQNR is the lowest, and nothing is lost of it."""
+    values = np.ones((12, 3))
+    values[3] = 1e-4
+    values[7] = 0.9
+    lost = Scripted(lambda x: {"y": x + np.where(abs(x - 0.9) < 0.01, 0.2, np.maximum(x, 0.1) / 1000)})
+    found = compare(FLOAT, lost, rows(values), CompareOptions())
+    assert found.worst[0].sample == "row7"
+    assert "row3" not in {entry.sample for entry in found.worst}
+
+
 def test_random_samples_are_marked_as_meaningless() -> None:
     samples = Given(list(rows(np.eye(2))), meaningful=False)
     assert not compare(FLOAT, FLOAT, samples, CompareOptions()).meaningful

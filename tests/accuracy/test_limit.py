@@ -82,8 +82,8 @@ def test_a_limit_that_nothing_keeps_has_no_set() -> None:
         """The float model is exact; anything that was ever quantized is not, however little is left."""
 
         def run(self, feeds, subsets):
-            for number, (name, _) in enumerate(subsets.items()):
-                noise = 0.0 if number == 0 else 0.5
+            for name in subsets:
+                noise = 0.5 if name else 0.0
                 yield name, [{"y": np.concatenate([one["x"], [[noise]]], axis=1)} for one in feeds]
 
     found = searched(Floating(NOISES), Limit(min_sqnr=60.0))

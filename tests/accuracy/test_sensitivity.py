@@ -263,7 +263,7 @@ def test_subsets_of_the_same_nodes_are_run_once() -> None:
     runner = Noisy(noises)
     studied(noises, runner=runner)
     both_and_each, nothing, plain = 3, 1, 1
-    assert runner.calls == 8 * (plain + both_and_each) + 8 * (plain + nothing)
+    assert runner.calls == 8 * (plain + both_and_each + nothing)
 
 
 def test_runs_of_another_model_are_not_taken_over(tmp_path: Path) -> None:
@@ -292,3 +292,19 @@ def test_no_samples_are_an_error() -> None:
     bench = TrialRunner(Noisy(NOISES), CompareOptions())
     with pytest.raises(InputFileError, match="no samples"):
         sensitivity(bench, Subject(name="m", ops={}, compute=frozenset()), Given([]), SensitivityOptions())
+
+
+@pytest.mark.parametrize("room", [1 << 20, 300, 0])
+def test_the_float_model_runs_once_a_sample_where_its_outputs_can_be_kept(
+    room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One set after the other shows what all of them show at once; only the float model's runs become fewer."""
+    monkeypatch.setattr("qdqtool.accuracy.trials._ROOM", room)
+    sets = {name: frozenset(NOISES) - {name} for name in NOISES}
+    at_once = TrialRunner(Noisy(NOISES), CompareOptions()).run(sets, samples())
+    runner = Noisy(NOISES)
+    trials = TrialRunner(runner, CompareOptions())
+    one_by_one = {name: trials.run({name: subset}, samples())[name] for name, subset in sets.items()}
+    assert one_by_one == at_once
+    kept = {1 << 20: 8, 300: 3, 0: 0}[room]
+    assert runner.calls == 8 * len(sets) + kept + (8 - kept) * len(sets)
