@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -74,10 +74,37 @@ class SweepRequest:
     times: Path | None = None
 
 
+OnProgress = Callable[[str, int, "int | None"], None]
+"""Told a step, and how much of how much of it is done."""
+
+
+class _Told:
+    """A listener that passes on how far each step is."""
+
+    def __init__(self, tell: OnProgress) -> None:
+        self._tell = tell
+        self._step = ""
+
+    def started(self, step: str) -> None:
+        self._step = step
+        self._tell(step, 0, None)
+
+    def progressed(self, done: int, total: int | None) -> None:
+        self._tell(self._step, done, total)
+
+    def said(self, words: str) -> None:
+        """Steps of the line say nothing."""
+
+    def finished(self, step: str, measured: Mapping[str, float], *, skipped: bool) -> None:
+        del measured, skipped
+        self._tell(step, 1, 1)
+
+
 class SweepContext:
     """Makes what is shared once, and runs one configuration at a time."""
 
-    def __init__(self, request: SweepRequest) -> None:
+    def __init__(self, request: SweepRequest, tell: OnProgress | None = None) -> None:
+        """Make it; `tell` is told the step that is made, and how far it is."""
         self.request = request
         self.base = request.base
         self.options = request.base.recipe.sweep
@@ -85,7 +112,8 @@ class SweepContext:
         self.speed = SPEEDS[self.options.speed](device)
         self.reference_ms = 0.0
         until = "build" if isinstance(self.speed, OnGpu) else "insert"
-        self._base_run = runner.start(replace(self.base, out=self.base.out / "base"), until)
+        base = replace(self.base, out=self.base.out / "base")
+        self._base_run = runner.start(base, until, None if tell is None else _Told(tell))
         every = len(self._base_run.evaluation)
         held = every >= 2 * _ENOUGH if self.options.hold_back is None else self.options.hold_back
         if held and every < 2:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from qdqtool.core.kinds import SWEEP
 from qdqtool.core.sweep import Sweep, Trial
 from qdqtool.pipeline.folder import RunFolder
-from qdqtool.pipeline.sweep.context import SweepContext, SweepRequest
+from qdqtool.pipeline.sweep.context import OnProgress, SweepContext, SweepRequest
 from qdqtool.pipeline.sweep.elsewhere import export, with_times
 from qdqtool.pipeline.sweep.front import assemble, limit_of
 from qdqtool.pipeline.sweep.front import pick as choose
@@ -33,7 +33,6 @@ _WAIT_S = 1.0
 """Seconds between two looks at trials of which all are done or at work."""
 _PAUSES_S = (1, 2, 4, 8, 16)
 """Seconds between attempts to reach a storage that was lost."""
-OnProgress = Callable[[str, int, "int | None"], None]
 
 
 def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None = None) -> Sweep:
@@ -52,7 +51,7 @@ def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None 
         limit_of(pick)
     if request.cluster:
         join_all(request, join, tell)
-    bench = SweepContext(request)
+    bench = SweepContext(request, tell)
     trials, space = _take_part(request, bench, tell)
     with undamaged(_address(request)):
         result = assemble(trials, space, request.base.model.name, bench.speed)
