@@ -38,7 +38,7 @@ from qdqtool.pipeline.averaging import is_quieter
 from qdqtool.pipeline.bias import correct_biases, shifted
 from qdqtool.pipeline.equalization import equalization
 from qdqtool.pipeline.few_samples import choose_for_others, parts_of
-from qdqtool.pipeline.judges import fitting_numbers, others
+from qdqtool.pipeline.judges import fitting_numbers, others, spread_over
 from qdqtool.pipeline.outliers import SAMPLES as OUTLIER_SAMPLES
 from qdqtool.pipeline.outliers import relieved, suspects
 from qdqtool.pipeline.trial import Budget, FloatPass, Reference, TrialSession
@@ -126,7 +126,7 @@ def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -
     if request.changes:
         table = _with_changes(table, request.changes, way)
     elif way == AUTO:
-        return _equalized_if_better(request, table, options, on_progress)
+        return _equalized_if_better(request, table, maker, on_progress)
     return FinalTable(table=table, histograms=request.histograms)
 
 
@@ -145,7 +145,7 @@ def _with_changes(
 def _equalized_if_better(
     request: TableRequest,
     plain: CalibrationTable,
-    options: CalibrationOptions,
+    maker: _Maker,
     on_progress: OnProgress | None,
 ) -> FinalTable:
     """The table of the network without its outlier channels, where it has any and the outputs gain more than 0.3 dB.
@@ -165,7 +165,8 @@ def _equalized_if_better(
     if not changes:
         return kept
     budget = Budget(on_progress=on_progress)
-    reference = Reference(model, samples, budget, bias=options.bias == "correct")
+    options = maker.options
+    reference = maker.reference or Reference(model, samples, budget, bias=options.bias == "correct")
     trial = TrialSession(model, placement, plain, reference, budget)
     judges = trial.at_once()
     before = best = trial.candidate("", plain, judges)
@@ -177,9 +178,11 @@ def _equalized_if_better(
         if not changes:
             continue
         after = _changed(request, changes, samples)
-        table = _Maker(after, options, on_progress).table(samples)
-        judge = TrialSession(after.model, placement, table, reference.of(after.model), Budget())
-        found = judge.candidate("", table, judges)
+        again = _Maker(after, options, on_progress, like=reference)
+        table = again.table(samples)
+        seen = again.reference or reference.of(after.model)
+        judge = TrialSession(after.model, placement, table, seen, Budget())
+        found = judge.candidate("", table, spread_over(seen.samples, len(judges)))
         gain = found.decibel - before.decibel
         if gain > GAIN_DB and is_quieter(found, before) and found.noise < best.noise:
             best = found
@@ -200,19 +203,31 @@ def _changed(request: TableRequest, changes: WeightChanges, samples: SampleSourc
 
 
 class _Maker:
-    """One calibrator, or `auto`: ranges, rounded weights and corrected biases."""
+    """One calibrator, or `auto`: ranges, rounded weights and corrected biases.
+
+    Attributes:
+        options: the calibrator's.
+        reference: what the float model gives, where calibrators were judged; of `like`, another form of the model, it is taken over.
+    """
 
     def __init__(
-        self, request: TableRequest, options: CalibrationOptions, on_progress: OnProgress | None
+        self,
+        request: TableRequest,
+        options: CalibrationOptions,
+        on_progress: OnProgress | None,
+        *,
+        like: Reference | None = None,
     ) -> None:
         self._request = request
-        self._options = options
+        self.options = options
         self._on_progress = on_progress
+        self._like = like
+        self.reference: Reference | None = None
 
     def plain(self, known: Constants | None = None) -> CalibrationTable:
         """The table without running the network."""
         request = self._request
-        made = make_tables(request.histograms, request.placement, known or request.known, (self._options,))
+        made = make_tables(request.histograms, request.placement, known or request.known, (self.options,))
         return made[0]
 
     def table(self, samples: SampleSource) -> CalibrationTable:
@@ -222,11 +237,11 @@ class _Maker:
             self._request.placement,
             self._request.recipe.weights.rounding,
         )
-        corrects = self._options.bias == "correct"
+        corrects = self.options.bias == "correct"
         rounded = self._rounded(rounding, samples) if self._request.recipe.weights.rounds_by_outputs else None
         # what random samples make of the outputs says nothing about which calibrator is better
         judged = (
-            self._options.method == AUTO and samples.meaningful and weight_bytes(model) < SINGLE_FILE_LIMIT
+            self.options.method == AUTO and samples.meaningful and weight_bytes(model) < SINGLE_FILE_LIMIT
         )
         tried = rounding == AUTO and judged and len(samples) > _FEWEST
         if not judged or not (tried or groups(placement)):
@@ -235,8 +250,10 @@ class _Maker:
                 return table
             return correct_biases(model, placement, table, samples, self._on_progress, self._request.seen)
         budget = Budget(on_progress=self._on_progress)
-        reference = Reference(model, samples, budget, bias=corrects, seen=self._request.seen)
-        parts = parts_of(model, placement, reference, self._options, len(samples))
+        seen = self._request.seen
+        reference = Reference(model, samples, budget, bias=corrects, seen=seen, like=self._like)
+        self.reference = reference
+        parts = parts_of(model, placement, reference, self.options, len(samples))
         found = self._chosen(reference, rounded, parts, int(tried))
         best = found.trial.settled(found.best, found.samples)
         found.trial.close()
@@ -311,8 +328,8 @@ class _Maker:
             weights = rounded.weights
         model, placement, collected = request.model, request.placement, (request.histograms, known)
         if parts:
-            return choose_for_others(model, placement, collected, self._options, reference, parts, weights)
-        return choose(model, placement, collected, self._options, reference, weights, more)
+            return choose_for_others(model, placement, collected, self.options, reference, parts, weights)
+        return choose(model, placement, collected, self.options, reference, weights, more)
 
 
 def _with_gain(table: CalibrationTable, gain: float) -> CalibrationTable:

@@ -177,7 +177,13 @@ class Reference:
         bias: bool = False,
         count: int | None = None,
         seen: FloatPass | None = None,
+        like: Reference | None = None,
     ) -> None:
+        """Run the float model on samples that judge, as many of `samples` as its size allows, or `count`.
+
+        `bias` says that biases are corrected, for which the means of its layers are needed. `seen` holds what an earlier pass
+        kept; `like` is the same for another form of the model, whose outputs are taken over where no means are needed.
+        """
         count = count or taken(model.view, len(samples))
         if seen is not None:
             judges = tuple(one.sample for one in seen.watch.seen)
@@ -205,6 +211,8 @@ class Reference:
         if seen is not None:
             self.together = self._taken_from(seen) and alike
             return
+        if like is not None and not self.layers and self._took_over(like):
+            return
         if self.layers and len(judges) >= _FEWEST and alike and may_be_batched(model.view, self.layers):
             try:
                 self.together = self._measured(free=True)
@@ -214,9 +222,10 @@ class Reference:
             self._measured(free=False)
 
     def of(self, model: Model) -> Reference:
-        """The same samples for another form of the float model."""
+        """The same samples for another form of the float model, which computes the same."""
         count = len(self.samples)
-        return type(self)(model, self.source, self.budget, bias=bool(self.layers), count=count)
+        bias = bool(self.layers)
+        return type(self)(model, self.source, self.budget, bias=bias, count=count, like=self)
 
     @property
     def source(self) -> SampleSource:
@@ -290,6 +299,16 @@ class Reference:
             return False
         self.budget.spend(_FEWEST)
         return self._is_alike(seen.watch.pair)
+
+    def _took_over(self, like: Reference) -> bool:
+        """Take what another form of the model gives for the same samples; False where it is not the same that is judged."""
+        if len(like.samples) != len(self.samples) or like.ends.keys() != self.ends.keys():
+            return False
+        self._outputs = {
+            id(mine): like.outputs(its) for mine, its in zip(self.samples, like.samples, strict=True)
+        }
+        self.budget.spend(len(self.samples))
+        return all(found.keys() == self._scores.keys() for found in self._outputs.values())
 
     def _named(self, values: Values) -> Values:
         """What is judged, by output."""

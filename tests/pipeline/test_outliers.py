@@ -167,6 +167,32 @@ def test_it_is_never_worse_on_the_choosing_samples_than_without(
     assert shares[1] < shares[0]
 
 
+@pytest.mark.parametrize("bias", [True, False], ids=["biases corrected", "biases kept"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_what_another_form_of_the_network_gives_is_taken_over(
+    name: str, bias: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As measured anew, for the same samples, at the same price: what is chosen must not depend on it."""
+    path, recipe = written(tmp_path, name, 60)
+    found = table_of(path, recipe, "auto")
+    model = load(path)
+    samples = open_samples(str(tmp_path / "s.npz"), model.view.inputs)
+    first = Reference(model, samples, Budget(), bias=bias)
+    changed = unrounded(model, found)
+    anew = Reference(changed, samples, Budget(), bias=bias)
+    taken = Reference(changed, samples, Budget(), bias=bias, like=first)
+    assert taken.budget == anew.budget
+    assert (taken.layers, taken.together, taken.ends) == (anew.layers, anew.together, anew.ends)
+    for mine, theirs in zip(taken.samples, anew.samples, strict=True):
+        assert (mine.name, taken.number(mine)) == (theirs.name, anew.number(theirs))
+        for tensor, value in anew.outputs(theirs).items():
+            near = 1e-5 * float(np.abs(value).max())
+            np.testing.assert_allclose(taken.outputs(mine)[tensor], value, rtol=0, atol=near)
+    if not bias:
+        monkeypatch.setattr("qdqtool.pipeline.trial.open_model", None)
+        Reference(changed, samples, Budget(), like=first)
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_without_outlier_channels_runs_nothing_more(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
