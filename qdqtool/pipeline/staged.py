@@ -92,7 +92,8 @@ class StagedRunner:
         """The float and the quantized form as onnxruntime computes them; None where stages are optimized by themselves."""
         everything = range(len(self._staged.stages))
         made = []
-        for number, wanted in enumerate(((), self.nodes) if self._optimized else ()):
+        whole = self._staged.with_followers(frozenset(self.nodes))
+        for number, wanted in enumerate((frozenset(), whole) if self._optimized else ()):
             source, target = (self._folder / f"{word}{number}.onnx" for word in ("form", "optimized"))
             form = self._staged.variant(everything, wanted, self._stored, with_cuts=True)
             write_bytes(source, form, lasting=False)
@@ -131,7 +132,8 @@ class StagedRunner:
         Raises:
             InputFileError: a sample does not fit, or the model fails on it.
         """
-        yield from self._descend(0, [dict(one) for one in feeds], dict(subsets), None)
+        whole = {name: self._staged.with_followers(subset) for name, subset in subsets.items()}
+        yield from self._descend(0, [dict(one) for one in feeds], whole, None)
 
     def _walk(
         self,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from qdqtool.backends.ort import open_runner
 from qdqtool.core.calibration import NodeShift
-from qdqtool.core.recipe import InsertOptions
+from qdqtool.core.recipe import InsertOptions, PlacementOptions
 from qdqtool.core.weights import RoundedWeight, WeightChanges
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.stages import StagedModel
@@ -29,6 +29,7 @@ from qdqtool.graph.qdq.encode import encode
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline import staged as module
 from qdqtool.pipeline.staged import StagedRunner
+from qdqtool.placement.decide import decide
 from tests import models
 from tests.graph.placing import opened, placement_for, table_for
 
@@ -252,10 +253,14 @@ def test_the_first_subset_comes_first() -> None:
     assert {name for name, _ in runner.run([feeds], subsets)} == set(subsets)
 
 
-def test_a_corrected_bias_is_switched_with_its_node(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", [0, 1, 2, 3], ids=lambda count: f"{count} float in front, and the last")
+def test_a_corrected_bias_is_switched_with_its_node_or_the_one_in_front(kept: int, tmp_path: Path) -> None:
+    """A layer that stays float is corrected for what is quantized before it: where nothing is, it is the float network's."""
     proto = models.residual_cnn()
     model = opened(proto, tmp_path)
-    placement = placement_for(model)
+    names = [node.name for node in model.view.nodes if node.op == "Conv"]
+    left = [*names[:kept], *(names[-1:] if kept else [])]
+    placement = decide(model.view, PlacementOptions(exclude=left))
     plain = table_for(model, placement, models.feeds(proto))
     channels = {
         node.name: len(model.view.constant(node.inputs[1]))

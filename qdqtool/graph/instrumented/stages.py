@@ -8,7 +8,8 @@ constants in every form: onnxruntime folds and packs them as it does in the whol
 forms of each weight, as the first edition had it, nothing is folded or packed, and a run takes several times as long.)
 
 Every node that reads dequantized values can be switched. A bias that was corrected for the quantization of its node is
-switched with it. Cuts lie in front of products only: in front of anything else they would separate what onnxruntime
+switched with it, and that of a node that stays float, which was corrected for what comes before it, with the nearest node in front
+that can be: with all of them off it is the float network that runs. Cuts lie in front of products only: in front of anything else they would separate what onnxruntime
 fuses, and change the last bit of results.
 """
 
@@ -64,7 +65,7 @@ class GraphStage:
     """A run of nodes, in graph order.
 
     Attributes:
-        switchable: its nodes that can be switched.
+        switchable: its nodes that can be switched, and those whose bias is.
         inputs: tensors from outside that its nodes read.
         outputs: what it makes for later stages and for the caller.
         alive: tensors that are needed behind it, made here or before.
@@ -132,7 +133,9 @@ class StagedModel:
                 self._sources.setdefault(node.name, {})[index] = source
         self.nodes = tuple(self._sources)
         self.stuck = tuple(stuck)
-        self._plain_biases = dict(self._plain_bias(entry) for entry in shifts if entry.node in self._sources)
+        shifts = tuple(shifts)
+        self._followed = {entry.node: self._in_front(entry.node) for entry in shifts} if self.nodes else {}
+        self._plain_biases = dict(self._plain_bias(entry) for entry in shifts if entry.node in self._followed)
         self._pieces = self._cut(most)
         self.stages = tuple(self._stages(outputs))
 
@@ -262,14 +265,37 @@ class StagedModel:
         return back if is_pair and node.op_type not in {QUANTIZE, DEQUANTIZE} else None
 
     def _form(self, node: onnx.NodeProto, quantized: bool) -> onnx.NodeProto:
-        if quantized or node.name not in self._sources:
+        if quantized or not self._is_switched(node):
             return node
         plain: onnx.NodeProto = copied(node)
-        for index, source in self._sources[node.name].items():
+        for index, source in self._sources.get(node.name, {}).items():
             plain.input[index] = source
         if node.name in self._plain_biases:
             plain.input[BIAS] = self._plain_biases[node.name]
         return plain
+
+    def with_followers(self, nodes: frozenset[str]) -> frozenset[str]:
+        """These nodes, and those whose corrected bias is switched with one of them."""
+        return nodes | {node for node, front in self._followed.items() if front in nodes}
+
+    def _is_switched(self, node: onnx.NodeProto) -> bool:
+        return node.name in self._sources or node.name in self._followed
+
+    def _in_front(self, node: str) -> str:
+        """The node itself where it can be switched, else the nearest in front of it that can; the first of all where there is none."""
+        named = {one.name: one for one in self._core}
+        if node not in named:
+            return self.nodes[0]
+        left, seen = [named[node]], {node}
+        while left:
+            one = left.pop(0)
+            if one.name in self._sources:
+                return str(one.name)
+            makers = [self._makers[name] for name in one.input if name in self._makers]
+            fresh = {maker.name: maker for maker in makers if maker.name not in seen}
+            seen |= fresh.keys()
+            left += fresh.values()
+        return self.nodes[0]
 
     def _original(self, source: str, before: onnx.TensorProto | None) -> str:
         """The constant `source`, or a new one with the values that it had in the plain model."""
@@ -391,7 +417,7 @@ class StagedModel:
             later = set(outputs).union(*needs[number + 1 :])
             made = [name for node in piece for name in node.output if name in later]
             before |= set(made)
-            switchable = tuple(node.name for node in piece if node.name in self._sources)
+            switchable = tuple(node.name for node in piece if self._is_switched(node))
             yield GraphStage(
                 switchable=switchable,
                 inputs=tuple(sorted(needs[number])),
