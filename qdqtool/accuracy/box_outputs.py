@@ -19,7 +19,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.accuracy.layouts import BOX, BoxLayout, RawBoxes, are_probabilities, of_detections
+from qdqtool.accuracy.layouts import (
+    BOX,
+    BoxLayout,
+    RawBoxes,
+    are_probabilities,
+    layout_of,
+    of_detections,
+)
 from qdqtool.accuracy.metric import Floats
 
 _IN_ORDER: Final = 0.99
@@ -100,6 +107,16 @@ def box_outputs(outputs: Outputs) -> BoxOutputs | None:
         if found:
             return found[0] if len(found) == 1 else None
     return None
+
+
+def listed(outputs: Outputs) -> int | None:
+    """How many detections these outputs of one image list; None where they list none, or as many as there are places."""
+    found = box_outputs(outputs) if len(outputs) > 1 else None
+    if found is not None:
+        return outputs[found.scores].size if found.classes else None
+    first = next(iter(outputs.values()))
+    layout = layout_of(first)
+    return first.shape[-2] if isinstance(layout, BoxLayout) and layout.is_final else None
 
 
 def _rows(values: NDArray[Any]) -> NDArray[Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qdqtool.accuracy.box_outputs import box_outputs
+from qdqtool.accuracy.box_outputs import listed as listed_of
 from qdqtool.accuracy.custom import distance
 from qdqtool.accuracy.intervals import ratio_interval
 from qdqtool.accuracy.metric import SAME, SILENT, Floats, Meter, Reading, energy
@@ -179,10 +179,7 @@ class _Meeting:
             return False
         if pair.reference in self._hidden:
             return True
-        found = box_outputs({one.reference: left[one.reference] for one in self._scored})
-        if found is None or not found.classes:
-            return False
-        count = left[found.scores].size
+        count = listed_of({one.reference: left[one.reference] for one in self._scored})
         different = [axis for axis in range(mine.ndim) if mine.shape[axis] != theirs.shape[axis]]
         return [mine.shape[axis] for axis in different] == [count]
 

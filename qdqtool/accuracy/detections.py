@@ -58,7 +58,7 @@ def detections(found: RawBoxes, layout: BoxLayout) -> Detections | None:
     order = np.argsort(-best, kind="stable")[:_MOST]
     order = order[best[order] >= CONFIDENT]
     corners, classes = boxes[order], scores[order].argmax(axis=1)
-    if layout is not BoxLayout.FINAL:
+    if not layout.is_final:
         half = corners[:, 2:] / 2
         corners = np.concatenate([corners[:, :2] - half, corners[:, :2] + half], axis=1)
     return _suppressed(corners, classes)

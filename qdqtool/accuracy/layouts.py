@@ -4,6 +4,7 @@
     [1, 4 + C, N]   the same without objectness, a box a column                  YOLOv8, v9, v11, v12
     [1, N, 4 + C]   that transposed
     [1, K, 6]       left, top, right, bottom, score, class: final detections     YOLOv10, YOLO26, NMS in the model
+    [K, 6]          class, score, left, top, right, bottom: the same             PaddleDetection
 
 Names and shapes do not tell them apart: [1, 84, 8400] may be a spectrum, [1, 300, 6] a sequence of six classes, and
 [1, N, 85] has an objectness or one class more. What no layout explains beyond doubt is not read at all: agreement of a
@@ -39,6 +40,8 @@ _CLASSES = 10_000
 """Numbers of classes are lower."""
 _FINAL = 6
 """Columns of a final detection."""
+_CLASS_FIRST = [2, 3, 4, 5, 1, 0]
+"""Columns of PaddleDetection's rows in the order of the others."""
 _IN_ORDER = 0.99
 """Share of final detections whose right and bottom must not lie before their left and top."""
 
@@ -53,6 +56,12 @@ class BoxLayout(enum.Enum):
     CLASSES = enum.auto()
     CLASSES_COLUMNS = enum.auto()
     FINAL = enum.auto()
+    FINAL_CLASS_FIRST = enum.auto()
+
+    @property
+    def is_final(self) -> bool:
+        """Whether boxes are corners, each with the one class that it was given."""
+        return self in {BoxLayout.FINAL, BoxLayout.FINAL_CLASS_FIRST}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,11 +97,18 @@ def layout_of(output: NDArray[Any]) -> BoxLayout | NoScores:
     Ask the float model's output and read the quantized model's by the answer: a model that was damaged no longer looks like
     what it is.
     """
-    if output.ndim != 3 or output.shape[0] != 1 or not output.size or not np.isfinite(output).all():
+    is_list = output.ndim == 2 and output.shape[1] == _FINAL
+    if not (is_list or (output.ndim == 3 and output.shape[0] == 1)):
         return NO_BOXES
-    rows: Floats = output[0].astype(np.float64)
+    if not output.size or not np.isfinite(output).all():
+        return NO_BOXES
+    rows: Floats = output.reshape(output.shape[-2:]).astype(np.float64)
     if _is_final(rows):
         return BoxLayout.FINAL
+    if _is_final(rows[:, _CLASS_FIRST] if rows.shape[1] == _FINAL else rows):
+        return BoxLayout.FINAL_CLASS_FIRST
+    if is_list:
+        return NO_BOXES
     across = _looks_like_boxes(rows)
     # columns are what decoded heads of thousands of boxes have: fewer boxes than classes are something else
     down = len(rows) <= rows.shape[1] and _looks_like_boxes(rows.T) and _is_decoded(rows.T)
@@ -112,9 +128,10 @@ def layout_of(output: NDArray[Any]) -> BoxLayout | NoScores:
 
 def candidates(output: NDArray[Any], layout: BoxLayout) -> RawBoxes:
     """The boxes of one image, in a layout that is known."""
-    rows: Floats = output[0].astype(np.float64)
+    rows: Floats = output.reshape(output.shape[-2:]).astype(np.float64)
     match layout:
-        case BoxLayout.FINAL:
+        case BoxLayout.FINAL | BoxLayout.FINAL_CLASS_FIRST:
+            rows = rows if layout is BoxLayout.FINAL else rows[:, _CLASS_FIRST]
             return of_detections(rows[:, :BOX], rows[:, BOX], rows[:, BOX + 1])
         case BoxLayout.OFFSETS | BoxLayout.OBJECTNESS | BoxLayout.OBJECTNESS_COLUMNS:
             rows = rows.T if layout is BoxLayout.OBJECTNESS_COLUMNS else rows

@@ -66,7 +66,7 @@ def class_scores(output: NDArray[Any]) -> Floats | None:
     if _is_vector(output):
         return _vector(output)
     layout = layout_of(output)
-    if isinstance(layout, NoScores) or layout is BoxLayout.FINAL:
+    if isinstance(layout, NoScores) or layout.is_final:
         return None
     return _best(candidates(output, layout))
 
@@ -100,7 +100,7 @@ def score_pair(reference: NDArray[Any], candidate: NDArray[Any], classes: int = 
 
 
 def _boxed(layout: BoxLayout, sides: tuple[RawBoxes, RawBoxes], classes: int) -> ScorePair:
-    if layout is BoxLayout.FINAL:
+    if layout.is_final:
         count = max(classes, *(side.scores.shape[1] for side in sides))
         left, right = (_found(side, count) for side in sides)
     else:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qdqtool.accuracy.box_outputs import box_outputs
 from qdqtool.accuracy.detections import agreement
 from qdqtool.accuracy.intervals import paired_interval
-from qdqtool.accuracy.layouts import CONFIDENT, BoxLayout, NoScores
+from qdqtool.accuracy.layouts import CONFIDENT, NoScores
 from qdqtool.accuracy.metric import METRICS, Floats, Hit
 from qdqtool.accuracy.scores import ScorePair, read_pair
 from qdqtool.core.comparison import BOXES, TaskAccuracy
@@ -89,7 +90,7 @@ class Task:
         reference, candidate = (own_rows(outputs, sample) for outputs in (reference, candidate))
         # labels that lie beside the samples may be those of another task
         label = sample.label if self._reads_labels else None
-        if _is_index(reference[first]):
+        if _is_index(reference[first]) and box_outputs(reference) is None:
             self._unlabelled += int(sample.label is None)
             self._add_index(int(reference[first].item()), int(candidate[first].item()), label)
             return
@@ -162,7 +163,7 @@ class Task:
         left, right = scores.reference, scores.candidate
         if scores.layout is not None:
             self._doubtful += int(scores.named is None)
-        if scores.layout is not BoxLayout.FINAL:
+        if scores.layout is None or not scores.layout.is_final:
             # final detections do not tell how many classes there are
             self._classes = len(left)
         self._ties += int((right == right.max()).sum() > 1 >= (left == left.max()).sum())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qdqtool.core.comparison import BOXES, Comparison
+from qdqtool.core.comparison import BOXES, Comparison, TaskAccuracy
 from qdqtool.core.findings import Severity
 from qdqtool.core.wording import metric
 
@@ -22,14 +22,11 @@ def is_lost(comparison: Comparison) -> bool:
 def loss(comparison: Comparison) -> tuple[Severity | None, str]:
     """How severe the loss is, and the loss in words; None where it is not worth a finding."""
     if comparison.task:
-        task = comparison.task[0]
-        drop = task.reference - task.candidate
-        is_real = task.high is not None and task.high < 0
-        words = f"{metric(task.metric)} falls from {task.reference:.1f} to {task.candidate:.1f} {task.unit}"
-        some, many = (BOX_POINTS, MANY_BOX_POINTS) if task.metric == BOXES else (POINTS, MANY_POINTS)
-        if drop > many:
-            return (Severity.ERROR if is_real else Severity.WARNING), words
-        return (Severity.WARNING if is_real and drop > some else None), words
+        # the class of a detector's best box says nothing of the others
+        found = [
+            _of_task(task) for task in comparison.task if task is comparison.task[0] or task.metric == BOXES
+        ]
+        return max(found, key=lambda one: _ORDER.index(one[0]))
     levels = _levels(comparison)
     worst = min(levels, key=lambda one: one.decibel, default=None)
     if worst is None or worst.decibel >= DECIBELS:
@@ -39,6 +36,19 @@ def loss(comparison: Comparison) -> tuple[Severity | None, str]:
     first = comparison.outputs[0].output
     is_lost = any(one.decibel < FEW_DECIBELS for one in levels if one.output == first)
     return (Severity.ERROR if is_lost else Severity.WARNING), words
+
+
+_ORDER = (None, Severity.WARNING, Severity.ERROR)
+
+
+def _of_task(task: TaskAccuracy) -> tuple[Severity | None, str]:
+    drop = task.reference - task.candidate
+    is_real = task.high is not None and task.high < 0
+    words = f"{metric(task.metric)} falls from {task.reference:.1f} to {task.candidate:.1f} {task.unit}"
+    some, many = (BOX_POINTS, MANY_BOX_POINTS) if task.metric == BOXES else (POINTS, MANY_POINTS)
+    if drop > many:
+        return (Severity.ERROR if is_real else Severity.WARNING), words
+    return (Severity.WARNING if is_real and drop > some else None), words
 
 
 def sqnr(comparison: Comparison) -> float | None:

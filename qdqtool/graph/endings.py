@@ -92,11 +92,12 @@ def is_chosen(view: GraphView, output: str) -> bool:
 def in_front_of(view: GraphView, ops: AbstractSet[str]) -> tuple[str, ...]:
     """Where the model can be ended so that none of these operators is in it: what its outputs are chosen from, and other outputs.
 
-    Nothing where they are not at its end. A tensor behind Q/DQ has the name that it has without them.
+    Nothing where they are not at its end. A tensor behind Q/DQ has the name that it has without them. An output that no layer computes
+    is left out: it may be the number of what was chosen, which somebody folded.
     """
     found: dict[str, None] = {}
     ended: set[str] = set()
-    for info in view.outputs:
+    for info in (one for one in view.outputs if _is_layered(view, one.name)):
         tail = {node.name for node in _tail(view, info.name) if node.op in ops}
         ended |= tail
         chosen = _chosen_from(view, info.name) if tail else ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.building.retry import build_with_retries
 from qdqtool.backends.targets import target_of
@@ -21,11 +23,17 @@ _MOST = 3
 
 
 def build_engine(
-    builder: Builder, request: BuildRequest, on_progress: OnProgress | None = None, *, most: int = 3
+    builder: Builder,
+    request: BuildRequest,
+    on_progress: OnProgress | None = None,
+    *,
+    most: int = 3,
+    source: Path | None = None,
 ) -> tuple[BuildResult, BuildCost]:
     """What `build_with_retries` gives; with a refusal stand the errors that lint finds for the same GPUs.
 
-    A builder says of a type that a GPU lacks, and of much else, neither the node nor the rule.
+    A builder says of a type that a GPU lacks, and of much else, neither the node nor the rule. `source` is the model that the user
+    gave, where another was made of it.
 
     Raises:
         BuildError: as the builder does.
@@ -33,11 +41,11 @@ def build_engine(
     try:
         return build_with_retries(builder, request, on_progress, most=most)
     except BuildError as error:
-        _explain(error, builder, request)
+        _explain(error, builder, request, source or request.model)
         raise
 
 
-def _explain(error: BuildError, builder: Builder, request: BuildRequest) -> None:
+def _explain(error: BuildError, builder: Builder, request: BuildRequest, source: Path) -> None:
     """Put behind a refusal what the model says about it; nothing for other builders and models that cannot be read."""
     if builder is not BUILDERS.load("rtx"):
         return
@@ -50,18 +58,18 @@ def _explain(error: BuildError, builder: Builder, request: BuildRequest) -> None
     if kernelless:
         first = kernelless[0]
         error.add(f"TensorRT for RTX has no kernel for {first.op} ({first.name!r}), classic TensorRT has one")
-        error.fix = _cut(model, first.op)
+        error.fix = _cut(model, first.op, source)
     elif found:
         error.add(f"lint says: {'; '.join(found)}")
 
 
-def _cut(model: Model, op: str) -> str:
+def _cut(model: Model, op: str, source: Path) -> str:
     """How the model is ended in front of an operator, or built with what has it."""
     ends = in_front_of(model.view, CLASSIC_ONLY)
     inputs = [info.name for info in model.view.inputs]
     words = f"end the model in front of {op}, and do the rest outside the engine"
     if ends:
-        words += f": python -c \"from onnx.utils import extract_model as cut; cut('MODEL', 'cut.onnx', {inputs}, {list(ends)})\""
+        words += f": python -c \"from onnx.utils import extract_model as cut; cut({str(source)!r}, 'cut.onnx', {inputs}, {list(ends)})\""
     return f"{words}; or build with classic TensorRT (--builder trtexec)"
 
 

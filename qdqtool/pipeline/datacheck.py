@@ -152,6 +152,10 @@ def _from_all_over(samples: SampleSource, most: int) -> SamplePart:
     return SamplePart(samples, 0, max(1, -(-len(samples) // most)))
 
 
+_BESIDE: Final = 64
+"""How many times fewer values an input has that says something about the others."""
+
+
 def are_others(calibration: SampleSource, evaluation: SampleSource) -> bool:
     """Whether the two sets are different ones, and not the same with labels or a limit of its own."""
     return calibration.description != evaluation.description or calibration.digest != evaluation.digest
@@ -169,7 +173,9 @@ def sample_set(samples: SampleSource) -> SampleSet:
         }
         digests.append(_digest(sample.feeds))
         names.append(sample.name)
-        if any(array.size > 1 and array.min() == array.max() for array in floats.values()):
+        # sizes and factors beside a picture may well be equal
+        least = max((array.size for array in floats.values()), default=0) / _BESIDE
+        if any(array.size >= max(2, least) and array.min() == array.max() for array in floats.values()):
             constant.append(sample.name)
         for name, array in floats.items():
             sums.setdefault(name, _Moments()).add(array)

@@ -304,7 +304,7 @@ def _about(limit: Limit, samples: int) -> str:
         words += f", and on others as far as these can tell with {100 * limit.confidence:g} % confidence"
     if limit.max_drop is None or limit.max_drop >= 100 / samples:
         return words
-    return f"{words}, of which not one may be lost: it is {100 / samples:.3g} points"
+    return f"{words}: one lost sample is {100 / samples:.3g} points, so none may be lost"
 
 
 def _with_float(recipe: Recipe, nodes: tuple[str, ...]) -> Recipe:

@@ -245,7 +245,11 @@ def build(work: RunContext) -> Measured:
         flags=split_flags(options.flags),
     )
     result, cost = build_engine(
-        builder_of(work), request, lambda progress: _tell(work, progress), most=options.retries
+        builder_of(work),
+        request,
+        lambda progress: _tell(work, progress),
+        most=options.retries,
+        source=work.request.model,
     )
     if result.layers is None:
         raise BuildError(

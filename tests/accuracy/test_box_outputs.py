@@ -95,7 +95,8 @@ def listed(form: tuple[str, str]) -> Make:
         }
         if "batch" in turn:
             given = {name: values[None] for name, values in given.items()}
-        return {name: given[name] for name in sorted(given, reverse="backwards" in turn)}
+        made = {name: given[name] for name in sorted(given, reverse="backwards" in turn)}
+        return {"count": np.array([len(order)]), **made} if "count" in turn else made
 
     return make
 
@@ -110,7 +111,9 @@ def forms() -> Iterator[tuple[str, Make]]:
         ("rows", "across", "bare, backwards", "across, backwards"),
     ):
         yield " | ".join(form), dense(form)
-    for short in itertools.product(("plain", "float, batch", "batch, backwards"), ("short", "filled up")):
+    for short in itertools.product(
+        ("plain", "float, batch", "batch, backwards", "count"), ("short", "filled up")
+    ):
         yield " | ".join(short), listed(short)
 
 
@@ -180,6 +183,21 @@ def test_lists_of_another_length_are_told_as_such_and_their_boxes_are_counted() 
     notes = {measure.note for output in found.outputs for measure in output.measures}
     assert notes == {"not measured, the candidate lists another number of things"}
     assert found.sqnr is None
+
+
+def test_a_list_in_one_output_may_be_longer_too() -> None:
+    """PaddleDetection: class, score and corners in each row, and how many rows there are."""
+
+    def made(count: int) -> Outputs:
+        rows = np.concatenate([np.zeros((count, 1)), np.full((count, 1), 0.9), corners()[:count]], axis=1)
+        return {"found": rows.astype(np.float32), "count": np.array([count])}
+
+    found = compared(made(6), made(4))
+    assert [(entry.metric, entry.candidate) for entry in found.task] == [
+        ("agreement", 100.0),
+        (BOXES, pytest.approx(80.0)),
+    ]
+    assert found.outputs[0].measures[0].value is None
 
 
 def test_an_output_of_another_shape_that_lists_nothing_is_refused() -> None:

@@ -79,6 +79,10 @@ LAYOUTS: dict[str, tuple[BoxLayout, Callable[[Found], np.ndarray]]] = {
         BoxLayout.FINAL,
         lambda found: final(found, (0, 0, 0, 0, 0, -1)),
     ),
+    "final detections, class first": (
+        BoxLayout.FINAL_CLASS_FIRST,
+        lambda found: final(found)[..., [5, 4, 0, 1, 2, 3]],
+    ),
 }
 each_layout = pytest.mark.parametrize(("layout", "make"), LAYOUTS.values(), ids=LAYOUTS)
 
@@ -111,9 +115,7 @@ def test_a_layout_is_told_by_its_values(layout: BoxLayout, make: Callable[[Found
 def test_equal_outputs_agree_wholly(layout: BoxLayout, make: Callable[[Found], np.ndarray]) -> None:
     found = told(make(TWO), make(TWO))
     assert (agreement(found), boxes(found)) == (100.0, 100.0)
-    assert found.notes == ("1 sample for 5 classes: most classes were not seen",) * (
-        layout is not BoxLayout.FINAL
-    )
+    assert found.notes == ("1 sample for 5 classes: most classes were not seen",) * (not layout.is_final)
 
 
 @each_layout

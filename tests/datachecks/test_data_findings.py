@@ -231,6 +231,23 @@ def _statistics(array: Any) -> SampleSet:
     return sample_set(open_samples(sample_objects(array), (info,)))
 
 
+def test_a_size_beside_a_picture_is_no_blank_sample() -> None:
+    random = np.random.default_rng(0)
+    infos = tuple(
+        TensorInfo(name=name, shape=shape, dtype=_float32())
+        for name, shape in (("image", (1, 3, 16, 16)), ("size", (1, 2)))
+    )
+    given = [
+        {
+            "image": random.random((1, 3, 16, 16), np.float32) * (number > 0),
+            "size": np.full((1, 2), 320.0, np.float32),
+        }
+        for number in range(4)
+    ]
+    seen = sample_set(open_samples(sample_objects(given), infos))
+    assert len(seen.constant) == 1
+
+
 def _float32() -> Any:
     from qdqtool.core.dtypes import DType
 

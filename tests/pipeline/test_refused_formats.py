@@ -102,6 +102,7 @@ def test_a_model_that_chooses_inside_is_refused_with_the_command_that_ends_it_be
     assert "--builder trtexec" in said
     found = re.search(r'python -c "(.*?)"; or build', said)
     assert found is not None
-    command = found[1].replace("MODEL", str(path)).replace("cut.onnx", str(tmp_path / "cut.onnx"))
+    assert str(path) in found[1]
+    command = found[1].replace("cut.onnx", str(tmp_path / "cut.onnx"))
     subprocess.run([sys.executable, "-c", command], check=True, timeout=100)
     assert cli(["run", str(tmp_path / "cut.onnx"), *common, "--out", str(tmp_path / "cut")]) == 0
