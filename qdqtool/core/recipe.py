@@ -205,10 +205,11 @@ class WeightOptions(RecipeSection):
     """nearest; mse: the nearest, with scales of the smallest squared error (as calibrate.weights=mse); seqmse: the same for
     the noise of the layer's output; adaround: each weight of an integer format up or down, gptq for others; gptq: errors of a layer's weights cancel in its output; auto: gptq where
     calibrate.method is auto and the network's outputs gain more than 0.3 dB, else nearest."""
-    equalize: Literal["none", "cross-layer", "smooth", "awq", "auto"] = AUTO
+    equalize: Literal["none", "cross-layer", "smooth", "depthwise", "awq", "auto"] = AUTO
     """Channels scaled so that weights or activations lose less, with the network computing the same: cross-layer (weights of
-    layers in a row), smooth (SmoothQuant), awq (weight-only formats); auto: tensors with outlier channels, where weights or
-    histograms show any and the network's outputs gain more than 0.3 dB."""
+    layers in a row), smooth (SmoothQuant), depthwise (what depthwise convolutions read), awq (weight-only formats); auto: outlier
+    channels and what depthwise convolutions read, where weights, histograms or samples foretell a gain and the network's
+    outputs gain more than 0.3 dB."""
 
     @property
     def rounds_by_outputs(self) -> bool:

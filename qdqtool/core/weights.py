@@ -36,17 +36,20 @@ class RoundedWeight:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScaledInput:
-    """A tensor that some nodes read multiplied by one factor per channel of its last axis.
+    """A tensor that some nodes read multiplied by one factor per channel.
 
     Attributes:
         tensor: what they read.
         nodes: names of the nodes, which read it as input 0.
         factors: one per channel.
+        axis: where the channels are: the last, or 1 of pictures, where all of its readers are among `nodes`: the scaled tensor
+            has its name then.
     """
 
     tensor: str
     nodes: tuple[str, ...]
     factors: tuple[float, ...]
+    axis: int = -1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -38,7 +38,7 @@ def save_weights(path: Path, changes: WeightChanges) -> None:
         about["rounded"].append({"name": name, **told, "global_scale": entry.global_scale})
     for each in changes.scaled:
         arrays[f"factors{len(about['scaled'])}"] = np.array(each.factors, np.float64)
-        about["scaled"].append({"tensor": each.tensor, "nodes": list(each.nodes)})
+        about["scaled"].append({"tensor": each.tensor, "nodes": list(each.nodes), "axis": each.axis})
     text = np.frombuffer(canonical(about).encode(), np.uint8)
     with replacing(path) as draft, draft.open("wb") as stream:
         np.savez(stream, about=text, **arrays)  # type: ignore[arg-type] # its stub knows one flag
@@ -69,6 +69,7 @@ def load_weights(path: Path) -> WeightChanges:
                     tensor=entry["tensor"],
                     nodes=tuple(entry["nodes"]),
                     factors=tuple(found[f"factors{number}.npy"].tolist()),
+                    axis=int(entry.get("axis", -1)),
                 )
                 for number, entry in enumerate(about["scaled"])
             ),

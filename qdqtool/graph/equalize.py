@@ -21,7 +21,17 @@ import numpy as np
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.weights import ScaledInput, WeightChanges
 from qdqtool.graph.products import WeightedLayer, product_of
-from qdqtool.trt.ops import AVERAGE_POOLS, ELEMENTWISE_SUMS, HOMOGENEOUS, MAXIMUM_POOLS, STANDARD_DOMAINS
+from qdqtool.trt.ops import (
+    AVERAGE_POOLS,
+    CLAMPS,
+    CONV_ACTIVATIONS,
+    ELEMENTWISE_SUMS,
+    HOMOGENEOUS,
+    MAXIMUM_POOLS,
+    POINTWISE,
+    STANDARD_DOMAINS,
+    SWISHES,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -95,9 +105,9 @@ def scaled(view: GraphView, factors: Mapping[Scalable, Factors]) -> WeightChange
         rescaled(view, values, one, each)
         if not one.divided:
             told = tuple(float(np.float32(1 / factor)) for factor in each)
-            inputs.append(
-                ScaledInput(tensor=one.tensor, nodes=tuple(r.node for r in one.readers), factors=told)
-            )
+            nodes = tuple(reader.node for reader in one.readers)
+            axis = one.readers[0].reading.axis
+            inputs.append(ScaledInput(tensor=one.tensor, nodes=nodes, factors=told, axis=axis))
     return WeightChanges(values=values, scaled=tuple(inputs))
 
 
@@ -219,10 +229,23 @@ def _scalable(view: GraphView, tensor: str) -> Scalable | None:
     assert count is not None
     axis = whole[0].reading.axis
     found = _source(view, tensor, count, of_pictures=axis == 1) if axis in {1, -1} else ()
-    if not found and axis != -1:
+    is_depthwise = axis == 1 and all(reader.reading.groups > 1 for reader in whole)
+    if not found and axis != -1 and not (is_depthwise and view.producer(tensor)):
         return None
     weight = next((name for name, _ in found if len(view.constant_shape(name) or ()) > 1), "")
     return Scalable(tensor=tensor, channels=count, divided=found, weight=weight, readers=whole)
+
+
+def is_free(view: GraphView, one: Scalable) -> bool:
+    """Whether scaling it costs no kernel: constants take the factors, or a Mul in front stands where values are touched one by one anyway.
+
+    Behind a convolution and what it does itself, a Relu or Clip, a Mul is another kernel for classic TensorRT; behind a Swish or a
+    sum it is computed with these.
+    """
+    node = view.producer(one.tensor)
+    while node is not None and node.op in {"Identity", *CLAMPS}:
+        node = view.producer(node.inputs[0])
+    return bool(one.divided) or (node is not None and node.op in (POINTWISE - CONV_ACTIVATIONS) | SWISHES)
 
 
 def _input_channels(reader: WeightedLayer) -> int | None:

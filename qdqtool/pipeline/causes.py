@@ -320,12 +320,12 @@ class _Cures:
             )
 
     def _equalized(self) -> Iterator[Cure]:
-        """Both ways, calibrated on the samples that judge, as is what they are compared with."""
+        """Each way, calibrated on the samples that judge, as is what they are compared with."""
         recipe = self._origin.recipe
         if self._origin.table.equalized is not None or recipe.weights.equalize not in {"none", AUTO}:
             return
         before: TriedTable | None = None
-        for way in ("cross-layer", "smooth"):
+        for way in ("cross-layer", "smooth", "depthwise"):
             wanted = recipe.model_copy(
                 update={"weights": recipe.weights.model_copy(update={"equalize": way})}
             )

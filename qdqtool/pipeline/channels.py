@@ -4,9 +4,7 @@ An ordinary convolution adds its channels up, so small ones matter little. A dep
 channel from one input channel alone, and trained weights make up for small inputs: what their scale rounds away is
 gone. Per-channel scales of activations would help, but no engine has them.
 
-Equalizing the channels instead (a factor per channel in front, its inverse in the weights) was tried on
-yolox_nano, whose Conv_44 is such a layer, and left out: that layer in float leaves the output quieter. Behind SiLU the
-factors cannot be folded into the layer before.
+Equalizing the channels instead is `weights.equalize: depthwise` (`pipeline.uneven`), which `auto` tries.
 
 The first samples are run through the float model once more, and the largest magnitude of every channel is compared
 with the scale of the tensor.
@@ -65,7 +63,7 @@ def lost_channels(
     network = unrounded(model, table)
     tensors = depthwise_inputs(model, placement)
     if largest is None or network is not model or not largest.keys() >= set(tensors):
-        largest = _channel_maxima(network, list(tensors), samples)
+        largest = largest_magnitudes(network, list(tensors), samples)
     scales = {entry.tensor: entry.scales[0] for entry in table.ranges}
     known = [entry for entry in slots if entry.tensor in largest]
     judged = (_judged(entry, largest[entry.tensor], scales[entry.tensor]) for entry in known)
@@ -89,12 +87,14 @@ def _is_depthwise(node: Node, model: Model) -> bool:
     return weight is not None and weight.shape[1] == 1
 
 
-def _channel_maxima(model: Model, tensors: list[str], samples: Iterable[Sample]) -> dict[str, Floats]:
-    """The largest magnitude of every channel, by tensor, over the first samples."""
+def largest_magnitudes(
+    model: Model, tensors: list[str], samples: Iterable[Sample], most: int = SAMPLES
+) -> dict[str, Floats]:
+    """The largest magnitude of every channel of pictures, by tensor, over the first samples, at most so many."""
     largest: dict[str, Floats] = {}
     with TemporaryDirectory(prefix="qdqtool-") as folder:
         runner = open_runner(probe(model, tensors, Path(folder)).source, description="float model")
-        for sample in islice(samples, SAMPLES):
+        for sample in islice(samples, most):
             for tensor, values in runner.run(sample.feeds).items():
                 seen = _magnitudes(values)
                 largest[tensor] = np.maximum(largest[tensor], seen) if tensor in largest else seen

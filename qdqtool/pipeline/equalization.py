@@ -2,10 +2,11 @@
 
     cross-layer   ranges of weights in front of an activation and behind it become alike; needs no samples
     smooth        outlier channels of what matrix products read go into their weights (SmoothQuant)
+    depthwise     channels of what depthwise convolutions read become equally large (`pipeline.uneven`)
     awq           weights that meet large inputs are made larger before they are rounded (weight-only formats)
 
 The float network computes the same with every one of them. Factors that no constant can take become a Mul in front of the
-layers, with `awq` only: beside weights of four bits it costs little. What `auto` does is in `pipeline.outliers`.
+layers, with `awq`, since beside weights of four bits it costs little, and with `depthwise`. What `auto` does is in `pipeline.outliers`.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.protocols import Sample, SampleSource
 from qdqtool.core.recipe import AUTO, Recipe
 from qdqtool.core.weights import WeightChanges
-from qdqtool.graph.equalize import Scalable, behind, cross_layer, migration, protection, scalables, scaled
+from qdqtool.graph.equalize import Scalable, behind, cross_layer, migration, protection, scaled
 from qdqtool.graph.model import Model
 from qdqtool.pipeline.judges import others
+from qdqtool.pipeline.uneven import DEPTHWISE, candidates, evened, uneven
+from qdqtool.pipeline.uneven import SAMPLES as SPREAD
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,16 +56,13 @@ def equalization(
         InputFileError: the model cannot run on a sample.
     """
     way = recipe.weights.equalize
+    if way == DEPTHWISE:
+        spread = uneven(model, placement, everywhere=True)
+        return evened(model, spread, others(model.view, samples, SPREAD)) if spread else None
     found = () if way in {"none", AUTO} else candidates(model, placement)
     if not found:
         return None
     return _made(way, model, placement, recipe, found, others(model.view, samples, _ENOUGH)) or None
-
-
-def candidates(model: Model, placement: Placement) -> tuple[Scalable, ...]:
-    """Tensors whose readers all have quantized weights: elsewhere there is nothing to gain."""
-    weights = {entry.slot.node for entry in placement.quantized if entry.kind is SlotKind.WEIGHT}
-    return tuple(one for one in scalables(model.view) if {reader.node for reader in one.readers} <= weights)
 
 
 def _made(

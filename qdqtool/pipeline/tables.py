@@ -42,6 +42,8 @@ from qdqtool.pipeline.judges import fitting_numbers, others, spread_over
 from qdqtool.pipeline.outliers import SAMPLES as OUTLIER_SAMPLES
 from qdqtool.pipeline.outliers import relieved, suspects
 from qdqtool.pipeline.trial import Budget, FloatPass, Reference, TrialSession
+from qdqtool.pipeline.uneven import DEPTHWISE, evened_if_foretold, uneven
+from qdqtool.pipeline.uneven import SAMPLES as SPREAD
 
 GAIN_DB: Final = 0.3
 """What rounding or equalizing must gain at the outputs: it ties weights to the samples, and less is within their chance."""
@@ -148,21 +150,19 @@ def _equalized_if_better(
     maker: _Maker,
     on_progress: OnProgress | None,
 ) -> FinalTable:
-    """The table of the network without its outlier channels, where it has any and the outputs gain more than 0.3 dB.
+    """The table of the network with its channels equalized, where that is foretold to help and the outputs gain more than 0.3 dB.
 
-    Where it has, the ways that a recipe can name are tried too, and the quietest is taken. All tables are judged as they are,
-    on the samples that judge calibrators, and the gain must show on both halves and be told from chance.
+    Where it has outlier channels, the ways that a recipe can name for these are tried too, and the quietest of all is taken. All
+    tables are judged as they are, on the samples that judge calibrators, and the gain must show on both halves and be told
+    from chance.
     """
     kept = FinalTable(table=plain, histograms=request.histograms)
     model, placement, samples = request.model, request.placement, request.samples
     assert samples is not None
     if not samples.meaningful or len(samples) <= _FEWEST or weight_bytes(model) >= SINGLE_FILE_LIMIT:
         return kept
-    chosen = suspects(model, placement, plain, request.histograms)
-    if not chosen:
-        return kept
-    changes = relieved(model, chosen, plain, others(model.view, samples, OUTLIER_SAMPLES))
-    if not changes:
+    ways = _foretold(request, plain, samples)
+    if not ways:
         return kept
     budget = Budget(on_progress=on_progress)
     options = maker.options
@@ -170,11 +170,8 @@ def _equalized_if_better(
     trial = TrialSession(model, placement, plain, reference, budget)
     judges = trial.at_once()
     before = best = trial.candidate("", plain, judges)
-    for way in (AUTO, *_NAMED):
-        if way != AUTO:
-            weights = request.recipe.weights.model_copy(update={"equalize": way})
-            named = request.recipe.model_copy(update={"weights": weights})
-            changes = equalization(model, placement, named, samples) or WeightChanges()
+    for way, found_changes in ways.items():
+        changes = found_changes or _by_name(request, way, samples)
         if not changes:
             continue
         after = _changed(request, changes, samples)
@@ -188,6 +185,31 @@ def _equalized_if_better(
             best = found
             kept = FinalTable(table=_with_changes(table, changes, way, gain), histograms=after.histograms)
     return kept
+
+
+def _foretold(
+    request: TableRequest, plain: CalibrationTable, samples: SampleSource
+) -> dict[str, WeightChanges | None]:
+    """The ways of equalizing that are worth a calibration, with the changes; None where they are still to be made."""
+    model, placement = request.model, request.placement
+    found: dict[str, WeightChanges | None] = {}
+    spread = uneven(model, placement, everywhere=request.recipe.place.builder.is_rtx)
+    if spread:
+        seen = {} if request.seen is None else request.seen.watch.peaks
+        some = others(model.view, samples, SPREAD)
+        changes = evened_if_foretold((model, placement), spread, some, plain, seen)
+        found |= {DEPTHWISE: changes} if changes else {}
+    chosen = suspects(model, placement, plain, request.histograms)
+    if chosen:
+        changes = relieved(model, chosen, plain, others(model.view, samples, OUTLIER_SAMPLES))
+        found |= {AUTO: changes, **dict.fromkeys(_NAMED)} if changes else {}
+    return found
+
+
+def _by_name(request: TableRequest, way: str, samples: SampleSource) -> WeightChanges | None:
+    weights = request.recipe.weights.model_copy(update={"equalize": way})
+    named = request.recipe.model_copy(update={"weights": weights})
+    return equalization(request.model, request.placement, named, samples)
 
 
 def _changed(request: TableRequest, changes: WeightChanges, samples: SampleSource) -> TableRequest:

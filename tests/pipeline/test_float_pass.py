@@ -106,7 +106,7 @@ def test_channels_that_are_lost_are_told_from_the_same_pass(
 
     def noted(model: object, placement: object, table: object, samples: object, largest: object) -> object:
         told.append(largest)
-        found = channels._channel_maxima(model, list(largest), samples)  # type: ignore[call-overload, arg-type]
+        found = channels.largest_magnitudes(model, list(largest), samples)  # type: ignore[call-overload, arg-type]
         assert largest
         for tensor, peaks in found.items():
             np.testing.assert_array_equal(peaks, largest[tensor])  # type: ignore[index]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from qdqtool.core.calibration import CalibrationTable
-from qdqtool.core.weights import WeightChanges
+from qdqtool.core.weights import ScaledInput, WeightChanges
 from qdqtool.errors import InputFileError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
@@ -34,19 +34,37 @@ def with_changes(model: Model, changes: WeightChanges) -> Model:
         old = edit.value(name)
         assert old is not None
         edit.put(name, decode(entry.codes, scale, entry.axis, entry.block, old.dtype))
-    nodes = {node.name: node for node in edit.nodes}
     for each in changes.scaled:
-        kind = model.view.info(each.tensor).dtype
-        factors = np.array(each.factors, np.float16 if kind.value == "fp16" else np.float32)
-        scaled = edit.fresh(f"{each.tensor}_scaled")
-        factor = edit.constant(f"{each.tensor}_factors", factors)
-        for name in each.nodes:
-            if name not in nodes or nodes[name].input[0] != each.tensor:
-                what = f"has no node {name!r} that reads {each.tensor!r}"
-                raise InputFileError(what, fix=_FIX, where=str(model.path))
-            nodes[name].input[0] = scaled
-        edit.node("Mul", [each.tensor, factor], [scaled], name=f"{each.tensor}_scale_channels")
+        _scale(edit, each, model)
     return edit.finish()
+
+
+def _scale(edit: Edit, each: ScaledInput, model: Model) -> None:
+    """Put a Mul by the factors in front of the nodes."""
+    nodes = {node.name: node for node in edit.nodes}
+    for name in each.nodes:
+        if name not in nodes or nodes[name].input[0] != each.tensor:
+            what = f"has no node {name!r} that reads {each.tensor!r}"
+            raise InputFileError(what, fix=_FIX, where=str(model.path))
+    kind = model.view.info(each.tensor).dtype
+    factors = np.array(each.factors, np.float16 if kind.value == "fp16" else np.float32)
+    name = f"{each.tensor}_scale_channels"
+    if each.axis == -1:
+        scaled = edit.fresh(f"{each.tensor}_scaled")
+        for node in each.nodes:
+            nodes[node].input[0] = scaled
+        edit.node("Mul", [each.tensor, edit.constant(f"{each.tensor}_factors", factors)], [scaled], name=name)
+        return
+    rank = len(model.view.info(each.tensor).shape or ())
+    maker = model.view.producer(each.tensor)
+    if maker is None or rank <= each.axis:
+        what = f"has no node that makes {each.tensor!r}, or does not say its shape"
+        raise InputFileError(what, fix=_FIX, where=str(model.path))
+    factor = edit.constant(f"{each.tensor}_factors", factors.reshape(-1, *([1] * (rank - 1 - each.axis))))
+    whole = edit.fresh(f"{each.tensor}_whole")
+    outputs = nodes[maker.name].output
+    outputs[list(outputs).index(each.tensor)] = whole
+    edit.node("Mul", [whole, factor], [each.tensor], name=name)
 
 
 def unrounded(model: Model, table: CalibrationTable) -> Model:

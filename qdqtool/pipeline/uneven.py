@@ -1,0 +1,144 @@
+"""`weights.equalize: depthwise`: channels that depthwise convolutions read, made equally large.
+
+One scale serves all channels of an activation. An ordinary convolution adds its channels up, so small ones matter little; a depthwise one
+computes every output channel from one channel alone, and what the scale rounds away of a small one is gone. Its weights have a scale for each
+channel, so that they take any factor without loss:
+
+    x -> Q/DQ -> depthwise (w)         x / s -> Q/DQ -> depthwise (w * s)
+
+Every channel then has as many steps as the largest one had, and none has fewer: only the division costs. Constants in front take it behind a
+Relu or a pool; behind a Swish or a Clip, through which factors do not pass, a Mul does. TensorRT for RTX 1.7.1 computes it in the kernel in front, as
+it does the Swish; so does classic TensorRT by its documents, but not directly behind a convolution, where it is left out unless it is asked for by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qdqtool.calibration.table import formats_of, groups
+from qdqtool.core.calibration import INT8_LEVELS, CalibrationTable
+from qdqtool.core.placement import Placement, SlotKind
+from qdqtool.core.protocols import Sample
+from qdqtool.core.quant_format import INT8
+from qdqtool.core.weights import WeightChanges
+from qdqtool.graph.equalize import Scalable, is_free, read_energy, scalables, scaled
+from qdqtool.graph.model import Model
+from qdqtool.pipeline.channels import SAMPLES as FEW
+from qdqtool.pipeline.channels import largest_magnitudes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+DEPTHWISE: Final = "depthwise"
+"""What a recipe calls it."""
+SAMPLES: Final = 32
+"""Samples that show how large channels are."""
+_FORETOLD: Final = 10 ** (3 / 10)
+"""How many times less noise `auto` must foresee behind all of them together; it takes another calibration to see."""
+_USUAL: Final = 10 ** (-45 / 10)
+"""What the scale of an ordinary activation leaves behind a layer, over the signal that the largest values make."""
+_PART: Final = 0.1
+"""What the depthwise layers leave, as a part of what as many ordinary ones do as the network has activations, below which less of it is no gain."""
+_STEPS: Final = 4
+"""Steps of a factor between a number and its double: as good as exact ones, and the same where the last bits of values differ."""
+_DEAD: Final = 2.0**-16
+"""Share of the largest channel below which one holds nothing."""
+
+
+def candidates(model: Model, placement: Placement) -> tuple[Scalable, ...]:
+    """Tensors whose readers all have quantized weights: elsewhere there is nothing to gain."""
+    weights = {entry.slot.node for entry in placement.quantized if entry.kind is SlotKind.WEIGHT}
+    return tuple(one for one in scalables(model.view) if {reader.node for reader in one.readers} <= weights)
+
+
+def uneven(model: Model, placement: Placement, *, everywhere: bool) -> tuple[Scalable, ...]:
+    """The INT8 activations whose channels can be scaled for depthwise layers; without `everywhere` where no kernel is paid for it."""
+    formats = formats_of(placement)
+    # what shares its scale with others has channels of theirs
+    alone = {group[0] for group in groups(placement) if len(group) == 1}
+    return tuple(
+        one
+        for one in candidates(model, placement)
+        if all(reader.reading.groups > 1 for reader in one.readers)
+        and one.tensor in alone
+        and formats.get(one.tensor) == INT8
+        and (everywhere or is_free(model.view, one))
+    )
+
+
+def evened(model: Model, chosen: Sequence[Scalable], samples: Sequence[Sample]) -> WeightChanges:
+    """The channels of these tensors made as large as each other, as the samples show them.
+
+    Raises:
+        InputFileError: the model cannot run on a sample.
+    """
+    peaks = _peaks(model, chosen, samples)
+    return scaled(model.view, {one: factors(peaks[one.tensor]) for one in chosen if peaks[one.tensor].any()})
+
+
+def evened_if_foretold(
+    placed: tuple[Model, Placement],
+    chosen: Sequence[Scalable],
+    samples: Sequence[Sample],
+    table: CalibrationTable,
+    seen: Mapping[str, NDArray[np.float32]],
+) -> WeightChanges:
+    """The same where that foretells much less noise behind them together; nothing elsewhere.
+
+    `seen` are the largest magnitudes of channels over a few samples, of which more are run only where these foretell it.
+
+    Raises:
+        InputFileError: the model cannot run on a sample.
+    """
+    model, placement = placed
+    formats = formats_of(placement)
+    few = seen if seen.keys() >= {one.tensor for one in chosen} else _peaks(model, chosen, samples[:FEW])
+    before, after = noise_behind(model, chosen, few, table)
+    whole = sum(entry.tensor in formats for entry in table.ranges)
+    if before < _FORETOLD * after or before < _PART * _USUAL * whole:
+        return WeightChanges()
+    return evened(model, chosen, samples)
+
+
+def noise_behind(
+    model: Model,
+    chosen: Sequence[Scalable],
+    largest: Mapping[str, NDArray[Any]],
+    table: CalibrationTable,
+) -> tuple[float, float]:
+    """What one scale leaves behind the depthwise layers over the signal that the largest values make, as it is and with equal channels.
+
+    It is the sum over the layers: one that is loud does not speak for all.
+    """
+    reach = {entry.tensor: entry.amax[0] for entry in table.ranges}
+    before = after = 0.0
+    for one in chosen:
+        peaks = largest[one.tensor].astype(np.float64)
+        read = np.where(peaks > 0, read_energy(model.view, one), 0.0)
+        signal = float((read * peaks**2).sum()) * 12 * INT8_LEVELS**2
+        if signal > 0:
+            each = factors(peaks)
+            before += float(read.sum()) * min(reach[one.tensor], peaks.max()) ** 2 / signal
+            after += float((read * each**2).sum()) * float((peaks / each).max()) ** 2 / signal
+    return before, after
+
+
+def factors(largest: Floats) -> Floats:
+    """Largest magnitudes of channels as factors around 1, in steps of a quarter of an octave; 1 for channels that hold nothing."""
+    live = largest > _DEAD * largest.max()
+    if not live.any():
+        return np.ones(largest.shape)
+    logs = np.log2(np.where(live, largest, 1.0))
+    steps = np.rint(_STEPS * (logs - logs[live].mean())) / _STEPS
+    found: Floats = np.where(live, 2.0**steps, 1.0)
+    return found
+
+
+def _peaks(model: Model, chosen: Sequence[Scalable], samples: Sequence[Sample]) -> Mapping[str, Floats]:
+    found = largest_magnitudes(model, [one.tensor for one in chosen], samples, len(samples))
+    return {name: values.astype(np.float64) for name, values in found.items()}
