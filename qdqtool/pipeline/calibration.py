@@ -29,13 +29,13 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.placed import prepare_as_placed
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.changes import with_changes
-from qdqtool.pipeline.channels import lost_channels
 from qdqtool.pipeline.equalization import equalization
 from qdqtool.pipeline.float_pass import float_pass
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.pipeline.tables import TableRequest, final_tables
 from qdqtool.pipeline.trial import FloatPass
+from qdqtool.pipeline.uneven import channel_findings
 from qdqtool.placement.decide import decide
 from qdqtool.platform import give_back
 
@@ -257,7 +257,7 @@ class Calibration:
             return ()
         # Of the model that was run: equalized channels are others.
         seen = None if self._seen is None or self.changes else self._seen.watch.peaks
-        return lost_channels(self.model, self.placement, table, self.samples, seen)
+        return channel_findings(self.model, self.placement, table, self.samples, seen)
 
 
 def merge(places: Sequence[str]) -> Histograms:

@@ -51,11 +51,13 @@ def lost_channels(
     table: CalibrationTable,
     samples: Iterable[Sample],
     largest: Mapping[str, Floats] | None = None,
+    scalable: frozenset[str] = frozenset(),
 ) -> tuple[Finding, ...]:
     """A finding for each quantized depthwise Conv where one scale costs a tenth of the channels or more.
 
     `largest` has the largest magnitudes of the channels of what these read over the first samples; without it they run, and
-    so they do where the table equalized channels: its scales are those of other ones.
+    so they do where the table equalized channels: its scales are those of other ones. The channels of tensors that are `scalable`
+    can be made equally large.
     """
     slots = _slots(model, placement)
     if not slots:
@@ -66,7 +68,16 @@ def lost_channels(
         largest = largest_magnitudes(network, list(tensors), samples)
     scales = {entry.tensor: entry.scales[0] for entry in table.ranges}
     known = [entry for entry in slots if entry.tensor in largest]
-    judged = (_judged(entry, largest[entry.tensor], scales[entry.tensor]) for entry in known)
+    is_evened = table.equalized is not None and table.equalized.way == "depthwise"
+    judged = (
+        _judged(
+            entry,
+            largest[entry.tensor],
+            scales[entry.tensor],
+            scalable=entry.tensor in scalable and not is_evened,
+        )
+        for entry in known
+    )
     return tuple(finding for finding in judged if finding is not None)
 
 
@@ -107,11 +118,14 @@ def _magnitudes(values: NDArray[Any]) -> Floats:
     return found
 
 
-def _judged(entry: Decision, largest: Floats, scale: float) -> Finding | None:
+def _judged(entry: Decision, largest: Floats, scale: float, *, scalable: bool) -> Finding | None:
     live = largest[largest > largest.max() * _DEAD]
     lost = int((live < FEW_STEPS * scale).sum())
     if not lost or lost < SHARE * live.size:
         return None
+    fix = f"leave it in float: --set 'place.exclude=[{entry.slot.node}]'"
+    if scalable:
+        fix = f"make its channels equally large: --set weights.equalize=depthwise; or {fix}"
     return Finding(
         code="CAL150",
         check="lost_channels",
@@ -120,7 +134,7 @@ def _judged(entry: Decision, largest: Floats, scale: float) -> Finding | None:
         reason=f"depthwise, and {lost} of the {counted(live.size, 'channel')} of {entry.tensor!r} stay below {FEW_STEPS:g} steps of the "
         f"one scale they share: the largest channel reaches {live.max():.3g}, the smallest {live.min():.3g}, a step "
         f"is {scale:.3g}",
-        fix=f"leave it in float: --set 'place.exclude=[{entry.slot.node}]'",
+        fix=fix,
         evidence=(Evidence(file="calibration.json", place=entry.tensor),),
         hazard="Channels that one scale rounds away are lost, and a depthwise convolution has no others to rely on.",
     )

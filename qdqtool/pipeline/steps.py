@@ -53,7 +53,6 @@ from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.io.files import digest_file, write_text
 from qdqtool.pipeline.building import build_engine
-from qdqtool.pipeline.channels import lost_channels
 from qdqtool.pipeline.comparing import noise_inside
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.datacheck import DataMaterial, data_report
@@ -63,6 +62,7 @@ from qdqtool.pipeline.fix_costs import with_costs
 from qdqtool.pipeline.float_sides import LARGE, both_sides, open_quantized
 from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.pipeline.tables import TableRequest, final_tables
+from qdqtool.pipeline.uneven import channel_findings
 from qdqtool.placement.decide import decide
 
 Measured = Mapping[str, float]
@@ -144,7 +144,7 @@ def calibrate(work: RunContext) -> Measured:
     model = work.model("model.prepared.onnx")
     work.path(EQUALIZED).unlink(missing_ok=True)
     table = _given_table(work, placement) or _chosen_table(work, placement, model)
-    found = lost_channels(model, placement, table, work.samples)
+    found = channel_findings(model, placement, table, work.samples)
     CALIBRATION.write(work.path("calibration.json"), replace(table, findings=found))
     return {}
 

@@ -13,13 +13,14 @@ it does the Swish; so does classic TensorRT by its documents, but not directly b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from qdqtool.calibration.table import formats_of, groups
 from qdqtool.core.calibration import INT8_LEVELS, CalibrationTable
+from qdqtool.core.findings import Finding
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.protocols import Sample
 from qdqtool.core.quant_format import INT8
@@ -27,7 +28,7 @@ from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.equalize import Scalable, is_free, read_energy, scalables, scaled
 from qdqtool.graph.model import Model
 from qdqtool.pipeline.channels import SAMPLES as FEW
-from qdqtool.pipeline.channels import largest_magnitudes
+from qdqtool.pipeline.channels import largest_magnitudes, lost_channels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -126,6 +127,18 @@ def noise_behind(
             before += float(read.sum()) * min(reach[one.tensor], peaks.max()) ** 2 / signal
             after += float((read * each**2).sum()) * float((peaks / each).max()) ** 2 / signal
     return before, after
+
+
+def channel_findings(
+    model: Model,
+    placement: Placement,
+    table: CalibrationTable,
+    samples: Iterable[Sample],
+    seen: Mapping[str, NDArray[np.float32]] | None = None,
+) -> tuple[Finding, ...]:
+    """What `lost_channels` finds, which says where the channels can be made equally large."""
+    spread = frozenset(one.tensor for one in uneven(model, placement, everywhere=True))
+    return lost_channels(model, placement, table, samples, seen, spread)
 
 
 def factors(largest: Floats) -> Floats:

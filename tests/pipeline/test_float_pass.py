@@ -102,7 +102,7 @@ def test_channels_that_are_lost_are_told_from_the_same_pass(
     shape = [dim if isinstance(dim, int) else 1 for dim in load(path).view.inputs[0].shape or ()]
     values = np.random.default_rng(0).standard_normal((20, *shape[1:])).astype(np.float32)
     told: list[object] = []
-    inner = calibration.lost_channels
+    inner = calibration.channel_findings
 
     def noted(model: object, placement: object, table: object, samples: object, largest: object) -> object:
         told.append(largest)
@@ -112,7 +112,7 @@ def test_channels_that_are_lost_are_told_from_the_same_pass(
             np.testing.assert_array_equal(peaks, largest[tensor])  # type: ignore[index]
         return inner(model, placement, table, samples, largest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(calibration, "lost_channels", noted)
+    monkeypatch.setattr(calibration, "channel_findings", noted)
     qdqtool.quantize(str(path), values)
     assert told
 

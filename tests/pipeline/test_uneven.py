@@ -95,10 +95,10 @@ def separable(name: str, seed: int = 0, spread: float = 4.0) -> onnx.ModelProto:
     return s.model()
 
 
-def written(folder: Path, name: str, seed: int = 0) -> Path:
+def written(folder: Path, name: str, seed: int = 0, spread: float = 4.0) -> Path:
     values = np.random.default_rng(seed + 1).standard_normal((COUNT, 3, 12, 12)).astype(np.float32)
     np.savez(folder / "s.npz", x=values)
-    return models.save(separable(name, seed), folder)
+    return models.save(separable(name, seed, spread), folder)
 
 
 def recipe_of(way: str, target: str = "rtx") -> Recipe:
@@ -175,6 +175,15 @@ def test_auto_pays_no_kernel_of_classic_tensorrt_and_a_named_way_may(
     assert named.equalized is not None
     found = table_of(path, recipe_of("auto", target))
     assert (found.equalized is not None) == (target == "rtx" or name in NO_KERNEL)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_the_finding_names_the_way_and_the_way_ends_it(name: str, tmp_path: Path) -> None:
+    path = written(tmp_path, name, spread=7.0)
+    found = [one for one in table_of(path, recipe_of("none")).findings if one.code == "CAL150"]
+    assert found
+    assert all("--set weights.equalize=depthwise" in one.fix for one in found)
+    assert not [one for one in table_of(path, recipe_of("depthwise")).findings if one.code == "CAL150"]
 
 
 def test_channels_that_are_alike_cost_no_second_calibration(
