@@ -272,8 +272,7 @@ class _Maker:
                 return table
             return correct_biases(model, placement, table, samples, self._on_progress, self._request.seen)
         budget = Budget(on_progress=self._on_progress)
-        seen = self._request.seen
-        reference = Reference(model, samples, budget, bias=corrects, seen=seen, like=self._like)
+        reference = Reference(model, samples, budget, bias=corrects, seen=self._like or self._request.seen)
         self.reference = reference
         parts = parts_of(model, placement, reference, self.options, len(samples))
         found = self._chosen(reference, rounded, parts, int(tried))

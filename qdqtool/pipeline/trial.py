@@ -176,16 +176,15 @@ class Reference:
         *,
         bias: bool = False,
         count: int | None = None,
-        seen: FloatPass | None = None,
-        like: Reference | None = None,
+        seen: FloatPass | Reference | None = None,
     ) -> None:
         """Run the float model on samples that judge, as many of `samples` as its size allows, or `count`.
 
         `bias` says that biases are corrected, for which the means of its layers are needed. `seen` holds what an earlier pass
-        kept; `like` is the same for another form of the model, whose outputs are taken over where no means are needed.
+        kept, or is the same for another form of the model, whose outputs are taken over where no means are needed.
         """
         count = count or taken(model.view, len(samples))
-        if seen is not None:
+        if isinstance(seen, FloatPass):
             judges = tuple(one.sample for one in seen.watch.seen)
         else:
             judges = tuple(islice(spread(samples, count), count))
@@ -208,10 +207,10 @@ class Reference:
         self._layer_means: Mapping[str, NDArray[np.float32]] | None = None
         self.together = False
         alike = len({_shapes(sample) for sample in judges}) == 1
-        if seen is not None:
+        if isinstance(seen, FloatPass):
             self.together = self._taken_from(seen) and alike
             return
-        if like is not None and not self.layers and self._took_over(like):
+        if seen is not None and not self.layers and self._took_over(seen):
             return
         if self.layers and len(judges) >= _FEWEST and alike and may_be_batched(model.view, self.layers):
             try:
@@ -225,7 +224,7 @@ class Reference:
         """The same samples for another form of the float model, which computes the same."""
         count = len(self.samples)
         bias = bool(self.layers)
-        return type(self)(model, self.source, self.budget, bias=bias, count=count, like=self)
+        return type(self)(model, self.source, self.budget, bias=bias, count=count, seen=self)
 
     @property
     def source(self) -> SampleSource:
