@@ -171,6 +171,27 @@ def largest_in_front(view: GraphView, one: Scalable) -> NDArray[np.float64]:
     return found
 
 
+def likely_in_front(view: GraphView, one: Scalable) -> NDArray[np.float64] | None:
+    """About how large each channel is behind the layer in front, as `largest_in_front`; None where that layer is not found.
+
+    Activations between them are passed by: what is large stays large.
+    """
+    tensor = one.tensor
+    while (node := view.producer(tensor)) is not None:
+        layer = product_of(view, node)
+        if layer is not None:
+            rows = np.moveaxis(_value(view, {}, layer.weight), layer.output_axis, 0)
+            if len(rows) != one.channels:
+                return None
+            found = TAIL * np.sqrt(_energy(np.asarray(rows.reshape(len(rows), -1), np.float32)))
+            for name, _ in _bias(node):
+                added = view.constant(name)
+                found += 0.0 if added is None else np.abs(added.astype(np.float64))
+            return found
+        tensor = next((name for name in node.inputs if name and not view.is_constant(name)), "")
+    return None
+
+
 def rescaled(view: GraphView, values: dict[str, NDArray[Any]], one: Scalable, factors: Factors) -> None:
     """Divide a tensor by these factors in the constants around it; in place, of the originals where `values` has none."""
     changes = [(name, axis, 1 / factors) for name, axis in one.divided]

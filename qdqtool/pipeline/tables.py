@@ -30,6 +30,7 @@ from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import AUTO, CalibrationOptions, Recipe
 from qdqtool.core.weights import WeightChanges
+from qdqtool.graph.equalize import Scalable
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.changes import with_changes
@@ -42,7 +43,7 @@ from qdqtool.pipeline.judges import fitting_numbers, others, spread_over
 from qdqtool.pipeline.outliers import SAMPLES as OUTLIER_SAMPLES
 from qdqtool.pipeline.outliers import relieved, suspects
 from qdqtool.pipeline.trial import Budget, FloatPass, Reference, TrialSession
-from qdqtool.pipeline.uneven import DEPTHWISE, evened_if_foretold, uneven
+from qdqtool.pipeline.uneven import DEPTHWISE, evened_if_foretold, likely_uneven
 from qdqtool.pipeline.uneven import SAMPLES as SPREAD
 
 GAIN_DB: Final = 0.3
@@ -80,6 +81,7 @@ class TableRequest:
         changes: equalization by the way that the recipe names; None where it names none.
         samples: calibration samples; None where histograms were merged without any.
         seen: what the collection kept of the samples that judge; None where it kept nothing.
+        spread: what depthwise layers read, where its channels are likely of very different size.
     """
 
     model: Model
@@ -90,6 +92,7 @@ class TableRequest:
     changes: WeightChanges | None = None
     samples: SampleSource | None = None
     seen: FloatPass | None = None
+    spread: tuple[Scalable, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,6 +116,10 @@ def final_tables(
     """
     if request.changes:
         request = replace(request, model=with_changes(request.model, request.changes))
+    elif request.recipe.weights.equalize == AUTO and request.samples is not None:
+        everywhere = request.recipe.place.builder.is_rtx
+        spread = likely_uneven(request.model, request.placement, everywhere=everywhere)
+        request = replace(request, spread=spread)
     return {method: _final(request, method, on_progress) for method in methods}
 
 
@@ -193,11 +200,10 @@ def _foretold(
     """The ways of equalizing that are worth a calibration, with the changes; None where they are still to be made."""
     model, placement = request.model, request.placement
     found: dict[str, WeightChanges | None] = {}
-    spread = uneven(model, placement, everywhere=request.recipe.place.builder.is_rtx)
-    if spread:
+    if request.spread:
         seen = {} if request.seen is None else request.seen.watch.peaks
         some = others(model.view, samples, SPREAD)
-        changes = evened_if_foretold((model, placement), spread, some, plain, seen)
+        changes = evened_if_foretold((model, placement), request.spread, some, plain, seen)
         found |= {DEPTHWISE: changes} if changes else {}
     chosen = suspects(model, placement, plain, request.histograms)
     if chosen:

@@ -25,7 +25,14 @@ from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.protocols import Sample
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.weights import WeightChanges
-from qdqtool.graph.equalize import Scalable, is_free, read_energy, scalables, scaled
+from qdqtool.graph.equalize import (
+    Scalable,
+    is_free,
+    likely_in_front,
+    read_energy,
+    scalables,
+    scaled,
+)
 from qdqtool.graph.model import Model
 from qdqtool.pipeline.channels import SAMPLES as FEW
 from qdqtool.pipeline.channels import largest_magnitudes, lost_channels
@@ -72,6 +79,22 @@ def uneven(model: Model, placement: Placement, *, everywhere: bool) -> tuple[Sca
     )
 
 
+def likely_uneven(model: Model, placement: Placement, *, everywhere: bool) -> tuple[Scalable, ...]:
+    """The same where the constants in front of them foretell much less noise with equal channels, or tell nothing; without a run.
+
+    Channels behind random weights are alike.
+    """
+    chosen = uneven(model, placement, everywhere=everywhere)
+    likely: dict[str, NDArray[Any]] = {}
+    for one in chosen:
+        found = likely_in_front(model.view, one)
+        if found is None or not found.max(initial=0) > 0:
+            return chosen
+        likely[one.tensor] = found
+    before, after = noise_behind(model, chosen, likely)
+    return chosen if before >= _FORETOLD * after else ()
+
+
 def evened(model: Model, chosen: Sequence[Scalable], samples: Sequence[Sample]) -> WeightChanges:
     """The channels of these tensors made as large as each other, as the samples show them.
 
@@ -98,7 +121,9 @@ def evened_if_foretold(
     """
     model, placement = placed
     formats = formats_of(placement)
-    few = seen if seen.keys() >= {one.tensor for one in chosen} else _peaks(model, chosen, samples[:FEW])
+    few: Mapping[str, NDArray[Any]] = seen
+    if not seen.keys() >= {one.tensor for one in chosen}:
+        few = _peaks(model, chosen, samples[:FEW])
     before, after = noise_behind(model, chosen, few, table)
     whole = sum(entry.tensor in formats for entry in table.ranges)
     if before < _FORETOLD * after or before < _PART * _USUAL * whole:
@@ -110,13 +135,13 @@ def noise_behind(
     model: Model,
     chosen: Sequence[Scalable],
     largest: Mapping[str, NDArray[Any]],
-    table: CalibrationTable,
+    table: CalibrationTable | None = None,
 ) -> tuple[float, float]:
     """What one scale leaves behind the depthwise layers over the signal that the largest values make, as it is and with equal channels.
 
-    It is the sum over the layers: one that is loud does not speak for all.
+    It is the sum over the layers: one that is loud does not speak for all. Without a table every scale reaches to the largest value.
     """
-    reach = {entry.tensor: entry.amax[0] for entry in table.ranges}
+    reach = {} if table is None else {entry.tensor: entry.amax[0] for entry in table.ranges}
     before = after = 0.0
     for one in chosen:
         peaks = largest[one.tensor].astype(np.float64)
@@ -124,7 +149,7 @@ def noise_behind(
         signal = float((read * peaks**2).sum()) * 12 * INT8_LEVELS**2
         if signal > 0:
             each = factors(peaks)
-            before += float(read.sum()) * min(reach[one.tensor], peaks.max()) ** 2 / signal
+            before += float(read.sum()) * min(reach.get(one.tensor, np.inf), peaks.max()) ** 2 / signal
             after += float((read * each**2).sum()) * float((peaks / each).max()) ** 2 / signal
     return before, after
 
