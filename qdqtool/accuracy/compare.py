@@ -175,7 +175,7 @@ class _Meeting:
     def _is_list(self, pair: Pair, left: Outputs, right: Outputs) -> bool:
         """Whether an output lists what was found, of which the candidate finds another number."""
         mine, theirs = left[pair.reference], right[pair.candidate]
-        if mine.ndim != theirs.ndim or mine.shape == theirs.shape:
+        if pair.reference in self._inside or mine.ndim != theirs.ndim or mine.shape == theirs.shape:
             return False
         if pair.reference in self._hidden:
             return True
@@ -284,7 +284,12 @@ def _words(part: OutputPart) -> str:
 
 
 def _wild(left: NDArray[Any], right: NDArray[Any]) -> str | None:
-    """Which side computes NaN or infinity in a tensor: models do in padding, and mask it before anybody reads it."""
+    """Why a tensor inside cannot be compared.
+
+    It may list what was found, or hold NaN or infinity: models compute them in padding, and mask it before anybody reads it.
+    """
+    if left.shape != right.shape:
+        return "the two have other shapes"
     for values, words in (
         (left, "the reference itself computes NaN or infinity"),
         (right, "the candidate alone computes NaN or infinity"),

@@ -44,7 +44,8 @@ _ORDER = (None, Severity.WARNING, Severity.ERROR)
 def _of_task(task: TaskAccuracy) -> tuple[Severity | None, str]:
     drop = task.reference - task.candidate
     is_real = task.high is not None and task.high < 0
-    words = f"{metric(task.metric)} falls from {task.reference:.1f} to {task.candidate:.1f} {task.unit}"
+    name = "the share of boxes that both find" if task.metric == BOXES else metric(task.metric)
+    words = f"{name} falls from {task.reference:.1f} to {task.candidate:.1f} {task.unit}"
     some, many = (BOX_POINTS, MANY_BOX_POINTS) if task.metric == BOXES else (POINTS, MANY_POINTS)
     if drop > many:
         return (Severity.ERROR if is_real else Severity.WARNING), words

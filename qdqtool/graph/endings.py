@@ -32,6 +32,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.skeleton import declaration
+from qdqtool.graph.qdq.find import behind_pairs
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import (
     COMPUTE,
@@ -39,7 +40,6 @@ from qdqtool.trt.ops import (
     LAYOUT,
     MAXIMA,
     PLACEABLE,
-    QDQ,
     REPEATING,
     SELECTING,
     SHAPE_READERS,
@@ -103,16 +103,8 @@ def in_front_of(view: GraphView, ops: AbstractSet[str]) -> tuple[str, ...]:
         chosen = _chosen_from(view, info.name) if tail else ()
         if tail and not chosen:
             return ()
-        found |= dict.fromkeys([_unquantized(view, _read(view, one)) for one in chosen] or [info.name])
+        found |= dict.fromkeys([behind_pairs(view, _read(view, one)) for one in chosen] or [info.name])
     return tuple(found) if ended == {node.name for node in view.nodes if node.op in ops} else ()
-
-
-def _unquantized(view: GraphView, tensor: str) -> str:
-    node = view.producer(tensor)
-    while node is not None and node.op in QDQ:
-        tensor = node.inputs[0]
-        node = view.producer(tensor)
-    return tensor
 
 
 def scores(view: GraphView, ends: Mapping[str, tuple[Reading, ...]]) -> dict[str, str]:

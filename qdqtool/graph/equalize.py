@@ -163,12 +163,7 @@ def largest_in_front(view: GraphView, one: Scalable) -> NDArray[np.float64]:
 
     What a layer reads is taken for independent, of mean square 1, and so is what a normalization gives.
     """
-    (name, axis), *added = one.divided
-    value = np.moveaxis(_value(view, {}, name), axis, 0)
-    found = TAIL * np.sqrt(_energy(np.asarray(value.reshape(len(value), -1), np.float32)))
-    for each, _ in added:
-        found += np.abs(_value(view, {}, each))
-    return found
+    return _likely(view, *one.divided)
 
 
 def likely_in_front(view: GraphView, one: Scalable) -> NDArray[np.float64] | None:
@@ -179,17 +174,23 @@ def likely_in_front(view: GraphView, one: Scalable) -> NDArray[np.float64] | Non
     tensor = one.tensor
     while (node := view.producer(tensor)) is not None:
         layer = product_of(view, node)
+        if layer is not None and not layer.reading.kernel:
+            return None
         if layer is not None:
-            rows = np.moveaxis(_value(view, {}, layer.weight), layer.output_axis, 0)
-            if len(rows) != one.channels:
-                return None
-            found = TAIL * np.sqrt(_energy(np.asarray(rows.reshape(len(rows), -1), np.float32)))
-            for name, _ in _bias(node):
-                added = view.constant(name)
-                found += 0.0 if added is None else np.abs(added.astype(np.float64))
-            return found
+            added = [each for each in _bias(node) if view.is_constant(each[0])]
+            found = _likely(view, (layer.weight, layer.output_axis), *added)
+            return found if len(found) == one.channels else None
         tensor = next((name for name in node.inputs if name and not view.is_constant(name)), "")
     return None
+
+
+def _likely(view: GraphView, first: tuple[str, int], *added: tuple[str, int]) -> NDArray[np.float64]:
+    name, axis = first
+    value = np.moveaxis(_value(view, {}, name), axis, 0)
+    found = TAIL * np.sqrt(_energy(np.asarray(value.reshape(len(value), -1), np.float32)))
+    for each, _ in added:
+        found += np.abs(_value(view, {}, each))
+    return found
 
 
 def rescaled(view: GraphView, values: dict[str, NDArray[Any]], one: Scalable, factors: Factors) -> None:
@@ -258,10 +259,9 @@ def _scalable(view: GraphView, tensor: str) -> Scalable | None:
 
 
 def is_free(view: GraphView, one: Scalable) -> bool:
-    """Whether scaling it costs no kernel: constants take the factors, or a Mul in front stands where values are touched one by one anyway.
+    """Whether scaling it breaks no fusion: constants take the factors, or a Mul in front stands where values are touched one by one anyway.
 
-    Behind a convolution and what it does itself, a Relu or Clip, a Mul is another kernel for classic TensorRT; behind a Swish or a
-    sum it is computed with these.
+    Behind a convolution and what it does itself, a Relu or Clip, a Mul would come between what classic TensorRT fuses.
     """
     node = view.producer(one.tensor)
     while node is not None and node.op in {"Identity", *CLAMPS}:

@@ -48,6 +48,8 @@ from qdqtool.pipeline.uneven import SAMPLES as SPREAD
 
 GAIN_DB: Final = 0.3
 """What rounding or equalizing must gain at the outputs: it ties weights to the samples, and less is within their chance."""
+_UNSEEN_DB: Final = 3.0
+"""The same of ways that put a Mul into the network, for builders that nobody saw compute it in another kernel."""
 _NAMED: Final = ("cross-layer", "smooth")
 """Ways that a recipe can name, tried beside that for outlier channels where there are any."""
 _FEWEST: Final = 8
@@ -157,7 +159,9 @@ def _equalized_if_better(
     maker: _Maker,
     on_progress: OnProgress | None,
 ) -> FinalTable:
-    """The table of the network with its channels equalized, where that is foretold to help and the outputs gain more than 0.3 dB.
+    """The table of the network with its channels equalized, where that is foretold to help and the outputs gain enough.
+
+    A way that may cost kernels must gain more.
 
     Where it has outlier channels, the ways that a recipe can name for these are tried too, and the quietest of all is taken. All
     tables are judged as they are, on the samples that judge calibrators, and the gain must show on both halves and be told
@@ -188,7 +192,12 @@ def _equalized_if_better(
         judge = TrialSession(after.model, placement, table, seen, Budget())
         found = judge.candidate("", table, spread_over(seen.samples, len(judges)))
         gain = found.decibel - before.decibel
-        if gain > GAIN_DB and is_quieter(found, before) and found.noise < best.noise:
+        is_seen = not changes.scaled or request.recipe.place.builder.is_rtx
+        if (
+            gain > (GAIN_DB if is_seen else _UNSEEN_DB)
+            and is_quieter(found, before)
+            and found.noise < best.noise
+        ):
             best = found
             kept = FinalTable(table=_with_changes(table, changes, way, gain), histograms=after.histograms)
     return kept

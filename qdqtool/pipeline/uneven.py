@@ -8,7 +8,8 @@ channel, so that they take any factor without loss:
 
 Every channel then has as many steps as the largest one had, and none has fewer: only the division costs. Constants in front take it behind a
 Relu or a pool; behind a Swish or a Clip, through which factors do not pass, a Mul does. TensorRT for RTX 1.7.1 computes it in the kernel in front, as
-it does the Swish; so does classic TensorRT by its documents, but not directly behind a convolution, where it is left out unless it is asked for by name.
+it does the Swish. Classic TensorRT was not seen to: directly behind a convolution and its Clip `auto` leaves the Mul out there, since it would come between
+what is fused, and behind a Swish the outputs must gain much more by it.
 """
 
 from __future__ import annotations

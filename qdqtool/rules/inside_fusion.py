@@ -20,12 +20,13 @@ from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.find import behind_pairs
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.patterns import is_fused
 from qdqtool.matching.rule import Rule, Violation
-from qdqtool.trt.ops import FUSES_ACTIVATION, FUSES_BEHIND_PRODUCT, GATES, PRODUCTS, QDQ
+from qdqtool.trt.ops import FUSES_ACTIVATION, FUSES_BEHIND_PRODUCT, GATES, PRODUCTS
 
 
 def match(flow: Flow) -> Iterator[tuple[QdqPair, Node | None, Node]]:
@@ -98,21 +99,12 @@ def _inside_silu(view: GraphView, pair: QdqPair, reader: Node) -> bool:
     """Whether `reader` multiplies x with sigmoid(x), and the pair is on one of the two."""
     if reader.op != "Mul" or len(reader.inputs) != 2:
         return False
-    sources = [_source(view, name) for name in reader.inputs]
+    sources = [behind_pairs(view, name) for name in reader.inputs]
     for gate, value in (sources, sources[::-1]):
         node = view.producer(gate)
-        if node is not None and node.op in GATES and _source(view, node.inputs[0]) == value:
+        if node is not None and node.op in GATES and behind_pairs(view, node.inputs[0]) == value:
             return pair.tensor in {gate, value}
     return False
-
-
-def _source(view: GraphView, tensor: str) -> str:
-    """The float tensor behind Q/DQ nodes."""
-    node = view.producer(tensor)
-    while node is not None and node.op in QDQ:
-        tensor = node.inputs[0]
-        node = view.producer(tensor)
-    return tensor
 
 
 PLUGIN = Rule(code="QDQ126", severity=Severity.WARNING, check=check, fix=fix)

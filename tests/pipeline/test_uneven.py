@@ -66,7 +66,7 @@ ACTIVATIONS: dict[str, Callable[[models.Sketch, str], str]] = {
     "relu": relu,
     "relu6": relu6,
 }
-NO_KERNEL = ("swish", "hard swish", "relu")
+NO_FUSION = ("swish", "hard swish", "relu")
 
 
 def separable(name: str, seed: int = 0, spread: float = 4.0) -> onnx.ModelProto:
@@ -167,14 +167,14 @@ def test_small_channels_are_kept_and_nothing_else_changes(name: str, tmp_path: P
 
 @pytest.mark.parametrize("target", ["8", "10", "rtx"])
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_auto_pays_no_kernel_of_classic_tensorrt_and_a_named_way_may(
+def test_auto_breaks_no_fusion_of_classic_tensorrt_and_a_named_way_may(
     name: str, target: str, tmp_path: Path
 ) -> None:
     path = written(tmp_path, name)
     named = table_of(path, recipe_of("depthwise", target))
     assert named.equalized is not None
     found = table_of(path, recipe_of("auto", target))
-    assert (found.equalized is not None) == (target == "rtx" or name in NO_KERNEL)
+    assert (found.equalized is not None) == (target == "rtx" or name in NO_FUSION)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

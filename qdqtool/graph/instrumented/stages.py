@@ -9,8 +9,8 @@ forms of each weight, as the first edition had it, nothing is folded or packed, 
 
 Every node that reads dequantized values can be switched. A bias that was corrected for the quantization of its node is
 switched with it, and that of a node that stays float, which was corrected for what comes before it, with the nearest node in front
-that can be: with all of them off it is the float network that runs. Cuts lie in front of products only: in front of anything else they would separate what onnxruntime
-fuses, and change the last bit of results.
+that can be: with all of them off it is the float network that runs. Cuts lie in front of products only: in front of anything
+else they would separate what onnxruntime fuses, and change the last bit of results.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ _HANDED_ON: Final = frozenset(
     {DType.FLOAT32, DType.FLOAT16, DType.FLOAT64, DType.INT64, DType.INT32, DType.UINT8, DType.BOOL}
 )
 """Types that NumPy and onnxruntime share."""
+_TABLE_FIX: Final = "keep the calibration table beside the model that was made with it"
 _NONE: Final[Mapping[str, onnx.TensorProto]] = {}
 
 
@@ -134,7 +135,12 @@ class StagedModel:
         self.nodes = tuple(self._sources)
         self.stuck = tuple(stuck)
         shifts = tuple(shifts)
-        self._followed = {entry.node: self._in_front(entry.node) for entry in shifts} if self.nodes else {}
+        named = {node.name: node for node in self._core}
+        if foreign := next((entry.node for entry in shifts if entry.node not in named), None):
+            raise InputFileError(
+                f"the model has no layer {foreign!r}, whose bias was corrected", fix=_TABLE_FIX
+            )
+        self._followed = {entry.node: self._in_front(named[entry.node]) for entry in shifts if self.nodes}
         self._plain_biases = dict(self._plain_bias(entry) for entry in shifts if entry.node in self._followed)
         self._pieces = self._cut(most)
         self.stages = tuple(self._stages(outputs))
@@ -281,12 +287,9 @@ class StagedModel:
     def _is_switched(self, node: onnx.NodeProto) -> bool:
         return node.name in self._sources or node.name in self._followed
 
-    def _in_front(self, node: str) -> str:
+    def _in_front(self, node: onnx.NodeProto) -> str:
         """The node itself where it can be switched, else the nearest in front of it that can; the first of all where there is none."""
-        named = {one.name: one for one in self._core}
-        if node not in named:
-            return self.nodes[0]
-        left, seen = [named[node]], {node}
+        left, seen = [node], {node.name}
         while left:
             one = left.pop(0)
             if one.name in self._sources:
@@ -325,7 +328,7 @@ class StagedModel:
         if corrected is None or corrected.size != len(entry.shift):
             raise InputFileError(
                 f"the bias of {entry.node!r} does not have {counted(len(entry.shift), 'corrected value')}",
-                fix="keep the calibration table beside the model that was made with it",
+                fix=_TABLE_FIX,
             )
         plain = (corrected.astype(np.float32) - np.asarray(entry.shift, np.float32)).astype(corrected.dtype)
         name = self._fresh(f"{node.name}_plain_bias")

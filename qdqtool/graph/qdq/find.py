@@ -23,10 +23,19 @@ from qdqtool.trt.ops import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["DEQUANTIZE", "QUANTIZE", "find", "quantized_ops"]
+__all__ = ["DEQUANTIZE", "QUANTIZE", "behind_pairs", "find", "quantized_ops"]
 _FARTHEST = 16
 """Casts and Identities between a stored scale and its reader that are looked through."""
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
+
+
+def behind_pairs(view: GraphView, tensor: str) -> str:
+    """The float tensor behind Q/DQ nodes; the tensor itself where there are none."""
+    node = view.producer(tensor)
+    while node is not None and node.op in QDQ:
+        tensor = node.inputs[0]
+        node = view.producer(tensor)
+    return tensor
 
 
 def find(model: Model) -> tuple[QdqPair, ...]:
