@@ -283,6 +283,8 @@ def test_corrections_of_another_model_are_refused() -> None:
     node = next(node.name for node in quantized.view.nodes if node.op == "Conv")
     with pytest.raises(InputFileError, match="does not have 999"):
         StagedModel(quantized, [NodeShift(node=node, shift=(0.0,) * 999)])
+    with pytest.raises(InputFileError, match="has no layer 'elsewhere'"):
+        StagedModel(quantized, [NodeShift(node="elsewhere", shift=(0.0,))])
 
 
 def test_every_node_that_reads_dequantized_values_can_be_switched() -> None:

@@ -177,6 +177,17 @@ def test_auto_breaks_no_fusion_of_classic_tensorrt_and_a_named_way_may(
     assert (found.equalized is not None) == (target == "rtx" or name in NO_FUSION)
 
 
+@pytest.mark.parametrize("target", ["10", "rtx"])
+@pytest.mark.parametrize("name", NO_FUSION)
+def test_a_mul_that_nobody_saw_fused_must_gain_more(
+    name: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, name)
+    monkeypatch.setattr("qdqtool.pipeline.tables._UNSEEN_DB", 1000.0)
+    found = table_of(path, recipe_of("auto", target))
+    assert (found.equalized is not None) == (target == "rtx" or name == "relu")
+
+
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_the_finding_names_the_way_and_the_way_ends_it(name: str, tmp_path: Path) -> None:
     path = written(tmp_path, name, spread=7.0)
