@@ -23,6 +23,7 @@ from qdqtool.calibration.span import Span
 from qdqtool.calibration.table import constants, formats_of, make_table
 from qdqtool.core.build import BuildProgress, BuildRequest, InputProfile
 from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.comparison import Comparison
 from qdqtool.core.kinds import (
     ACCURACY,
     AUDIT,
@@ -68,6 +69,14 @@ from qdqtool.placement.decide import decide
 Measured = Mapping[str, float]
 
 _QUANTIZED: Final = "model.qdq.onnx"
+
+KnownOutputs = Callable[[Callable[[], Runner], frozenset[str]], Runner]
+"""Opens a model that is compared with many, given what opens it and the inner tensors that it returns."""
+
+
+def opened(open_it: Callable[[], Runner], _returned: frozenset[str]) -> Runner:
+    """The model as it is: it is compared once."""
+    return open_it()
 
 
 def prepare(work: RunContext) -> Measured:
@@ -312,6 +321,19 @@ def audit(work: RunContext) -> Measured:
 
 def compare(work: RunContext) -> Measured:
     """Run the float and the Q/DQ model on the evaluation samples."""
+    comparison = compare_outputs(work)
+    models = (work.model("model.prepared.onnx"), with_float_caches(work.model(_QUANTIZED)))
+    inside = noise_inside(models, work.evaluation, work.recipe.compare)
+    asked = work.request.reference is not None
+    notes = ("tensors inside are compared with the model without its Q/DQ",) if asked else ()
+    ACCURACY.write(
+        work.path("accuracy.json"), replace(comparison, tensors=inside, notes=(*comparison.notes, *notes))
+    )
+    return {"samples": float(comparison.samples)}
+
+
+def compare_outputs(work: RunContext, known: KnownOutputs = opened) -> Comparison:
+    """How far the outputs are apart on the evaluation samples; `known` opens the float model."""
     reference = work.request.reference
     float_model = work.path("model.prepared.onnx") if reference is None else reference
     models = (work.model("model.prepared.onnx"), with_float_caches(work.model(_QUANTIZED)))
@@ -320,35 +342,24 @@ def compare(work: RunContext) -> Measured:
     first: Callable[[], Runner] = partial(open_runner, float_model, description=names[0], crowded=True)
     second: Callable[[], Runner] = partial(open_quantized, work.path(quantized), names[1])
     parts: tuple[OutputPart, ...] = ()
-    if reference is None and quantized == _QUANTIZED and weight_bytes(models[0]) < LARGE:
+    large = weight_bytes(models[0]) >= LARGE
+    if reference is None and quantized == _QUANTIZED and not large:
         *both, parts = with_parts(*models)
         if parts:
             first, second = (
                 partial(open_model, model, description=name, crowded=True)
                 for model, name in zip(both, names, strict=True)
             )
-    with both_sides(
-        first,
-        second,
-        work.evaluation,
-        work.recipe.compare.limit,
-        large=weight_bytes(models[0]) >= LARGE,
-    ) as (reference_side, candidate_side):
-        comparison = compare_runners(
-            reference_side,
-            candidate_side,
+    returned = frozenset(name for part in parts for name in part.names)
+    first = partial(known, first, returned)
+    with both_sides(first, second, work.evaluation, work.recipe.compare.limit, large=large) as sides:
+        return compare_runners(
+            *sides,
             work.evaluation,
             work.recipe.compare,
             parts=parts,
             on_progress=work.listener.progressed,
         )
-        del reference_side, candidate_side
-    inside = noise_inside(models, work.evaluation, work.recipe.compare)
-    notes = () if reference is None else ("tensors inside are compared with the model without its Q/DQ",)
-    ACCURACY.write(
-        work.path("accuracy.json"), replace(comparison, tensors=inside, notes=(*comparison.notes, *notes))
-    )
-    return {"samples": float(comparison.samples)}
 
 
 def data(work: RunContext) -> Measured:
@@ -382,8 +393,9 @@ def report(work: RunContext) -> Measured:
 
 
 def built_model(work: RunContext) -> str:
-    """The file that was built: the Q/DQ model, unless Q/DQ had to be given up for want of a kernel."""
-    return BUILD.read(work.path("build.json")).model or _QUANTIZED
+    """The file that was built, or is to be: the Q/DQ model, unless Q/DQ had to be given up for want of a kernel."""
+    built = work.path("build.json")
+    return (BUILD.read(built).model if built.is_file() else None) or _QUANTIZED
 
 
 def builder_of(work: RunContext) -> Builder:

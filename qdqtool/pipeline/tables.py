@@ -274,6 +274,8 @@ class _Maker:
             self._request.placement,
             self._request.recipe.weights.rounding,
         )
+        if not placement.quantized:
+            return self.plain()
         corrects = self.options.bias == "correct"
         rounded = self._rounded(rounding, samples) if self._request.recipe.weights.rounds_by_outputs else None
         # what random samples make of the outputs says nothing about which calibrator is better

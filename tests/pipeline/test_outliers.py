@@ -205,6 +205,22 @@ def test_a_network_without_outlier_channels_runs_nothing_more(
     assert table_of(path, recipe, "auto") == table_of(path, recipe, "none")
 
 
+def test_where_nothing_is_quantized_nothing_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the network was run to judge nothing")
+
+    monkeypatch.setattr("qdqtool.pipeline.tables.Reference", refuse)
+    monkeypatch.setattr("qdqtool.pipeline.tables.correct_biases", refuse)
+    path, _ = written(tmp_path, "convolved", 60)
+    recipe = recipes.load("conv-int8", ["place.exclude=['*']"])
+    for method in ("auto", "max"):
+        how = recipe.calibrate.model_copy(update={"method": method})
+        table = table_of(path, recipe.model_copy(update={"calibrate": how}), "auto")
+        assert (table.ranges, table.shifts, table.equalized) == ((), (), None)
+
+
 def test_clipped_activations_are_left_alone(tmp_path: Path) -> None:
     s = models.Sketch(0)
     s.output(convolved(s, 60, "Clip"), ["N", SIZE, 1, 1])

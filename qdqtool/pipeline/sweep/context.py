@@ -13,7 +13,6 @@ from typing import Any
 
 from filelock import FileLock
 
-from qdqtool.accuracy.compare import compare
 from qdqtool.accuracy.sensitivity import SensitivityOptions
 from qdqtool.core.kinds import PLACEMENT
 from qdqtool.core.placement import SlotKind
@@ -27,12 +26,11 @@ from qdqtool.io.files import digest_file, make_folder, unwritable, write_text
 from qdqtool.io.json_files import canonical
 from qdqtool.io.locks import acquire, release
 from qdqtool.pipeline import recipes, runner
-from qdqtool.pipeline.context import RunContext
-from qdqtool.pipeline.float_sides import open_quantized
 from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.sensitivity import SensitivityRequest, study
 from qdqtool.pipeline.sweep.space import Space
 from qdqtool.pipeline.sweep.speed import SPEEDS, Estimated, Measured, OnGpu, Try, in_engine, placed
+from qdqtool.pipeline.sweep.trial_line import FloatOutputs, trial_line
 from qdqtool.report.assemble import headline
 
 OUTCOME, METRIC = "outcome", "metric"
@@ -111,6 +109,8 @@ class SweepContext:
         device = self.options.device or usual_device(self.base.recipe.build.sm)
         self.speed = SPEEDS[self.options.speed](device)
         self.reference_ms = 0.0
+        self._outputs = FloatOutputs()
+        self._line = trial_line(self._outputs)
         until = "build" if isinstance(self.speed, OnGpu) else "insert"
         base = replace(self.base, out=self.base.out / "base")
         self._base_run = runner.start(base, until, None if tell is None else _Told(tell))
@@ -225,16 +225,16 @@ class SweepContext:
         request = replace(request, part=part)
         folder = request.out
         if isinstance(self.speed, Estimated):
-            report = runner.run(request)
+            report = runner.run(request, course=self._line)
             return report.summary.accuracy, self.speed.of_run(report.summary, folder)
         if isinstance(self.speed, OnGpu):
-            summary = runner.run(request).summary
+            summary = runner.run(request, course=self._line).summary
             engines = self._base_run.path("engine.plan"), folder / "engine.plan"
             times = self.speed.of_engines(*engines, self.reference_ms)
             return summary.accuracy, in_engine(summary, times)
         work = runner.start(request, "insert")
         models = (self._base_run.path("model.prepared.onnx"), work.path("model.qdq.onnx"))
-        accuracy = self._accuracy(work)
+        accuracy = headline(self._outputs.compared(work))
         ms, low, high = 0.0, None, None
         if isinstance(self.speed, Measured):
             ms, low, high = self.speed.of_models(*models, self._feeds(), self.reference_ms)
@@ -244,12 +244,6 @@ class SweepContext:
         int8 = formats.get("int8", 0)
         tried = Try(ms=ms, low=low, high=high, nodes_int8=int8, nodes_total=total, formats=formats)
         return accuracy, tried
-
-    def _accuracy(self, work: RunContext) -> AccuracySummary | None:
-        """What the Q/DQ model of a run gives on the run's evaluation samples."""
-        models = (self._base_run.path("model.prepared.onnx"), work.path("model.qdq.onnx"))
-        plain, quantized = (open_quantized(path, path.name) for path in models)
-        return headline(compare(plain, quantized, work.evaluation, work.recipe.compare))
 
     def keep(self, settings: tuple[str, ...], out: Path) -> Checked | None:
         """The run folder of one configuration, as far as the sweep went with it.
@@ -264,7 +258,7 @@ class SweepContext:
             work = runner.start(request, "insert")
             write_text(out / "recipe.yaml", recipes.dump(request.recipe))
             if self._parts[1] is not None:
-                accuracy = self._accuracy(work)
+                accuracy = headline(self._outputs.compared(work))
         if self._parts[1] is None or accuracy is None or accuracy.int8 is None:
             return None
         low, high = _interval(accuracy)
