@@ -143,8 +143,13 @@ def largest_loss(losses: np.ndarray[tuple[int], np.dtype[np.float64]], confidenc
     One-sided: (sum + 1 + z sqrt(sum of squares + 1)) / samples, the normal approximation of what Clopper and Pearson give
     where one more sample was lost than was seen: without that one, samples of which none is lost would prove that none ever is.
     """
+    return largest_loss_of(float(losses.sum()), float((losses**2).sum()), len(losses), confidence)
+
+
+def largest_loss_of(total: float, squares: float, count: int, confidence: float) -> float:
+    """The same of so many differences of which the sum and the sum of squares are known; it grows with both."""
     z = NormalDist().inv_cdf(confidence)
-    return float((losses.sum() + 1 + z * math.sqrt(float((losses**2).sum()) + 1)) / max(1, len(losses)))
+    return (total + 1 + z * math.sqrt(squares + 1)) / max(1, count)
 
 
 def _student(freedom: int, level: float = (1 + _LEVEL) / 2) -> float:

@@ -33,7 +33,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.accuracy.intervals import largest_loss, largest_mean
+from qdqtool.accuracy.intervals import largest_loss, largest_loss_of, largest_mean
 from qdqtool.accuracy.run_store import SampleRun
 from qdqtool.accuracy.trials import OnRun, SubsetOutcome, TrialRunner
 from qdqtool.core.protocols import Sample, SampleSource
@@ -117,8 +117,15 @@ class Limit:
         if self.max_drop is None or not hits:
             return False
         seen = [run.hits[1] for run in runs if run.hits is not None]
-        best = sum(seen) + len(hits) - len(seen)
-        return 100 * (sum(left for left, _ in hits) - best) / len(hits) > self.max_drop + 1e-9
+        least = sum(left for left, _ in hits) - (sum(seen) + len(hits) - len(seen))
+        if 100 * least / len(hits) > self.max_drop + 1e-9:
+            return True
+        if not self.confidence:
+            return False
+        # what others gain makes the sum of squares larger, and is left out of it
+        squares = float((_losses(runs) ** 2).sum())
+        worst = 100 * largest_loss_of(least, squares, len(hits), self.confidence)
+        return worst > max(self.max_drop, least_told(len(hits), self.confidence)) + 1e-9
 
     def check(self, whole: SubsetOutcome) -> None:
         """Make sure that what is limited is known.

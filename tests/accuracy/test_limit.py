@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qdqtool.accuracy.intervals import largest_loss
 from qdqtool.accuracy.limit import FloatSearch, Found, Limit, Units
 from qdqtool.accuracy.run_store import SampleRun
 from qdqtool.accuracy.trials import SubsetOutcome, TrialRunner
@@ -153,36 +154,45 @@ def test_independent_noises_take_the_fewest_nodes_there_are_and_few_runs_on_the_
 
 
 @given(
-    noises=st.lists(st.floats(0, 0.5), min_size=9, max_size=20),
-    flips=st.lists(st.booleans(), min_size=20, max_size=20),
+    noises=st.lists(st.floats(0, 0.5), min_size=9, max_size=60),
+    hits=st.lists(
+        st.sampled_from([(1.0, 1.0), (1.0, 1.0), (1.0, 0.0), (0.0, 1.0), (1.0, 0.4)]),
+        min_size=60,
+        max_size=60,
+    ),
     limit=st.one_of(
         st.floats(0, 40).map(lambda level: Limit(min_sqnr=level)),
         st.floats(0, 60).map(lambda drop: Limit(max_drop=drop)),
+        st.tuples(st.floats(0, 60), st.floats(0.5, 0.99)).map(
+            lambda one: Limit(max_drop=one[0], confidence=one[1])
+        ),
     ),
     few=st.integers(1, 8),
 )
 def test_a_set_that_is_refused_early_misses_the_limit_on_all_samples(
-    noises: list[float], flips: list[bool], limit: Limit, few: int
+    noises: list[float], hits: list[tuple[float, float]], limit: Limit, few: int
 ) -> None:
-    def shown(number: int) -> SampleRun:
-        return SampleRun(noise=(noises[number],), signal=(1.0,), hits=(1.0, 0.0 if flips[number] else 1.0))
-
-    runs = [shown(number) for number in range(len(noises))]
-    right = sum(run.hits[1] for run in runs) / len(runs)
+    runs = [
+        SampleRun(noise=(noise,), signal=(1.0,), hits=hit) for noise, hit in zip(noises, hits, strict=False)
+    ]
+    count = len(runs)
+    before, after = (100 * sum(hit[side] for hit in hits[:count]) / count for side in (0, 1))
     task = TaskAccuracy(
-        metric="agreement",
-        unit="%",
-        reference=100.0,
-        candidate=100 * right,
-        samples=len(runs),
-        low=None,
-        high=None,
+        metric="agreement", unit="%", reference=before, candidate=after, samples=count, low=None, high=None
     )
-    noise = sum(noises) / len(noises)
+    noise = sum(noises) / count
+    losses = np.array([left - right for left, right in hits[:count]])
     found = FloatSet(
-        kept=(), sqnr_db=-10 * np.log10(noise) if noise else None, task=task, int8_nodes=0, total_nodes=0
+        kept=(),
+        sqnr_db=-10 * np.log10(noise) if noise else None,
+        task=task,
+        int8_nodes=0,
+        total_nodes=0,
+        worst_drop=100 * largest_loss(losses, limit.confidence) if limit.confidence else None,
     )
-    assert not (limit.is_out_of_reach(runs[:few], runs) and limit.is_met(found))
+    # the first are the worst, as in a search
+    ranked = sorted(runs, key=lambda run: run.hits[0] - run.hits[1], reverse=True)
+    assert not (limit.is_out_of_reach(ranked[:few], runs) and limit.is_met(found))
     # on all samples there is nothing left to hope for
     assert limit.is_out_of_reach(runs, runs) or limit.is_met(found) or _is_close(limit, found)
 
