@@ -43,8 +43,10 @@ from qdqtool.errors import UsageError
 
 _AT_A_TIME: Final = 4
 """Nodes that are measured again together: their runs share beginnings."""
-_WORST: Final = 8
-"""Samples that a set is run on first."""
+_WORST: Final = (8, 32)
+"""So many samples a set is run on first, and so many next."""
+_ROOM: Final = 64 << 20
+"""Bytes of those that are kept in memory for it."""
 
 Say = Callable[[str], None]
 """Told in words what is done, and what was found."""
@@ -370,20 +372,35 @@ class FloatSearch:
         """Whether the samples that were worst say already that the limit is missed."""
         if not self._worst or frozenset(kept) in self._sets:
             return False
-        runs = self._trials[1].run_chosen(self._units.without(kept), self._worst)
-        return self._limit.is_out_of_reach(runs, self._runs)
+        quantized = self._units.without(kept)
+        runs: list[SampleRun] = []
+        for first, end in zip((0, *_WORST), _WORST, strict=False):
+            runs += self._trials[1].run_chosen(quantized, self._worst[first:end])
+            if self._limit.is_out_of_reach(runs, self._runs):
+                return True
+        return False
 
     def _outcome(self, kept: Sequence[str]) -> SubsetOutcome:
         """What the checking samples show with these units float; of those that miss the limit the worst are kept."""
         found = self._trials[1].run({"it": self._units.without(kept)}, self._checking, None, self._on_check)[
             "it"
         ]
-        if len(found.runs) > _WORST and not self._limit.is_met(self._set(kept, found)):
+        if len(found.runs) > _WORST[0] and not self._limit.is_met(self._set(kept, found)):
             ranked = sorted(range(len(found.runs)), key=lambda number: _badness(found, number), reverse=True)
-            worst = frozenset(ranked[:_WORST])
             self._runs = found.runs
-            self._worst = [(number, one) for number, one in enumerate(self._checking) if number in worst]
+            self._worst = self._kept_samples(ranked[: _WORST[-1]])
         return found
+
+    def _kept_samples(self, numbers: Sequence[int]) -> list[tuple[int, Sample]]:
+        """The first of these checking samples, as many as there is room for if all are as large as one, but some at least."""
+        one = next(iter(self._checking))
+        size = sum(value.nbytes for value in one.feeds.values())
+        wanted = numbers[: max(_WORST[0], _ROOM // max(1, size))]
+        known = dict(self._worst)
+        missing = frozenset(wanted) - known.keys()
+        if missing:
+            known |= {number: sample for number, sample in enumerate(self._checking) if number in missing}
+        return [(number, known[number]) for number in wanted]
 
     def _told(self, kept: Sequence[str]) -> str:
         found = self._sets[frozenset(kept)]
