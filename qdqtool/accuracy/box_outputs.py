@@ -97,16 +97,30 @@ class BoxOutputs:
 def box_outputs(outputs: Outputs) -> BoxOutputs | None:
     """Which of one image's outputs hold its boxes; None where that is not beyond doubt."""
     of_numbers = {name: values for name, values in outputs.items() if values.dtype.kind in "fiu"}
+    sizes = {values.shape[-2] for values in of_numbers.values() if _has_boxes(values)}
     for find in (_final, _dense):
+        if find is _dense and len(sizes) > 1:
+            break  # maps of several sizes, none of which holds all that the detector finds
         found = [
             one
             for name, values in of_numbers.items()
-            if values.dtype.kind == "f" and _is_boxes(values)
+            if _is_boxes(values)
             for one in find(name, {other: of_numbers[other] for other in of_numbers if other != name}, values)
         ]
         if found:
             return found[0] if len(found) == 1 else None
     return None
+
+
+def boxes_of_rows(name: str, outputs: Outputs) -> str | None:
+    """The output with a box for each value of this one; None where there is none, so that these may be classes."""
+    size = outputs[name].size
+    found = (
+        other
+        for other, values in outputs.items()
+        if other != name and _has_boxes(values) and values.shape[-2] == size
+    )
+    return next(found, None) if size > 1 else None
 
 
 def listed(outputs: Outputs) -> int | None:
@@ -125,7 +139,11 @@ def _rows(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _is_boxes(values: NDArray[Any]) -> bool:
-    return _is_matrix(values) and values.shape[-1] == BOX and bool(np.isfinite(values).all())
+    return _has_boxes(values) and bool(np.isfinite(values).all())
+
+
+def _has_boxes(values: NDArray[Any]) -> bool:
+    return values.dtype.kind == "f" and _is_matrix(values) and values.shape[-1] == BOX
 
 
 def _is_matrix(values: NDArray[Any]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.accuracy.box_outputs import box_outputs
+from qdqtool.accuracy.box_outputs import box_outputs, boxes_of_rows
 from qdqtool.accuracy.layouts import CONFIDENT, BoxLayout, NoScores, RawBoxes, candidates, layout_of
 from qdqtool.accuracy.metric import Floats
 
@@ -81,6 +81,11 @@ def read_pair(
     found = box_outputs(reference) if len(reference) > 1 else None
     if found is None:
         first = next(iter(reference))
+        boxes = boxes_of_rows(first, reference)
+        if boxes is not None:
+            return NoScores(
+                why=f"holds one value for each row of {boxes!r}, and nothing tells what these find"
+            )
         return score_pair(reference[first], candidate[first], classes)
     return _boxed(found.layout, (found.read(reference), found.read(candidate)), classes)
 

@@ -209,6 +209,19 @@ def test_an_output_of_another_shape_that_lists_nothing_is_refused() -> None:
 
 
 RANDOM = np.random.default_rng(3)
+
+
+def on_maps(order: tuple[str, ...]) -> Outputs:
+    """Classes, objectness and boxes of three feature maps, each an output of its own, as YuNet returns them."""
+    made: dict[str, np.ndarray] = {}
+    for name in order:
+        for rows in (64, 16, 4):
+            columns = {"cls": 1, "obj": 1, "bbox": 4, "kps": 10}[name]
+            values = RANDOM.random((1, rows, columns)) * (0.3 if columns == 1 else 2)
+            made[f"{name}_{rows}"] = values.astype(np.float32)
+    return made
+
+
 OTHERS: Mapping[str, Outputs] = {
     "hidden states and tags": {
         "states": RANDOM.standard_normal((1, 24, 4)).astype(np.float32),
@@ -228,6 +241,7 @@ OTHERS: Mapping[str, Outputs] = {
         "what": probabilities(TWO, CLASSES)[None].astype(np.float32),
         "which": probabilities(TWO, CLASSES)[None].astype(np.float32),
     },
+    "boxes on several feature maps": on_maps(("cls", "obj", "bbox", "kps")),
     "logits of two heads": {
         "one": RANDOM.standard_normal((1, 4)).astype(np.float32),
         "two": RANDOM.standard_normal((1, 5)).astype(np.float32),
@@ -238,6 +252,39 @@ OTHERS: Mapping[str, Outputs] = {
 @pytest.mark.parametrize("outputs", OTHERS.values(), ids=OTHERS)
 def test_what_is_not_beyond_doubt_is_not_read(outputs: Outputs) -> None:
     assert box_outputs(outputs) is None
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(("cls", "obj", "bbox", "kps"))))
+def test_places_on_a_feature_map_are_no_classes(order: tuple[str, ...]) -> None:
+    made = on_maps(order)
+    assert isinstance(read_pair(made, made), NoScores)
+    found = compared(made, {name: values + np.float32(0.01) for name, values in made.items()})
+    assert found.task == ()
+    assert any(note.startswith("no task metric") for note in found.notes)
+
+
+@each_form
+def test_raw_boxes_beside_final_ones_change_nothing(make: Make) -> None:
+    made = make(TWO)
+    if "boxes" not in made:
+        return
+    raw = RANDOM.random((1, 300, 4)).astype(np.float32)
+    beside = {**made, "raw_boxes": np.concatenate([raw[..., :2], raw[..., :2] + raw[..., 2:]], axis=-1)}
+    assert box_outputs(beside) == box_outputs(made)
+
+
+@pytest.mark.parametrize("shape", [(1, 10), (10,), (1, 10, 1, 1), (1, 10, 1)])
+@pytest.mark.parametrize("other", [(1, 10, 49), (1, 4), (1, 64), (1, 10, 4, 4)])
+def test_scores_of_a_classifier_are_read_beside_features(
+    shape: tuple[int, ...], other: tuple[int, ...]
+) -> None:
+    made = {
+        "logits": RANDOM.standard_normal(shape).astype(np.float32),
+        "features": RANDOM.standard_normal(other).astype(np.float32),
+    }
+    found = read_pair(made, made)
+    assert not isinstance(found, NoScores)
+    np.testing.assert_array_equal(found.reference, made["logits"].reshape(-1))
 
 
 def test_a_named_output_is_read_by_itself() -> None:
