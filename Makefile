@@ -47,6 +47,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/style.py
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .

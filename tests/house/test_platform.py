@@ -1,58 +1,17 @@
-"""Differences between systems live in one module, and its other branches work too."""
+"""The branches of `platform` for other systems work too; `.ci/style.py` keeps such differences in that one module."""
 
 from __future__ import annotations
 
-import ast
 import os
 import signal
 import subprocess
 import sys
 import types
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from qdqtool import platform
-
-ROOT = Path(__file__).resolve().parents[2]
-OWN = ROOT / "qdqtool" / "platform.py"
-FILES = sorted({path for top in ("qdqtool", "calibrators") for path in (ROOT / top).rglob("*.py")} - {OWN})
-MODULES = {"resource", "pwd", "grp", "fcntl", "termios", "msvcrt", "winreg", "posix"}
-NAMES = {
-    "os": {"fork", "forkpty", "getuid", "geteuid", "getpgid", "kill", "killpg", "mkfifo", "name", "nice", "setsid",
-           "sched_getaffinity", "sysconf", "umask", "uname", "wait", "waitpid"},
-    "signal": {"SIGKILL", "SIGALRM", "SIGHUP", "SIGBUS", "SIGUSR1", "SIGUSR2", "SIGCHLD", "alarm", "pthread_kill"},
-    "sys": {"platform", "getwindowsversion"},
-}  # fmt: skip
-WORDS = ("/proc/", "/sys/fs/")
-
-
-def differences(path: Path) -> Iterator[str]:
-    """What in a file is there on some systems only."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if node.attr in NAMES.get(node.value.id, ()):
-                yield f"{node.value.id}.{node.attr}"
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in MODULES)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from (node.value for word in WORDS if node.value.startswith(word))
-        elif isinstance(node, ast.keyword) and node.arg in {
-            "start_new_session",
-            "preexec_fn",
-            "creationflags",
-        }:
-            yield str(node.arg)
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_file_uses_nothing_that_only_some_systems_have(path: Path) -> None:
-    assert list(differences(path)) == []
-
-
-def test_the_check_sees_what_it_is_for() -> None:
-    assert {"os.killpg", "signal.SIGKILL", "resource", "os.umask"} <= set(differences(OWN))
 
 
 def child() -> subprocess.Popen[bytes]:

@@ -1,0 +1,16 @@
+"""A count and its noun agree: "1 finding", "2 findings"."""
+
+from __future__ import annotations
+
+import pytest
+
+from qdqtool.core.wording import counted
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 999, 1000, 12345])
+def test_only_one_takes_the_singular(number: int) -> None:
+    assert counted(number, "finding") == f"{number} finding" + ("" if number == 1 else "s")
+    assert counted(number, "node was", "nodes were").split()[1:] == (
+        ["node", "was"] if number == 1 else ["nodes", "were"]
+    )
+    assert counted(number, "line", grouped=True).split()[0] == f"{number:,}"
