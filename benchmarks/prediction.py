@@ -1,20 +1,16 @@
-"""How often `qdqtool predict` is right, against engines that were really built.
+"""Measures how often `qdqtool predict --no-build` is right, against engines that were really built.
 
     python benchmarks/prediction.py [--shared ../shared] [--quick]
 
 RTX: every small graph of the tests, the networks of this folder and the models of DIR/models, quantized by our own
-placement, built for SM86; compared are the precisions of compute nodes, where the engine tells them.
+placement and built for SM86; compared are the precisions of compute nodes, where the engine shows them.
 Classic: the Q/DQ graphs rebuilt from the 8.5.2 and 8.6.0 logs of DIR/corpus against their own engine layers, and the
 recorded ResNet-18 and MobileNetV2 engines against graphs of the same export; compared are the precisions of compute
-nodes, and the layers: one is right when exactly the same named nodes are predicted to be together.
+nodes, and the layers: a layer is right if exactly the same named nodes are predicted to be together.
 
-The classic rules were learned from these very logs and engines, so its figures say how well the rules describe them,
-not how well they will do on releases and networks nobody recorded. How well rules carry over is a figure of its own:
-the networks of heldout.py, quantized by our placement, by it without its refusals, and with every third product left
-float, on RTX (at first contact 334 of 334 nodes and 604 of 686 kernels were right; the kernels of float convolutions
-and of sums were corrected then), those of fresh.py (drawn after activations, biases and Q behind products had been
-corrected: 307 of 307 nodes and 533 of 573 kernels at first contact), and an engine of MobileNetV2 from a build that no
-rule was learned from.
+The classic rules were learned from these logs and engines, so their figures say how well the rules describe them. How well
+rules carry over is measured apart: on the networks of heldout.py and fresh.py, quantized by our placement, by it without
+its refusals, and with every third product left float, and on an engine of MobileNetV2 that no rule was learned from.
 
 Misses are printed. The last line is one JSON object.
 """
@@ -51,7 +47,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.prediction.run import predict
 from qdqtool.trt.names import parts
 from qdqtool.trt.ops import PRODUCTS
-from tests.placement.building import Built, build, quantized
+from tests.placement.building import build, quantized
 
 TREX = "NVIDIA__TensorRT__tools__experimental__trt-engine-explorer__"
 LOGS = {
@@ -77,7 +73,6 @@ HELD_OUT_ENGINES = {
     )
 }
 REFUSALS = ("attention", "commuting", "concat", "fan_out", "gemv", "narrow", "residual_add", "squeeze_excite")
-_BUILD_TIME = frozenset({End.FOLDED, End.MERGED, End.WEIGHT})
 _UNTOLD = ("Constant", "DeviceToShapeHost", "Myelin", "NMS", "NoOp", "TrainStation")
 
 
@@ -109,22 +104,16 @@ def main() -> int:
     )
     parser.add_argument("--quick", action="store_true", help="small graphs and one placement only for RTX")
     options = parser.parse_args()
-    rtx, kernels, numbers = measure_rtx(quantized_graphs(options.shared / "models", quick=options.quick))
-    held, held_kernels, held_numbers = measure_rtx(held_out_graphs(HELD_OUT, quick=options.quick))
-    fresh, fresh_kernels, fresh_numbers = measure_rtx(held_out_graphs(FRESH, quick=options.quick))
+    rtx = measure_rtx(quantized_graphs(options.shared / "models", quick=options.quick))
+    held = measure_rtx(held_out_graphs(HELD_OUT, quick=options.quick))
+    fresh = measure_rtx(held_out_graphs(FRESH, quick=options.quick))
     precision, layers = measure_classic(options.shared / "corpus")
     older, older_layers = Score(), Score()
     measure_engines(options.shared / "corpus", HELD_OUT_ENGINES, older, older_layers)
     for title, score in (
         ("RTX precision", rtx),
-        ("RTX kernels", kernels),
-        ("RTX numbers of kernels", numbers),
         ("RTX precision, held out", held),
-        ("RTX kernels, held out", held_kernels),
-        ("RTX numbers of kernels, held out", held_numbers),
         ("RTX precision, fresh", fresh),
-        ("RTX kernels, fresh", fresh_kernels),
-        ("RTX numbers of kernels, fresh", fresh_numbers),
         ("classic precision", precision),
         ("classic layers", layers),
         ("classic precision, held out", older),
@@ -138,27 +127,18 @@ def main() -> int:
                 "rtx_precision_accuracy": rtx.share(),
                 "classic_precision_accuracy": precision.share(),
                 "classic_layer_accuracy": layers.share(),
-                "rtx_layer_accuracy": kernels.share(),
                 "rtx_nodes": rtx.total,
-                "rtx_layers": kernels.total,
                 "classic_nodes": precision.total,
                 "classic_layers": layers.total,
                 "held_out": {
                     "rtx_precision_accuracy": held.share(),
-                    "rtx_layer_accuracy": held_kernels.share(),
                     "classic_precision_accuracy": older.share(),
                     "classic_layer_accuracy": older_layers.share(),
                     "rtx_nodes": held.total,
-                    "rtx_layers": held_kernels.total,
                     "classic_nodes": older.total,
                     "classic_layers": older_layers.total,
                 },
-                "fresh": {
-                    "rtx_precision_accuracy": fresh.share(),
-                    "rtx_layer_accuracy": fresh_kernels.share(),
-                    "rtx_nodes": fresh.total,
-                    "rtx_layers": fresh_kernels.total,
-                },
+                "fresh": {"rtx_precision_accuracy": fresh.share(), "rtx_nodes": fresh.total},
             }
         )
     )
@@ -179,9 +159,9 @@ def held_out_graphs(
         yield f"{name} unrefused", quantized(make(), skip_rules=REFUSALS)[0].proto
 
 
-def measure_rtx(graphs: Iterable[tuple[str, onnx.ModelProto]]) -> tuple[Score, Score, Score]:
-    """Precision of compute nodes, kernels and their number, in engines of TensorRT for RTX."""
-    precision, kernels, numbers = Score(), Score(), Score()
+def measure_rtx(graphs: Iterable[tuple[str, onnx.ModelProto]]) -> Score:
+    """Precision of compute nodes in engines of TensorRT for RTX."""
+    precision = Score()
     for name, proto in graphs:
         built = build(proto)
         if built.error:
@@ -189,53 +169,10 @@ def measure_rtx(graphs: Iterable[tuple[str, onnx.ModelProto]]) -> tuple[Score, S
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
             onnx.save(proto, path)
-            model = load(path)
-        one = compare(name, model, dict(built.precision), Target())
-        made = predict(model)
-        two = _kernels(name, made, built)
-        numbers.add(_number(name, made, built))
+            one = compare(name, load(path), dict(built.precision), Target())
         precision.add(one)
-        kernels.add(two)
-        print(
-            f"{name}: precision {one.right} of {one.total}, kernels {two.right} of {two.total}",
-            file=sys.stderr,
-        )
-    return precision, kernels, numbers
-
-
-def _number(name: str, prediction: Prediction, built: Built) -> Score:
-    """Whether a number of kernels that is told as exact is that of the engine; any other counts as untold."""
-    if not prediction.exact:
-        return Score(untold=1)
-    count = len(built.kernels)
-    if prediction.kernels == count:
-        return Score(right=1)
-    return Score(misses=[f"{name}: exactly {prediction.kernels} kernels, the engine has {count}"])
-
-
-def _kernels(name: str, prediction: Prediction, built: Built) -> Score:
-    """Kernels whose stated nodes are exactly those of one predicted layer.
-
-    A product, and what its own kernel states with it, counts for that kernel only: kernels that pad or scale for it
-    state them too.
-    """
-    products = {node.node for node in prediction.nodes if node.compute}
-    silent = {row.node for row in prediction.ledger if row.kind == "DQ" or row.end in _BUILD_TIME}
-    stated = {layer.name: set(layer.onnx_nodes) - silent for layer in built.kernels}
-    generated = {layer.name for layer in built.kernels if layer.kind == "kgen" and "_mha_" not in layer.name}
-    held = [own for kernel, own in stated.items() if kernel not in generated and own & products]
-    real = set()
-    for kernel, nodes in stated.items():
-        others = [own for own in held if own & nodes & products] if kernel in generated else []
-        real.add(frozenset(nodes.difference(products if kernel in generated else (), *others)))
-    real.discard(frozenset())
-    named = frozenset().union(*real)
-    predicted = {frozenset(set(layer.nodes) - silent) & named for layer in prediction.layers}
-    score = Score(right=len(real & predicted))
-    score.misses = [
-        f"{name}: {' + '.join(sorted(members))}" for members in sorted(real - predicted, key=sorted)
-    ]
-    return score
+        print(f"{name}: precision {one.right} of {one.total}", file=sys.stderr)
+    return precision
 
 
 def compare(name: str, model: Model, actual: dict[str, str], target: Target) -> Score:

@@ -13,8 +13,6 @@ of them is drawn from the libraries' own lists by `--seed`, so that "unseen" can
   the one that is realised, with weights that are dequantized inside the kernel and before it;
 - every reason why a node is not INT8 is put to an experiment: the rule that refuses is skipped, or the named setting
   is applied, the engine is built again, and kernels, bytes and the node's precision are compared with the sentence;
-- the sets of nodes of all kernels are compared with those predicted; a set that is another counts as doubted where
-  the prediction names one of its nodes in a doubt, with the reason; so is their number where it is told as exact;
 - every printed fix is followed as it is written, and works if the node then runs INT8 or the finding is gone; what it says
   of kernels ("2 kernels more") is compared with the kernels of both engines.
 
@@ -65,7 +63,6 @@ WITHOUT_THEIR_NEEDS = ("torchvision==0.28.0", "timm")
 """Installed by themselves: what they ask for would replace the CPU build of torch."""
 COMPUTE = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 RUN_S, EXPORT_S = 420, 300
-BUILD_TIME = ("constant-folded", "merged", "fused-weight")
 """Ends of Q nodes that leave no kernel behind."""
 
 
@@ -452,7 +449,7 @@ class Trial:
                 result.precision_right += 1
 
     def judge_prediction(self, result: Figures, out: Path, dump: Sequence[Kernel]) -> Mapping[str, Any]:
-        done = self.tool("predict", out / "model.qdq.onnx", "--json", *self.way.target)
+        done = self.tool("predict", out / "model.qdq.onnx", "--no-build", "--json", *self.way.target)
         if self.failed(result, done, "predict"):
             return {}
         made = json.loads(done.stdout)["data"]
@@ -467,25 +464,7 @@ class Trial:
                     self.miss(
                         result, f"{node['node']} is predicted {node['precision']}, the dump shows {truth}"
                     )
-        wanted, given = kernel_sets(made, dump)
-        result.kernel_sets += len(wanted)
-        result.kernel_sets_exact += len(wanted & given)
-        self.judge_number(result, made, len(dump))
-        doubted = {node for doubt in made["doubts"] for node in doubt["nodes"]}
-        result.kernel_sets_doubted += sum(bool(doubted & set(map(plain, nodes))) for nodes in wanted - given)
         return dict(made)
-
-    def judge_number(self, result: Figures, made: Mapping[str, Any], built: int) -> None:
-        """How many kernels there are: a number told as exact is judged, one told as about or as unknown is counted."""
-        foreseen = made["kernels"]
-        if not made["exact"]:
-            result.numbers_about += foreseen is not None
-            result.numbers_unknown += foreseen is None
-            return
-        result.numbers += 1
-        result.numbers_right += foreseen == built
-        if foreseen != built:
-            self.miss(result, f"exactly {foreseen} kernels are foreseen, the engine has {built}")
 
     def judge_formats(
         self,
@@ -614,32 +593,6 @@ def refusals(out: Path) -> dict[str, tuple[str, ...]]:
             if opinion["stance"] == "veto" and opinion["rule"] != "bond":
                 found[decision["slot"]["node"]].add(opinion["rule"])
     return {node: tuple(sorted(rules)) for node, rules in found.items()}
-
-
-def kernel_sets(
-    made: Mapping[str, Any], dump: Sequence[Kernel]
-) -> tuple[set[frozenset[str]], set[frozenset[str]]]:
-    """The sets of nodes that real kernels state, and those that were predicted, without nodes that no kernel states.
-
-    A product counts for its own kernel only: kernels that pad or scale for it state it too, and so does the kernel of an
-    attention whose queries, keys or values it makes. DQ and what is folded at build time leave no trace of their own.
-    """
-    products = {node["node"] for node in made["nodes"] if node["compute"]}
-    silent = {row["node"] for row in made["ledger"] if row["kind"] == "DQ" or row["end"] in BUILD_TIME}
-    stated = [(kernel, set(kernel.nodes) - silent) for kernel in dump]
-    held = [own for kernel, own in stated if kernel.kind != "kgen" and own & products]
-    elsewhere = set[str]().union(*held) & products
-    real = set()
-    for kernel, nodes in stated:
-        others: list[set[str]] = []
-        if kernel.kind == "kgen" and "_mha_" in kernel.name:
-            others = [elsewhere]
-        elif kernel.kind == "kgen":
-            others = [products, *(own for own in held if own & nodes & products)]
-        real.add(frozenset(nodes.difference(*others)))
-    real.discard(frozenset())
-    named = frozenset().union(*real)
-    return real, {frozenset(set(layer["nodes"]) - silent) & named for layer in made["layers"]}
 
 
 if __name__ == "__main__":

@@ -31,13 +31,6 @@ class Figures:
     costs_right: int = 0
     costs_about: int = 0
     costs_about_right: int = 0
-    kernel_sets: int = 0
-    kernel_sets_exact: int = 0
-    kernel_sets_doubted: int = 0
-    numbers: int = 0
-    numbers_right: int = 0
-    numbers_about: int = 0
-    numbers_unknown: int = 0
     misses: list[str] = field(default_factory=list)
 
     def add(self, other: Figures) -> None:
@@ -55,8 +48,6 @@ def line(figures: Figures) -> str:
         ("realised", figures.realised_right, figures.realised), ("foreseen", figures.foreseen_right, figures.foreseen),
         ("reasons", figures.reasons_true, figures.reasons),
         ("fixes", figures.fixes_work, figures.fixes), ("costs", figures.costs_right, figures.costs),
-        ("kernels", figures.kernel_sets_exact, figures.kernel_sets),
-        ("numbers", figures.numbers_right, figures.numbers),
     )  # fmt: skip
     counts = ", ".join(f"{word} {part}/{whole}" for word, part, whole in pairs)
-    return f"{counts} ({figures.kernel_sets_doubted} doubted)" + ", CRASH" * figures.crashes
+    return counts + ", CRASH" * figures.crashes

@@ -35,6 +35,7 @@ from qdqtool.graph.onnx_io.deferred import whole
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.io.files import path_of
+from qdqtool.pipeline.built_prediction import predict_built
 from qdqtool.pipeline.conversion import convert_file
 from qdqtool.pipeline.quantization import QuantizationJob
 from qdqtool.pipeline.repair import RepairRequest, repair_file
@@ -336,13 +337,17 @@ def lint(
 
 
 @public
-def predict(model: ModelInput, *, target: str = "rtx", sm: Sequence[str] | str | float = ()) -> Prediction:
-    """What TensorRT will make of a Q/DQ model: layers and precisions, estimated from rules without a build.
+def predict(
+    model: ModelInput, *, target: str = "rtx", sm: Sequence[str] | str | float = (), build: bool = True
+) -> Prediction:
+    """What TensorRT makes of a Q/DQ model: precisions and, as far as they are known, layers.
 
     Args:
         model: Q/DQ model, as for `place`.
         target: as for `lint`.
         sm: as for `lint`.
+        build: build the model if `target` is TensorRT for RTX, which needs no GPU: kernels, layers and precisions are
+            those of the engine then. Without it, or where the extra `rtx` is not installed, kernels are None.
 
     Raises:
         InputFileError: the model cannot be read.
@@ -350,7 +355,7 @@ def predict(model: ModelInput, *, target: str = "rtx", sm: Sequence[str] | str |
     """
     asked = target_of(target, sm)
     with model_files(model) as (path,):
-        return predict_model(load(path), asked)
+        return predict_built(path, asked) if build else predict_model(load(path), asked)
 
 
 __all__ = ["calibrate", "convert", "insert", "lint", "place", "predict", "quantize", "repair"]

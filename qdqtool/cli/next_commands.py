@@ -9,7 +9,7 @@ from shlex import join, quote
 from qdqtool.core.advice import is_worth_trying
 from qdqtool.core.findings import Severity
 from qdqtool.core.report import Report
-from qdqtool.pipeline.fix_costs import saves_no_kernel
+from qdqtool.pipeline.fix_costs import saves_nothing
 from qdqtool.pipeline.request import RunRequest
 
 # More is a manual.
@@ -53,7 +53,7 @@ def _worth(
     measured = ["--samples", calibration] if has_samples else []
     fix = f"{join(['qdqtool', 'fix', folder, *measured])}  # tries what could help, by builds"
     fixes = [entry.fix for entry in report.fallbacks if is_worth_trying(entry.fix)]
-    is_promising = not all(map(saves_no_kernel, fixes))
+    is_promising = not all(map(saves_nothing, fixes))
     if is_promising:
         yield fix
     grave = [finding for finding in report.findings if finding.severity is not Severity.INFO]

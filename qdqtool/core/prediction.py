@@ -1,4 +1,4 @@
-"""What a builder will make of a Q/DQ graph, said before any build."""
+"""What a builder makes of a Q/DQ graph: predicted from rules, and completed by a build where one ran."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PredictedNode:
         node: its name.
         op: its ONNX operator.
         precision: type of its arithmetic; for a node that computes nothing, of the values it hands on.
-        layer: name of the predicted layer that holds it; "" where it leaves no trace.
+        layer: name of the layer that holds it; "" if it leaves no trace or no layers are known.
         compute: whether it multiplies: a convolution, a matrix product, a recurrence, an attention.
         reason: why, in words.
         realised: what is computed in, in the words of an audit: "fp8", "int4-weights" where the kernel itself dequantizes
@@ -35,50 +35,38 @@ class PredictedNode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PredictedLayer:
-    """Nodes that will run as one engine layer, in graph order, Q/DQ of weights and results included.
-
-    Attributes:
-        name: its name.
-        nodes: the nodes.
-        kernels: as how many kernels it runs; the steps of a recurrence are several.
-        beside: what it does for a product that another layer computes: scales its result, makes its weights float, pads
-            what it reads; "" where it computes its nodes itself.
-    """
+    """Nodes that run as one engine layer, in graph order, Q/DQ of weights and results included."""
 
     name: str
     nodes: tuple[str, ...]
-    kernels: int = 1
-    beside: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PredictionDoubt:
-    """Something that the rules do not foresee.
+    """A part of the model for which the prediction may not hold.
 
     Attributes:
         reason: what, and why, in a sentence.
-        nodes: the nodes whose kernels may be others than predicted, those in bodies of control flow included.
-        countless: whether not even about how many kernels they are is known.
+        nodes: the nodes in question, those in bodies of control flow included.
     """
 
     reason: str
     nodes: tuple[str, ...]
-    countless: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Prediction(Shown):
-    """A prediction for one profile: estimated from rules, never measured.
+    """What one builder makes of a model.
 
     Attributes:
         profile: "classic" (TensorRT 8.x and 10.x) or "rtx" (TensorRT for RTX).
-        nodes: every node but constants, Q and DQ, in graph order.
-        layers: in graph order.
-        ledger: the fate of every Q and DQ, as a build log tells it; steps have line 0.
-        notes: what the reader of the model noticed, and the reasons of all doubts.
+        nodes: every node except constants, Q and DQ, in graph order.
+        layers: in graph order for classic TensorRT, in launch order where `exact`; () where they are not known.
+        ledger: the fate of every Q and DQ, as in a build log; steps have line 0; () where it is not known.
+        notes: what the reader of the model noticed, the reasons of all doubts, and why no engine was built.
         doubts: where the prediction may not hold.
-        kernels: how many kernels the engine will have, None where that is not known.
-        exact: whether that number is foreseen kernel by kernel; else it is about right.
+        kernels: number of kernels (layers of classic TensorRT); None where it is not known.
+        exact: whether kernels, layers and precisions are those of an engine that was built.
     """
 
     profile: str

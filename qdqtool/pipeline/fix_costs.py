@@ -1,8 +1,7 @@
-"""What a setting that quantizes more nodes costs in kernels, foreseen before anybody follows it.
+"""Says what a setting that quantizes more nodes costs: the model with it is built, and both engines are compared.
 
-Who counts INT8 nodes alone is led to a slower engine: a gate in INT8 has a kernel more than one in float. Both sides are
-predicted from placements of the same model, with the ranges of the run and 1 where the run has none, so that what the
-prediction gets wrong it gets wrong on both sides, mostly: where it is off for the engine that was built, that is said.
+A reader who counts INT8 nodes alone may get a slower engine: a gate in INT8 can add a kernel. Without a builder that needs no
+GPU, and for large models, only the number of quantized nodes is said, which follows from placement.
 """
 
 from __future__ import annotations
@@ -14,14 +13,17 @@ import numpy as np
 
 from qdqtool.core.advice import settings_in
 from qdqtool.core.audit import Audit
+from qdqtool.core.build import BuildRequest
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.placement import Decision, Placement, SlotKind
+from qdqtool.core.protocols import Builder
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.wording import counted
-from qdqtool.errors import QdqError
+from qdqtool.errors import QdqError, SystemFault
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import weight_bytes
-from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.qdq.insert import insert_for_engine
+from qdqtool.pipeline.examined import examined
 from qdqtool.pipeline.recipes import changed
 from qdqtool.placement.decide import decide
 from qdqtool.prediction.run import predict
@@ -29,48 +31,112 @@ from qdqtool.trt.ops import COMPUTE
 
 _SECTION = "place."
 _LARGE = 512 << 20
-"""Bytes of weights from which on nothing is foreseen: each setting quantizes the whole model once more."""
-
-_TRUSTED = 0.15
-"""Share of an engine's kernels by which a prediction may be off whose differences are still told."""
-_FORESEEN, _FEWER, _UNKNOWN = "predicted: ", " fewer", "in an unknown number of kernels"
+"""Bytes of weights from which nothing is said: each setting quantizes the whole model once more."""
+_MOST_NODES = 600
+"""Nodes of a model that is built once more for each setting: most such builds take seconds."""
+_MOST_BUILDS = 4
+"""Settings of one audit that are built; the others keep an unknown cost."""
+_BUILT, _FEWER, _IDLE = "built: ", " fewer", "it changes nothing by itself"
 """Words that are printed, and read again where commands are proposed."""
+_SAME_BYTES = 0.005
+"""Share of the activation bytes below which a difference is not mentioned."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Foreseen:
-    """What is predicted of one setting: kernels, whether their number is exact, quantized inputs and compute nodes of all `nodes`."""
+class Cost:
+    """What a setting leads to.
 
-    kernels: int | None
-    exact: bool
+    Attributes:
+        inputs: inputs of nodes that are quantized.
+        asked: compute nodes that are quantized: as built, else as predicted.
+        nodes: all compute nodes.
+        kernels: kernels of the engine; None if none was built.
+        bytes: activation bytes that its kernels read and write; None if unknown.
+    """
+
     inputs: int
     asked: int
     nodes: int
+    kernels: int | None = None
+    bytes: int | None = None
 
 
-def with_costs(audit: Audit, model: Model, recipe: Recipe, table: CalibrationTable) -> Audit:
-    """The audit with what each setting of placement that it proposes makes of the whole engine.
+class FixCosts:
+    """Compares the engine of a run with those of other settings.
 
     Args:
-        audit: what was found.
         model: the prepared float model.
         recipe: the recipe of the run.
-        table: the ranges of the run.
+        table: the ranges of the run; 1 stands for ranges that it lacks.
+        builder: builds the other engines; None if only one that needs a GPU is there, or none.
+        request: how the engine of the run was built.
     """
-    fixes = {entry.fix for entry in audit.verdicts} | {entry.fix for entry in audit.findings}
-    wanted = {fix: settings for fix in fixes if (settings := _settings(fix))}
-    if not wanted or weight_bytes(model) >= _LARGE:
-        return audit
-    before = _foreseen(model, recipe, table)
-    told = {
-        fix: f"{fix} ({_compared(before, _foreseen_with(model, recipe, table, wanted[fix]), audit.counts.kernels)})"
-        for fix in sorted(wanted)
-    }
-    return replace(
-        audit,
-        verdicts=tuple(replace(entry, fix=told.get(entry.fix, entry.fix)) for entry in audit.verdicts),
-        findings=tuple(replace(entry, fix=told.get(entry.fix, entry.fix)) for entry in audit.findings),
-    )
+
+    def __init__(
+        self,
+        model: Model,
+        recipe: Recipe,
+        table: CalibrationTable,
+        builder: Builder | None,
+        request: BuildRequest,
+    ) -> None:
+        self._model, self._recipe, self._table = model, recipe, table
+        self._request = request
+        self._builder = builder if len(model.view.nodes) <= _MOST_NODES else None
+        self._builds = 0
+
+    def added_to(self, audit: Audit) -> Audit:
+        """The audit with the cost of each setting of placement in the text of its fix."""
+        fixes = {entry.fix for entry in audit.verdicts} | {entry.fix for entry in audit.findings}
+        wanted = {fix: settings for fix in fixes if (settings := _settings(fix))}
+        if not wanted or weight_bytes(self._model) >= _LARGE:
+            return audit
+        planned, _ = self._planned(self._recipe)
+        before = replace(
+            planned,
+            asked=sum(verdict.is_quantized for verdict in audit.verdicts),
+            kernels=audit.counts.kernels,
+            bytes=audit.counts.activation_bytes_dumped,
+        )
+        texts = {fix: f"{fix} ({self._text(planned, before, wanted[fix])})" for fix in sorted(wanted)}
+        return replace(
+            audit,
+            verdicts=tuple(replace(entry, fix=texts.get(entry.fix, entry.fix)) for entry in audit.verdicts),
+            findings=tuple(replace(entry, fix=texts.get(entry.fix, entry.fix)) for entry in audit.findings),
+        )
+
+    def _text(self, planned: Cost, before: Cost, settings: Iterable[str]) -> str:
+        """What a setting changes, in words."""
+        try:
+            recipe = changed(self._recipe, settings)
+            after, model = self._planned(recipe)
+            if after == planned:
+                return _IDLE
+            if self._builder is not None and self._builds < _MOST_BUILDS:
+                self._builds += 1
+                return f"{_BUILT}{compared(before, self._built(self._builder, after, model, recipe))}"
+        except SystemFault:
+            raise
+        except QdqError as error:
+            return f"what it costs is not known: {error.what}"
+        return f"predicted: {compared(planned, after)}, kernels unknown: `qdqtool fix` builds it"
+
+    def _planned(self, recipe: Recipe) -> tuple[Cost, Model]:
+        placement = decide(self._model.view, recipe.placing)
+        ranges = _completed(self._model, placement, self._table)
+        made = insert_for_engine(self._model, placement, ranges, recipe.insert)
+        nodes = [node for node in predict(made, recipe.placing.builder).nodes if node.op in COMPUTE]
+        asked = sum(node.realised not in {"float", "unknown"} for node in nodes)
+        return Cost(inputs=len(placement.quantized), asked=asked, nodes=len(nodes)), made
+
+    def _built(self, builder: Builder, planned: Cost, model: Model, recipe: Recipe) -> Cost:
+        made = examined(model, builder, self._request, retries=recipe.build.retries)
+        return replace(
+            planned,
+            asked=sum(verdict.is_quantized for verdict in made.audit.verdicts),
+            kernels=made.audit.counts.kernels,
+            bytes=made.audit.counts.activation_bytes_dumped,
+        )
 
 
 def _settings(fix: str) -> tuple[str, ...]:
@@ -78,67 +144,32 @@ def _settings(fix: str) -> tuple[str, ...]:
     return found if all(text.startswith(_SECTION) for text in found) else ()
 
 
-def _foreseen_with(
-    model: Model, recipe: Recipe, table: CalibrationTable, settings: Iterable[str]
-) -> Foreseen | QdqError:
-    try:
-        return _foreseen(model, changed(recipe, settings), table)
-    except QdqError as error:
-        return error
-
-
-def _compared(before: Foreseen, after: Foreseen | QdqError, built: int) -> str:
-    """What a setting changes, in words, for an engine of `built` kernels."""
-    if isinstance(after, QdqError):
-        return f"what it costs is not known: {after.what}"
-    if after == before:
-        return f"{_FORESEEN}it changes nothing by itself"
-    nodes = f"{after.asked} of {counted(after.nodes, 'compute node')} quantized instead of {before.asked}"
+def compared(before: Cost, after: Cost) -> str:
+    """The difference of two costs in words, as far as both are known."""
+    parts = [f"{after.asked} of {counted(after.nodes, 'compute node')} quantized instead of {before.asked}"]
     if after.asked == before.asked:
-        nodes = f"{counted(after.inputs, 'input')} quantized instead of {before.inputs}"
-    return f"{_FORESEEN}{nodes}, {more_kernels(before, after, built)}"
+        parts = [f"{counted(after.inputs, 'input')} quantized instead of {before.inputs}"]
+    if before.kernels is not None and after.kernels is not None:
+        more = after.kernels - before.kernels
+        word = counted(abs(more), "kernel")
+        parts.append(f"{word} more" if more > 0 else f"{word}{_FEWER}" if more else "in as many kernels")
+    if before.bytes and after.bytes is not None:
+        share = after.bytes / before.bytes - 1
+        if abs(share) > _SAME_BYTES:
+            parts.append(f"{abs(share):.0%}{' more' if share > 0 else _FEWER} activation bytes")
+    return ", ".join(parts)
 
 
-def saves_no_kernel(fix: str) -> bool:
-    """Whether a fix was priced by `with_costs`, and no engine of fewer kernels is foreseen for it.
+def saves_nothing(fix: str) -> bool:
+    """Whether a fix changes nothing, or its engine, which was built, has no fewer kernels and moves no fewer bytes.
 
-    >>> saves_no_kernel("--set place.last_layer=int8 (predicted: 2 of 2 compute nodes quantized instead of 1, in as many kernels)")
+    >>> saves_nothing("--set place.last_layer=int8 (built: 2 of 2 compute nodes quantized instead of 1, in as many kernels)")
     True
-    >>> saves_no_kernel("--set place.last_layer=int8"), saves_no_kernel("(predicted: ..., about 1 kernel fewer)")
+    >>> saves_nothing("--set place.last_layer=int8"), saves_nothing("(built: ..., 1 kernel fewer)")
     (False, False)
     """
-    _, foreseen, words = fix.rpartition(_FORESEEN)
-    return bool(foreseen) and _FEWER not in words and _UNKNOWN not in words
-
-
-def more_kernels(before: Foreseen, after: Foreseen, built: int) -> str:
-    """How many kernels a setting adds: a number where both are foreseen exactly, about as many where they are not."""
-    if before.kernels is None or after.kernels is None:
-        return _UNKNOWN
-    off, more = built - before.kernels, after.kernels - before.kernels
-    about = "" if before.exact and after.exact and not off else "about "
-    if abs(off) > _TRUSTED * built:
-        kernels = _UNKNOWN
-    elif abs(more) <= abs(off):
-        kernels = f"in {about}as many kernels"
-    else:
-        kernels = f"{about}{counted(abs(more), 'kernel')}{' more' if more > 0 else _FEWER}"
-    doubt = f"; this engine has {counted(built, 'kernel')}, and {before.kernels} were foreseen" if off else ""
-    return f"{kernels}{doubt}"
-
-
-def _foreseen(model: Model, recipe: Recipe, table: CalibrationTable) -> Foreseen:
-    placement = decide(model.view, recipe.placing)
-    made = insert(model, placement, _completed(model, placement, table), recipe.insert)
-    found = predict(made, recipe.placing.builder)
-    nodes = [node for node in found.nodes if node.op in COMPUTE]
-    return Foreseen(
-        kernels=found.kernels,
-        exact=found.exact,
-        inputs=len(placement.quantized),
-        asked=sum(node.realised not in {"float", "unknown"} for node in nodes),
-        nodes=len(nodes),
-    )
+    _, built, words = fix.rpartition(_BUILT)
+    return fix.endswith(f"({_IDLE})") or (bool(built) and _FEWER not in words)
 
 
 def _completed(model: Model, placement: Placement, table: CalibrationTable) -> CalibrationTable:

@@ -59,7 +59,7 @@ from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.datacheck import DataMaterial, data_report
 from qdqtool.pipeline.dynamic_range import reach_for
 from qdqtool.pipeline.equalization import equalization
-from qdqtool.pipeline.fix_costs import with_costs
+from qdqtool.pipeline.fix_costs import FixCosts
 from qdqtool.pipeline.float_sides import LARGE, both_sides, open_quantized
 from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.pipeline.tables import TableRequest, final_tables
@@ -69,6 +69,8 @@ from qdqtool.placement.decide import decide
 Measured = Mapping[str, float]
 
 _QUANTIZED: Final = "model.qdq.onnx"
+_WITHOUT_GPU: Final = "rtx"
+"""The builder that needs no GPU, so that the cost of a fix can be built in any run."""
 
 KnownOutputs = Callable[[Callable[[], Runner], frozenset[str]], Runner]
 """Opens a model that is compared with many, given what opens it and the inner tensors that it returns."""
@@ -241,23 +243,12 @@ def insert(work: RunContext) -> Measured:
 
 def build(work: RunContext) -> Measured:
     """Build the engine and keep its log and its layer information."""
-    options = work.recipe.build
     found, notes = profiles_of(work)
-    request = BuildRequest(
-        model=work.path(_QUANTIZED),
-        folder=work.folder.path,
-        targets=tuple(f"sm{number.removeprefix('sm')}" for number in options.sm),
-        profiles=found,
-        timeout_s=options.timeout_s,
-        stack_mib=options.stack_mib,
-        cache=work.request.cache,
-        flags=split_flags(options.flags),
-    )
     result, cost = build_engine(
         builder_of(work),
-        request,
+        _build_request(work, found),
         lambda progress: _tell(work, progress),
-        most=options.retries,
+        most=work.recipe.build.retries,
         source=work.request.model,
     )
     if result.layers is None:
@@ -269,6 +260,20 @@ def build(work: RunContext) -> Measured:
     BUILD.write(work.path("build.json"), replace(result, notes=(*result.notes, *notes)))
     peak = {} if cost.peak_mib is None else {"builder_peak_mib": cost.peak_mib}
     return {"builder_seconds": cost.seconds, "cached": float(cost.cached), **peak}
+
+
+def _build_request(work: RunContext, found: tuple[InputProfile, ...]) -> BuildRequest:
+    options = work.recipe.build
+    return BuildRequest(
+        model=work.path(_QUANTIZED),
+        folder=work.folder.path,
+        targets=tuple(f"sm{number.removeprefix('sm')}" for number in options.sm),
+        profiles=found,
+        timeout_s=options.timeout_s,
+        stack_mib=options.stack_mib,
+        cache=work.request.cache,
+        flags=split_flags(options.flags),
+    )
 
 
 def get_ready() -> None:
@@ -301,11 +306,12 @@ def engine(work: RunContext) -> Measured:
 
 def audit(work: RunContext) -> Measured:
     """Give every compute node a verdict, and every fallback a reason and a fix."""
+    built = BUILD.read(work.path("build.json"))
     scene = stage(
         ENGINE.read(work.path("layers.json")),
         work.model(built_model(work)),
         PLACEMENT.read(work.path("placement.json")),
-        targets=BUILD.read(work.path("build.json")).targets,
+        targets=built.targets,
     )
     told = LOG.read(work.path("log.json")).runs
     result = examine(
@@ -314,7 +320,10 @@ def audit(work: RunContext) -> Measured:
         ignore=work.recipe.audit.ignore,
     )
     table = CALIBRATION.read(work.path("calibration.json"))
-    result = with_costs(result, work.model("model.prepared.onnx"), work.recipe, table)
+    request = _build_request(work, built.profiles)
+    builder = builder_of(work) if work.recipe.build.builder == _WITHOUT_GPU else None
+    costs = FixCosts(work.model("model.prepared.onnx"), work.recipe, table, builder, request)
+    result = costs.added_to(result)
     AUDIT.write(work.path("findings.json"), with_findings(result, table.findings, work.recipe.audit.ignore))
     return {}
 

@@ -1,5 +1,6 @@
-"""Says what the optimizer will do with a Q/DQ graph, without building it.
+"""Predicts from rules what TensorRT makes of a Q/DQ graph.
 
-Two profiles: `classic` for TensorRT 8.x to 10.x, whose passes and engine layers the build logs show, and `rtx` for
-TensorRT for RTX, which hands everything to one compiler.
+For every target: the precision of each node, and where the prediction may not hold. For classic TensorRT 8.x to 10.x, whose
+builder needs a GPU: also the engine layers and the fate of every Q and DQ, which build logs show. TensorRT for RTX builds
+without a GPU, so its layers come from a build (`pipeline.built_prediction`).
 """

@@ -5,7 +5,6 @@ from __future__ import annotations
 from qdqtool.core.wording import counted
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.prediction.demand import Demands
-from qdqtool.prediction.sums import shrinks
 from qdqtool.trt.ops import QDQ
 
 
@@ -23,16 +22,6 @@ def why_quantized_apart(flow: Flow, demands: Demands, tensor: str) -> str:
     if len(wanted.scales) > 1:
         return f"{tensor} is wanted with {counted(len(wanted.scales), 'scale')}"
     return f"{maker.op} {maker.name} in front of it computes in float"
-
-
-def why_alone(flow: Flow, tensor: str) -> str:
-    """Why a Q behind `tensor` shares its generated kernel with nothing."""
-    maker = flow.view.producer(tensor)
-    if maker is None:
-        return f"{tensor} is an input of the model and arrives as float"
-    if shrinks(flow.view, maker):
-        return f"the kernel of {maker.op} {maker.name} scales its result, and does not round it for a convolution"
-    return f"{maker.op} {maker.name} is a kernel of its own, and nothing else is computed behind it"
 
 
 def why_dequantized_apart(flow: Flow, tensor: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.events import End, LedgerRow, LedgerStep
@@ -12,13 +12,10 @@ from qdqtool.core.target import Target
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import Node
-from qdqtool.matching.silent_float import BEFORE
-from qdqtool.prediction.certainty import is_certain
 from qdqtool.prediction.classic import ClassicPlan
 from qdqtool.prediction.demand import Demands
 from qdqtool.prediction.doubts import doubts
-from qdqtool.prediction.precision import float_type, judge
-from qdqtool.prediction.rtx import RtxPlan
+from qdqtool.prediction.precision import Judgement, float_type, judge
 from qdqtool.trt.ops import QDQ
 
 _SILENT = QDQ | {"Constant"}
@@ -27,28 +24,27 @@ _STORED = "-weights"
 
 
 def predict(model: Model, target: Target | None = None) -> Prediction:
-    """What the optimizer will do with every Q/DQ pair, which nodes share a layer, and each node's precision.
+    """Predicts the precision of each node; for classic TensorRT also the layers and the fate of every Q and DQ.
 
-    Linear in nodes. Estimated from rules; `benchmarks/prediction.py` measures how often they are right.
+    Estimated from rules, in time linear in the number of nodes. For TensorRT for RTX the layers and their number are
+    not predicted, since its builder gives them in seconds: `pipeline.built_prediction` adds them.
 
     Args:
-        model: a Q/DQ model (a float model gives float layers and an empty ledger).
-        target: the builder; TensorRT for RTX without. All releases of TensorRT are predicted alike.
+        model: a Q/DQ model (a float model gives float nodes and an empty ledger).
+        target: the builder; default: TensorRT for RTX. All releases of classic TensorRT give the same prediction.
     """
     target = target or Target()
     flow = Flow(model)
     judged = judge(flow, target)
-    precision = {name: judgement.precision for name, judgement in judged.items()}
-    stored = frozenset(name for name, judgement in judged.items() if judgement.realised.endswith(_STORED))
-    before = frozenset(name for name, judgement in judged.items() if judgement.realised.endswith(BEFORE))
-    plan = RtxPlan(flow, precision, stored, before) if target.is_rtx else ClassicPlan(flow, precision, stored)
-    holder = {node: layer.name for layer in plan.layers for node in layer.nodes}
+    plan = None if target.is_rtx else _classic(flow, judged)
+    layers = plan.layers if plan else ()
+    holder = {node: layer.name for layer in layers for node in layer.nodes}
     demands = Demands(flow)
     nodes = tuple(
         PredictedNode(
             node=node.name,
             op=node.op,
-            precision=precision.get(node.name) or _handed_on(flow, demands, node),
+            precision=judged[node.name].precision if node.name in judged else _handed_on(flow, demands, node),
             layer=holder.get(node.name, ""),
             compute=node.name in judged,
             reason=judged[node.name].reason if node.name in judged else "",
@@ -61,19 +57,22 @@ def predict(model: Model, target: Target | None = None) -> Prediction:
     return Prediction(
         profile="rtx" if target.is_rtx else "classic",
         nodes=nodes,
-        layers=plan.layers,
-        ledger=(*plan.ledger, *_scale_rows(flow)),
+        layers=layers,
+        ledger=(*plan.ledger, *_scale_rows(flow)) if plan else (),
         notes=(*model.notes, *(doubt.reason for doubt in found)),
         doubts=found,
-        kernels=None
-        if any(doubt.countless for doubt in found)
-        else sum(layer.kernels for layer in plan.layers),
-        exact=not found and is_certain(flow, precision, target),
+        kernels=len(layers) if plan else None,
     )
 
 
+def _classic(flow: Flow, judged: Mapping[str, Judgement]) -> ClassicPlan:
+    precision = {name: judgement.precision for name, judgement in judged.items()}
+    stored = frozenset(name for name, judgement in judged.items() if judgement.realised.endswith(_STORED))
+    return ClassicPlan(flow, precision, stored)
+
+
 def _scale_rows(flow: Flow) -> Iterator[LedgerRow]:
-    """The fate of pairs that only make scales: folded where they are constant, else part of a quantizing kernel."""
+    """Yields the fate of pairs that only make scales: folded if they are constant, else part of a quantizing kernel."""
     for pair in flow.scales:
         last = flow.view.by_name[pair.dequantize or pair.quantize or ""]
         reader = flow.view.uses(last.outputs[0])[0].node.name

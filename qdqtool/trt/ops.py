@@ -119,8 +119,6 @@ POINTWISE_ACTIVATIONS = GATES | {"Clip", "HardSwish", "LeakyRelu", "Relu", "Tanh
 EPILOGUE_ACTIVATIONS = POINTWISE_ACTIVATIONS | {"Elu", "PRelu"}
 CONV_ACTIVATIONS = CLAMPS | {"Sigmoid", "Tanh"}
 """What a convolution of RTX 1.7.1 always does itself."""
-LONGER_ACTIVATIONS = frozenset({"HardSigmoid", "HardSwish", "LeakyRelu"})
-"""What it does where no kernel behind it has to touch every value anyway; x * sigmoid(x) is another."""
 
 # --- arithmetic and the rest -----------------------------------------------------------------------------------------
 
@@ -129,8 +127,6 @@ GLOBAL_AVERAGES = frozenset({"GlobalAveragePool", "ReduceMean"})
 AVERAGES = AVERAGE_POOLS | GLOBAL_AVERAGES
 FACTORS = frozenset({"Div", "Mul"})
 """Elementwise operators that scale a value."""
-SPATIAL_SUMS = frozenset({"GlobalAveragePool", "InstanceNormalization"})
-"""Operators that sum along all axes behind the channels."""
 SHAPE_READERS = frozenset({"Shape", "Size"})
 SHAPE_MAKERS = SHAPE_READERS | {"NonZero"}
 SOFTMAXES = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
@@ -174,11 +170,8 @@ KEPT_IN_EPILOGUE = GLOBAL_AVERAGES | {
     "Relu",
 }
 """What stands between a convolution and the global average that RTX computes in its kernel."""
-REDUCTIONS = frozenset({"ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"})
 ADDING = frozenset({"ReduceL2", "ReduceSum"})
 """Reductions that only add up."""
-NORMALIZES = SOFTMAXES | {"InstanceNormalization", "LayerNormalization", "ReduceL2"}
-"""Operators that compute on with the sums that they made."""
 ROW_SUMS = SOFTMAXES | {"LayerNormalization", "LpNormalization", "RMSNormalization"}
 """Operators that compute on with the sums along the axis that they name, or along all from there on."""
 TRAILING_SUMS = frozenset({"LayerNormalization", "RMSNormalization"})
@@ -220,47 +213,8 @@ KEEPS_COUNT = frozenset({"Reshape", "SpaceToDepth"})
 """Operators that onnx infers sizes of without counting elements, which stay as many."""
 OWN_KERNELS = RECURRENT | POOLS | {"CumSum", "GridSample", "ScatterElements", "ScatterND", FP4_DYNAMIC}
 """Operators that are kernels of their own in RTX 1.7.1."""
-MASKING = frozenset({"Expand", "Where"})
-"""What makes the mask of an attention out of flags."""
-BEHIND_GROUPS = ("Reshape", "Mul", "Add")
-"""What exporters write behind the InstanceNormalization of a GroupNormalization, in order."""
-WRITTEN_AS = {
-    "LRN": "squares, a pool of its own, and what divides by them are three kernels",
-    "GatherElements": "what computes its places, and what it reads, are kernels of their own where they are long",
-    "MeanVarianceNormalization": "the mean, the variance and what divides by it are three kernels",
-    "STFT": "what pads the recording, its frames and what sums them are kernels of their own",
-}
-"""What RTX 1.7.1 makes of operators whose parts are kernels of their own."""
-GELU_NODES = ("Mul", "Erf", "Add", "Mul", "Mul")
-"""A Gelu as exporters write it: its constant factor comes first or last, and a division is a factor."""
-WRITTEN_AS_FORKS = frozenset({"Gelu", "Mish"})
-"""Activations of which RTX 1.7.1 makes several operators that read the input more than once; those with a gate are one."""
-ONE_STRETCH = frozenset(
-    {
-        "Add",
-        "BatchNormalization",
-        "Clip",
-        "Constant",
-        "Flatten",
-        "Gemm",
-        "GlobalAveragePool",
-        "HardSigmoid",
-        "HardSwish",
-        "Identity",
-        "LeakyRelu",
-        "MatMul",
-        "MaxPool",
-        "Mul",
-        "Relu",
-        "Sigmoid",
-        "Tanh",
-    }
-)
-"""Operators around INT8 products, and such products, that RTX 1.7.1 made into the foreseen number of kernels in all networks built."""
 LAST_IN_KERNEL = frozenset({"ArgMax", "ArgMin", "TopK"})
 """Operators behind which another kernel begins in RTX 1.7.1."""
-NOT_TOUCHING = PRODUCTS | OWN_KERNELS | {"Add", "Concat"}
-"""Readers that make no pointwise kernel which could do an activation in front of them."""
 MAGNITUDE_KEPT = MOVING | {"Abs", "Add", "Max", "Min", "Mul", "Neg", "ReduceMax", "ReduceMean", "Sub"}
 """Operators whose result is as large as what they read."""
 MAGNITUDE_LOWERED = frozenset({"Clip", "Div", "Log", "Reciprocal", "Sigmoid", "Sqrt", "Tanh"})
@@ -441,13 +395,6 @@ def keeps_order(view: GraphView, node: Node) -> bool:
         return True
     maker = view.producer(node.inputs[0]) if node.op == "Transpose" else None
     return maker is not None and maker.op == "Reshape" and tuple(node.attribute("perm", ())) == (0, 2, 1)
-
-
-def moves_ones(view: GraphView, node: Node) -> bool:
-    """Whether a Transpose moves no axis but those of size 1, which leaves all values where they are."""
-    shape = view.info(node.inputs[0]).shape or ()
-    order = [axis for axis in node.attribute("perm", ()) if axis < len(shape) and shape[axis] != 1]
-    return node.op == "Transpose" and bool(order) and order == sorted(order)
 
 
 def averages_in_int8(node: Node) -> bool:

@@ -95,16 +95,14 @@ def _models() -> Files:
 
 
 def _built_for_rules() -> Files:
-    """Models that rules and repairs of their own recognise: packed weights, caches of decoders, channel shuffles."""
+    """Models that rules and repairs of their own recognise: packed weights, caches of decoders."""
     from tests.graph import test_other_tools as other
-    from tests.placement import graphs, test_predicted_cuts
+    from tests.placement import graphs
 
     makers = {
         **{name: made[0] for name, made in other.FORMS.items()},
         **other.TABLES,
         **{f"cache {form}": partial(graphs.decoder, form=form) for form in ("concat", "scatter", "window")},
-        "shuffles": lambda: test_predicted_cuts.shuffled(5, "Split").model(),
-        "shuffles of Gather": lambda: test_predicted_cuts.shuffled(4, "Gather").model(),
     }
     return {
         f"{re.sub('[^a-z0-9]+', '_', name.lower())}.onnx": make().SerializeToString()

@@ -24,7 +24,6 @@ from qdqtool.graph.qdq.slots import requantize
 from qdqtool.graph.qdq.unquantize import unquantize
 from tests import models
 from tests.audit.graphs import GRAPHS, Quantized
-from tests.placement.graphs import two_gates
 
 TO_INT8 = {
     "float_weight": "c2",
@@ -338,22 +337,3 @@ def test_an_edit_writes_the_format_that_it_names_as_insertion_writes_it(tmp_path
 
 def raised(model: Model, opset: int) -> Model:
     return Model(proto=raise_opset(model.proto, opset, model.path)[0], path=model.path)
-
-
-@pytest.mark.rtx
-@pytest.mark.usefixtures("rtx")
-@pytest.mark.slow
-def test_many_candidates_that_a_prediction_and_one_engine_speak_against_cost_few_builds(
-    tmp_path: Path, capsys
-):
-    model, folder = models.save(two_gates(), tmp_path), tmp_path / "run"
-    line = ["--samples", "random:2"]
-    assert run(["run", str(model), "--recipe", "conv-int8", *line, "--out", str(folder)]) == 0
-    capsys.readouterr()
-    assert run(["fix", str(folder), *line, "--out", str(tmp_path / "out"), "--json", "--budget", "4"]) == 0
-    report = json.loads(capsys.readouterr().out)["data"]
-    tried = [trial for trial in report["trials"] if trial["edits"]]
-    assert len(tried) == 4
-    assert {trial["outcome"] for trial in tried} == {"undone"}
-    assert report["builds"] < len(tried)
-    assert all("predicted for this one: " in trial["why"] for trial in tried)

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from qdqtool.cli.app import run
 from qdqtool.core.advice import settings_in
-from qdqtool.core.recipe import Recipe
+from qdqtool.core.audit import Audit, KernelCounts
+from qdqtool.core.build import BuildRequest
+from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.dtypes import DType
+from qdqtool.core.recipe import PrepareOptions, Recipe
 from qdqtool.errors import UsageError
-from qdqtool.pipeline.fix_costs import Foreseen, more_kernels
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.pipeline.fix_costs import Cost, FixCosts, compared, saves_nothing
 from qdqtool.pipeline.recipes import changed
+from qdqtool.pipeline.recipes import load as load_recipe
 from tests import models
 from tests.placement import graphs
+from tests.report.material import verdict
 
 
 def built(model: Path, out: Path, *words: str) -> dict:
@@ -43,40 +52,58 @@ def test_a_setting_that_quantizes_more_tells_the_kernels_that_a_build_then_has(m
     assert fixes
     for number, fix in enumerate(sorted(fixes)):
         told = re.search(
-            r"predicted: (\d+) of \d+ compute nodes quantized.*?, (?:about )?(?:(\d+) kernels? more|in (?:about )?as many)",
+            r"built: (\d+) of \d+ compute nodes quantized.*?, (?:(\d+) kernels? (more|fewer)|in as many kernels)",
             fix,
         )
         assert told is not None
-        off = re.search(r"this engine has (\d+) kernels?, and (\d+) were foreseen", fix)
-        assert off is None or int(off[1]) == before["summary"]["kernels"] != int(off[2])
-        assert off is None or "about" in told[0]
         words = [word for setting in settings_in(fix) for word in ("--set", setting)]
         after = built(path, tmp_path / f"after{number}", *words)
         nodes = sum(count for name, count in after["summary"]["realised"].items() if name != "float")
         assert nodes == int(told[1])
-        assert after["summary"]["kernels"] == before["summary"]["kernels"] + int(told[2] or 0)
+        more = int(told[2] or 0) * (-1 if told[3] == "fewer" else 1)
+        assert after["summary"]["kernels"] == before["summary"]["kernels"] + more
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "told"),
+    ("kernels", "size", "told"),
     [
-        ((12, True), (13, True), "1 kernel more"),
-        ((12, True), (13, False), "about 1 kernel more"),
-        ((12, False), (12, True), "in about as many kernels"),
-        ((12, True), (None, False), "in an unknown number of kernels"),
-        ((None, False), (12, True), "in an unknown number of kernels"),
-        (
-            (6, False),
-            (9, False),
-            "in an unknown number of kernels; this engine has 12 kernels, and 6 were foreseen",
-        ),
+        (13, 1000, ", 1 kernel more"),
+        (10, 1000, ", 2 kernels fewer"),
+        (12, 800, ", in as many kernels, 20% fewer activation bytes"),
+        (13, 1300, ", 1 kernel more, 30% more activation bytes"),
+        (12, None, ", in as many kernels"),
+        (None, None, ""),
     ],
 )
-def test_a_number_is_told_where_both_are_foreseen_exactly(first, second, told: str) -> None:
-    before, after = (
-        Foreseen(kernels=count, exact=exact, inputs=1, asked=1, nodes=1) for count, exact in (first, second)
+def test_a_cost_is_told_as_far_as_it_is_known(kernels: int | None, size: int | None, told: str) -> None:
+    before = Cost(inputs=1, asked=1, nodes=3, kernels=12, bytes=1000)
+    after = Cost(inputs=2, asked=2, nodes=3, kernels=kernels, bytes=size)
+    assert compared(before, after) == f"2 of 3 compute nodes quantized instead of 1{told}"
+
+
+@pytest.mark.parametrize("kernels", [11, 12, 13])
+@pytest.mark.parametrize("size", [900, 1000, 1100])
+def test_a_cost_in_words_is_read_as_it_was_meant(kernels: int, size: int) -> None:
+    before = Cost(inputs=1, asked=1, nodes=3, kernels=12, bytes=1000)
+    words = compared(before, replace(before, asked=2, kernels=kernels, bytes=size))
+    assert saves_nothing(f"--set place.last_layer=int8 (built: {words})") is (kernels >= 12 and size >= 1000)
+    assert not saves_nothing(f"--set place.last_layer=int8 (predicted: {words}, kernels unknown)")
+
+
+def test_without_a_builder_the_kernels_are_unknown(tmp_path: Path) -> None:
+    model = prepare(load(models.save(graphs.excite(), tmp_path)), PrepareOptions())
+    recipe = load_recipe("conv-int8", [])
+    audit = Audit(
+        verdicts=(verdict("gate", DType.FLOAT32, fix="--set 'place.skip_rules=[squeeze_excite]'"),),
+        findings=(),
+        counts=KernelCounts(
+            kernels=9, compute=3, qdq=1, activation_bytes_dumped=None, activation_bytes_fused=None
+        ),
     )
-    assert more_kernels(before, after, 12) == told
+    request = BuildRequest(model=tmp_path / "m.onnx", folder=tmp_path)
+    (entry,) = FixCosts(model, recipe, CalibrationTable(ranges=()), None, request).added_to(audit).verdicts
+    assert "(predicted: " in entry.fix
+    assert entry.fix.endswith("kernels unknown: `qdqtool fix` builds it)")
 
 
 def test_a_setting_that_changes_nothing_alone_says_so(tmp_path: Path) -> None:
@@ -94,7 +121,7 @@ def test_two_settings_of_one_node_are_priced_together(tmp_path: Path) -> None:
     (fix,) = {entry["fix"] for entry in found["fallbacks"]}
     assert fix.startswith("--set 'place.formats={")
     assert "--set 'place.ops=[Gemm, MatMul, Conv]'" in fix
-    assert "(predicted: 2 of 2 compute nodes quantized instead of 0" in fix
+    assert "(built: 2 of 2 compute nodes quantized instead of 0" in fix
 
 
 def test_changes_of_a_recipe_are_those_of_the_command_line() -> None:

@@ -14,7 +14,7 @@ from qdqtool.backends.builders.rtx import PLUGIN as RTX
 from qdqtool.core.build import BuildRequest
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.dtypes import DType
-from qdqtool.core.engine import EngineLayer, Role
+from qdqtool.core.engine import EngineLayer
 from qdqtool.core.placement import Decision, Placement, SlotKind
 from qdqtool.core.recipe import InsertOptions, PlacementOptions, PrepareOptions
 from qdqtool.engine import read
@@ -25,8 +25,6 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.placement.decide import decide
-from qdqtool.prediction.run import predict
-from qdqtool.trt.ops import PRODUCTS
 from tests import models
 
 
@@ -104,21 +102,3 @@ def _amax(model: Model, decision: Decision) -> tuple[float, ...]:
 
 def _word(dtype: DType) -> str:
     return "float" if dtype.is_float else str(dtype)
-
-
-def between_products(proto: onnx.ModelProto, folder: Path) -> tuple[set[frozenset[str]], set[frozenset[str]]]:
-    """The sets of nodes of the kernels that multiply nothing, as built and as predicted; products are in neither."""
-    path = models.save(proto, folder)
-    RTX.build(BuildRequest(model=path, folder=folder, targets=("sm86",)))
-    model = load(path)
-    products = {node.name for node in model.view.nodes if node.op in PRODUCTS}
-    silent = products | {node.name for node in model.view.nodes if node.op == "DequantizeLinear"}
-    weights = {node.name for node in model.view.nodes if model.view.is_constant(node.inputs[0])}
-    built = {
-        frozenset(layer.onnx_nodes) - silent - weights
-        for layer in read(folder / "layers.txt").layers
-        if layer.role is not Role.COMPUTE
-    }
-    built.discard(frozenset())
-    named = frozenset[str]().union(*built)
-    return built, {frozenset(layer.nodes) & named for layer in predict(model).layers}

@@ -169,37 +169,6 @@ def test_lint_and_predict_refuse_what_is_not_built_and_repair_makes_it_build(fro
     assert dict(built.precision)["core"] == "fp4", built.error
 
 
-SHAPES = {
-    "one matrix of whole tiles": ((1, 128, 256), 1, 256),
-    "one matrix of 64 rows": ((1, 64, 256), 1, 256),
-    "one matrix of 64 rows for two products": ((1, 64, 256), 2, 256),
-    "one row": ((1, 256), 1, 256),
-    "272 values": ((128, 272), 1, 256),
-    "two matrices": ((2, 64, 256), 1, 256),
-    "two matrices for three products": ((2, 64, 256), 3, 256),
-    "an odd number of columns": ((2, 64, 256), 1, 255),
-}
-
-
-@pytest.mark.rtx
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SHAPES)
-def test_kernels_that_order_computed_block_scales_are_foreseen(name, tmp_path):
-    pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
-    shape, products, columns = SHAPES[name]
-    s = Sketch()
-    x = s.relu("first", s.input("x", list(shape)))
-    for number in range(products):
-        y = s.node(
-            "MatMul", [x, s.weight(f"w{number}", shape[-1], columns)], f"y{number}", name=f"core{number}"
-        )
-        s.output(s.relu(f"last{number}", y))
-    made, built = in_fp4(s, tmp_path)
-    assert len(predict(load(models.save(made.model, tmp_path, "q.onnx")), BLACKWELL).layers) == len(
-        built.kernels
-    )
-
-
 @pytest.mark.rtx
 @pytest.mark.slow
 def test_a_product_that_makes_queries_keys_and_values_in_fp4_is_not_cut(tmp_path):
@@ -231,7 +200,5 @@ def test_a_product_that_makes_queries_keys_and_values_in_fp4_is_not_cut(tmp_path
         name="merge",
     )
     s.output(s.node("MatMul", [y, s.weight("w2", 64, 64)], "z", name="last"))
-    made, built = in_fp4(s, tmp_path)
-    foreseen = predict(load(models.save(made.model, tmp_path, "q.onnx")), BLACKWELL)
+    _, built = in_fp4(s, tmp_path)
     assert sum("qkv" in kernel.onnx_nodes and kernel.kind == "gemm" for kernel in built.kernels) == 1
-    assert len(foreseen.layers) == len(built.kernels)

@@ -165,7 +165,7 @@ def test_what_can_be_read_is_a_finding_and_still_predicted(spoil, rule, tmp_path
     assert rule in {finding.rule for finding in lint(model).findings}
     assert {finding.severity.value for finding in lint(model).findings if finding.rule == rule} == {"error"}
     for profile in ("10", "rtx"):
-        assert len(predict(model, Target.parse(profile)).layers) > 1
+        assert len(predict(model, Target.parse(profile)).nodes) > 1
 
 
 @pytest.mark.parametrize("spoil", [_nameless, _one_name], ids=["no names", "one name"])

@@ -1,11 +1,14 @@
-"""Say what TensorRT will make of a Q/DQ model, without building it.
+"""Say what TensorRT makes of a Q/DQ model.
 
-Shown are the counts, the compute nodes that will run in float, and the Q and DQ that will cost a kernel, each with the
-reason; `--all` shows every node with the layer that will hold it, and the fate of every Q and DQ: moved, fused into a
-layer, folded, merged, or left as a kernel. Estimated from rules, which `benchmarks/prediction.py` checks against real
-engines; a build says how it really is.
+The precision of each node is predicted from rules. For TensorRT for RTX the model is also built, which takes seconds and no GPU:
+kernels, layers and the fate of every Q and DQ are those of this engine. `--no-build` leaves that out, and the number of
+kernels is unknown then. For classic TensorRT, whose builder needs a GPU, layers are predicted too.
+
+Shown are the counts, the compute nodes that run in float, and the Q and DQ that cost a kernel; `--all` shows every node
+with its layer, and every Q and DQ: moved, fused into a layer, folded, merged, or left as a kernel.
 
     qdqtool predict model.qdq.onnx --all
+    qdqtool predict model.qdq.onnx --target 10.13
 """
 
 from __future__ import annotations
@@ -33,15 +36,31 @@ def predict(
     everything: Annotated[
         bool, typer.Option("--all", help="Show every compute node, and the fate of every Q and DQ.")
     ] = False,
+    is_built: Annotated[
+        bool, typer.Option("--build/--no-build", help="Build with TensorRT for RTX to count kernels.")
+    ] = True,
+    build_cache: Annotated[Path | None, typer.Option(help="Folder of finished builds to share.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the artefact instead of the table.")] = False,
 ) -> None:
-    """Say what TensorRT will make of a Q/DQ model, without building it."""
-    from qdqtool.cli.screen import readable, show_table, stdout
+    """Say what TensorRT makes of a Q/DQ model."""
+    from qdqtool.cli.screen import progress, readable, show_table, stdout
+    from qdqtool.core.build import BuildProgress
     from qdqtool.core.kinds import PREDICTION
     from qdqtool.graph.onnx_io.load import load
-    from qdqtool.prediction.run import predict as foresee
+    from qdqtool.pipeline.built_prediction import predict_built
+    from qdqtool.prediction.run import predict as predict_from_rules
 
-    prediction = foresee(load(model), asked_target(target, old_target, "--profile", comma_words(sm)))
+    builder = asked_target(target, old_target, "--profile", comma_words(sm))
+    if not is_built:
+        prediction = predict_from_rules(load(model), builder)
+    else:
+        with progress() as bars:
+            bar = bars.add_task("build", total=None)
+
+            def moved(news: BuildProgress) -> None:
+                bars.update(bar, description=news.phase.lower(), completed=news.done, total=news.total)
+
+            prediction = predict_built(model, builder, cache=build_cache, on_progress=moved)
     if json:
         sys.stdout.write(PREDICTION.dump(prediction))
         return
@@ -72,10 +91,10 @@ def _kernels(prediction: Prediction) -> Table:
 
     from qdqtool.cli.screen import escaped
 
-    table = Table("left as a kernel", "why", box=None)
+    table = Table("left as a kernel", "why, or which kernel", box=None)
     for row in prediction.ledger:
         if row.end.value == "runtime-copy":
-            table.add_row(escaped(row.node), escaped(row.steps[-2].what if len(row.steps) > 1 else ""))
+            table.add_row(escaped(row.node), escaped(row.steps[-2].what if len(row.steps) > 1 else row.into))
     return table
 
 
@@ -123,17 +142,18 @@ def _summary(prediction: Prediction) -> list[str]:
     fates = ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
     return [
         *(f"note: {note}" for note in prediction.notes),
-        f"compute nodes: {chosen}; {_count(prediction)} (estimated for {prediction.profile})",
-        f"{len(prediction.ledger)} Q and DQ: {fates}" if fates else "no Q/DQ",
+        f"compute nodes: {chosen}; {_count(prediction)}",
+        *([f"{len(prediction.ledger)} Q and DQ: {fates}"] if fates else []),
     ]
 
 
 def _count(prediction: Prediction) -> str:
-    """How many kernels, or layers where it is not TensorRT for RTX, and how sure that is."""
-    word = "kernel" if prediction.profile == "rtx" else "layer"
+    """Number of kernels, or of layers for classic TensorRT, and where it comes from."""
+    if prediction.exact:
+        return f"{counted(prediction.kernels or 0, 'kernel')} (built with TensorRT for RTX)"
     if prediction.kernels is None:
-        return f"an unknown number of {word}s"
-    return f"{'' if prediction.exact else 'about '}{counted(prediction.kernels, word)}"
+        return "number of kernels unknown, since nothing was built (predicted for TensorRT for RTX)"
+    return f"about {counted(prediction.kernels, 'layer')} (predicted for classic TensorRT)"
 
 
 PLUGIN = predict

@@ -93,13 +93,6 @@ class BuiltModel:
         moved = 1.0 if unknown else max(sizes[0] or 0, 1) / max(sizes[1] or 0, 1)
         return kernels * moved < 1
 
-    def costs_as_predicted(self, other: BuiltModel, more: int) -> bool:
-        """Whether it has at least as many more kernels than another as predicted, and moves no fewer bytes."""
-        ours, theirs = self.audit.counts, other.audit.counts
-        sizes = ours.activation_bytes_dumped, theirs.activation_bytes_dumped
-        fewer = None not in sizes and (sizes[0] or 0) < (sizes[1] or 0)
-        return ours.kernels - theirs.kernels >= more and not fewer
-
     def standing(self, accuracy: float | None) -> Metrics:
         """The engine in figures."""
         counts = self.audit.counts

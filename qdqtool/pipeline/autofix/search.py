@@ -19,7 +19,6 @@ from qdqtool.matching.candidates import Candidate, Goal
 from qdqtool.pipeline.autofix.builder import BuiltModel, CandidateBuilder, score
 from qdqtool.pipeline.autofix.candidates import candidates
 from qdqtool.pipeline.autofix.drafts import merged
-from qdqtool.pipeline.autofix.predicted_kernels import PredictedKernels
 from qdqtool.pipeline.autofix.ranges import Ranges
 
 OnBuild = Callable[[int, int], None]
@@ -84,7 +83,6 @@ class Search:
         self._answered: set[tuple[str, str]] = set()
         self._halves: deque[tuple[_Attempt, ...]] = deque()
         self._tried_together: dict[tuple[str, str], str] = {}
-        self._predicted = PredictedKernels(builder.draft, builder.recipe.placing.builder)
         self._on_build: OnBuild = lambda _done, _total: None
         self.trials: list[FixTrial] = []
         # The first engine is what the search starts from; only what is built beyond it is a trial.
@@ -271,31 +269,8 @@ class Search:
             return
         for attempt in group:
             self._tried_together[attempt.candidate.key] = f"in one engine with {len(group) - 1} more: {why}; "
-        self._halves.extend(half for half in self._apart(group, made) if half)
-
-    def _apart(self, group: Sequence[_Attempt], made: BuiltModel | None) -> Iterable[tuple[_Attempt, ...]]:
-        """The parts of a group that did not help, those first that may help by the prediction.
-
-        Nothing is hidden in a group of which every part was predicted to save nothing, and whose engine has no fewer
-        kernels than predicted and no fewer bytes: a build for each of them would say it again.
-        """
-        more = {
-            attempt.candidate.key: self._predicted.more(self.best.edits, attempt.edits) for attempt in group
-        }
-        told = [count for count in more.values() if count is not None]
-        if made is None or len(told) < len(group) or group[0].candidate.goal is not Goal.CHEAPER:
-            middle = len(group) // 2
-            return tuple(group[:middle]), tuple(group[middle:])
-        saving = [attempt for attempt in group if (more[attempt.candidate.key] or 0) < 0]
-        if not saving and made.costs_as_predicted(self.best, sum(told)):
-            for attempt in group:
-                key = attempt.candidate.key
-                why = f"{self._tried_together[key]}predicted for this one: {_counted(more[key] or 0)}"
-                self._close(attempt, FixOutcome.UNDONE, why, made)
-            return ()
-        ordered = sorted(group, key=lambda attempt: more[attempt.candidate.key] or 0)
-        middle = len(saving) if 0 < len(saving) < len(group) else len(group) // 2
-        return tuple(ordered[:middle]), tuple(ordered[middle:])
+        middle = len(group) // 2
+        self._halves.extend((tuple(group[:middle]), tuple(group[middle:])))
 
     def _weigh(self, group: Sequence[_Attempt], made: BuiltModel) -> None:
         """Keep a group that reached its goals if accuracy stays."""
@@ -385,13 +360,6 @@ class Search:
             )
             for finding in _unanswered(self.best.audit.findings, told, self.best)
         ]
-
-
-def _counted(more: int) -> str:
-    """A difference in kernels, in words."""
-    if not more:
-        return "as many kernels"
-    return f"{abs(more)} kernel{'s' * (abs(more) > 1)} {'more' if more > 0 else 'fewer'}"
 
 
 def _unanswered(findings: Iterable[Finding], told: set[str], piece: BuiltModel) -> list[Finding]:

@@ -1,0 +1,92 @@
+"""Builds a model in memory for no other purpose than to look at its engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from qdqtool.auditing.context import stage
+from qdqtool.auditing.run import examine
+from qdqtool.core.audit import Audit
+from qdqtool.core.build import BuildRequest, BuildResult, OnProgress
+from qdqtool.core.engine import Engine
+from qdqtool.core.protocols import Builder
+from qdqtool.engine.read import read
+from qdqtool.errors import BuildError
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import save
+from qdqtool.pipeline.building import build_engine
+
+_MODEL = "model.onnx"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExaminedEngine:
+    """An engine that is gone, and what was seen in it.
+
+    Attributes:
+        build: what the builder said.
+        engine: its layers.
+        audit: verdicts and counts.
+    """
+
+    build: BuildResult
+    engine: Engine
+    audit: Audit
+
+
+def examined(
+    model: Model | Path,
+    builder: Builder,
+    request: BuildRequest,
+    *,
+    retries: int = 0,
+    on_progress: OnProgress | None = None,
+) -> ExaminedEngine:
+    """Builds a model as `request` says, in a folder that is removed afterwards, and reads the engine back.
+
+    Args:
+        model: in memory, or a file.
+        builder: what builds it.
+        request: targets, profiles, flags and cache; model and folder of it are not used.
+        retries: nodes without a kernel whose Q/DQ may be removed, at most.
+        on_progress: called with the progress of the build.
+
+    Raises:
+        BuildError: the builder refuses the model, or gives no layer information.
+        MissingPackage: the builder is not installed.
+    """
+    with (
+        TemporaryDirectory(prefix="qdqtool-examined-", ignore_cleanup_errors=True) as place,
+        _file(model) as path,
+    ):
+        folder = Path(place)
+        build, _ = build_engine(
+            builder, replace(request, model=path, folder=folder), on_progress, most=retries
+        )
+        if build.layers is None:
+            raise BuildError(
+                "the builder gave no layer information, so its kernels cannot be counted",
+                fix="build with detailed profiling verbosity (build.flags=--profilingVerbosity=detailed)",
+                where=str(path),
+            )
+        engine = read(folder / build.layers)
+        made = load(folder / build.model) if build.model else load(path)
+        return ExaminedEngine(
+            build=build, engine=engine, audit=examine(stage(engine, made, targets=build.targets))
+        )
+
+
+@contextmanager
+def _file(model: Model | Path) -> Iterator[Path]:
+    if isinstance(model, Path):
+        yield model
+        return
+    with TemporaryDirectory(prefix="qdqtool-model-", ignore_cleanup_errors=True) as folder:
+        path = Path(folder) / _MODEL
+        save(model, path)
+        yield path
