@@ -13,7 +13,7 @@ from pathlib import Path
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.shapes import several_profiles
 from qdqtool.core.build import BuildRequest, OnProgress
-from qdqtool.core.engine import EngineLayer
+from qdqtool.core.engine import Engine, EngineLayer
 from qdqtool.core.events import End, LedgerRow, LedgerStep
 from qdqtool.core.findings import NodeVerdict, Verdict
 from qdqtool.core.prediction import PredictedLayer, PredictedNode, Prediction
@@ -25,6 +25,7 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.pipeline.examined import ExaminedEngine, examined
 from qdqtool.pipeline.random_shapes import shapes_of
 from qdqtool.prediction.run import predict
+from qdqtool.trt.join import join
 from qdqtool.trt.ops import QDQ, QUANTIZE
 
 _SM = ("86",)
@@ -78,7 +79,7 @@ def _completed(
 ) -> Prediction:
     verdicts = {verdict.node: verdict for verdict in made.audit.verdicts}
     kernels = made.engine.kernels
-    holder = _holders(kernels)
+    holder = _holders(made.engine, model.view)
     return replace(
         prediction,
         nodes=tuple(_seen(node, verdicts.get(node.node), holder.get(node.node)) for node in prediction.nodes),
@@ -90,13 +91,11 @@ def _completed(
     )
 
 
-def _holders(kernels: tuple[EngineLayer, ...]) -> Mapping[str, EngineLayer]:
-    """Maps each ONNX node to the first kernel that names it."""
-    found: dict[str, EngineLayer] = {}
-    for layer in kernels:
-        for name in layer.onnx_nodes:
-            found.setdefault(name, layer)
-    return found
+def _holders(engine: Engine, view: GraphView) -> Mapping[str, EngineLayer]:
+    """Maps each ONNX node to the layer that computes it, else to the first that names it."""
+    matches = join(engine, frozenset(node.name for node in view.nodes))
+    layers = {name: (*match.compute, *match.other) for name, match in matches.items()}
+    return {name: found[0] for name, found in layers.items() if found}
 
 
 def _seen(node: PredictedNode, verdict: NodeVerdict | None, layer: EngineLayer | None) -> PredictedNode:

@@ -232,7 +232,7 @@ def test_sparse_initializers_build_once_they_are_written_out(tmp_path):
     }
 
 
-@pytest.mark.parametrize("command", ["lint", "predict"])
+@pytest.mark.parametrize("command", [("lint",), ("predict", "--all")], ids=" ".join)
 def test_names_cannot_steer_the_terminal(command, tmp_path, capfd):
     def spoil(proto):
         for number, node in enumerate(proto.graph.node):
@@ -240,7 +240,7 @@ def test_names_cannot_steer_the_terminal(command, tmp_path, capfd):
         del proto.graph.node[0].input[1:]
         proto.graph.node[0].input.extend(["c1_x_s", "c1_x_z"])
 
-    assert run([command, str(spoilt(spoil, tmp_path))]) == 0
+    assert run([*command, str(spoilt(spoil, tmp_path))]) == 0
     printed = capfd.readouterr().out
     assert "\\n\\x1b[31m" in printed
     assert "[red]" in printed
