@@ -70,4 +70,4 @@ def test_the_call_builds_nothing_if_it_must_not(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(built_prediction, "examined", lambda *_, **__: pytest.fail("a build was asked for"))
     path = models.save(GRAPHS["chain_ok"](), tmp_path)
     assert qdqtool.predict(path, build=False).kernels is None
-    assert qdqtool.predict(path, target="10").kernels == 5
+    assert qdqtool.predict(path, target="10").kernels == 3
