@@ -38,6 +38,7 @@ class IdentityCollector:
         self.carried_by = ""
         self.verdict = ""
         self.generated = False
+        self.engine: tuple[int, str] = (0, "")
         self._signs: Counter[str] = Counter()
 
     def handlers(self) -> dict[str, Handler]:
@@ -59,6 +60,7 @@ class IdentityCollector:
             "section-options": lambda _line, *_: self._sign("trtexec"),
             "tensorrt-llm-said": lambda _line, *_: self._sign("tensorrt-llm"),
             "convergence-mode": lambda _line, *_: self._sign("rtx"),
+            "engine-written": self._writes,
             "engine-generated": self._generates,
             "engine-added": self._generates,
             "engine-built": self._generates,
@@ -77,7 +79,7 @@ class IdentityCollector:
     @property
     def front_end(self) -> str:
         """The front end that the signs speak for, strong signs before prefixes."""
-        for name in ("rtx", "mlperf", "trtexec", "polygraphy", "tensorrt-llm"):
+        for name in ("rtx", "mlperf", "trtexec", "polygraphy", "tensorrt-llm", "deepstream"):
             if self._signs[f"!{name}"]:
                 return name
         if self.carried_by:
@@ -151,6 +153,12 @@ class IdentityCollector:
         """A process loads CUDA once: behind a finished engine, another process speaks."""
         if self.generated and what.startswith("Init CUDA"):
             self.has_restarted = True
+
+    def _writes(self, line: int, _host: str, path: str) -> None:
+        """DeepStream says when it has written its engine, and in which file."""
+        self._sign("deepstream")
+        self.generated = True
+        self.engine = (line, path)
 
     def _generates(self, _line: int, *_fields: object) -> None:
         self.generated = True

@@ -1,0 +1,141 @@
+"""The first answer of a log: did it build, in which precision, why not INT8, and what to do."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from qdqtool.core.buildlog import Answer, RunHeader
+from qdqtool.core.causes import Cause
+from qdqtool.core.engine import EngineLayer
+from qdqtool.core.events import ComputeNode, LogRecord
+from qdqtool.core.wording import counted, listed
+from qdqtool.trt.causes import by_name
+
+_NAMED = 3
+"""Names that a sentence lists."""
+_FILE = re.compile(r"_(fp32|fp16|int8)\.engine$")
+"""How DeepStream's engine files end."""
+
+Decision = tuple[int, Cause]
+"""The line in which an application decides, and its cause."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """What an answer is made of, besides the header of a run.
+
+    Attributes:
+        nodes: compute nodes of a model with Q/DQ.
+        layers: compute layers of an engine without.
+        decisions: what applications decided.
+        engine: line and path of the engine file that was written; (0, "") where none is named.
+        has_qdq: whether the log shows Q or DQ nodes.
+    """
+
+    nodes: Sequence[ComputeNode]
+    layers: Sequence[EngineLayer]
+    decisions: Sequence[Decision]
+    engine: tuple[int, str]
+    has_qdq: bool
+
+
+def answer(run: RunHeader, seen: Seen) -> Answer:
+    """The answer for one run."""
+    if run.failure is not None:
+        why = run.failure.meaning or run.failure.text
+        return Answer(
+            built=False,
+            why_not=why,
+            fix=run.failure.fix,
+            evidence=run.failure.evidence or (run.failure.line,),
+        )
+    built = True if run.status in ("passed", "built") else False if run.status == "failed" else None
+    precision, lines = _precision(run, seen)
+    for why, fix, evidence in _reasons(run, seen):
+        return Answer(
+            built=built,
+            precision=precision,
+            why_not=why,
+            fix=fix,
+            evidence=tuple(sorted({*lines, *evidence})),
+        )
+    return Answer(built=built, precision=precision, evidence=tuple(sorted(lines)))
+
+
+def sentence(told: Answer) -> str:
+    """The answer in one sentence."""
+    if told.built is False:
+        return f"not built: {told.why_not or 'the log does not say why'}"
+    built = "built" if told.built else "the log does not say whether it was built"
+    precision = f"; {told.precision}" if told.precision else ""
+    why = f"; why not INT8: {told.why_not}" if told.why_not else ""
+    return f"{built}{precision}{why}"
+
+
+def _precision(run: RunHeader, seen: Seen) -> tuple[str, set[int]]:
+    counts = Counter(
+        [node.precision for node in seen.nodes] or [str(layer.precision) for layer in seen.layers]
+    )
+    if counts:
+        words = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+        return f"{'compute nodes' if seen.nodes else 'compute layers'}: {words}", set()
+    for line, cause in seen.decisions:
+        if cause.precision:
+            return cause.precision, {line}
+    line, path = seen.engine
+    named = _FILE.search(path)
+    if named:
+        return named[1], {line}
+    allowed = run.options.get("Build", {}).get("Precision", "")
+    return (f"{allowed} allowed" if allowed else ""), set()
+
+
+def _reasons(run: RunHeader, seen: Seen) -> Iterable[tuple[str, str, tuple[int, ...]]]:
+    """Why layers are not INT8, what to do, and the lines that say it: the first counts."""
+    for line, cause in seen.decisions:
+        if cause.effect == "float":
+            yield cause.meaning, cause.fix, (line,)
+    allowed = run.options.get("Build", {}).get("Precision", "")
+    if allowed and "INT8" not in allowed and not seen.has_qdq and not seen.nodes:
+        yield (
+            f"INT8 was not allowed (precision {allowed}), and the log shows no Q/DQ nodes",
+            "insert Q/DQ (`qdqtool run MODEL --samples DATA`), which says INT8 in the model itself",
+            (),
+        )
+    plain = [node for node in seen.nodes if not node.is_quantized]
+    if plain:
+        first = plain[0]
+        yield (
+            (
+                f"{counted(len(plain), 'of the compute nodes is float', 'of the compute nodes are float')}, first {first.node} ({first.op}): "
+                f"{first.reason}"
+            ),
+            "`qdqtool audit MODEL --layers LOG` names the cause of each",
+            (),
+        )
+    if run.int8_refused or run.without_scale:
+        missing = run.without_scale or dict.fromkeys(run.int8_refused.values(), ())
+        yield (
+            f"{_some(missing, 'tensor')} without a scale: the layers around run in float",
+            by_name("scale-missing").fix,
+            _lines(run.warnings, "scale-missing"),
+        )
+    constrained = run.unobeyed or run.overruled
+    if constrained:
+        yield (
+            f"{_some(constrained, 'layer')} got another precision than was asked for",
+            by_name("not-obeyed").fix,
+            _lines(run.warnings, "unobeyed", "overruled"),
+        )
+
+
+def _lines(records: Iterable[LogRecord], *topics: str) -> tuple[int, ...]:
+    return tuple(record.line for record in records if record.topic in topics)[:_NAMED]
+
+
+def _some(names: Iterable[str], what: str) -> str:
+    held = tuple(names)
+    return f"{counted(len(held), what)} ({listed(held, _NAMED)})"
