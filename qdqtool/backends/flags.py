@@ -79,11 +79,16 @@ def plain_sizes(flag: Flag) -> Flag:
     trtexec 8.4 to 8.6 ignores what stands after the number; 10 and newer read the last letter as the unit, so that 1024MiB is
     1024 bytes (logs of 8.6.0, 10.14.1 and 10.16). A size that is no whole number of MiB keeps one letter, which 10 understands.
     """
-    if flag.name == "workspace" and flag.value:
-        flag = Flag(name="memPoolSize", value=f"workspace:{flag.value}")
     if flag.name != "memPoolSize" or not flag.value:
         return flag
     return Flag(name=flag.name, value=",".join(map(_plain_size, flag.value.split(","))))
+
+
+def workspace_pool(flag: Flag) -> Flag:
+    """`--workspace=SIZE`, which is gone since 10, as `--memPoolSize`, which is as old as 8.4; any other flag with plain sizes."""
+    if flag.name == "workspace" and flag.value:
+        flag = Flag(name="memPoolSize", value=f"workspace:{flag.value}")
+    return plain_sizes(flag)
 
 
 def _plain_size(part: str) -> str:

@@ -36,6 +36,15 @@ def diagnose(seen: Performance, batch: int = 1) -> Performance:
 def _utilization(seen: Performance, per_query: float) -> list[str]:
     assert seen.throughput_qps is not None
     share = seen.throughput_qps * per_query / 1000
+    gpu = _middle(seen, "gpu_compute") or 0.0
+    enqueue = _middle(seen, "enqueue")
+    if share >= BUSY and enqueue and enqueue >= BUSY * gpu:
+        return [
+            (
+                f"enqueue takes {enqueue:.4g} ms, as long as GPU compute ({gpu:.4g} ms): launching is the bottleneck, or the queue of "
+                "launches is full and enqueue waits for the GPU; --useCudaGraph shows which"
+            )
+        ]
     if share >= BUSY:
         return [
             f"bound by GPU compute: {seen.throughput_qps:.6g} qps is {share:.0%} of one query per {per_query:.4g} ms"
@@ -43,8 +52,6 @@ def _utilization(seen: Performance, per_query: float) -> list[str]:
     words = [
         f"the GPU waits: {seen.throughput_qps:.6g} qps is {share:.0%} of one query per {per_query:.4g} ms of compute"
     ]
-    gpu = _middle(seen, "gpu_compute") or 0.0
-    enqueue = _middle(seen, "enqueue")
     transfers = (_middle(seen, "h2d") or 0.0) + (_middle(seen, "d2h") or 0.0)
     if enqueue and enqueue > gpu:
         words.append(

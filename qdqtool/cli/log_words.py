@@ -371,7 +371,7 @@ def _performance(seen: Performance | None) -> Iterator[str]:
         title = "" if at or seen.throughput_qps is not None else "speed"
         yield _row(title, f"{name}: {middle}{tails}")
     for words in seen.diagnosis:
-        yield _row("", f"- {words}")
+        yield _whole("", f"- {words}")
 
 
 def _profile(run: RunDigest, shown: int) -> Iterator[str]:

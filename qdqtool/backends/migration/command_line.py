@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
-from qdqtool.backends.flags import Flag, plain_sizes, split_flags
+from qdqtool.backends.flags import Flag, plain_sizes, split_flags, workspace_pool
 from qdqtool.backends.migration.advice import Action, Advice, Migration
 from qdqtool.backends.migration.flag_facts import FATES, GONE_PREVIEWS, GONE_TACTIC_SOURCES, KEPT
 from qdqtool.backends.migration.model_steps import exclusion, model_steps, named_layers
@@ -77,7 +77,7 @@ def _flags(words: Sequence[str]) -> list[Flag]:
 def _judge(flag: Flag) -> tuple[Advice, Flag | None]:
     """What becomes of a flag, and the flag that 11 gets in its place."""
     if flag.name == "workspace" and flag.value:
-        pool = plain_sizes(flag)
+        pool = workspace_pool(flag)
         return _advice(flag, "replace", "gone since 10", f"use {pool}"), pool
     if flag.name == "memPoolSize" and plain_sizes(flag) != flag:
         pool = plain_sizes(flag)

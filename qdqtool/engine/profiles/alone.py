@@ -1,0 +1,63 @@
+"""An engine of which only a profile is at hand: the layers by name, and where the time goes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from qdqtool.core.engine import Engine
+from qdqtool.core.timing import Profile
+from qdqtool.engine.fields import MOST_LAYERS, layer
+from qdqtool.engine.profiles.read import read_profile
+from qdqtool.engine.read import read
+from qdqtool.errors import InputFileError
+
+ALONE = "profile"
+"""The form of an engine that only a profile describes."""
+_COPIES = re.compile(r"Reformatt(?:ing|ed)|copy$|\bcopy\b|CopyNode", re.IGNORECASE)
+"""Names of layers that only copy or convert."""
+_MORE = (
+    "a profile holds names and times only: types, formats and costs need the layer information of the same engine "
+    "(trtexec --exportLayerInfo, with --profilingVerbosity=detailed); pass it as FILE, and this file as --profile"
+)
+
+
+def read_timed(path: Path) -> tuple[Engine, Profile | None]:
+    """The layers that a file describes; of a profile alone, its rows as layers without tensors, and their times.
+
+    Raises:
+        InputFileError: the file holds neither layers nor times of layers.
+    """
+    try:
+        return read(path), None
+    except InputFileError as error:
+        try:
+            profile = read_profile(path)
+        except InputFileError:
+            raise error from None
+        return engine_of(profile), profile
+
+
+def engine_of(profile: Profile) -> Engine:
+    """The rows of a profile as layers."""
+    names = [row.name for row in profile.rows][:MOST_LAYERS]
+    kinds = ["Reformat" if _COPIES.search(name) else "" for name in names]
+    return Engine(
+        layers=tuple(
+            layer({"Name": name, "LayerType": kind}) for name, kind in zip(names, kinds, strict=True)
+        ),
+        form=ALONE,
+        notes=(_MORE, *_share(profile)),
+    )
+
+
+def _share(profile: Profile) -> tuple[str, ...]:
+    """What copies and reformats take of the whole time."""
+    copies = [row for row in profile.rows if _COPIES.search(row.name)]
+    total = sum(row.average_ms for row in profile.rows)
+    if not copies or not total:
+        return ()
+    spent = sum(row.average_ms for row in copies)
+    return (
+        f"copies and reformats: {len(copies)} of {len(profile.rows)} layers, {spent / total:.1%} of the time",
+    )
