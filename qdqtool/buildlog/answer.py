@@ -45,12 +45,13 @@ class Seen:
 def answer(run: RunHeader, seen: Seen) -> Answer:
     """The answer for one run."""
     if run.failure is not None:
-        why = run.failure.meaning or run.failure.text
+        failure = run.failure
+        node = f"node {failure.node}: " if failure.node and failure.meaning else ""
         return Answer(
             built=False,
-            why_not=why,
-            fix=run.failure.fix,
-            evidence=run.failure.evidence or (run.failure.line,),
+            why_not=f"{node}{failure.meaning or failure.text}",
+            fix=failure.fix,
+            evidence=failure.evidence or (failure.line,),
         )
     built = True if run.status in ("passed", "built") else False if run.status == "failed" else None
     precision, lines = _precision(run, seen)

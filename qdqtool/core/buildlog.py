@@ -250,6 +250,7 @@ class Failure:
         line, text: the message that decides, whole.
         meaning, fix: those of its cause; "" where nobody has named it.
         cause: the name of the cause.
+        node: the node or layer that it is about; "" where none is named.
         evidence: the lines of the chain, the deciding one first.
     """
 
@@ -258,6 +259,7 @@ class Failure:
     meaning: str = ""
     fix: str = ""
     cause: str = ""
+    node: str = ""
     evidence: tuple[int, ...] = ()
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from qdqtool.core.causes import Fault
 from qdqtool.errors import BuildError, InputFileError, MissingPackage, QdqError
-from qdqtool.trt.causes import UNNAMED, cause_of, decisive, names
+from qdqtool.trt.causes import UNNAMED, cause_of, decisive, names, node_of
 from qdqtool.trt.ops import NOT_IMPORTED, PRODUCTS, QDQ
 
 _NOISE = re.compile(r"cudaError 35|CUDA driver version is insufficient|catchCudaError")
@@ -69,7 +69,7 @@ def refusal(mistakes: Sequence[Mistake], messages: Sequence[str], *, where: str,
     cause = found[1]
     if cause.fault != "build":
         return _ERRORS[cause.fault](cause.meaning, fix=cause.fix, where=where)
-    node = _node_in("\n".join(spoken))
+    node = node_of("\n".join(spoken))
     place = f"node {node!r}: " if node else ""
     what = f"{place}{cause.meaning} ({clean(spoken[found[0]])})"
     if cause.name in _RETRIED and any(names(_NO_KERNEL, message) for message in spoken):
@@ -131,14 +131,3 @@ def last_parsed(log: str) -> tuple[str, str]:
     """Name and operator of the node that the parser read last, from a verbose log; empty where it says none."""
     found = [*_PARSED.finditer(log)]
     return (found[-1]["name"], found[-1]["op"]) if found else ("", "")
-
-
-def _node_in(text: str) -> str:
-    """The engine's name for the node that an error is about, which may hold brackets, commas and dots itself."""
-    found = re.search(r"for node (.+)$", text, re.MULTILINE)
-    if found is None:
-        return ""
-    name = re.split(r" due to |, try |\. See ", found[1])[0].rstrip()
-    if name.endswith(")") and name.count(")") > name.count("("):
-        name = name[:-1]
-    return name.removesuffix(".")

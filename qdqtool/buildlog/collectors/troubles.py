@@ -11,7 +11,7 @@ from qdqtool.buildlog.place import Place
 from qdqtool.core.buildlog import Failure
 from qdqtool.core.causes import Cause
 from qdqtool.core.events import LogRecord
-from qdqtool.trt.causes import UNNAMED, cause_of, decisive
+from qdqtool.trt.causes import UNNAMED, cause_of, decisive, node_of
 
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _MOST = 4000
@@ -26,10 +26,10 @@ _Key = tuple[str, tuple[str, ...]]
 
 _CHAINS = frozenset({"skipped", "tactic-out-of-memory", "workspace-short"})
 """Patterns of lines that say why a kernel of the layer being tuned was left out."""
-_REASON = "reason"
+_REASONS = frozenset({"reason", "assertion"})
 """Lines without a severity that hold the reason of the error before or after them."""
 _HOST = "host-decides"
-NOTED = frozenset({*_CHAINS, _REASON, _HOST})
+NOTED = frozenset({*_CHAINS, *_REASONS, _HOST})
 """Patterns whose messages are kept whole, however loud they are."""
 _Said = tuple[int, str]
 """A line and its message."""
@@ -90,7 +90,7 @@ class TroublesCollector:
         cause = cause_of(text)
         if topic == _HOST and cause is not None:
             self._decisions.setdefault(cause.name, (line, cause))
-        elif topic == _REASON and len(self._reasons) < _MOST:
+        elif topic in _REASONS and len(self._reasons) < _MOST:
             self._reasons.append((line, text))
         elif topic in _CHAINS and cause is not None:
             self._skipped[cause.name] = (line, text, self._place.announced())
@@ -156,17 +156,16 @@ class TroublesCollector:
         at, cause = found
         line, text = said[at]
         ends = [
-            number
-            for number, other in errors
-            if number > line and (c := cause_of(other)) and cause.name in c.before
-        ]
+            one for one in errors if one[0] > line and (end := cause_of(one[1])) and cause.name in end.before
+        ][:1]
         return Failure(
             line=line,
             text=text,
             meaning=cause.meaning,
             fix=cause.fix,
             cause=cause.name,
-            evidence=(line, *ends[:1]),
+            node=next(filter(None, (node_of(words) for _, words in [said[at], *ends])), ""),
+            evidence=(line, *(number for number, _ in ends)),
         )
 
 

@@ -39,11 +39,6 @@ PLUGIN = PatternSet(
         ),
         row(
             "reason",
-            r"(?P<what>\[\d{1,2}\] Assertion failed: ).{1,2000}",
-            '[8] Assertion failed: creator && "Plugin not found, are the plugin name, version, and namespace correct?"',
-        ),
-        row(
-            "reason",
             r"(?P<what>(?:MyelinCheckException: )?\w{1,60}\.(?:cpp|h):\d{1,6}: D?CHECK\().{1,2000}",
             "nvrtc_compile.cpp:940: CHECK(false) failed. NVRTC Compilation failure",
             "mha_fusion.cpp:344: DCHECK(fc1_ && fc2_ && softmax_) failed. ",
@@ -77,6 +72,13 @@ PLUGIN = PatternSet(
             "host-decides",
             "{host?}Failed to create NvTensorRTRTXExecutionProvider{rest?}",
             "Failed to create NvTensorRTRTXExecutionProvider. Please reference the requirements.",
+        ),
+        message(
+            "host-decides",
+            "EP Error {where}: {rest}",
+            "EP Error /onnxruntime_src/onnxruntime/core/session/provider_bridge_ort.cc:1193 onnxruntime::ProviderLibrary::Get() "
+            "[ONNXRuntimeError] : 1 : FAIL : Failed to load library libonnxruntime_providers_tensorrt.so with error: "
+            "libnvinfer.so.8: cannot open shared object file: No such file or directory",
         ),
         message(
             "host-decides",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
-from qdqtool.core.engine import Engine
+from qdqtool.core.engine import Engine, EngineLayer, Role
 from qdqtool.core.timing import Profile
 from qdqtool.engine.fields import MOST_LAYERS, layer
 from qdqtool.engine.profiles.read import read_profile
 from qdqtool.engine.read import read
 from qdqtool.errors import InputFileError
+from qdqtool.trt.names import probable_nodes
+from qdqtool.trt.ops import PRODUCTS
 
 ALONE = "profile"
 """The form of an engine that only a profile describes."""
@@ -40,15 +43,25 @@ def read_timed(path: Path) -> tuple[Engine, Profile | None]:
 
 def engine_of(profile: Profile) -> Engine:
     """The rows of a profile as layers."""
-    names = [row.name for row in profile.rows][:MOST_LAYERS]
-    kinds = ["Reformat" if _COPIES.search(name) else "" for name in names]
     return Engine(
-        layers=tuple(
-            layer({"Name": name, "LayerType": kind}) for name, kind in zip(names, kinds, strict=True)
-        ),
+        layers=tuple(_layer(row.name) for row in profile.rows[:MOST_LAYERS]),
         form=ALONE,
         notes=(_MORE, *_share(profile)),
     )
+
+
+def _layer(name: str) -> EngineLayer:
+    """A layer of which only the name is known: copies by what the builder calls them, compute layers by their nodes."""
+    if _COPIES.search(name):
+        return layer({"Name": name, "LayerType": "Reformat"})
+    found = layer({"Name": name, "LayerType": ""})
+    computes = any(_operator(node) in PRODUCTS for node in probable_nodes(name))
+    return replace(found, role=Role.COMPUTE) if computes else found
+
+
+def _operator(node: str) -> str:
+    """The operator in the name that an exporter gives a node: /model.0/conv/Conv, Conv_12."""
+    return node.rpartition("/")[2].partition("_")[0]
 
 
 def _share(profile: Profile) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ CAUSES: tuple[Cause, ...] = (
 )
 """All causes, in the order in which a text is compared with them."""
 RANKS = ("exact", "general", "vague", "echo")
+_PARSED = re.compile(r"In node \d+ with name: (.+?) and operator: ")
 UNNAMED = frozenset({"vague", "echo"})
 """Ranks of causes that name no reason."""
 
@@ -80,3 +81,17 @@ def decisive(texts: Sequence[str]) -> tuple[int, Cause] | None:
     before = chosen[1].before
     earlier = [one for one in found if one[0] < chosen[0] and one[1].name in before]
     return min(earlier, key=lambda one: (before.index(one[1].name), -one[0]), default=chosen)
+
+
+def node_of(text: str) -> str:
+    """The name of the node that an error is about, which may hold brackets, commas and dots itself; "" where it names none."""
+    parsed = _PARSED.search(text)
+    if parsed is not None:
+        return parsed[1]
+    found = re.search(r"for node (.+)$", text, re.MULTILINE)
+    if found is None:
+        return ""
+    name = re.split(r" due to |, try |\. See ", found[1])[0].rstrip()
+    if name.endswith(")") and name.count(")") > name.count("("):
+        name = name[:-1]
+    return name.removesuffix(".")

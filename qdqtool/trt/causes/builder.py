@@ -211,7 +211,7 @@ CALIBRATION = (
     Cause(
         name="calibration-failed",
         area="calibration",
-        pattern=r"Calibration failure|[Cc]alibration failed|calibrator is not set|without providing valid calibrator",
+        pattern=r"Calibration failure|[Cc]alibration failed|calibrator is not set",
         meaning="calibration found no usable data",
         fix="give a calibrator with data (--calib=FILE for an existing cache), or a model with Q/DQ: `qdqtool run MODEL --samples DATA`",
         releases="5 to 10",

@@ -53,8 +53,9 @@ HOSTS = (
         name="ort-library",
         area="host",
         pattern=r"(?:libnvinfer|nvinfer|libnvonnxparser|onnxruntime_providers_tensorrt)\S*: cannot open shared object|LoadLibrary failed with error 126",
-        meaning="a library of TensorRT, or one that it needs, is not found",
+        meaning="a library of TensorRT, or one that it needs, is not found: the program runs without TensorRT",
         fix="install the TensorRT release that the program was built for, and put its folder on LD_LIBRARY_PATH (Windows: PATH)",
+        effect="float",
         fault="machine",
     ),
     Cause(

@@ -34,7 +34,7 @@ REST = (
     Cause(
         name="internal-check",
         area="kernel",
-        pattern=r"Internal Error \(Assertion .* failed|Error Code \d+: Internal Error",
+        pattern=r"Internal Error \((?!Assertion engine)",
         meaning="the builder failed on a check of its own",
         fix="read the error before it; if there is none, build with another release of TensorRT",
         rank="vague",
@@ -54,7 +54,7 @@ _ECHOES = (
     r"Engine could not be created|Engine set up failed|Engine creation failed|Parsing model failed|Failed to create engine"
     r"|Failed to parse|[Bb]uilding (?:engine )?failed|Network And Config setup failed|Network validation failed|Failed building"
     r"|Could not complete|Test engine failed|cudaError 35|Error Code 35|Assertion engine(?:Ptr)? != nullptr failed"
-    r"|^FAILED|Deserialize the cuda engine failed|Could not parse ONNX correctly|^[\s-]*(?:Begin|End) node|^\s*(?:input|output|name): \""
+    r"|^FAILED|Deserialize the cuda engine failed|Could not parse ONNX correctly|--- (?:Begin|End) node|(?:^|: )(?:input|output|name|op_type): \""
 )
 ECHOES = (
     Cause(
