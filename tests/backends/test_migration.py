@@ -107,9 +107,14 @@ def test_a_flag_with_a_successor_is_replaced_by_it(before: str, after: str) -> N
 
 def test_the_seed_recipe_keeps_all_but_its_precision() -> None:
     found = migrate_command(SEED_BUILD)
-    assert [advice.what for advice in found.advice if advice.action != "keep"] == ["--fp16"]
+    assert [advice.what for advice in found.advice if advice.action != "keep"] == [
+        "--fp16",
+        "--memPoolSize=workspace:1024MiB",
+    ]
     assert found.steps == ("qdqtool convert resnet18.onnx -o resnet18.fp16.onnx --types fp16",)
-    assert found.command == SEED_BUILD.replace("--fp16 ", "").replace("18.onnx", "18.fp16.onnx")
+    assert found.command == SEED_BUILD.replace("--fp16 ", "").replace("18.onnx", "18.fp16.onnx").replace(
+        "1024MiB", "1024"
+    )
 
 
 def test_times_are_told_apart_from_those_of_11() -> None:

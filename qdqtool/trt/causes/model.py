@@ -60,7 +60,7 @@ PARSER = (
     Cause(
         name="int32-bias",
         area="format",
-        pattern=r"has type Int32 but must have type|weights are not permitted since they are of type Int32",
+        pattern=r"has type Int32 but must have type|only activation types allowed as input|weights are not permitted since they are of type Int32",
         meaning="an INT32 tensor stands before DequantizeLinear, as onnxruntime writes for biases",
         fix="`qdqtool repair` stores biases as floats (onnxruntime: extra option QuantizeBias=False)",
         lint="QDQ105",
