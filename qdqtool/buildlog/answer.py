@@ -24,7 +24,7 @@ Decision = tuple[int, Cause]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class RunEvidence:
     """What an answer is made of, besides the header of a run.
 
     Attributes:
@@ -42,7 +42,7 @@ class Seen:
     has_qdq: bool
 
 
-def answer(run: RunHeader, seen: Seen) -> Answer:
+def answer(run: RunHeader, seen: RunEvidence) -> Answer:
     """The answer for one run."""
     if run.failure is not None:
         failure = run.failure
@@ -76,7 +76,7 @@ def sentence(told: Answer) -> str:
     return f"{built}{precision}{why}"
 
 
-def _precision(run: RunHeader, seen: Seen) -> tuple[str, set[int]]:
+def _precision(run: RunHeader, seen: RunEvidence) -> tuple[str, set[int]]:
     counts = Counter(
         [node.precision for node in seen.nodes] or [str(layer.precision) for layer in seen.layers]
     )
@@ -94,7 +94,7 @@ def _precision(run: RunHeader, seen: Seen) -> tuple[str, set[int]]:
     return (f"{allowed} allowed" if allowed else ""), set()
 
 
-def _reasons(run: RunHeader, seen: Seen) -> Iterable[tuple[str, str, tuple[int, ...]]]:
+def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tuple[int, ...]]]:
     """Why layers are not INT8, what to do, and the lines that say it: the first counts."""
     for line, cause in seen.decisions:
         if cause.effect == "float":

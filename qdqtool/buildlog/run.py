@@ -8,7 +8,7 @@ from enum import Enum, auto
 from functools import cached_property
 from typing import Any, Protocol
 
-from qdqtool.buildlog.answer import Seen, answer
+from qdqtool.buildlog.answer import RunEvidence, answer
 from qdqtool.buildlog.collectors.constraints import ConstraintsCollector
 from qdqtool.buildlog.collectors.identity import IdentityCollector
 from qdqtool.buildlog.collectors.layers import LayersCollector
@@ -218,7 +218,7 @@ class Run:
     def _header(self) -> dict[str, Any]:
         failure = self.troubles.failure()
         status = self.identity.status(failed=failure is not None and not self.identity.generated)
-        header = {
+        header: dict[str, Any] = {
             "number": self.number,
             "front_end": self.identity.front_end,
             "version": self.identity.version,
@@ -254,7 +254,7 @@ class Run:
             "warnings": self.troubles.warnings,
             "errors": self.troubles.errors,
         }
-        seen = Seen(
+        seen = RunEvidence(
             nodes=self._verdicts,
             layers=self._computing,
             decisions=self.troubles.decisions,

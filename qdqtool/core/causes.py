@@ -45,7 +45,7 @@ class Cause:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Explanation:
+class Explained:
     """What `qdqtool explain` found: the page as text, and the cause if the words are an error text."""
 
     words: str

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from qdqtool.core.causes import Cause, Explanation
+    from qdqtool.core.causes import Cause, Explained
 
 
 def explain(
@@ -41,8 +41,8 @@ def explain(
     sys.stdout.write(EXPLANATION.dump(found) if as_json else found.text.rstrip() + "\n")
 
 
-def _explained(words: list[str]) -> Explanation:
-    from qdqtool.core.causes import Explanation
+def _explained(words: list[str]) -> Explained:
+    from qdqtool.core.causes import Explained
     from qdqtool.pages.lookup import explanation
 
     kind, *rest = words or [""]
@@ -59,7 +59,7 @@ def _explained(words: list[str]) -> Explanation:
         text = _page(spoken.removeprefix("pass "))
     else:
         text = _contents()
-    return Explanation(words=spoken, text=text, cause=cause)
+    return Explained(words=spoken, text=text, cause=cause)
 
 
 def _cause(text: str) -> Cause | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from qdqtool.core.engine import Engine, EngineLayer, Role
 from qdqtool.core.timing import Profile
+from qdqtool.core.wording import counted
 from qdqtool.engine.fields import MOST_LAYERS, layer
 from qdqtool.engine.profiles.read import read_profile
 from qdqtool.engine.read import read
@@ -72,5 +73,5 @@ def _share(profile: Profile) -> tuple[str, ...]:
         return ()
     spent = sum(row.average_ms for row in copies)
     return (
-        f"copies and reformats: {len(copies)} of {len(profile.rows)} layers, {spent / total:.1%} of the time",
+        f"copies and reformats: {len(copies)} of {counted(len(profile.rows), 'layer')}, {spent / total:.1%} of the time",
     )
