@@ -104,6 +104,14 @@ DLA = (
         releases="5 to 10, and 11.4.1",
     ),
     Cause(
+        name="dla-standalone",
+        area="dla",
+        pattern=r"EngineCapability::kDLA_STANDALONE",
+        meaning="a DLA loadable is no engine of TensorRT's runtime",
+        fix="load it with cuDLA, or build without --buildDLAStandalone",
+        releases="8.4 to 10, and 11.4.1",
+    ),
+    Cause(
         name="dla-layer",
         area="dla",
         pattern=r"not supported for DLA|is not supported on DLA|DLA validation failed|Unsupported on DLA",
@@ -127,7 +135,7 @@ KERNELS = (
     Cause(
         name="workspace-short",
         area="memory",
-        pattern=r"due to insufficient workspace|sufficient workspace memory|Scratch requested: \d+, available"
+        pattern=r"due to insufficient workspace|requires workspace memory greater than|sufficient workspace memory|Scratch requested: \d+, available"
         r"|implementation for node .*(?:insufficient workspace|increas\w+ the workspace)",
         meaning="there is no kernel for this node that fits into the workspace",
         fix="give it more, as a number of MiB: --flags=--memPoolSize=workspace:8192",

@@ -94,7 +94,7 @@ PARSER = (
         name="quantized-type",
         area="format",
         pattern=r"FP4 quantization\. The specified quantization type is|specifies an (?:invalid|unsupported) data type"
-        r"|Mismatch between attribute output_dtype",
+        r"|Mismatch between attribute output_dtype|QuantizeLayer can only output|Blockwise quantization is implemented for",
         meaning="the type of a Q or DQ node is not one that TensorRT quantizes to: INT8, FP8 (E4M3), INT4 or FP4",
         fix="quantize to one of these; `qdqtool lint` names the node",
         lint="QDQ105",
@@ -141,7 +141,7 @@ FORMATS = (
         name="block-shape",
         area="format",
         pattern=r"blocked axis to be one of the two|Only block_size(?: == 16| 32) is supported|block_shape must be"
-        r"|must have scalar block_size",
+        r"|must have scalar block_size|blocking dimension must be the last or second to last",
         meaning="blocks have another size or axis than the kernels know: 16 values (FP4) or 32 (MXFP8) along one of the last two axes",
         fix="quantize in blocks of that size along the summed axis",
         releases="10.8 and newer, RTX",
@@ -212,9 +212,9 @@ TYPING = (
         name="types-differ",
         area="typing",
         pattern=r"first input has type \w+ but second input has type|element type \(\w+\) differs from|incompatible input types"
-        r"|must (?:all )?(?:be|have|have all inputs) (?:of )?(?:the )?same types?|must have all inputs of same type"
-        r"|Operands must have same type|Type mismatch detected for a strongly typed network|have different types"
-        r"|[Ii]nput types .{0,60}(?:differ|do not match|must match)|Found mixed input types",
+        r"|must (?:all )?(?:be|have)\b.{0,60}\bsame (?:input |data )?types?\b|Operands must have same type|requires all \w+ inputs same type"
+        r"|Type mismatch detected for a strongly typed network|Found mixed input types"
+        r"|[Ii]nput types .{0,60}(?:differ|do not match|must match)|stronglyTyped \|\| \(common\w+Type ==",
         meaning="two tensors that meet in one layer have different types (Half and Float, or Int32 and Float), and a strongly typed network "
         "casts nothing by itself",
         fix="add a Cast before the layer where the model is exported, or convert the whole model with `qdqtool convert`",
@@ -272,7 +272,7 @@ SHAPES = (
     Cause(
         name="run-time-shape",
         area="shape",
-        pattern=r"shape tensor must have \d or \d reshape dimensions|Dynamic shapes are not equal for slice|must be a build.time constant"
+        pattern=r"shape tensor must have \d or \d reshape dimensions|Dynamic shapes are not equal for slice|must be a build.time constant|Assertion !isInFlight"
         r"|must be an initializer",
         meaning="a shape or parameter is computed when the model runs, and the builder needs it as a constant",
         fix="simplify the model (constant folding: polygraphy surgeon sanitize --fold-constants), or export it with fixed shapes",
@@ -283,6 +283,14 @@ SHAPES = (
         pattern=r"count of \d+ weights in|number of kernel weights does not match|failed validation",
         meaning="a layer's weights do not fit the shape of its input",
         fix="export the model again; in code, check the shapes of kernel and bias",
+    ),
+    Cause(
+        name="shapes-differ",
+        area="shape",
+        pattern=r"must have (?:the )?same (?:dimensions|number of dimensions|rank|shape|extra dimension|leading dimension|extent)"
+        r"|rank must be same|follow broadcast rules|condition input tensor must be the same",
+        meaning="the shapes of tensors that meet in one layer do not fit each other",
+        fix="check the shapes that were given for the inputs; export the model again with shape inference",
     ),
     Cause(
         name="range-check",
@@ -298,7 +306,7 @@ PLUGINS = (
     Cause(
         name="plugin-missing",
         area="plugin",
-        pattern=r"[Pp]lugin not found|could not find plugin|was not found in (?:the )?plugin registry|IPluginCreator not found"
+        pattern=r"[Pp]lugin not found|could not find plugin|was not found in (?:the )?plugin registry|IPluginCreator(?:Interface)? not found|Cannot find plugin:"
         r"|plugin creator .*not found|failed to load \w+ plugin",
         meaning="the model or engine names a plug-in that is not registered, or an operator that the parser took for one",
         fix="load its library (trtexec --plugins=FILE or --staticPlugins=FILE; in code init_libnvinfer_plugins), or replace the operator",
@@ -307,7 +315,7 @@ PLUGINS = (
     Cause(
         name="plugin-interface",
         area="plugin",
-        pattern=r"getCreators could not be loaded|getPluginCreators could not be loaded|kPLUGIN_V3 .*(?:not|un)supported|IPluginV3.*(?:fail|error)",
+        pattern=r"getCreators could not be loaded|does not contain getCreators|contains invalid plugin creator|getPluginCreators could not be loaded|kPLUGIN_V3 .*(?:not|un)supported|IPluginV3.*(?:fail|error)",
         meaning="the plug-in library was written for another interface of plug-ins than this release loads",
         fix="build the library against this release, and export getCreators (IPluginV3) as it asks for",
         releases="10 and newer",
