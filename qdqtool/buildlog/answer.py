@@ -19,6 +19,16 @@ _NAMED = 3
 _FILE = re.compile(r"_(fp32|fp16|int8)\.engine$")
 """How DeepStream's engine files end."""
 
+_TYPES = {
+    "--fp16": "FP16",
+    "--bf16": "BF16",
+    "--int8": "INT8",
+    "--fp8": "FP8",
+    "--int4": "INT4",
+    "--best": "FP16+INT8",
+}
+"""Flags of trtexec that allow a type."""
+
 Decision = tuple[int, Cause]
 """The line in which an application decides, and its cause."""
 
@@ -33,6 +43,7 @@ class RunEvidence:
         decisions: what applications decided.
         engine: line and path of the engine file that was written; (0, "") where none is named.
         has_qdq: whether the log shows Q or DQ nodes.
+        knows_model: whether the log shows the nodes of the model.
     """
 
     nodes: Sequence[ComputeNode]
@@ -40,6 +51,7 @@ class RunEvidence:
     decisions: Sequence[Decision]
     engine: tuple[int, str]
     has_qdq: bool
+    knows_model: bool
 
 
 def answer(run: RunHeader, seen: RunEvidence) -> Answer:
@@ -90,8 +102,16 @@ def _precision(run: RunHeader, seen: RunEvidence) -> tuple[str, set[int]]:
     named = _FILE.search(path)
     if named:
         return named[1], {line}
-    allowed = run.options.get("Build", {}).get("Precision", "")
+    allowed = _allowed(run)
     return (f"{allowed} allowed" if allowed else ""), set()
+
+
+def _allowed(run: RunHeader) -> str:
+    """The types that the build may use: as trtexec prints them, or as its command says; "" where neither does."""
+    printed = run.options.get("Build", {}).get("Precision", "")
+    asked = [_TYPES[word] for word in run.argv if word in _TYPES]
+    loads = any(word.startswith("--loadEngine") for word in run.argv)
+    return printed or ("+".join(["FP32", *asked]) if asked and not loads else "")
 
 
 def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tuple[int, ...]]]:
@@ -99,11 +119,16 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
     for line, cause in seen.decisions:
         if cause.effect == "float":
             yield cause.meaning, cause.fix, (line,)
-    allowed = run.options.get("Build", {}).get("Precision", "")
+    allowed = _allowed(run)
     if allowed and "INT8" not in allowed and not seen.has_qdq and not seen.nodes:
+        shown = (
+            "the model has no Q/DQ"
+            if seen.knows_model
+            else "the log does not show whether the model has Q/DQ"
+        )
         yield (
-            f"INT8 was not allowed (precision {allowed}), and the log shows no Q/DQ nodes",
-            "insert Q/DQ (`qdqtool run MODEL --samples DATA`), which says INT8 in the model itself",
+            f"INT8 was not asked for (precision {allowed}), and {shown}",
+            "insert Q/DQ (`qdqtool run MODEL --samples DATA`), which asks for INT8 in the model itself",
             (),
         )
     plain = [node for node in seen.nodes if not node.is_quantized]

@@ -260,6 +260,7 @@ class Run:
             decisions=self.troubles.decisions,
             engine=self.identity.engine,
             has_qdq=bool(self._ledger.rows),
+            knows_model=len(self.network) > 0,
         )
         return {**header, "answer": answer(RunHeader(**header), seen)}
 

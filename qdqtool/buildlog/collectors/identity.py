@@ -44,9 +44,9 @@ class IdentityCollector:
     def handlers(self) -> dict[str, Handler]:
         return {
             "run-begins": self._begins,
-            "run-passed": lambda _line, *_: self._ends("passed"),
-            "run-failed": lambda _line, *_: self._ends("failed"),
-            "run-waived": lambda _line, *_: self._ends("waived"),
+            "run-passed": lambda line, program: self._closes(line, "passed", program),
+            "run-failed": lambda line, program: self._closes(line, "failed", program),
+            "run-waived": lambda line, program: self._closes(line, "waived", program),
             "polygraphy-begins": self._polygraphy,
             "tactics-inspected": lambda _line, _path: self._sign("polygraphy"),
             "bad-tactics": lambda _line: self._sign("polygraphy"),
@@ -126,6 +126,13 @@ class IdentityCollector:
     def _polygraphy(self, _line: int, command: str) -> None:
         self._sign("polygraphy")
         self.command = command.strip()[:_LONGEST_COMMAND]
+
+    def _closes(self, line: int, verdict: str, banner: str) -> None:
+        """The last banner repeats the first, which an excerpt may lack."""
+        program, found, command = banner.partition(" # ")
+        if found and not self.command:
+            self._begins(line, program, command)
+        self._ends(verdict)
 
     def _ends(self, verdict: str) -> None:
         self.verdict = verdict
