@@ -91,6 +91,16 @@ def test_memory_that_was_short_for_another_layer_decides_nothing() -> None:
     assert (failure.cause, failure.evidence) == ("no-kernel", (4,))
 
 
+def test_a_compiler_that_failed_for_another_layer_decides_nothing() -> None:
+    crash = f"{_T} [E] Error[9]: Skipping tactic 0x0 due to exception nvrtc_compile.cpp:1: CHECK(x) failed. NVRTC Compilation failure\n"
+    failure = read(_RUNNER.format("a") + crash + _RUNNER.format("b") + _NONE.format("b")).failure
+    assert failure is not None
+    assert failure.cause == "no-kernel"
+    failure = read(_RUNNER.format("a") + crash + _NONE.format("a")).failure
+    assert failure is not None
+    assert failure.cause == "nvrtc"
+
+
 def test_the_reason_in_a_line_without_a_prefix_decides() -> None:
     text = (
         f"{_T} [E] ModelImporter.cpp:726: ERROR: builtin_op_importers.cpp:4643 In function importFallbackPluginImporter:\n"

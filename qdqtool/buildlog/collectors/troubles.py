@@ -49,6 +49,7 @@ class TroublesCollector:
         # The last line of each cause for which a kernel was left out, and the layer that was tuned then.
         self._skipped: dict[str, tuple[int, str, str]] = {}
         self._chain: list[_Said] = []
+        self._causes: dict[str, Cause | None] = {}
         self._warnings: dict[_Key, LogRecord] = {}
         self._errors: dict[_Key, LogRecord] = {}
         self._counts: Counter[tuple[bool, _Key]] = Counter()
@@ -75,7 +76,7 @@ class TroublesCollector:
             self._keep(line, text[:_LONGEST], topic)
         if severity not in _KEPT:
             return
-        if severity != "W" and not self._chain and (cause := cause_of(text[:_LONGEST])) and cause.before:
+        if severity != "W" and not self._chain and (cause := self._cause(text[:_LONGEST])) and cause.before:
             self._chain = self._left_out(cause)
         kept = self._warnings if severity == "W" else self._errors
         key = (self._wording(text[:_LONGEST]), names)
@@ -87,13 +88,20 @@ class TroublesCollector:
             kept[key] = LogRecord(line=line, severity=severity, text=text[:_LONGEST], topic=topic)
 
     def _keep(self, line: int, text: str, topic: str) -> None:
-        cause = cause_of(text)
+        cause = self._cause(text)
         if topic == _HOST and cause is not None:
             self._decisions.setdefault(cause.name, (line, cause))
         elif topic in _REASONS and len(self._reasons) < _MOST:
             self._reasons.append((line, text))
         elif topic in _CHAINS and cause is not None:
             self._skipped[cause.name] = (line, text, self._place.announced())
+
+    def _cause(self, text: str) -> Cause | None:
+        """The cause of a text; one wording comes thousands of times, with other numbers."""
+        wording = self._wording(text)
+        if wording not in self._causes and len(self._causes) < _MOST:
+            self._causes[wording] = cause_of(text)
+        return self._causes[wording] if wording in self._causes else cause_of(text)
 
     def _left_out(self, cause: Cause) -> list[_Said]:
         """The lines that say why kernels of the layer that is tuned now were left out."""
@@ -142,7 +150,10 @@ class TroublesCollector:
 
     def failure(self) -> Failure | None:
         """The message that decides why the build failed, with the lines of its chain."""
-        errors = [(record.line, record.text) for record in self.errors if record.topic != _NO_FAILURE]
+        found_errors = [record for record in self.errors if record.topic != _NO_FAILURE]
+        # A kernel that was left out for another layer is in no chain, and no reason.
+        ending = [record for record in found_errors if record.topic not in _CHAINS] or found_errors
+        errors = [(record.line, record.text) for record in ending]
         if not errors:
             return None
         said = sorted({*errors, *self._reasons, *self._chain})
