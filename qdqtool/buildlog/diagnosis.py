@@ -38,17 +38,16 @@ def _utilization(seen: Performance, per_query: float) -> list[str]:
     share = seen.throughput_qps * per_query / 1000
     gpu = _middle(seen, "gpu_compute") or 0.0
     enqueue = _middle(seen, "enqueue")
+    busy = f"{seen.throughput_qps:.6g} qps is {share:.0%} of one query per {per_query:.4g} ms"
     if share >= BUSY and enqueue and enqueue >= BUSY * gpu:
         return [
             (
-                f"enqueue takes {enqueue:.4g} ms, as long as GPU compute ({gpu:.4g} ms): launching is the bottleneck, or the queue of "
+                f"the GPU is busy ({busy}), and enqueue takes as long, {enqueue:.4g} ms: launching is the bottleneck, or the queue of "
                 "launches is full and enqueue waits for the GPU; --useCudaGraph shows which"
             )
         ]
     if share >= BUSY:
-        return [
-            f"bound by GPU compute: {seen.throughput_qps:.6g} qps is {share:.0%} of one query per {per_query:.4g} ms"
-        ]
+        return [f"bound by GPU compute: {busy}"]
     words = [
         f"the GPU waits: {seen.throughput_qps:.6g} qps is {share:.0%} of one query per {per_query:.4g} ms of compute"
     ]
