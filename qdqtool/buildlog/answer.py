@@ -67,6 +67,7 @@ def answer(run: RunHeader, seen: RunEvidence) -> Answer:
         )
     built = True if run.status in ("passed", "built") else False if run.status == "failed" else None
     precision, lines = _precision(run, seen)
+    lines |= {seen.engine[0]} - {0}
     for why, fix, evidence in _reasons(run, seen):
         return Answer(
             built=built,

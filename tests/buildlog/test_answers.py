@@ -31,7 +31,7 @@ def read(text: str) -> LogRun:
 @pytest.mark.parametrize(
     ("name", "built", "precision", "words", "evidence"),
     [
-        ("ds_int8_none", True, "fp16", "without a calibration file", (4,)),
+        ("ds_int8_none", True, "fp16", "without a calibration file", (4, 6)),
         ("nvrtc_thor", False, "", "NVRTC compilation failure", (3, 4)),
         ("edgellm_parse", False, "", "the second scale of NVFP4", (1,)),
         ("t4_86_polygraphy", False, "", "node unet.cond.weight", (13,)),

@@ -25,7 +25,7 @@ MACHINE = (
         pattern=r"Target GPU SM \d+ is not supported by this TensorRT|Unsupported SM\b(?! version for FP8)|SM version not supported"
         r"|nvrtc: error: invalid value for --gpu-architecture",
         meaning="this release of TensorRT has no kernels for this GPU",
-        fix="install a release that supports the GPU: newer for a new GPU, older (10.x) for an old one",
+        fix="install a release that supports the GPU: newer for a new GPU, older for an old one",
     ),
     Cause(
         name="disk-full",

@@ -108,7 +108,7 @@ FORMATS = (
         area="format",
         pattern=r"Scale input must be a scalar|double quantization scale factor must be a scalar",
         meaning="the second scale of NVFP4 (one number for the whole tensor) has more than one value",
-        fix="store it as a scalar (shape []): export with one global scale per tensor; `qdqtool lint` names the node",
+        fix="store it as a scalar (shape []): export with one global scale per tensor",
         releases="10.8 and newer, RTX",
     ),
     Cause(
@@ -125,7 +125,7 @@ FORMATS = (
         area="format",
         pattern=r"[Dd]ouble.?quant\w*.?scale.{0,80}(?:FP32|kFLOAT|[Ff]loat32|of type Float|type)",
         meaning="the second scale of NVFP4 has another type than FP32 or the input",
-        fix="store it as FP32; `qdqtool convert` keeps scales in FP32",
+        fix="store it as FP32",
         releases="10.8 and newer, RTX",
     ),
     Cause(
@@ -134,7 +134,7 @@ FORMATS = (
         pattern=r"blocked axis should be known at build time|requires the axis dimension to be known at build time"
         r"|does not support inferred dimensions",
         meaning="the axis that is cut into blocks (the last of the input) has a free size, and must be known when the engine is built",
-        fix="fix this dimension in the model: the weight of the next MatMul says its size; `qdqtool repair` can where it does",
+        fix="fix this dimension in the model: the weight of the MatMul that reads it says its size",
         releases="10.8 and newer, RTX",
     ),
     Cause(
