@@ -7,13 +7,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from qdqtool.core.buildlog import Answer, RunHeader
+from qdqtool.core.buildlog import Answer, Failure, RunHeader
 from qdqtool.core.causes import Cause
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.events import ComputeNode, LogRecord
 from qdqtool.core.wording import counted, listed
 from qdqtool.trt.causes import by_name
 
+_LATER = frozenset({"check", "refit", "engine"})
+"""Areas of causes that come after a build."""
+_BUILDERS = frozenset({"trtexec", "rtx", "mlperf"})
+"""Front ends that build unless they load."""
 _NAMED = 3
 """Names that a sentence lists."""
 _FILE = re.compile(r"_(fp32|fp16|int8)\.engine$")
@@ -42,6 +46,7 @@ class RunEvidence:
         layers: compute layers of an engine without.
         decisions: what applications decided.
         engine: line and path of the engine file that was written; (0, "") where none is named.
+        generated: whether the log says that an engine was made.
         has_qdq: whether the log shows Q or DQ nodes.
         knows_model: whether the log shows the nodes of the model.
     """
@@ -50,6 +55,7 @@ class RunEvidence:
     layers: Sequence[EngineLayer]
     decisions: Sequence[Decision]
     engine: tuple[int, str]
+    generated: bool
     has_qdq: bool
     knows_model: bool
 
@@ -60,12 +66,13 @@ def answer(run: RunHeader, seen: RunEvidence) -> Answer:
         failure = run.failure
         node = f"node {failure.node}: " if failure.node and failure.meaning else ""
         return Answer(
-            built=False,
+            failed=True,
+            built=seen.generated or _failed_to_build(failure),
             why_not=f"{node}{failure.meaning or failure.text}",
             fix=failure.fix,
             evidence=failure.evidence or (failure.line,),
         )
-    built = True if run.status in ("passed", "built") else False if run.status == "failed" else None
+    built = _built(run, seen)
     precision, lines = _precision(run, seen)
     lines |= {seen.engine[0]} - {0}
     for why, fix, evidence in _reasons(run, seen):
@@ -79,13 +86,29 @@ def answer(run: RunHeader, seen: RunEvidence) -> Answer:
     return Answer(built=built, precision=precision, evidence=tuple(sorted(lines)))
 
 
+def _failed_to_build(failure: Failure) -> bool | None:
+    """False if it is the build that failed; None if an engine was loaded, changed or compared."""
+    area = by_name(failure.cause).area if failure.cause else ""
+    return None if area in _LATER else False
+
+
+def _built(run: RunHeader, seen: RunEvidence) -> bool | None:
+    """Whether an engine was built: trtexec that passed has built one, unless it loaded one."""
+    if seen.generated or run.status == "built":
+        return True
+    if run.status == "failed":
+        return False
+    loads = any(word.startswith("--loadEngine") for word in run.argv)
+    return True if run.status == "passed" and run.front_end in _BUILDERS and not loads else None
+
+
 def sentence(told: Answer) -> str:
     """The answer in one sentence."""
     if told.built is False:
         return f"not built: {told.why_not or 'the log does not say why'}"
-    built = "built" if told.built else "the log does not say whether it was built"
+    built = "built" if told.built else "the log shows no finished build"
     precision = f"; {told.precision}" if told.precision else ""
-    why = f"; why not INT8: {told.why_not}" if told.why_not else ""
+    why = f"; {'failed' if told.failed else 'why not INT8'}: {told.why_not}" if told.why_not else ""
     return f"{built}{precision}{why}"
 
 

@@ -259,6 +259,7 @@ class Run:
             layers=self._computing,
             decisions=self.troubles.decisions,
             engine=self.identity.engine,
+            generated=self.identity.generated,
             has_qdq=bool(self._ledger.rows),
             knows_model=len(self.network) > 0,
         )

@@ -269,6 +269,7 @@ class Answer:
 
     Attributes:
         built: whether an engine was built; None where the log does not say.
+        failed: whether the run failed.
         precision: what the engine computes in, or what was allowed; "" where the log does not say.
         why_not: why the build failed, or why layers are not INT8 (or in another low-bit format); "" where nothing is amiss.
         fix: what to do about it.
@@ -276,6 +277,7 @@ class Answer:
     """
 
     built: bool | None
+    failed: bool = False
     precision: str = ""
     why_not: str = ""
     fix: str = ""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from qdqtool import buildlog
+from qdqtool.buildlog.answer import sentence
 from qdqtool.cli.app import run
 from qdqtool.core.buildlog import LogRun, RunHeader
 from tests.buildlog import small
@@ -186,3 +187,34 @@ def test_explain_answers_an_error_text(text: str, capfd: pytest.CaptureFixture[s
     cause = json.loads(capfd.readouterr().out)["data"]["cause"]
     assert cause["meaning"]
     assert cause["fix"]
+
+
+@pytest.mark.parametrize(
+    ("text", "built", "words"),
+    [
+        (
+            "&&&& RUNNING TensorRT.trtexec [TensorRT v8600] # trtexec --loadEngine=a.plan\n&&&& PASSED TensorRT.trtexec\n",
+            None,
+            "the log shows no finished build",
+        ),
+        (
+            "&&&& RUNNING TensorRT.trtexec [TensorRT v8600] # trtexec --onnx=a\n&&&& PASSED TensorRT.trtexec\n",
+            True,
+            "built",
+        ),
+        (
+            (
+                "[E] The engine plan file is not compatible with this version of TensorRT, expecting library version 8.2.4 got 8.2.3, "
+                "please rebuild.\n"
+            ),
+            None,
+            "the log shows no finished build; failed: the engine was built by another release",
+        ),
+        ("[E] [TRT] Network must have at least one output\n", False, "not built: the network is empty"),
+    ],
+)
+def test_nothing_is_called_built_that_was_not(text: str, built: bool | None, words: str) -> None:
+    told = read(text).answer
+    assert told is not None
+    assert told.built is built
+    assert sentence(told).startswith(words)
