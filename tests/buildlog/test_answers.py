@@ -218,3 +218,8 @@ def test_nothing_is_called_built_that_was_not(text: str, built: bool | None, wor
     assert told is not None
     assert told.built is built
     assert sentence(told).startswith(words)
+
+
+def test_a_code_of_lint_says_which_error_of_the_builder_it_is(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "qdq101"]) == 0
+    assert "As an error of the builder: the zero point is not 0" in capfd.readouterr().out

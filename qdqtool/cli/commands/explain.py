@@ -56,7 +56,7 @@ def _explained(words: list[str]) -> Explained:
     elif " " in spoken.strip() and explanation(spoken) is None and (cause := _cause(spoken)) is not None:
         text = _cause_words(cause)
     elif kind:
-        text = _page(spoken.removeprefix("pass "))
+        text = _page(spoken.removeprefix("pass ")) + _said_by_builders(spoken)
     else:
         text = _contents()
     return Explained(words=spoken, text=text, cause=cause)
@@ -68,6 +68,14 @@ def _cause(text: str) -> Cause | None:
 
     found = decisive(text.splitlines())
     return found[1] if found is not None else None
+
+
+def _said_by_builders(code: str) -> str:
+    """What builders say of a model with this finding of `qdqtool lint`; "" for other words."""
+    from qdqtool.trt.causes import CAUSES
+
+    meant = [cause.meaning for cause in CAUSES if cause.lint and cause.lint == code.upper()]
+    return "".join(f"\nAs an error of the builder: {meaning}\n" for meaning in meant)
 
 
 def _cause_words(cause: Cause) -> str:
