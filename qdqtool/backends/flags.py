@@ -1,6 +1,6 @@
 """Flags in trtexec's spelling, the one vocabulary of builders that everybody knows.
 
-    --fp16   --memPoolSize=workspace:1024MiB   --builderOptimizationLevel=5
+    --fp16   --memPoolSize=workspace:1024   --builderOptimizationLevel=5
 
 Every backend reads this spelling: `trtexec` hands it on, `trt` and `rtx` translate it into calls.
 """
@@ -73,8 +73,37 @@ def split_flags(text: str) -> tuple[str, ...]:
         raise UsageError(f"cannot read the flags {text!r}: {error}", fix="close the quote") from error
 
 
+def plain_sizes(flag: Flag) -> Flag:
+    """The flag with sizes that every release of trtexec reads alike: numbers of MiB without a unit.
+
+    trtexec 8.4 to 8.6 ignores what stands after the number; 10 and newer read the last letter as the unit, so that 1024MiB is
+    1024 bytes (logs of 8.6.0, 10.14.1 and 10.16). A size that is no whole number of MiB keeps one letter, which 10 understands.
+    """
+    if flag.name != "memPoolSize" or not flag.value:
+        return flag
+    return Flag(name=flag.name, value=",".join(map(_plain_size, flag.value.split(","))))
+
+
+def workspace_pool(flag: Flag) -> Flag:
+    """`--workspace=SIZE`, which is gone since 10, as `--memPoolSize`, which is as old as 8.4; any other flag with plain sizes."""
+    if flag.name == "workspace" and flag.value:
+        flag = Flag(name="memPoolSize", value=f"workspace:{flag.value}")
+    return plain_sizes(flag)
+
+
+def _plain_size(part: str) -> str:
+    pool, colon, text = part.partition(":")
+    size = bytes_of(text)
+    if not colon or size is None:
+        return part
+    for unit, letter in ((_UNITS["M"], ""), (_UNITS["K"], "K"), (1, "B")):
+        if size % unit == 0:
+            return f"{pool}:{size // unit}{letter}"
+    return part
+
+
 def bytes_of(text: str) -> int | None:
-    """A size as trtexec reads it, in bytes: "1024" and "1024MiB" are MiB, also B, KiB, GiB; None for other text."""
+    """A size as people mean it, in bytes: "1024" and "1024MiB" are MiB, also B, KiB, GiB; None for other text."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         return None

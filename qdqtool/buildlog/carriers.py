@@ -56,7 +56,10 @@ _BORDER = re.compile(r"(?:[\]:>|)}\t\"'] ?|- )\"?(?=[^\s\]])|  +(?=\S)| (?=[A-Z\
 # Places of a line at which a prefix may end that are tried; more are no prefix but a table.
 _BORDERS = 16
 _ANYWHERE = frozenset(
-    {"node-inputs", "node-outputs", "timed", "kernel-set", "library-version", "tactics-pruned"}
+    {
+        *("node-inputs", "node-outputs", "timed", "kernel-set", "library-version", "tactics-pruned"),
+        *("host-decides", "engine-written"),
+    }
 )
 """Patterns that begin with a name: whatever stands before them would be taken for a part of it."""
 

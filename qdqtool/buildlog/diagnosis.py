@@ -36,15 +36,21 @@ def diagnose(seen: Performance, batch: int = 1) -> Performance:
 def _utilization(seen: Performance, per_query: float) -> list[str]:
     assert seen.throughput_qps is not None
     share = seen.throughput_qps * per_query / 1000
-    if share >= BUSY:
+    gpu = _middle(seen, "gpu_compute") or 0.0
+    enqueue = _middle(seen, "enqueue")
+    busy = f"{seen.throughput_qps:.6g} qps is {share:.0%} of one query per {per_query:.4g} ms"
+    if share >= BUSY and enqueue and enqueue >= BUSY * gpu:
         return [
-            f"bound by GPU compute: {seen.throughput_qps:.6g} qps is {share:.0%} of one query per {per_query:.4g} ms"
+            (
+                f"the GPU is busy ({busy}), and enqueue takes as long, {enqueue:.4g} ms: launching is the bottleneck, or the queue of "
+                "launches is full and enqueue waits for the GPU; --useCudaGraph shows which"
+            )
         ]
+    if share >= BUSY:
+        return [f"bound by GPU compute: {busy}"]
     words = [
         f"the GPU waits: {seen.throughput_qps:.6g} qps is {share:.0%} of one query per {per_query:.4g} ms of compute"
     ]
-    gpu = _middle(seen, "gpu_compute") or 0.0
-    enqueue = _middle(seen, "enqueue")
     transfers = (_middle(seen, "h2d") or 0.0) + (_middle(seen, "d2h") or 0.0)
     if enqueue and enqueue > gpu:
         words.append(

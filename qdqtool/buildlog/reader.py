@@ -17,6 +17,7 @@ from itertools import count, islice, pairwise
 from qdqtool.buildlog.arrays import TUNED
 from qdqtool.buildlog.blocks import LogBlock, blocks_of
 from qdqtool.buildlog.carriers import Carrier
+from qdqtool.buildlog.collectors.troubles import NOTED as REASONS
 from qdqtool.buildlog.grammar import Grammar, Handler, grammar
 from qdqtool.buildlog.pattern import Fields, LogSection
 from qdqtool.buildlog.place import Place
@@ -35,7 +36,8 @@ _JOINT = re.compile(
 """Where messages begin that lost the line end before them; the last is a reader's note in a pasted log."""
 _JOINTS = 8
 """Lost line ends looked for in one line."""
-_LOUD = frozenset("WEFX")
+_LOUD = frozenset("WEF")
+"""Severities of warnings and errors; X is Polygraphy's extra verbose."""
 _PREFIXED = frozenset({"attempt", "layers-original", "node-begins", "timing", "onnx-ir"})
 """Patterns that every front end prints behind a prefix: without one, the log was pasted without its prefixes."""
 _SHAPED = 600
@@ -402,7 +404,7 @@ class _Process:
                 )
             return self._unknown(line, body, prefix, message)
         name, fields, inside = found
-        if prefix.severity in _LOUD:
+        if prefix.severity in _LOUD or name in REASONS:
             self._run.troubles.note(line, prefix.severity, body, name, self._grammar.named(name, fields))
         if not has_prefix and name in _PREFIXED:
             self._run.pasted = True
@@ -429,7 +431,12 @@ class _Process:
             plain=plain,
             joint=joint,
             foreign=found is None and self._grammar.is_foreign(body[:_SHAPED]),
-            direct=found is not None and plain and not joint and name not in TUNED and name != NOTED,
+            direct=found is not None
+            and plain
+            and not joint
+            and name not in TUNED
+            and name not in REASONS
+            and name != NOTED,
             section=self._grammar.sections.get(name),
         )
         if len(body) <= _MEMORABLE:

@@ -8,6 +8,7 @@ from enum import Enum, auto
 from functools import cached_property
 from typing import Any, Protocol
 
+from qdqtool.buildlog.answer import RunEvidence, answer
 from qdqtool.buildlog.collectors.constraints import ConstraintsCollector
 from qdqtool.buildlog.collectors.identity import IdentityCollector
 from qdqtool.buildlog.collectors.layers import LayersCollector
@@ -28,8 +29,8 @@ from qdqtool.buildlog.ledger import Ledger
 from qdqtool.buildlog.names import LoggedNames
 from qdqtool.buildlog.place import Place
 from qdqtool.buildlog.records import LoggedLayer
-from qdqtool.core.buildlog import LogRun, RunDigest, Unread
-from qdqtool.core.engine import Role
+from qdqtool.core.buildlog import LogRun, RunDigest, RunHeader, Unread
+from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.events import ComputeNode, End, PassCount
 from qdqtool.engine.precision import judged
 
@@ -97,7 +98,7 @@ class Run:
         self.memory = MemoryCollector()
         self.layers = LayersCollector()
         self.measured = MeasuredCollector()
-        self.troubles = TroublesCollector()
+        self.troubles = TroublesCollector(place)
         self.constraints = ConstraintsCollector()
         self.phases = PhasesCollector(place.stamp)
         self.tuning = TuningCollector(place, self.phases.begins)
@@ -174,20 +175,11 @@ class Run:
 
     def digest(self, shown: int = SHOWN) -> RunDigest:
         """What a person wants to know of the run, without its tables: at most so many entries of long lists."""
-        verdicts = self._verdicts()
+        verdicts, computing = self._verdicts, self._computing
         tuning = self.tuning.finish(self.layers.tactics())
-        performance = self.measured.performance(self.options.batch)
-        # With Q/DQ the compute nodes of the model say it, and name the reason.
-        judging = () if self._ledger.rows else self._layers
-        computing = [one for one in (judged(layer.value) for layer in judging) if one.role is Role.COMPUTE]
         return RunDigest(
             **self._header(),
-            plugins=self.options.plugins,
             nodes=len(self.network),
-            passes=self._passes,
-            funnel=tuple(self.optimizer.funnel),
-            phases=self.phases.finish(self.last_stamp),
-            ledger_summary=self._ledger.summary(),
             kernels_left=tuple(row.node for row in self._ledger.rows.values() if row.end is End.COPY)[:shown],
             precisions=dict(sorted(Counter(node.precision for node in verdicts).items())),
             not_quantized=tuple(node for node in verdicts if not node.is_quantized)[:shown],
@@ -198,21 +190,11 @@ class Run:
             slowest=tuning.layers[:shown],
             myelin=tuple(sorted(tuning.myelin, key=lambda op: -op.candidates))[:shown],
             placement={device: len(layers) for device, layers in sorted(self.memory.placement.items())},
-            memory=self.memory.finish(),
             layer_kinds=dict(sorted(Counter(layer.kind for layer in self._layers).items())),
-            performance=performance,
             profile=tuple(sorted(self.measured.profile(), key=lambda row: -row.total_ms))[:shown],
             layer_precisions=dict(sorted(Counter(str(layer.precision) for layer in computing).items())),
             float_layers=tuple(layer.name for layer in computing if layer.precision.is_float),
-            without_scale={tensor: self._graph.around(tensor) for tensor in self.troubles.without_scale},
-            int8_refused=dict(self.troubles.int8_refused),
-            dla_refused=self.constraints.dla_refused,
-            unobeyed=self.constraints.unobeyed,
-            overruled=self.constraints.overruled,
-            accuracy=self.constraints.losses,
             foreign_nodes={name: nodes for _, name, nodes in self.layers.regions if nodes},
-            warnings=self.troubles.warnings,
-            errors=self.troubles.errors,
         )
 
     def value(self) -> LogRun:
@@ -221,31 +203,22 @@ class Run:
         return LogRun(
             **self._header(),
             network=self.network.finish(),
-            plugins=self.options.plugins,
-            passes=self._passes,
-            funnel=tuple(self.optimizer.funnel),
-            phases=self.phases.finish(self.last_stamp),
             events=events_of(self._events),
             ledger=rows,
-            ledger_summary=self._ledger.summary(),
-            compute=self._verdicts() if self._ledger.rows else self._layer_verdicts(),
+            compute=self._verdicts if self._ledger.rows else self._layer_verdicts(),
             tuning=self.tuning.finish(self.layers.tactics()),
             placement={device: tuple(layers) for device, layers in sorted(self.memory.placement.items())},
-            memory=self.memory.finish(),
             engine_layers=tuple(judged(layer.value) for layer in self._layers),
             bindings=tuple(self.layers.bindings),
             tactics=self.tactics.finish(),
             statements=self.statements.finish(),
-            performance=self.measured.performance(self.options.batch),
             profile=self.measured.profile(),
-            warnings=self.troubles.warnings,
-            errors=self.troubles.errors,
         )
 
     def _header(self) -> dict[str, Any]:
         failure = self.troubles.failure()
         status = self.identity.status(failed=failure is not None and not self.identity.generated)
-        return {
+        header: dict[str, Any] = {
             "number": self.number,
             "front_end": self.identity.front_end,
             "version": self.identity.version,
@@ -265,7 +238,32 @@ class Run:
             "failure": failure if status == "failed" else None,
             "options": self.options.sections,
             "onnx": self.options.onnx,
+            "plugins": self.options.plugins,
+            "passes": self._passes,
+            "funnel": tuple(self.optimizer.funnel),
+            "phases": self.phases.finish(self.last_stamp),
+            "ledger_summary": self._ledger.summary(),
+            "memory": self.memory.finish(self.options.workspace),
+            "performance": self.measured.performance(self.options.batch),
+            "without_scale": {tensor: self._graph.around(tensor) for tensor in self.troubles.without_scale},
+            "int8_refused": dict(self.troubles.int8_refused),
+            "dla_refused": self.constraints.dla_refused,
+            "unobeyed": self.constraints.unobeyed,
+            "overruled": self.constraints.overruled,
+            "accuracy": self.constraints.losses,
+            "warnings": self.troubles.warnings,
+            "errors": self.troubles.errors,
         }
+        seen = RunEvidence(
+            nodes=self._verdicts,
+            layers=self._computing,
+            decisions=self.troubles.decisions,
+            engine=self.identity.engine,
+            generated=self.identity.generated,
+            has_qdq=bool(self._ledger.rows),
+            knows_model=len(self.network) > 0,
+        )
+        return {**header, "answer": answer(RunHeader(**header), seen)}
 
     @cached_property
     def _names(self) -> LoggedNames:
@@ -294,9 +292,16 @@ class Run:
     def _passes(self) -> dict[str, PassCount]:
         return count_passes(self._events, frozenset(self._ledger.effective))
 
+    @cached_property
     def _verdicts(self) -> tuple[ComputeNode, ...]:
         rows = self._ledger.rows
         return Precisions(self._graph, rows.values(), self._layers, self._names).all() if rows else ()
+
+    @cached_property
+    def _computing(self) -> tuple[EngineLayer, ...]:
+        """The compute layers of an engine without Q/DQ; with Q/DQ the compute nodes of the model say more."""
+        judging = () if self._ledger.rows else self._layers
+        return tuple(one for one in (judged(layer.value) for layer in judging) if one.role is Role.COMPUTE)
 
     def _layer_verdicts(self) -> tuple[ComputeNode, ...]:
         """Without Q/DQ the engine's own layers are judged, by their types and by what the builder refused."""

@@ -28,9 +28,13 @@ def unsaid(run: RunDigest) -> tuple[str, ...]:
 
 
 def _sentences(run: RunDigest) -> Iterator[str]:
+    told = run.answer
     if run.failure is not None:
-        why = f" ({run.failure.meaning}; {run.failure.fix})" if run.failure.meaning else ""
+        why = f" ({told.why_not}; {told.fix})" if told is not None and run.failure.meaning else ""
         yield f"the build failed, so that no layer runs at all: line {run.failure.line}: {run.failure.text}{why}"
+    elif told is not None and told.why_not and told.evidence:
+        lines = listed(tuple(map(str, told.evidence)), _NAMED)
+        yield f"why not INT8: {told.why_not}; {told.fix} (line {lines})"
     precision = run.options.get("Build", {}).get("Precision", "")
     if precision and "INT8" in precision:
         yield f"INT8 was allowed (precision {precision}): each layer may run in INT8 or not, and the log does not say which"

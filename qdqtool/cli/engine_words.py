@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.core.difference import EngineDiff
+from qdqtool.core.difference import EngineDiff, EngineTotals
 from qdqtool.core.explore import EngineView
 from qdqtool.core.wording import computing_in, counted
 
@@ -37,13 +37,18 @@ def summary(view: EngineView, shown: int) -> list[str]:
     return lines
 
 
+def _int8(totals: EngineTotals) -> int | None:
+    """Compute layers in INT8; None if no layer's precision is known."""
+    return totals.int8 if totals.int8 or totals.others or not totals.compute else None
+
+
 def difference(found: EngineDiff) -> Iterator[str]:
     """Two engines side by side, the outcome in a sentence, and the causes, the largest first."""
     width = 3 + max(12, len(found.left.name), len(found.right.name))
     rows: list[tuple[str, object, object]] = [
         ("kernels", found.left.kernels, found.right.kernels),
         ("compute", found.left.compute, found.right.compute),
-        ("of these INT8", found.left.int8, found.right.int8),
+        ("of these INT8", _int8(found.left), _int8(found.right)),
     ]
     for name in sorted({*found.left.others, *found.right.others}):
         counts = (found.left.others.get(name, 0), found.right.others.get(name, 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from qdqtool.buildlog import ReadingProgress
+from qdqtool.buildlog.answer import sentence
 from qdqtool.buildlog.unsaid import unsaid
 from qdqtool.core.buildlog import LayerTuning, Memory, Performance, RunDigest, Unread
 from qdqtool.core.dtypes import DType
@@ -31,6 +32,7 @@ def digest_words(run: RunDigest, *, shown: int = SHOWN, cache: Collection[str] |
         cache: the tensors of a calibration cache, to be compared with those that have no scale.
     """
     blocks = (
+        _answer(run),
         _identity(run),
         _failure(run),
         _graph(run),
@@ -106,6 +108,22 @@ def _row(title: str, text: str) -> str:
     return f"{title:<{_WIDTH}}{clean(text)}"
 
 
+def _whole(title: str, text: str) -> str:
+    """A row with its text in full: the reason of an error often stands at its end."""
+    return f"{title:<{_WIDTH}}{printable(text)}"
+
+
+def _answer(run: RunDigest) -> Iterator[str]:
+    """What a person asks first: did it build, in which precision, why not INT8, what to do."""
+    told = run.answer
+    if told is None or not (told.built is not None or told.precision or told.why_not):
+        return
+    lines = f" ({', '.join(f'line {line:,}' for line in told.evidence)})" if told.evidence else ""
+    yield _whole("answer", f"{sentence(told)}{lines}")
+    if told.fix:
+        yield _whole("", f"fix: {told.fix}")
+
+
 def _identity(run: RunDigest) -> Iterator[str]:
     if run.carrier:
         yield _row("carrier", run.carrier)
@@ -138,10 +156,7 @@ def _identity(run: RunDigest) -> Iterator[str]:
 def _failure(run: RunDigest) -> Iterator[str]:
     if run.failure is None:
         return
-    yield _row("failed", f"line {run.failure.line:,}: {run.failure.text}")
-    if run.failure.meaning:
-        yield _row("", f"meaning: {run.failure.meaning}")
-        yield _row("", f"fix: {run.failure.fix}")
+    yield _whole("failed", f"line {run.failure.line:,}: {run.failure.text}")
 
 
 def _graph(run: RunDigest) -> Iterator[str]:
@@ -301,6 +316,30 @@ def _engine(run: RunDigest, shown: int) -> Iterator[str]:
     memory = _memory(run.memory)
     if memory:
         yield _row("memory", ", ".join(memory))
+    yield from _workspace(run.memory)
+
+
+def _workspace(memory: Memory) -> Iterator[str]:
+    """Kernels that were left out for lack of memory, and what to do about the limit that did it."""
+    limit, most = memory.workspace_limit, memory.skipped_most
+    if not memory.skipped or most is None:
+        return
+    said = (
+        f"{counted(memory.skipped, 'kernel was', 'kernels were')} skipped for lack of memory, from line {memory.skipped_line:,}; "
+        f"the largest asked for {most:,} bytes"
+    )
+    if limit is None or limit >= most:
+        yield _whole(
+            "workspace",
+            f"{said}: less was free on the GPU; close other programs, or build for smaller shapes",
+        )
+        return
+    yield _whole("workspace", f"{said}, and the limit was {limit:,} bytes")
+    yield _whole(
+        "",
+        f"fix: --memPoolSize=workspace:{max(1024, -(-most // _MIB))} (a number of MiB; trtexec 10 reads the last letter as the unit, "
+        "so that 1024MiB is 1024 bytes)",
+    )
 
 
 def _memory(memory: Memory) -> list[str]:
@@ -332,7 +371,7 @@ def _performance(seen: Performance | None) -> Iterator[str]:
         title = "" if at or seen.throughput_qps is not None else "speed"
         yield _row(title, f"{name}: {middle}{tails}")
     for words in seen.diagnosis:
-        yield _row("", f"- {words}")
+        yield _whole("", f"- {words}")
 
 
 def _profile(run: RunDigest, shown: int) -> Iterator[str]:
@@ -343,7 +382,7 @@ def _profile(run: RunDigest, shown: int) -> Iterator[str]:
 def _records(title: str, records: tuple[LogRecord, ...], shown: int) -> Iterator[str]:
     for at, record in enumerate(records[:shown]):
         times = f" ({counted(record.count, 'time')})" if record.count > 1 else ""
-        yield _row("" if at else title + "s", f"line {record.line:,}{times}: {record.text}")
+        yield _whole("" if at else title + "s", f"line {record.line:,}{times}: {record.text}")
     yield from _more(len(records), shown)
 
 

@@ -175,7 +175,13 @@ class Statements:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Memory:
-    """Memory in bytes (peaks in MiB); None where the log does not say."""
+    """Memory in bytes (peaks in MiB); None where the log does not say.
+
+    Attributes:
+        workspace_limit: the limit that trtexec prints; None for the default.
+        skipped, skipped_most, skipped_line: kernels skipped for lack of memory, the most that one asked for, and the line
+            of the first.
+    """
 
     host_persistent: int | None = None
     device_persistent: int | None = None
@@ -186,6 +192,10 @@ class Memory:
     peak_gpu_mib: int | None = None
     peak_building_cpu_mib: int | None = None
     engine_mib: int | None = None
+    workspace_limit: int | None = None
+    skipped: int = 0
+    skipped_most: int | None = None
+    skipped_line: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -234,12 +244,61 @@ class LoggedProfileRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """Why a build failed: the message that tells, and what it means and asks for."""
+    """Why a build failed: the message that decides, what it means and what to do.
+
+    Attributes:
+        line, text: the message that decides, whole.
+        meaning, fix: those of its cause; "" where nobody has named it.
+        cause: the name of the cause.
+        node: the node or layer that it is about; "" where none is named.
+        evidence: the lines of the chain, the deciding one first.
+    """
 
     line: int
     text: str
     meaning: str = ""
     fix: str = ""
+    cause: str = ""
+    node: str = ""
+    evidence: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What a person asks of a log first.
+
+    Attributes:
+        built: whether an engine was built; None where the log does not say.
+        failed: whether the run failed.
+        precision: what the engine computes in, or what was allowed; "" where the log does not say.
+        why_not: why the build failed, or why layers are not INT8 (or in another low-bit format); "" where nothing is amiss.
+        fix: what to do about it.
+        evidence: the lines that show it.
+    """
+
+    built: bool | None
+    failed: bool = False
+    precision: str = ""
+    why_not: str = ""
+    fix: str = ""
+    evidence: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AccuracyLoss:
+    """What trtexec's accuracy check (TensorRT 11.1) measured for an output; algorithms cannot be compared.
+
+    Attributes:
+        tensor: the output.
+        algorithm: l0, l1, l2, lInf or cos.
+        loss: in the unit of the algorithm; None where it is not finite.
+        failed_threshold: the threshold that the loss reaches; None where it passed or none was set.
+    """
+
+    tensor: str
+    algorithm: str
+    loss: float | None
+    failed_threshold: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -272,7 +331,16 @@ class RunHeader:
         unread: lines that nobody has named yet.
         unread_lines: the unread ones by wording, most frequent first.
         clipped: records that were counted but not kept, because the run is larger than the memory allowed for it.
+        answer: whether it built, in which precision, why not INT8, and what to do.
         options: section of the echo -> option -> value.
+        plugins: plug-in creators registered.
+        without_scale: tensors that the builder found no scale for -> the nodes that make or read them.
+        int8_refused: layers whose INT8 kernels were refused -> the tensor whose scale was missing.
+        dla_refused: layers that DLA refused -> why.
+        unobeyed: layers for which no kernel has the precision that was asked for.
+        overruled: layers that got a faster kernel of another precision than was asked for.
+        accuracy: what trtexec's accuracy check measured.
+        warnings, errors: all wordings.
     """
 
     number: int
@@ -292,8 +360,24 @@ class RunHeader:
     unread_lines: tuple[Unread, ...] = ()
     clipped: int = 0
     failure: Failure | None = None
+    answer: Answer | None = None
     options: dict[str, dict[str, str]] = field(default_factory=dict)
     onnx: OnnxHeader | None = None
+    plugins: int = 0
+    passes: dict[str, PassCount] = field(default_factory=dict)
+    funnel: tuple[FunnelStep, ...] = ()
+    phases: tuple[Phase, ...] = ()
+    ledger_summary: LedgerSummary | None = None
+    memory: Memory = field(default_factory=Memory)
+    performance: Performance | None = None
+    without_scale: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    int8_refused: dict[str, str] = field(default_factory=dict)
+    dla_refused: dict[str, str] = field(default_factory=dict)
+    unobeyed: tuple[str, ...] = ()
+    overruled: tuple[str, ...] = ()
+    accuracy: tuple[AccuracyLoss, ...] = ()
+    warnings: tuple[LogRecord, ...] = ()
+    errors: tuple[LogRecord, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -301,7 +385,6 @@ class LogRun(RunHeader):
     """Everything one run tells.
 
     Attributes:
-        plugins: plug-in creators registered.
         placement: "GPU" and "DLA" -> layers.
         bindings: the engine's inputs and outputs by name.
         tactics: every kernel that was tried, in the order of the log.
@@ -309,42 +392,16 @@ class LogRun(RunHeader):
     """
 
     network: LogNetwork = field(default_factory=LogNetwork)
-    plugins: int = 0
-    passes: dict[str, PassCount] = field(default_factory=dict)
-    funnel: tuple[FunnelStep, ...] = ()
-    phases: tuple[Phase, ...] = ()
     events: tuple[OptimizerEvent, ...] = ()
     ledger: tuple[LedgerRow, ...] = ()
-    ledger_summary: LedgerSummary | None = None
     compute: tuple[ComputeNode, ...] = ()
     tuning: Tuning = field(default_factory=Tuning)
     placement: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    memory: Memory = field(default_factory=Memory)
     engine_layers: tuple[EngineLayer, ...] = ()
     bindings: tuple[str, ...] = ()
     tactics: tuple[TacticRow, ...] = ()
     statements: dict[str, Statements] = field(default_factory=dict)
-    performance: Performance | None = None
     profile: tuple[LoggedProfileRow, ...] = ()
-    warnings: tuple[LogRecord, ...] = ()
-    errors: tuple[LogRecord, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AccuracyLoss:
-    """What trtexec's accuracy check (TensorRT 11.1) measured for an output; algorithms cannot be compared.
-
-    Attributes:
-        tensor: the output.
-        algorithm: l0, l1, l2, lInf or cos.
-        loss: in the unit of the algorithm; None where it is not finite.
-        failed_threshold: the threshold that the loss reaches; None where it passed or none was set.
-    """
-
-    tensor: str
-    algorithm: str
-    loss: float | None
-    failed_threshold: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -352,7 +409,6 @@ class RunDigest(RunHeader):
     """What a person wants to know of a run: counts, and the first twenty of each list.
 
     Attributes:
-        plugins: plug-in creators registered.
         nodes: nodes of the model that the log shows.
         kernels_left: Q and DQ nodes that stayed as kernels of their own.
         precisions: precision of compute nodes -> how many.
@@ -364,23 +420,11 @@ class RunDigest(RunHeader):
         layer_kinds: kind of engine layer -> how many.
         layer_precisions: precision of the engine's compute layers -> how many, where the model has no Q/DQ.
         float_layers: names of those that compute in 16 bits or more.
-        without_scale: tensors that the builder found no scale for -> the nodes that make or read them.
-        int8_refused: layers whose INT8 kernels were refused -> the tensor whose scale was missing.
-        dla_refused: layers that DLA refused -> why.
-        unobeyed: layers for which no kernel has the precision that was asked for.
-        overruled: layers that got a faster kernel of another precision than was asked for.
-        accuracy: what trtexec's accuracy check measured.
         foreign_nodes: Myelin regions (ForeignNode) -> the ONNX nodes they hold.
-        warnings, errors: all wordings.
         profile: layers that take longest at run time.
     """
 
-    plugins: int = 0
     nodes: int = 0
-    passes: dict[str, PassCount] = field(default_factory=dict)
-    funnel: tuple[FunnelStep, ...] = ()
-    phases: tuple[Phase, ...] = ()
-    ledger_summary: LedgerSummary | None = None
     kernels_left: tuple[str, ...] = ()
     precisions: dict[str, int] = field(default_factory=dict)
     not_quantized: tuple[ComputeNode, ...] = ()
@@ -390,21 +434,11 @@ class RunDigest(RunHeader):
     slowest: tuple[LayerTuning, ...] = ()
     myelin: tuple[MyelinTuning, ...] = ()
     placement: dict[str, int] = field(default_factory=dict)
-    memory: Memory = field(default_factory=Memory)
     layer_kinds: dict[str, int] = field(default_factory=dict)
     layer_precisions: dict[str, int] = field(default_factory=dict)
     float_layers: tuple[str, ...] = ()
-    without_scale: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    int8_refused: dict[str, str] = field(default_factory=dict)
-    dla_refused: dict[str, str] = field(default_factory=dict)
-    unobeyed: tuple[str, ...] = ()
-    overruled: tuple[str, ...] = ()
-    accuracy: tuple[AccuracyLoss, ...] = ()
     foreign_nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    performance: Performance | None = None
     profile: tuple[LoggedProfileRow, ...] = ()
-    warnings: tuple[LogRecord, ...] = ()
-    errors: tuple[LogRecord, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)

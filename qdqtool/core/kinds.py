@@ -8,6 +8,7 @@ from qdqtool.core.build import BuildResult
 from qdqtool.core.buildlog import BuildLog
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.calibration_file import CalibrationFile
+from qdqtool.core.causes import Explained
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.conversion import Conversion
 from qdqtool.core.datacheck import DataReport
@@ -52,4 +53,5 @@ READBACK = Artefact(kind="readback", schema=1, type=ReadBack)
 REPAIR = Artefact(kind="repair", schema=1, type=RepairReport)
 FIXES = Artefact(kind="fixes", schema=1, type=FixReport)
 SWEEP = Artefact(kind="sweep", schema=1, type=Sweep)
+EXPLANATION = Artefact(kind="explanation", schema=1, type=Explained)
 QAT = Artefact(kind="qat", schema=1, type=QatResult)

@@ -1,7 +1,8 @@
-"""What other files of trtexec and of NVIDIA's explorer hold: times, outputs, options, device.
+"""What other files of trtexec and of NVIDIA's explorer hold: times, profile, outputs, options, device.
 
 --exportTimes      [{"computeMs": ..., "latencyMs": ...}, ...]
 --exportOutput     [{"name": "y", "dimensions": "1x10", "values": [...]}, ...]
+--exportProfile    [{"count": 1410}, {"name": "conv1", "averageMs": ...}, ...]
 *.metadata.json    {"model_options": {...}, "build_options": {...}, "performance_summary": {...}, ...}
 device metadata    [{"Name": "NVIDIA A100 80GB PCIe", "ComputeCapability": [8, 0], ...}]
 """
@@ -21,6 +22,9 @@ from qdqtool.errors import InputFileError
 from qdqtool.io.json_files import parsed
 from qdqtool.io.text import text_of
 
+_SLOWEST = 5
+"""Layers of a profile that are listed."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fact:
@@ -36,7 +40,7 @@ class About:
     """What a file holds.
 
     Attributes:
-        form: "times", "outputs", "options" or "device".
+        form: "times", "outputs", "profile", "options" or "device".
         facts: in the order of the file.
     """
 
@@ -80,6 +84,20 @@ def _options(value: Any) -> Iterator[Fact]:
             yield Fact(heading=heading, name=name, value=_words(entry))
 
 
+def _profile(value: Any) -> Iterator[Fact]:
+    rows = value if isinstance(value, list) else ()
+    times = [
+        (str(row["name"]), float(row["averageMs"]))
+        for row in rows
+        if isinstance(row, Mapping) and "name" in row and isinstance(row.get("averageMs"), (int, float))
+    ]
+    whole = sum(ms for _, ms in times)
+    if whole:
+        yield Fact(heading="profile", name="layers", value=f"{len(times)}, {whole:.6g} ms together")
+    for name, ms in sorted(times, key=lambda row: -row[1])[:_SLOWEST] if whole else ():
+        yield Fact(heading="profile", name=name, value=f"{ms:.6g} ms, {ms / whole:.1%}")
+
+
 def _device(value: Any) -> Iterator[Fact]:
     for entry in value if isinstance(value, list) else ():
         if isinstance(entry, Mapping) and "ComputeCapability" in entry:
@@ -94,6 +112,7 @@ def _words(value: Any) -> str:
 _FORMS: dict[str, Callable[[Any], Iterator[Fact]]] = {
     "times": _times,
     "outputs": _outputs,
+    "profile": _profile,
     "device": _device,
     "options": _options,
 }
@@ -101,7 +120,7 @@ _FORMS: dict[str, Callable[[Any], Iterator[Fact]]] = {
 
 def _unknown(path: Path) -> InputFileError:
     return InputFileError(
-        "holds no times, outputs, options or device",
-        fix="pass a JSON file of trtexec --exportTimes or --exportOutput, or a metadata file",
+        "holds no times, profile, outputs, options or device",
+        fix="pass a JSON file of trtexec --exportTimes, --exportProfile or --exportOutput, or a metadata file",
         where=str(path),
     )

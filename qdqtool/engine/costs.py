@@ -22,7 +22,9 @@ Gemm = tuple[int, int, int]
 
 
 def cost(layer: EngineLayer, model: CostModel) -> Cost:
-    """What `layer` costs under `model`."""
+    """What `layer` costs under `model`; of a layer whose tensors are not listed, nothing is known."""
+    if layer.role is not Role.NONE and not (layer.inputs or layer.outputs or layer.constants):
+        return Cost()
     macs, gemm = _work(layer)
     sides = _trex(layer) if model is CostModel.TREX else _exact(layer)
     return Cost(

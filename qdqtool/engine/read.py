@@ -68,7 +68,8 @@ def _text(text: str, *, where: str) -> Engine:
     if reader is None:
         raise InputFileError(
             "holds no layer information",
-            fix="pass the file of --exportLayerInfo, or a log of a build with detailed profiling verbosity",
+            fix="pass the file of --exportLayerInfo, or a log of a build with detailed profiling verbosity; a profile alone: "
+            "`qdqtool engine top FILE`",
             where=where,
         )
     return reader.read(text)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from qdqtool.backends.building.facts import ModelFacts, facts_of
 from qdqtool.backends.building.guards import Abilities, Strong, choose_typing, guards
-from qdqtool.backends.flags import PRECISIONS, Flag, absolute, bytes_of, parse_flags, split_flags
+from qdqtool.backends.flags import PRECISIONS, Flag, absolute, bytes_of, parse_flags, plain_sizes, split_flags
 from qdqtool.backends.releases import banner_release, packed_release
 from qdqtool.backends.targets import target_of
 from qdqtool.errors import UsageError
@@ -156,3 +156,20 @@ def test_packed_releases_are_unpacked(number: int, release: tuple[int, ...]) -> 
 @given(st.text())
 def test_a_target_spelled_once_stays_as_it_is(word: str) -> None:
     assert target_of(target_of(word)) == target_of(word)
+
+
+@pytest.mark.parametrize(
+    ("written", "plain"),
+    [
+        ("workspace:1024MiB", "workspace:1024"),
+        ("workspace:1024", "workspace:1024"),
+        ("workspace:8GiB,dlaSRAM:1", "workspace:8192,dlaSRAM:1"),
+        ("workspace:1G", "workspace:1024"),
+        ("tacticSharedMem:48KiB", "tacticSharedMem:48K"),
+        ("workspace:0.5KiB", "workspace:512B"),
+        ("workspace:many", "workspace:many"),
+    ],
+)
+def test_sizes_are_written_as_every_trtexec_reads_them(written: str, plain: str) -> None:
+    assert plain_sizes(Flag(name="memPoolSize", value=written)).value == plain
+    assert all(part[-2:].upper() not in {"IB", "MB", "GB"} for part in plain.split(","))

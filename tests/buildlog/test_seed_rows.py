@@ -173,7 +173,7 @@ def test_throughput_of_an_implicit_batch_counts_samples():
     batched = TENSORRT_7.replace("318.785", "2550.28")
     run = run_of(small.library("=== Inference Options ===\nBatch: 8\n" + batched))
     assert run.performance is not None
-    assert run.performance.diagnosis[0].startswith("bound by GPU compute: 2550.28 qps is 97%")
+    assert run.performance.diagnosis[0].startswith("the GPU is busy (2550.28 qps is 97%")
 
 
 MYELIN = """\

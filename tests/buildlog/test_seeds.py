@@ -198,6 +198,7 @@ def test_the_resnet18_times_are_those_of_its_log():
         activation=77074944,
         peak_cpu_mib=25,
         peak_gpu_mib=98,
+        workspace_limit=1 << 30,
         engine_mib=73,
     )
 

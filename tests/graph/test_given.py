@@ -95,10 +95,10 @@ def test_what_no_input_can_hold_is_refused_with_a_way_out(
 
 
 def test_the_setting_that_a_refusal_prints_is_one_of_a_recipe() -> None:
-    from qdqtool.backends.building.refusals import KNOWN
     from qdqtool.core.advice import settings_in
+    from qdqtool.trt.causes import CAUSES
 
-    fixes = {known.fix for known in KNOWN if "prepare.constants" in known.fix}
+    fixes = {cause.fix for cause in CAUSES if "prepare.constants" in cause.fix}
     (fix,) = fixes
     assert recipes.load(None, list(settings_in(fix))).prepare.constants == {"sr": 16000}
 

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
-from qdqtool.backends.flags import Flag, split_flags
+from qdqtool.backends.flags import Flag, plain_sizes, split_flags, workspace_pool
 from qdqtool.backends.migration.advice import Action, Advice, Migration
 from qdqtool.backends.migration.flag_facts import FATES, GONE_PREVIEWS, GONE_TACTIC_SOURCES, KEPT
 from qdqtool.backends.migration.model_steps import exclusion, model_steps, named_layers
@@ -77,8 +77,12 @@ def _flags(words: Sequence[str]) -> list[Flag]:
 def _judge(flag: Flag) -> tuple[Advice, Flag | None]:
     """What becomes of a flag, and the flag that 11 gets in its place."""
     if flag.name == "workspace" and flag.value:
-        pool = Flag(name="memPoolSize", value=f"workspace:{flag.value}MiB")
+        pool = workspace_pool(flag)
         return _advice(flag, "replace", "gone since 10", f"use {pool}"), pool
+    if flag.name == "memPoolSize" and plain_sizes(flag) != flag:
+        pool = plain_sizes(flag)
+        reason = "8 ignores the unit, and 10 and newer read only its last letter: MiB as bytes"
+        return _advice(flag, "replace", reason, f"use {pool}, in MiB"), pool
     if flag.name in {"layerPrecisions", "layerOutputTypes"} and flag.value:
         return _advice(flag, "change the model", FATES[flag.name].reason, _keep_float(flag)), None
     if flag.name in FATES:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
 
-from qdqtool.backends.flags import Flag
+from qdqtool.backends.flags import Flag, workspace_pool
 
 Stage = Literal["build", "run"]
 
@@ -103,9 +103,7 @@ def _words(flags: Sequence[Flag], stage: Stage) -> list[str]:
         if known.stage != stage or known.always or known.option in {"MODEL", "ENGINE", "--out"}:
             continue
         if known.option == "--flags":
-            # --workspace is gone since 10, and --memPoolSize is as old as 8.4.
-            pool = Flag(name="memPoolSize", value=f"workspace:{flag.value}MiB")
-            handed_on.append(str(pool if flag.name == "workspace" else flag))
+            handed_on.append(str(workspace_pool(flag)))
         elif known.option not in _SAID_ONCE:
             words += [known.option, flag.value or ""]
         elif known.option not in words:

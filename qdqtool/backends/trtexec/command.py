@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from qdqtool.backends.building.products import ENGINE, LAYERS
-from qdqtool.backends.flags import Flag
+from qdqtool.backends.flags import Flag, plain_sizes
 from qdqtool.backends.trtexec.program import Program
 from qdqtool.core.build import BuildRequest, InputProfile, Shape
 from qdqtool.errors import UsageError
@@ -36,7 +36,7 @@ def build_command(
         *_wished(program, drafts),
     ]
     given = {flag.name for flag in flags}
-    both = [*(flag for flag in ours if flag.name not in given), *flags]
+    both = [*(flag for flag in ours if flag.name not in given), *map(plain_sizes, flags)]
     return [str(program.path), *map(str, both)]
 
 

@@ -38,14 +38,15 @@ class IdentityCollector:
         self.carried_by = ""
         self.verdict = ""
         self.generated = False
+        self.engine: tuple[int, str] = (0, "")
         self._signs: Counter[str] = Counter()
 
     def handlers(self) -> dict[str, Handler]:
         return {
             "run-begins": self._begins,
-            "run-passed": lambda _line, *_: self._ends("passed"),
-            "run-failed": lambda _line, *_: self._ends("failed"),
-            "run-waived": lambda _line, *_: self._ends("waived"),
+            "run-passed": lambda line, program: self._closes(line, "passed", program),
+            "run-failed": lambda line, program: self._closes(line, "failed", program),
+            "run-waived": lambda line, program: self._closes(line, "waived", program),
             "polygraphy-begins": self._polygraphy,
             "tactics-inspected": lambda _line, _path: self._sign("polygraphy"),
             "bad-tactics": lambda _line: self._sign("polygraphy"),
@@ -59,6 +60,7 @@ class IdentityCollector:
             "section-options": lambda _line, *_: self._sign("trtexec"),
             "tensorrt-llm-said": lambda _line, *_: self._sign("tensorrt-llm"),
             "convergence-mode": lambda _line, *_: self._sign("rtx"),
+            "engine-written": self._writes,
             "engine-generated": self._generates,
             "engine-added": self._generates,
             "engine-built": self._generates,
@@ -77,7 +79,7 @@ class IdentityCollector:
     @property
     def front_end(self) -> str:
         """The front end that the signs speak for, strong signs before prefixes."""
-        for name in ("rtx", "mlperf", "trtexec", "polygraphy", "tensorrt-llm"):
+        for name in ("rtx", "mlperf", "trtexec", "polygraphy", "tensorrt-llm", "deepstream"):
             if self._signs[f"!{name}"]:
                 return name
         if self.carried_by:
@@ -125,6 +127,13 @@ class IdentityCollector:
         self._sign("polygraphy")
         self.command = command.strip()[:_LONGEST_COMMAND]
 
+    def _closes(self, line: int, verdict: str, banner: str) -> None:
+        """The last banner repeats the first, which an excerpt may lack."""
+        program, found, command = banner.partition(" # ")
+        if found and not self.command:
+            self._begins(line, program, command)
+        self._ends(verdict)
+
     def _ends(self, verdict: str) -> None:
         self.verdict = verdict
 
@@ -151,6 +160,12 @@ class IdentityCollector:
         """A process loads CUDA once: behind a finished engine, another process speaks."""
         if self.generated and what.startswith("Init CUDA"):
             self.has_restarted = True
+
+    def _writes(self, line: int, _host: str, path: str) -> None:
+        """DeepStream says when it has written its engine, and in which file."""
+        self._sign("deepstream")
+        self.generated = True
+        self.engine = (line, path)
 
     def _generates(self, _line: int, *_fields: object) -> None:
         self.generated = True

@@ -17,6 +17,7 @@ class MemoryCollector:
         self._bytes: dict[str, int] = {}
         self._device = ""
         self._placed = 0
+        self._skipped, self._skipped_most, self._skipped_line = 0, 0, 0
         self.placement: dict[str, list[str]] = {}
 
     def __len__(self) -> int:
@@ -33,6 +34,7 @@ class MemoryCollector:
         return {
             **{name: self._state(field) for name, field in stated.items()},
             "memory-peak": self._peak,
+            "tactic-out-of-memory": lambda line, _tactic, needed, _id: self._skip(line, needed),
             "memory-peak-building": lambda _line, cpu: self._largest("peak_building_cpu_mib", cpu),
             "engine-loaded": lambda _line, mib: self._bytes.__setitem__("engine_mib", mib),
             "placement-heading": self._heading,
@@ -41,9 +43,24 @@ class MemoryCollector:
             "on-dla": lambda _line, layer: self._place("DLA", layer),
         }
 
-    def finish(self) -> Memory:
-        """All memory as values."""
-        return Memory(**self._bytes)
+    def finish(self, workspace: int | None) -> Memory:
+        """All memory as values.
+
+        Args:
+            workspace: the limit that was set, in bytes; None for the default.
+        """
+        return Memory(
+            **self._bytes,
+            workspace_limit=workspace,
+            skipped=self._skipped,
+            skipped_most=self._skipped_most if self._skipped else None,
+            skipped_line=self._skipped_line,
+        )
+
+    def _skip(self, line: int, needed: int) -> None:
+        self._skipped += 1
+        self._skipped_most = max(self._skipped_most, needed)
+        self._skipped_line = self._skipped_line or line
 
     def _state(self, field: str) -> Handler:
         def handle(_line: int, text: str) -> None:

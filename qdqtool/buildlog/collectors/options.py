@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from qdqtool.buildlog.grammar import Handler
 from qdqtool.core.buildlog import OnnxHeader
 
+_WORKSPACE = re.compile(r"workspace: (\d{1,9}(?:\.\d{1,12})?(?:e-?\d{1,2})?) MiB")
 _LONGEST = 2000
 """Characters kept of an option."""
 _MOST = 512
@@ -52,6 +55,12 @@ class OptionsCollector:
         """The implicit batch of up to TensorRT 9; 1 where the model holds its batch."""
         text = self.sections.get("Inference", {}).get("Batch", "")
         return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 7 and int(text) else 1
+
+    @property
+    def workspace(self) -> int | None:
+        """The workspace limit in bytes; None where it is the default, or not printed."""
+        found = _WORKSPACE.search(self.sections.get("Build", {}).get("Memory Pools", ""))
+        return int(float(found[1]) * (1 << 20) + 0.5) if found else None
 
     def _open(self, _line: int, title: str) -> None:
         if len(self.sections) < 32:

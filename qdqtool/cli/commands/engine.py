@@ -1,6 +1,6 @@
 """Look into an engine: layers, types, formats, costs, times, its graph, and how it differs from another one.
 
-Reads layer dumps, the files of `--exportLayerInfo` of every TensorRT release since 8.2, and whole build logs; times
+Reads layer dumps, the files of `--exportLayerInfo` of every TensorRT release since 8.2, whole build logs, and a profile alone; times
 come from `--exportProfile` files, logs of runs with `--dumpProfile` or Nsight Systems (`nsys export --type sqlite`), and
 what the optimizer did to each layer from the verbose log of the build (`--log`). Packed files (xz, gzip, bzip2) and files of any size will do. No GPU and no TensorRT
 is needed.
@@ -298,7 +298,7 @@ def _explore(
     from qdqtool.engine.devices import find_device
     from qdqtool.engine.diff import Explored
     from qdqtool.engine.profiles import read_profile
-    from qdqtool.engine.read import read
+    from qdqtool.engine.profiles.alone import read_timed
     from qdqtool.engine.view import view
     from qdqtool.errors import UsageError
     from qdqtool.pipeline.engine_files import log_of
@@ -307,10 +307,10 @@ def _explore(
         raise UsageError(
             f"no cost model is called {cost_model!r}", fix="choose exact or trex", where="--cost-model"
         )
-    engine = read(file)
+    engine, times = read_timed(file)
     seen = view(
         engine,
-        profile=read_profile(profile) if profile else None,
+        profile=read_profile(profile) if profile else times,
         cost_model=CostModel(cost_model),
         device=find_device(device) if device else None,
         log=log_of(log, file, engine.form),

@@ -7,39 +7,87 @@
     qdqtool explain 'Int8(50176,50176:4,224,1)'
     qdqtool explain entropy
     qdqtool explain QDQ120
+    qdqtool explain 'Could not find any implementation for node Conv_1.'
 
-A word in front says what is meant where that is not plain: `pass`, `tactic`, `format`. Without a word it lists
-all pages.
+An error text of a builder, or of a program around it, is answered with its cause and a fix; of several lines, the one that
+decides counts. A word in front says what is meant where that is not plain: `pass`, `tactic`, `format`. Without a word it
+lists all pages.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from qdqtool.core.causes import Cause, Explained
 
 
 def explain(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            help="A pass, plug-in, kernel or finding (QDQ120) by name; a format: 'Int8(1,1:32,9)'."
+            help="A pass, plug-in, kernel or finding (QDQ120) by name; a format: 'Int8(1,1:32,9)'; or an error text."
         ),
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
-    """Explain a pass, a verdict, a code, a kernel name, a memory format, or a plug-in of qdqtool."""
+    """Explain a pass, a verdict, a code, a kernel name, a memory format, a plug-in of qdqtool, or an error text."""
+    from qdqtool.core.kinds import EXPLANATION
+
+    found = _explained(words or [])
+    sys.stdout.write(EXPLANATION.dump(found) if as_json else found.text.rstrip() + "\n")
+
+
+def _explained(words: list[str]) -> Explained:
+    from qdqtool.core.causes import Explained
+    from qdqtool.pages.lookup import explanation
+
     kind, *rest = words or [""]
     subject = " ".join(rest)
+    spoken = " ".join(words)
+    cause = None
     if kind == "tactic" and subject:
         text = _tactic(subject)
     elif kind == "format" and subject:
         text = _format(subject)
+    elif " " in spoken.strip() and explanation(spoken) is None and (cause := _cause(spoken)) is not None:
+        text = _cause_words(cause)
     elif kind:
-        text = _page(" ".join(words or []).removeprefix("pass "))
+        text = _page(spoken.removeprefix("pass ")) + _said_by_builders(spoken)
     else:
         text = _contents()
-    sys.stdout.write(text.rstrip() + "\n")
+    return Explained(words=spoken, text=text, cause=cause)
+
+
+def _cause(text: str) -> Cause | None:
+    """The cause that decides among the lines of an error text; None if no line is known."""
+    from qdqtool.trt.causes import decisive
+
+    found = decisive(text.splitlines())
+    return found[1] if found is not None else None
+
+
+def _said_by_builders(code: str) -> str:
+    """What builders say of a model with this finding of `qdqtool lint`; "" for other words."""
+    from qdqtool.trt.causes import CAUSES
+
+    meant = [cause.meaning for cause in CAUSES if cause.lint and cause.lint == code.upper()]
+    return "".join(f"\nAs an error of the builder: {meaning}\n" for meaning in meant)
+
+
+def _cause_words(cause: Cause) -> str:
+    from qdqtool.trt.causes import by_name
+
+    rows = [("meaning", cause.meaning), ("fix", cause.fix), ("releases", cause.releases)]
+    if cause.lint:
+        rows.append(("before", f"`qdqtool lint` finds it before a build: {cause.lint}"))
+    if cause.before:
+        rows.append(("chain", "lines before it decide, if they say one of these:"))
+        rows += [("", by_name(name).meaning) for name in cause.before]
+    return "\n".join([f"{cause.area}: {cause.name}", *(f"  {title:<10}{text}" for title, text in rows)])
 
 
 def _tactic(name: str) -> str:

@@ -1,0 +1,191 @@
+"""The first answer of a log: did it build, in which precision, why not INT8, and what to do."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from qdqtool.core.buildlog import Answer, Failure, RunHeader
+from qdqtool.core.causes import Cause
+from qdqtool.core.engine import EngineLayer
+from qdqtool.core.events import ComputeNode, LogRecord
+from qdqtool.core.wording import counted, listed
+from qdqtool.trt.causes import by_name
+
+_LATER = frozenset({"check", "refit", "engine"})
+"""Areas of causes that come after a build."""
+_BUILDERS = frozenset({"trtexec", "rtx", "mlperf"})
+"""Front ends that build unless they load."""
+_NAMED = 3
+"""Names that a sentence lists."""
+_FILE = re.compile(r"_(fp32|fp16|int8)\.engine$")
+"""How DeepStream's engine files end."""
+
+_TYPES = {
+    "--fp16": "FP16",
+    "--bf16": "BF16",
+    "--int8": "INT8",
+    "--fp8": "FP8",
+    "--int4": "INT4",
+    "--best": "FP16+INT8",
+}
+"""Flags of trtexec that allow a type."""
+
+Decision = tuple[int, Cause]
+"""The line in which an application decides, and its cause."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunEvidence:
+    """What an answer is made of, besides the header of a run.
+
+    Attributes:
+        nodes: compute nodes of a model with Q/DQ.
+        layers: compute layers of an engine without.
+        decisions: what applications decided.
+        engine: line and path of the engine file that was written; (0, "") where none is named.
+        generated: whether the log says that an engine was made.
+        has_qdq: whether the log shows Q or DQ nodes.
+        knows_model: whether the log shows the nodes of the model.
+    """
+
+    nodes: Sequence[ComputeNode]
+    layers: Sequence[EngineLayer]
+    decisions: Sequence[Decision]
+    engine: tuple[int, str]
+    generated: bool
+    has_qdq: bool
+    knows_model: bool
+
+
+def answer(run: RunHeader, seen: RunEvidence) -> Answer:
+    """The answer for one run."""
+    if run.failure is not None:
+        failure = run.failure
+        node = f"node {failure.node}: " if failure.node and failure.meaning else ""
+        return Answer(
+            failed=True,
+            built=seen.generated or _failed_to_build(failure),
+            why_not=f"{node}{failure.meaning or failure.text}",
+            fix=failure.fix,
+            evidence=failure.evidence or (failure.line,),
+        )
+    built = _built(run, seen)
+    precision, lines = _precision(run, seen)
+    lines |= {seen.engine[0]} - {0}
+    for why, fix, evidence in _reasons(run, seen):
+        return Answer(
+            built=built,
+            precision=precision,
+            why_not=why,
+            fix=fix,
+            evidence=tuple(sorted({*lines, *evidence})),
+        )
+    return Answer(built=built, precision=precision, evidence=tuple(sorted(lines)))
+
+
+def _failed_to_build(failure: Failure) -> bool | None:
+    """False if it is the build that failed; None if an engine was loaded, changed or compared."""
+    area = by_name(failure.cause).area if failure.cause else ""
+    return None if area in _LATER else False
+
+
+def _built(run: RunHeader, seen: RunEvidence) -> bool | None:
+    """Whether an engine was built: trtexec that passed has built one, unless it loaded one."""
+    if seen.generated or run.status == "built":
+        return True
+    if run.status == "failed":
+        return False
+    loads = any(word.startswith("--loadEngine") for word in run.argv)
+    return True if run.status == "passed" and run.front_end in _BUILDERS and not loads else None
+
+
+def sentence(told: Answer) -> str:
+    """The answer in one sentence."""
+    if told.built is False:
+        return f"not built: {told.why_not or 'the log does not say why'}"
+    built = "built" if told.built else "the log shows no finished build"
+    precision = f"; {told.precision}" if told.precision else ""
+    why = f"; {'failed' if told.failed else 'why not INT8'}: {told.why_not}" if told.why_not else ""
+    return f"{built}{precision}{why}"
+
+
+def _precision(run: RunHeader, seen: RunEvidence) -> tuple[str, set[int]]:
+    counts = Counter(
+        [node.precision for node in seen.nodes] or [str(layer.precision) for layer in seen.layers]
+    )
+    if counts:
+        words = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+        return f"{'compute nodes' if seen.nodes else 'compute layers'}: {words}", set()
+    for line, cause in seen.decisions:
+        if cause.precision:
+            return cause.precision, {line}
+    line, path = seen.engine
+    named = _FILE.search(path)
+    if named:
+        return named[1], {line}
+    allowed = _allowed(run)
+    return (f"{allowed} allowed" if allowed else ""), set()
+
+
+def _allowed(run: RunHeader) -> str:
+    """The types that the build may use: as trtexec prints them, or as its command says; "" where neither does."""
+    printed = run.options.get("Build", {}).get("Precision", "")
+    asked = [_TYPES[word] for word in run.argv if word in _TYPES]
+    loads = any(word.startswith("--loadEngine") for word in run.argv)
+    return printed or ("+".join(["FP32", *asked]) if asked and not loads else "")
+
+
+def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tuple[int, ...]]]:
+    """Why layers are not INT8, what to do, and the lines that say it: the first counts."""
+    for line, cause in seen.decisions:
+        if cause.effect == "float":
+            yield cause.meaning, cause.fix, (line,)
+    allowed = _allowed(run)
+    if allowed and "INT8" not in allowed and not seen.has_qdq and not seen.nodes:
+        shown = (
+            "the model has no Q/DQ"
+            if seen.knows_model
+            else "the log does not show whether the model has Q/DQ"
+        )
+        yield (
+            f"INT8 was not asked for (precision {allowed}), and {shown}",
+            "insert Q/DQ (`qdqtool run MODEL --samples DATA`), which asks for INT8 in the model itself",
+            (),
+        )
+    plain = [node for node in seen.nodes if not node.is_quantized]
+    if plain:
+        first = plain[0]
+        yield (
+            (
+                f"{counted(len(plain), 'of the compute nodes is float', 'of the compute nodes are float')}, first {first.node} ({first.op}): "
+                f"{first.reason}"
+            ),
+            "`qdqtool audit MODEL --layers LOG` names the cause of each",
+            (),
+        )
+    if run.int8_refused or run.without_scale:
+        missing = run.without_scale or dict.fromkeys(run.int8_refused.values(), ())
+        yield (
+            f"{_some(missing, 'tensor')} without a scale: the layers around run in float",
+            by_name("scale-missing").fix,
+            _lines(run.warnings, "scale-missing"),
+        )
+    constrained = run.unobeyed or run.overruled
+    if constrained:
+        yield (
+            f"{_some(constrained, 'layer')} got another precision than was asked for",
+            by_name("not-obeyed").fix,
+            _lines(run.warnings, "unobeyed", "overruled"),
+        )
+
+
+def _lines(records: Iterable[LogRecord], *topics: str) -> tuple[int, ...]:
+    return tuple(record.line for record in records if record.topic in topics)[:_NAMED]
+
+
+def _some(names: Iterable[str], what: str) -> str:
+    held = tuple(names)
+    return f"{counted(len(held), what)} ({listed(held, _NAMED)})"

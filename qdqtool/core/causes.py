@@ -1,0 +1,53 @@
+"""A known reason why a build fails, or why layers stay float."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Rank = Literal["exact", "general", "vague", "echo"]
+Fault = Literal["build", "model file", "machine"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cause:
+    """A text that builders and applications print, what it means, and what to do.
+
+    Attributes:
+        name: what it is called here.
+        area: parser, typing, format, shape, kernel, myelin, memory, plugin, dla, driver, engine, calibration, refit,
+            file, host or check.
+        pattern: regular expression that finds the text in a message.
+        meaning: what the text means.
+        fix: what to do.
+        releases: releases of TensorRT that print it.
+        rank: "exact" names the reason; "general" may end a chain, so that an exact one before it decides; "vague" says
+            that a check failed, and the text itself which; "echo" only repeats that something failed.
+        effect: "fails" ends the build; "float" leaves layers, or the whole engine, without INT8; "warns" does neither.
+        fault: whose error it is: the build's, the model file's, or the machine's.
+        precision: what is built instead, as far as the text says it ("fp16"); "" otherwise.
+        lint: the finding of `qdqtool lint` that shows it before a build; "" where none does.
+        before: causes that decide if they are in the lines before a general one.
+    """
+
+    name: str
+    area: str
+    pattern: str
+    meaning: str
+    fix: str
+    releases: str = "all"
+    rank: Rank = "exact"
+    effect: Literal["fails", "float", "warns"] = "fails"
+    fault: Fault = "build"
+    precision: str = ""
+    lint: str = ""
+    before: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explained:
+    """What `qdqtool explain` found: the page as text, and the cause if the words are an error text."""
+
+    words: str
+    text: str
+    cause: Cause | None = None

@@ -1,0 +1,97 @@
+"""The table of causes: finds the cause in an error text, and the one that decides among several lines.
+
+One row per reason, with texts of TensorRT 5 to 11, TensorRT for RTX, and the programs around them.
+
+Most failed builds print several errors, and the last ones only repeat that it failed. "Could not find any
+implementation" is general: the lines before it say why no kernel was left.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+from qdqtool.core.causes import Cause
+from qdqtool.trt.causes.builder import CALIBRATION, DLA, ENGINE, KERNELS, MACHINE
+from qdqtool.trt.causes.hosts import HOSTS
+from qdqtool.trt.causes.lines import ECHOES, REST
+from qdqtool.trt.causes.model import FORMATS, PARSER, PLUGINS, SHAPES, TYPING
+
+CAUSES: tuple[Cause, ...] = (
+    *MACHINE,
+    *ENGINE,
+    *FORMATS,
+    *PARSER,
+    *TYPING,
+    *SHAPES,
+    *PLUGINS,
+    *DLA,
+    *CALIBRATION,
+    *HOSTS,
+    *ECHOES,
+    *KERNELS,
+    *REST,
+)
+"""All causes, in the order in which a text is compared with them."""
+RANKS = ("exact", "general", "vague", "echo")
+_PARSED = re.compile(r"In node \d+ with name: (.+?) and operator: ")
+UNNAMED = frozenset({"vague", "echo"})
+"""Ranks of causes that name no reason."""
+
+
+@lru_cache(maxsize=1)
+def _compiled() -> tuple[tuple[re.Pattern[str], Cause], ...]:
+    return tuple((re.compile(cause.pattern), cause) for cause in CAUSES)
+
+
+@lru_cache(maxsize=1 << 12)
+def cause_of(text: str) -> Cause | None:
+    """The cause that a text names; an exact one before a general one, and None if the text is not known."""
+    found = [cause for pattern, cause in _compiled() if pattern.search(text)]
+    return min(found, key=lambda cause: RANKS.index(cause.rank), default=None)
+
+
+@lru_cache(maxsize=1)
+def _named() -> dict[str, Cause]:
+    return {cause.name: cause for cause in CAUSES}
+
+
+def by_name(name: str) -> Cause:
+    """The cause of that name."""
+    return _named()[name]
+
+
+def names(cause: str, text: str) -> bool:
+    """Whether a text fits the pattern of one cause, whatever other causes it fits."""
+    return any(known.name == cause and pattern.search(text) for pattern, known in _compiled())
+
+
+def decisive(texts: Sequence[str]) -> tuple[int, Cause] | None:
+    """Position and cause of the text that decides why a build failed; None if no text is known.
+
+    The first exact cause, else the first general one. If the general one is the end of a chain ("Could not find any
+    implementation"), the causes in front of it that are known to lead to it decide, warnings too.
+    """
+    found = [(at, cause) for at, text in enumerate(texts) if (cause := cause_of(text)) is not None]
+    fails = [(at, cause) for at, cause in found if cause.effect == "fails"] or found
+    chosen = min(fails, key=lambda one: (RANKS.index(one[1].rank), one[0]), default=None)
+    if chosen is None or not chosen[1].before:
+        return chosen
+    before = chosen[1].before
+    earlier = [one for one in found if one[0] < chosen[0] and one[1].name in before]
+    return min(earlier, key=lambda one: (before.index(one[1].name), -one[0]), default=chosen)
+
+
+def node_of(text: str) -> str:
+    """The name of the node that an error is about, which may hold brackets, commas and dots itself; "" where it names none."""
+    parsed = _PARSED.search(text)
+    if parsed is not None:
+        return parsed[1]
+    found = re.search(r"for node (.+)$", text, re.MULTILINE)
+    if found is None:
+        return ""
+    name = re.split(r" due to |, try |\. See ", found[1])[0].rstrip()
+    if name.endswith(")") and name.count(")") > name.count("("):
+        name = name[:-1]
+    return name.removesuffix(".")

@@ -1,0 +1,271 @@
+"""Causes in the builder and the machine: driver, engine files, DLA, kernels, memory and calibration."""
+
+from __future__ import annotations
+
+from qdqtool.core.causes import Cause
+
+_FREE = (
+    "close other programs on the GPU or build for smaller shapes; a workspace limit below the free memory makes the builder choose "
+    "smaller kernels (trtexec --memPoolSize=workspace:1024, in MiB)"
+)
+_OTHER_RELEASE = "it is a fault of the builder for this GPU, not of workspace or Q/DQ: build with another release of TensorRT, and report it to NVIDIA"
+
+MACHINE = (
+    Cause(
+        name="no-gpu",
+        area="driver",
+        pattern=r"no builder can be created|CUDA initialization failure|no CUDA-capable device",
+        meaning="TensorRT finds no usable GPU, or the GPU's driver is too old for it",
+        fix="run on a machine with an NVIDIA GPU, or use --builder rtx, which needs none; see qdqtool doctor",
+        fault="machine",
+    ),
+    Cause(
+        name="gpu-too-new",
+        area="driver",
+        pattern=r"Target GPU SM \d+ is not supported by this TensorRT|Unsupported SM\b(?! version for FP8)|SM version not supported"
+        r"|nvrtc: error: invalid value for --gpu-architecture",
+        meaning="this release of TensorRT has no kernels for this GPU",
+        fix="install a release that supports the GPU: newer for a new GPU, older for an old one",
+    ),
+    Cause(
+        name="disk-full",
+        area="file",
+        pattern=r"No space left on device",
+        meaning="the disk is full",
+        fix="free some space and build again",
+    ),
+    Cause(
+        name="cudnn",
+        area="driver",
+        pattern=r"Cudnn Error|CUDNN_STATUS_",
+        meaning="cuDNN refuses a call of a plug-in or layer, often because another version of cuDNN was loaded",
+        fix="install the version of cuDNN that this TensorRT was built against",
+        releases="5 to 10",
+    ),
+    Cause(
+        name="kernel-crash",
+        area="driver",
+        pattern=r"an illegal memory access|unspecified launch failure|misaligned address",
+        meaning="a kernel crashed on the GPU while it was tried, and everything after it failed too",
+        fix="update TensorRT and the driver; leave out tactics with --flags --tacticSources, or exclude the node",
+    ),
+)
+"""The GPU, the driver and the machine."""
+
+ENGINE = (
+    Cause(
+        name="other-version",
+        area="engine",
+        pattern=r"engine plan file is not compatible with this version|[Ss]erializ\w+.*\bversion|[Vv]ersion tag does not match"
+        r"|expecting library version|magicTag|built with another version",
+        meaning="the engine was built by another release of TensorRT, or the file is not an engine",
+        fix="build the engine again with the release that runs it",
+    ),
+    Cause(
+        name="other-device",
+        area="engine",
+        pattern=r"generated on an incompatible device|expecting compute \d",
+        meaning="the engine was built for another GPU architecture",
+        fix="build it on the GPU that runs it, or for several with --hardwareCompatibilityLevel=ampere+",
+    ),
+    Cause(
+        name="lean-runtime",
+        area="engine",
+        pattern=r"getEngineHostCodeAllowed\(\) is false",
+        meaning="the engine is version compatible and carries host code, which this program does not allow to run",
+        fix="allow it (setEngineHostCodeAllowed), build with --excludeLeanRuntime, or without --versionCompatible",
+        releases="8.6 and newer",
+    ),
+    Cause(
+        name="not-refittable",
+        area="refit",
+        pattern=r"cannot be refitted|no such role for this layer|does not use\) this layer",
+        meaning="these weights cannot be replaced in this engine: it was built without refitting, fused them away, or names them otherwise",
+        fix="build with --refit (kREFIT), and ask the refitter for the names it knows",
+    ),
+)
+"""Engines that cannot be loaded or changed."""
+
+DLA = (
+    Cause(
+        name="dla-no-fallback",
+        area="dla",
+        pattern=r"falling back to GPU is not enabled",
+        meaning="DLA cannot run this layer, and the build does not allow the GPU to",
+        fix="allow it with --allowGPUFallback, or replace the layer by one that DLA runs",
+        releases="5 to 10, and 11.4.1",
+    ),
+    Cause(
+        name="dla-compile",
+        area="dla",
+        pattern=r"Failure to submit program to DLA|Error Code \d+: DLA|nvdlaUtils|NvMediaDla|forceToUseNvmIO",
+        meaning="the DLA compiler refused the program: too large, or with inputs and outputs that DLA cannot read",
+        fix="build for a smaller batch or fewer layers on DLA, with DLA formats at its borders (--inputIOFormats=int8:dla_linear)",
+        releases="5 to 10, and 11.4.1",
+    ),
+    Cause(
+        name="dla-standalone",
+        area="dla",
+        pattern=r"EngineCapability::kDLA_STANDALONE",
+        meaning="a DLA loadable is no engine of TensorRT's runtime",
+        fix="load it with cuDLA, or build without --buildDLAStandalone",
+        releases="8.4 to 10, and 11.4.1",
+    ),
+    Cause(
+        name="dla-layer",
+        area="dla",
+        pattern=r"not supported for DLA|is not supported on DLA|DLA validation failed|Unsupported on DLA",
+        meaning="DLA cannot run this layer: with --allowGPUFallback it runs on the GPU",
+        fix="nothing if the GPU may run it; else replace the layer",
+        effect="warns",
+        releases="5 to 10, and 11.4.1",
+    ),
+)
+"""The deep-learning accelerator of Jetson and DRIVE."""
+
+KERNELS = (
+    Cause(
+        name="nvrtc",
+        area="myelin",
+        pattern=r"NVRTC [Cc]ompilation fail|nvrtc_compile\.cpp|nvrtc compilation failed",
+        meaning="the builder could not compile a kernel that it had written itself (NVRTC compilation failure)",
+        fix=_OTHER_RELEASE,
+        releases="8.5 and newer",
+    ),
+    Cause(
+        name="workspace-short",
+        area="memory",
+        pattern=r"due to insufficient workspace|requires workspace memory greater than|sufficient workspace memory|Scratch requested: \d+, available"
+        r"|implementation for node .*(?:insufficient workspace|increas\w+ the workspace)",
+        meaning="there is no kernel for this node that fits into the workspace",
+        fix="give it more, as a number of MiB: --flags=--memPoolSize=workspace:8192",
+    ),
+    Cause(
+        name="device-memory",
+        area="memory",
+        pattern=r"Tactic Device request: \d+\s*MB,? Available|Device memory is insufficient to use tactic",
+        meaning="kernels were skipped because less memory was free on the GPU than they asked for",
+        fix=_FREE,
+        effect="warns",
+    ),
+    Cause(
+        name="tactic-memory",
+        area="memory",
+        pattern=r"due to insuff?icient memory on requested size",
+        meaning="a kernel was skipped because its memory was not available, in the workspace limit or on the GPU",
+        fix="raise the workspace limit (trtexec --memPoolSize=workspace:8192, in MiB: 10.x reads MiB at the end as bytes), or free memory",
+        effect="warns",
+    ),
+    Cause(
+        name="out-of-memory",
+        area="memory",
+        pattern=r"out of memory|bad_alloc|OutOfMemory|insufficient memory",
+        meaning="the builder ran out of memory",
+        fix="free memory, or build for smaller shapes",
+    ),
+    Cause(
+        name="no-runner",
+        area="kernel",
+        pattern=r"has no runners that implement it",
+        meaning="the builder has no kernel for a node of this kind, in whatever precision",
+        fix="end the model before the node, and compute the rest outside the engine",
+    ),
+    Cause(
+        name="turing-float",
+        area="kernel",
+        pattern=r"Turing \(SM75\): FP32 GEMM is not supported",
+        meaning="a float matrix product is FP32, for which SM75 has no kernel",
+        fix="--set insert.types=fp16",
+        releases="RTX",
+    ),
+    Cause(
+        name="myelin-check",
+        area="myelin",
+        pattern=r"MyelinCheckException|No Myelin Error exists|Error Code \d+: Myelin|resulted in null program|D?CHECK\(.*\) failed",
+        meaning="the compiler of regions (Myelin) failed on a check of its own",
+        fix="run `qdqtool lint` on the model, which knows some of these; update the builder; if it stays, find the node by excluding nodes "
+        "from placement",
+    ),
+    Cause(
+        name="no-kernel",
+        area="kernel",
+        pattern=r"[Cc]ould not find any implementation|[Nn]o implementation (?:of|for)|[Nn]o tactics? (?:available|to implement)",
+        meaning="there is no kernel for this node in the precision asked for",
+        fix="keep the node float: exclude it from placement; a float model: build with another release of TensorRT",
+        rank="general",
+        before=("nvrtc", "myelin-check", "types-differ", "workspace-short", "device-memory", "tactic-memory"),
+    ),
+    Cause(
+        name="myelin",
+        area="myelin",
+        pattern=r"myelin",
+        meaning="the optimizer failed on a check of its own",
+        fix="run `qdqtool lint` on the model, which knows some of these; update the builder; if it stays, find the node by excluding nodes "
+        "from placement",
+        rank="general",
+    ),
+)
+"""Kernels and memory."""
+
+CALIBRATION = (
+    Cause(
+        name="calibration-zero",
+        area="calibration",
+        pattern=r"is uniformly zero; network calibration failed",
+        meaning="a tensor was zero in every calibration sample",
+        fix="check the preprocessing of the samples; give samples that reach this tensor",
+        releases="5 to 10",
+    ),
+    Cause(
+        name="calibration-failed",
+        area="calibration",
+        pattern=r"Calibration failure|[Cc]alibration failed|calibrator is not set",
+        meaning="calibration found no usable data",
+        fix="give a calibrator with data (--calib=FILE for an existing cache), or a model with Q/DQ: `qdqtool run MODEL --samples DATA`",
+        releases="5 to 10",
+    ),
+    Cause(
+        name="range-not-finite",
+        area="check",
+        pattern=r"autodetected range of \[.*\] is not finite",
+        meaning="an output holds values that are infinite or not a number",
+        fix="compare in more bits: find the first node that overflows FP16, and keep it in FP32 (`qdqtool convert --keep`)",
+        effect="warns",
+    ),
+    Cause(
+        name="outputs-differ",
+        area="check",
+        pattern=r"Difference exceeds tolerance|Mismatched outputs|FAILED \| (?:Mismatch|Output Validation|Errors detected)"
+        r"|(?:Inf|NaN) Detected|Error Metrics",
+        meaning="the engine was built; its outputs differ by more than the tolerance, or are not finite",
+        fix="measure what it costs with `qdqtool compare`; keep the nodes with the largest error float (`qdqtool sensitivity`)",
+    ),
+    Cause(
+        name="scale-missing",
+        area="calibration",
+        pattern=r"Missing (?:scale and zero-point|dynamic range) for tensor",
+        meaning="a tensor has no scale: the layers around it run in float",
+        fix="calibrate with data that reaches it, or insert Q/DQ (`qdqtool run MODEL --samples DATA`)",
+        releases="5 to 10",
+        effect="float",
+    ),
+    Cause(
+        name="int8-rejected",
+        area="calibration",
+        pattern=r"Rejecting some int8 implementation of layer .* due to missing int8 scales",
+        meaning="INT8 kernels of a layer were refused, because a tensor it reads or writes has no scale",
+        fix="calibrate with data that reaches it, or insert Q/DQ (`qdqtool run MODEL --samples DATA`)",
+        releases="5 to 10",
+        effect="float",
+    ),
+    Cause(
+        name="not-obeyed",
+        area="kernel",
+        pattern=r"o implementation of (?:layer )?.* obeys the requested constraints|non-conforming implementation was chosen",
+        meaning="no kernel has the precision that was asked for, so another precision was taken",
+        fix="demand it with --precisionConstraints=obey, which fails instead; or put the types into the model as Q/DQ",
+        releases="7 to 10",
+        effect="float",
+    ),
+)
+"""Calibration, and checks of outputs."""

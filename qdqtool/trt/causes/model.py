@@ -1,0 +1,338 @@
+"""Causes in the model: its file, quantization parameters, formats, types, shapes and plug-ins."""
+
+from __future__ import annotations
+
+from qdqtool.core.causes import Cause
+
+_DECIDE_IF = (
+    "give the model fixed shapes (python -m onnxruntime.tools.make_dynamic_shape_fixed): `run`, `quantize` and `convert` then "
+    "replace every If that shapes decide by the branch that is taken. If an input decides (a sampling rate), make it "
+    """a constant: --set 'prepare.constants={"sr": 16000}'"""
+)
+_SHAPES = (
+    "give --min-shapes, --opt-shapes and --max-shapes (build.opt_shapes in a recipe), as input:1x3x224x224; "
+    "trtexec: --minShapes, --optShapes and --maxShapes"
+)
+_NEWER = "build with another release of TensorRT; if it stays, report it to NVIDIA with the model"
+
+PARSER = (
+    Cause(
+        name="bad-name",
+        area="file",
+        pattern=r"a name is not UTF-8",
+        meaning="a name in the model is not valid UTF-8: the file is damaged",
+        fix="export the model again",
+        fault="model file",
+    ),
+    Cause(
+        name="not-onnx",
+        area="file",
+        pattern=r"MODEL_DESERIALIZE_FAILED|Failed to parse the ONNX model|Could not open file|Model missing or format not recognized"
+        r"|Could not parse deploy file|Model should be in bin or model format",
+        meaning="the file cannot be parsed as an ONNX model: it is missing, damaged, cut short or something else",
+        fix="check the path and the format, or export the model again",
+        fault="model file",
+    ),
+    Cause(
+        name="missing-weights",
+        area="file",
+        pattern=r"Failed to import initializer|Failed to open file|[Ee]xternal data",
+        meaning="a weight cannot be read: its file beside the model is missing or too short, or its type is not known",
+        fix="put the file with the weights next to the model, under the name the model gives it",
+        fault="model file",
+    ),
+    Cause(
+        name="zero-point",
+        area="format",
+        pattern=r"shiftIsAllZeros|[Nn]on-zero zero point",
+        meaning="the zero point is not 0; TensorRT knows symmetric quantization only",
+        fix="`qdqtool repair` quantizes with zero point 0 (signed INT8)",
+        lint="QDQ101",
+    ),
+    Cause(
+        name="bad-scale",
+        area="format",
+        pattern=r"Scale coefficients must all be positive|scaleAllPositive",
+        meaning="a scale is zero, negative or not a number",
+        fix="calibrate again on samples that are not constant, and check the weights for NaN",
+        lint="QDQ103",
+    ),
+    Cause(
+        name="int32-bias",
+        area="format",
+        pattern=r"has type Int32 but must have type|only activation types allowed as input|weights are not permitted since they are of type Int32",
+        meaning="an INT32 tensor stands before DequantizeLinear, as onnxruntime writes for biases",
+        fix="`qdqtool repair` stores biases as floats (onnxruntime: extra option QuantizeBias=False)",
+        lint="QDQ105",
+    ),
+    Cause(
+        name="scale-count",
+        area="format",
+        pattern=r"scale and zero point must have the same volume|[Nn]umber of scales|scale.{0,40}must (?:be equal to|match).{0,40}channel"
+        r"|numScales ==|scales\.size\(\) == 1",
+        meaning="the number of scales or zero points does not fit the tensor, or another layer wants one scale for all channels",
+        fix="`qdqtool lint` names the pair; `qdqtool repair` corrects the axis where it can",
+        lint="QDQ116",
+    ),
+    Cause(
+        name="constant-use",
+        area="format",
+        pattern=r"Quantized constant .* is only allowed before DQ|only allowed before DQ|is only allowed before DQ or PLUGIN",
+        meaning="an INT8 constant is used by something other than DequantizeLinear",
+        fix="let every INT8 constant feed a DequantizeLinear, and give it at least one dimension",
+        lint="QDQ106",
+    ),
+    Cause(
+        name="uint8",
+        area="format",
+        pattern=r"does not support UINT8 types for intermediate|UINT8 zero_point only on DLA",
+        meaning="UINT8 is no type of quantized tensors here, except on DLA",
+        fix="`qdqtool repair` turns UINT8 into INT8 with zero point 0",
+        lint="QDQ101",
+    ),
+    Cause(
+        name="quantized-type",
+        area="format",
+        pattern=r"FP4 quantization\. The specified quantization type is|specifies an (?:invalid|unsupported) data type"
+        r"|Mismatch between attribute output_dtype|QuantizeLayer can only output|Blockwise quantization is implemented for",
+        meaning="the type of a Q or DQ node is not one that TensorRT quantizes to: INT8, FP8 (E4M3), INT4 or FP4",
+        fix="quantize to one of these; `qdqtool lint` names the node",
+        lint="QDQ105",
+    ),
+)
+"""Files and quantization parameters that the parser refuses."""
+
+FORMATS = (
+    Cause(
+        name="fp4-double-scale",
+        area="format",
+        pattern=r"Scale input must be a scalar|double quantization scale factor must be a scalar",
+        meaning="the second scale of NVFP4 (one number for the whole tensor) has more than one value",
+        fix="store it as a scalar (shape []): export with one global scale per tensor",
+        releases="10.8 and newer, RTX",
+    ),
+    Cause(
+        name="fp4-scale-constant",
+        area="format",
+        pattern=r"[Dd]ouble quantization scale factor(?: \(global scale factor\) must be a build-time constant| is required to be constant)"
+        r"|Scale input must be an initializer",
+        meaning="the second scale of NVFP4 is computed at run time, and has to be a constant",
+        fix="calibrate it and store it in the model: export with a static global scale",
+        releases="10.8 and newer, RTX",
+    ),
+    Cause(
+        name="fp4-scale-type",
+        area="format",
+        pattern=r"[Dd]ouble.?quant\w*.?scale.{0,80}(?:FP32|kFLOAT|[Ff]loat32|of type Float|type)",
+        meaning="the second scale of NVFP4 has another type than FP32 or the input",
+        fix="store it as FP32",
+        releases="10.8 and newer, RTX",
+    ),
+    Cause(
+        name="blocked-axis",
+        area="format",
+        pattern=r"blocked axis should be known at build time|requires the axis dimension to be known at build time"
+        r"|does not support inferred dimensions",
+        meaning="the axis that is cut into blocks (the last of the input) has a free size, and must be known when the engine is built",
+        fix="fix this dimension in the model: the weight of the MatMul that reads it says its size",
+        releases="10.8 and newer, RTX",
+    ),
+    Cause(
+        name="block-shape",
+        area="format",
+        pattern=r"blocked axis to be one of the two|Only block_size(?: == 16| 32) is supported|block_shape must be"
+        r"|must have scalar block_size|blocking dimension must be the last or second to last",
+        meaning="blocks have another size or axis than the kernels know: 16 values (FP4) or 32 (MXFP8) along one of the last two axes",
+        fix="quantize in blocks of that size along the summed axis",
+        releases="10.8 and newer, RTX",
+        lint="QDQ110",
+    ),
+    Cause(
+        name="no-fp4",
+        area="format",
+        pattern=r"HW-specific datatypes?: .*fp4",
+        meaning="FP4 is in the model and a target GPU has none",
+        fix="build for sm120 or newer, or quantize to FP8 (sm89 or newer) or INT8",
+        lint="QDQ117",
+    ),
+    Cause(
+        name="no-int4",
+        area="format",
+        pattern=r"HW-specific datatypes?: int4",
+        meaning="INT4 is in the model and a target GPU has none",
+        fix="build for sm80 or newer, or store the weights as INT8",
+        lint="QDQ109",
+    ),
+    Cause(
+        name="odd-int4",
+        area="format",
+        pattern=r"odd tensor volume",
+        meaning="a weight holds an odd number of 4-bit values",
+        fix="pad its columns to an even number, store it as INT8, or leave it float",
+        lint="QDQ109",
+    ),
+    Cause(
+        name="no-fp8",
+        area="format",
+        pattern=r"HW-specific datatypes?: fp8|fp8.*not supported|require hardware with FP8 support|Unsupported SM version for FP8"
+        r"|FP8 FMHA cannot be enabled",
+        meaning="FP8 is in the model and a target GPU has none",
+        fix="build for sm89 or newer, or quantize to INT8",
+        lint="QDQ111",
+    ),
+    Cause(
+        name="int8-and-fp8",
+        area="format",
+        pattern=r"INT8 and FP8 mixed precision is allowed only",
+        meaning="INT8 and FP8 are both in the model, which needs a strongly typed network on this GPU",
+        fix="build with --stronglyTyped, or quantize to one of the two formats",
+        releases="10 and newer",
+    ),
+)
+"""FP4, FP8 and INT4."""
+
+TYPING = (
+    Cause(
+        name="precision-flag",
+        area="typing",
+        pattern=r"condition: !config\.getFlag\(BuilderFlag::k(?:FP16|BF16|INT8|FP8|INT4)|getFlag\(BuilderFlag::k\w+\)\. .*[Ss]trongly",
+        meaning="a precision flag was set for a strongly typed network, whose types are those of the model",
+        fix="leave out --fp16, --bf16, --int8, --fp8 and --best; put the types into the model (`qdqtool convert`, Q/DQ)",
+        releases="8.6 and newer",
+    ),
+    Cause(
+        name="set-type",
+        area="typing",
+        pattern=r"cannot be called for a strongly typed network|!mNetwork->usingStronglyTyped\(\)",
+        meaning="the program asks for a layer's precision or output type, which a strongly typed network does not allow",
+        fix="put a Cast into the model (or use add_cast), or build a weakly typed network (up to TensorRT 10)",
+        releases="8.6 and newer",
+    ),
+    Cause(
+        name="types-differ",
+        area="typing",
+        pattern=r"first input has type \w+ but second input has type|element type \(\w+\) differs from|incompatible input types"
+        r"|must (?:all )?(?:be|have)\b.{0,60}\bsame (?:input |data )?types?\b|Operands must have same type|requires all \w+ inputs same type"
+        r"|Type mismatch detected for a strongly typed network|Found mixed input types"
+        r"|[Ii]nput types .{0,60}(?:differ|do not match|must match)|stronglyTyped \|\| \(common\w+Type ==",
+        meaning="two tensors that meet in one layer have different types (Half and Float, or Int32 and Float), and a strongly typed network "
+        "casts nothing by itself",
+        fix="add a Cast before the layer where the model is exported, or convert the whole model with `qdqtool convert`",
+        releases="8.6 and newer; always in 11 and RTX",
+        lint="QDQ112",
+    ),
+    Cause(
+        name="elementwise-type",
+        area="typing",
+        pattern=r"elementwise inputs must not be|requires bool I/O",
+        meaning="this layer does not compute in the type of its input (Int32 or Bool)",
+        fix="cast its input to float in the model, or use a newer release",
+        releases="5 to 10",
+    ),
+    Cause(
+        name="conv-float16",
+        area="typing",
+        pattern=r"No low-precision conv kernel available for this strongly-typed",
+        meaning="a quantized convolution reads and writes FP16 in a strongly typed network, and has no kernel for that",
+        fix="keep the convolution and its Q/DQ in FP32, with Casts around them",
+        releases="11, RTX",
+    ),
+)
+"""Strong typing."""
+
+SHAPES = (
+    Cause(
+        name="no-profile",
+        area="shape",
+        pattern=r"no optimization profile|optimization profile is missing",
+        meaning="an input has dynamic dimensions and no shapes were given",
+        fix=_SHAPES,
+    ),
+    Cause(
+        name="nested-if",
+        area="shape",
+        pattern=r"graphScope\.cpp.*kUNDEFINED",
+        meaning="the builder's analysis of an If in a branch of another fails",
+        fix=_DECIDE_IF,
+    ),
+    Cause(
+        name="loop-count",
+        area="shape",
+        pattern=r"infer the shape of scan output .* since no trip limit was set",
+        meaning="the Loop has no trip count, and collects values of every pass: how many is not known when the engine is built",
+        fix="export the loop with a trip count, its first input; recurrent layers, as LSTM or GRU nodes",
+    ),
+    Cause(
+        name="if-ranks",
+        area="shape",
+        pattern=r"Must have inputs with equal ranks when condition is not a build-time constant",
+        meaning="the branches of an If have different ranks",
+        fix=_DECIDE_IF,
+    ),
+    Cause(
+        name="run-time-shape",
+        area="shape",
+        pattern=r"shape tensor must have \d or \d reshape dimensions|Dynamic shapes are not equal for slice|must be a build.time constant|Assertion !isInFlight"
+        r"|must be an initializer",
+        meaning="a shape or parameter is computed when the model runs, and the builder needs it as a constant",
+        fix="simplify the model (constant folding: polygraphy surgeon sanitize --fold-constants), or export it with fixed shapes",
+    ),
+    Cause(
+        name="weight-count",
+        area="shape",
+        pattern=r"count of \d+ weights in|number of kernel weights does not match|failed validation",
+        meaning="a layer's weights do not fit the shape of its input",
+        fix="export the model again; in code, check the shapes of kernel and bias",
+    ),
+    Cause(
+        name="shapes-differ",
+        area="shape",
+        pattern=r"must have (?:the )?same (?:dimensions|number of dimensions|rank|shape|extra dimension|leading dimension|extent)"
+        r"|rank must be same|follow broadcast rules|condition input tensor must be the same",
+        meaning="the shapes of tensors that meet in one layer do not fit each other",
+        fix="check the shapes that were given for the inputs; export the model again with shape inference",
+    ),
+    Cause(
+        name="range-check",
+        area="shape",
+        pattern=r"vector::_M_range_check|std::out_of_range",
+        meaning="the builder or parser reads beyond a list of its own: a fault of this release, often with an unusual shape or axis",
+        fix=_NEWER,
+    ),
+)
+"""Shapes and control flow."""
+
+PLUGINS = (
+    Cause(
+        name="plugin-missing",
+        area="plugin",
+        pattern=r"[Pp]lugin not found|could not find plugin|was not found in (?:the )?plugin registry|IPluginCreator(?:Interface)? not found|Cannot find plugin:"
+        r"|plugin creator .*not found|failed to load \w+ plugin",
+        meaning="the model or engine names a plug-in that is not registered, or an operator that the parser took for one",
+        fix="load its library (trtexec --plugins=FILE or --staticPlugins=FILE; in code init_libnvinfer_plugins), or replace the operator",
+        lint="QDQ149",
+    ),
+    Cause(
+        name="plugin-interface",
+        area="plugin",
+        pattern=r"getCreators could not be loaded|does not contain getCreators|contains invalid plugin creator|getPluginCreators could not be loaded|kPLUGIN_V3 .*(?:not|un)supported|IPluginV3.*(?:fail|error)",
+        meaning="the plug-in library was written for another interface of plug-ins than this release loads",
+        fix="build the library against this release, and export getCreators (IPluginV3) as it asks for",
+        releases="10 and newer",
+    ),
+    Cause(
+        name="plugin-format",
+        area="plugin",
+        pattern=r"no supported formats|candidateRequirements\.empty\(\)",
+        meaning="a plug-in or layer accepts none of the types and formats that are allowed",
+        fix="allow the type that the plug-in supports (FP16 or FP32 around it); check its supportsFormatCombination",
+    ),
+    Cause(
+        name="unknown-operator",
+        area="parser",
+        pattern=r"No importer registered for op",
+        meaning="the parser does not know this operator and found no plug-in for it",
+        fix="load the plug-in library, or replace the operator",
+    ),
+)
+"""Plug-ins."""

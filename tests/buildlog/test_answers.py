@@ -1,0 +1,225 @@
+"""A log answers first: did it build, in which precision, why not INT8, and what to do."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from qdqtool import buildlog
+from qdqtool.buildlog.answer import sentence
+from qdqtool.cli.app import run
+from qdqtool.core.buildlog import LogRun, RunHeader
+from tests.buildlog import small
+from tests.shared import shared
+
+_T = "[11/26/2025-05:52:00] [TRT]"
+_RUNNER = f"{_T} [V] --------------- Timing Runner: {{}} (CaskConvolution[0x80000028])\n"
+_SHORT = (
+    f"{_T} [W] Tactic Device request: 143MB Available: 112MB. Device memory is insufficient to use tactic.\n"
+)
+_NONE = f"{_T} [E] IBuilder::buildSerializedNetwork: Error Code 10: Internal Error (Could not find any implementation for node {{}}.)\n"
+
+
+def read(text: str) -> LogRun:
+    (found,) = buildlog.read(io.BytesIO(text.encode())).runs
+    return found
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("name", "built", "precision", "words", "evidence"),
+    [
+        ("ds_int8_none", True, "fp16", "without a calibration file", (4, 6)),
+        ("nvrtc_thor", False, "", "NVRTC compilation failure", (3, 4)),
+        ("edgellm_parse", False, "", "the second scale of NVFP4", (1,)),
+        ("t4_86_polygraphy", False, "", "node unet.cond.weight", (13,)),
+    ],
+)
+def test_a_handed_log_is_answered(
+    name: str, built: bool, precision: str, words: str, evidence: tuple[int, ...]
+) -> None:
+    (found,) = buildlog.read(shared(f"cases/handed/{name}.log")).runs
+    told = found.answer
+    assert told is not None
+    assert (told.built, told.precision, told.evidence) == (built, precision, evidence)
+    assert words in told.why_not
+    assert told.fix
+
+
+@pytest.mark.shared
+def test_a_handed_reason_is_printed_whole(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["parse", str(shared("cases/handed/edgellm_parse.log"))]) == 0
+    assert capfd.readouterr().out.count("Assertion failed: Scale input must be a scalar") == 2
+
+
+@pytest.mark.shared
+def test_extra_verbose_lines_of_polygraphy_are_no_errors() -> None:
+    (found,) = buildlog.read(shared("cases/handed/t4_86_polygraphy.log")).runs
+    assert [record.line for record in found.errors] == [13, 14]
+
+
+@pytest.mark.shared
+def test_a_run_that_enqueues_as_long_as_it_computes_is_not_called_bound_by_the_gpu() -> None:
+    (found,) = buildlog.read(shared("cases/handed/qwen_bf16.log")).runs
+    assert found.performance is not None
+    assert "bound by GPU compute" not in found.performance.diagnosis[0]
+    assert "--useCudaGraph" in found.performance.diagnosis[0]
+
+
+@pytest.mark.shared
+def test_a_workspace_of_a_kilobyte_is_seen(capfd: pytest.CaptureFixture[str]) -> None:
+    log = shared(
+        "corpus/verbose_log/NVIDIA__trt-samples-for-hackathon-cn__cookbook__07-Tool__trtexec__result-02.log.v2.xz"
+    )
+    assert run(["parse", str(log)]) == 0
+    out = capfd.readouterr().out
+    assert "the largest asked for 206,080 bytes, and the limit was 1,024 bytes" in out
+    assert "fix: --memPoolSize=workspace:1024 (a number of MiB" in out
+
+
+def test_memory_that_was_short_for_the_layer_that_failed_decides() -> None:
+    failure = read(_RUNNER.format("a") + _SHORT + _NONE.format("a")).failure
+    assert failure is not None
+    assert (failure.cause, failure.node, failure.evidence) == ("device-memory", "a", (2, 3))
+
+
+def test_memory_that_was_short_for_another_layer_decides_nothing() -> None:
+    failure = read(_RUNNER.format("a") + _SHORT + _RUNNER.format("b") + _NONE.format("b")).failure
+    assert failure is not None
+    assert (failure.cause, failure.evidence) == ("no-kernel", (4,))
+
+
+def test_a_compiler_that_failed_for_another_layer_decides_nothing() -> None:
+    crash = f"{_T} [E] Error[9]: Skipping tactic 0x0 due to exception nvrtc_compile.cpp:1: CHECK(x) failed. NVRTC Compilation failure\n"
+    failure = read(_RUNNER.format("a") + crash + _RUNNER.format("b") + _NONE.format("b")).failure
+    assert failure is not None
+    assert failure.cause == "no-kernel"
+    failure = read(_RUNNER.format("a") + crash + _NONE.format("a")).failure
+    assert failure is not None
+    assert failure.cause == "nvrtc"
+
+
+def test_the_reason_in_a_line_without_a_prefix_decides() -> None:
+    text = (
+        f"{_T} [E] ModelImporter.cpp:726: ERROR: builtin_op_importers.cpp:4643 In function importFallbackPluginImporter:\n"
+        '[8] Assertion failed: creator && "Plugin not found, are the plugin name, version, and namespace correct?"\n'
+        f"{_T} [E] Failed to parse onnx file\n"
+    )
+    failure = read(text).failure
+    assert failure is not None
+    assert (failure.cause, failure.line) == ("plugin-missing", 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "precision", "words"),
+    [
+        ("WARNING: INT8 not supported by platform. Trying FP16 mode.", "fp16", "no fast INT8"),
+        (
+            "WARNING: ../nvdsinfer/nvdsinfer_model_builder.cpp:1208 INT8 calibration file not specified. Trying FP16 mode.",
+            "fp16",
+            "DeepStream",
+        ),
+        (
+            "Falling back to ['CUDAExecutionProvider', 'CPUExecutionProvider'] and retrying.",
+            "",
+            "onnxruntime",
+        ),
+        (
+            "[TRT] requested fasted precision for device DLA_0 without providing valid calibrator, disabling INT8",
+            "",
+            "jetson-inference",
+        ),
+    ],
+)
+def test_what_an_application_decides_is_read(line: str, precision: str, words: str, tmp_path: Path) -> None:
+    found = read(line + "\n")
+    assert found.answer is not None
+    assert (found.answer.precision, found.answer.evidence) == (precision, (1,))
+    assert words in found.answer.why_not
+    log = tmp_path / "host.log"
+    log.write_text(line + "\n", "utf-8")
+    assert run(["parse", str(log)]) == 0
+
+
+def test_text_and_json_hold_the_same_of_a_run() -> None:
+    """Nothing that both print is worked out in one of them alone."""
+    source = (small.trtexec() + _SHORT).encode()
+    (whole,) = buildlog.read(io.BytesIO(source)).runs
+    (digest,) = buildlog.digests(buildlog.TextSource(io.BytesIO(source)))
+    for name in RunHeader.__dataclass_fields__:
+        if name != "clipped":
+            assert getattr(whole, name) == getattr(digest, name), name
+
+
+def test_the_json_holds_what_the_text_shows_of_int8(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "a.log"
+    log.write_text(
+        f"{_T} [V] Rejecting some int8 implementation of layer Conv_32 due to missing int8 scales for tensor 93 at input index 0\n"
+        f"{_T} [W] Missing scale and zero-point for tensor 93, expect fall back to non-int8 implementation for any layer "
+        "consuming or producing given tensor\n"
+    )
+    assert run(["parse", str(log), "--json"]) == 0
+    (found,) = json.loads(capfd.readouterr().out)["data"]["runs"]
+    assert found["int8_refused"] == {"Conv_32": "93"}
+    assert found["without_scale"] == {"93": []}
+    assert "without a scale" in found["answer"]["why_not"]
+    assert found["answer"]["evidence"] == [2]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "IBuilder::buildSerializedNetwork: Error Code 10: Internal Error (Could not find any implementation for node a.)",
+        (
+            "Skipping tactic 0x0 due to exception nvrtc_compile.cpp:940: CHECK(false) failed. NVRTC Compilation failure\n"
+            "Could not find any implementation for node a."
+        ),
+        "Engine set up failed",
+    ],
+)
+def test_explain_answers_an_error_text(text: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", text, "--json"]) == 0
+    cause = json.loads(capfd.readouterr().out)["data"]["cause"]
+    assert cause["meaning"]
+    assert cause["fix"]
+
+
+@pytest.mark.parametrize(
+    ("text", "built", "words"),
+    [
+        (
+            "&&&& RUNNING TensorRT.trtexec [TensorRT v8600] # trtexec --loadEngine=a.plan\n&&&& PASSED TensorRT.trtexec\n",
+            None,
+            "the log shows no finished build",
+        ),
+        (
+            "&&&& RUNNING TensorRT.trtexec [TensorRT v8600] # trtexec --onnx=a\n&&&& PASSED TensorRT.trtexec\n",
+            True,
+            "built",
+        ),
+        (
+            (
+                "[E] The engine plan file is not compatible with this version of TensorRT, expecting library version 8.2.4 got 8.2.3, "
+                "please rebuild.\n"
+            ),
+            None,
+            "the log shows no finished build; failed: the engine was built by another release",
+        ),
+        ("[E] [TRT] Network must have at least one output\n", False, "not built: the network is empty"),
+    ],
+)
+def test_nothing_is_called_built_that_was_not(text: str, built: bool | None, words: str) -> None:
+    told = read(text).answer
+    assert told is not None
+    assert told.built is built
+    assert sentence(told).startswith(words)
+
+
+def test_a_code_of_lint_says_which_error_of_the_builder_it_is(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "qdq101"]) == 0
+    assert "As an error of the builder: the zero point is not 0" in capfd.readouterr().out

@@ -1,0 +1,133 @@
+"""One table of causes: a text gets the right cause, and in a chain the line that decides does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from qdqtool.io.text import text_of
+from qdqtool.pages.lookup import coded_plugins
+from qdqtool.trt.causes import CAUSES, RANKS, by_name, cause_of, decisive, node_of
+from tests.shared import SHARED, shared
+
+SAID = {
+    "Error Code 9: API Usage Error (Target GPU SM 87 is not supported by this TensorRT release.)": "gpu-too-new",
+    "1: [caskUtils.cpp::trtSmToCask::147] Error Code 1: Internal Error (Unsupported SM: 0x809)": "gpu-too-new",
+    "The engine plan file is not compatible with this version of TensorRT, expecting library version 5.1.2 got 5.1.5, please rebuild.": (
+        "other-version"
+    ),
+    "The engine plan file is generated on an incompatible device, expecting compute 7.5 got compute 8.6, please rebuild.": "other-device",
+    "Cannot deserialize engine with lean runtime since IRuntime::getEngineHostCodeAllowed() is false.": "lean-runtime",
+    '[8] Assertion failed: shiftIsAllZeros(zeroPoint) && "TRT only supports symmetric quantization"': "zero-point",
+    "INVALID_NODE: Assertion failed: Scale input must be a scalar": "fp4-double-scale",
+    "The double quantization scale factor must be a scalar.": "fp4-double-scale",
+    "The input extent in the blocked axis should be known at build time. axis = 1": "blocked-axis",
+    "Quantized constant (/b) is only allowed before DQ or PLUGIN_V2 or kPLUGIN_V3 node.": "constant-use",
+    "API Usage Error (Networks with FP8 Q/DQ layers require hardware with FP8 support.)": "no-fp8",
+    "Assertion failed: FP8 FMHA cannot be enabled except on Ada or Hopper or Blackwell Arch. ": "no-fp8",
+    "API Usage Error (INT8 and FP8 mixed precision is allowed only when building network with kSTRONGLY_TYPED mode on Blackwell+ platforms.)": (
+        "int8-and-fp8"
+    ),
+    "Parameter check failed, condition: !config.getFlag(BuilderFlag::kFP16).  In createNetworkBuildConfig": "precision-flag",
+    "INetworkLayer::setOutputType cannot be called for a strongly typed network.": "set-type",
+    "Input 0's element type (half) differs from input 1's element type (float).": "types-differ",
+    "IElementWiseLayer with inputs a and b: first input has type Half but second input has type Float.": "types-differ",
+    "(Unnamed Layer* 728) [ElementWise]: operation PROD has incompatible input types Float and Bool": "types-differ",
+    "add: ElementWiseOperation SUM must have same input types. But they are of types Half and Float. In validateTypes": "types-differ",
+    "The blocking dimension must be the last or second to last dimension In validateQuantizationHelper": "block-shape",
+    "IElementWiseLayer must have inputs with same dimensions or follow broadcast rules. Input dimensions were": "shapes-differ",
+    "dq: input has type Int32 but must have type FP8, FP4, Int4, Int8, or UInt8.": "int32-bias",
+    "Reshape_1: IShuffleLayer applied to shape tensor must have 0 or 1 reshape dimensions: dimensions were [-1,2]": "run-time-shape",
+    "3: getPluginCreator could not find plugin: Round version: 1": "plugin-missing",
+    "Error Code 3: API Usage Error (SymbolAddress for getCreators could not be loaded, check function name)": "plugin-interface",
+    "Assertion !n->candidateRequirements.empty() failed. no supported formats": "plugin-format",
+    "[nvdlaUtils.cpp::submit::198] Error Code 1: DLA (Failure to submit program to DLA engine.)": "dla-compile",
+    "Default DLA is enabled but layer a is not supported on DLA and falling back to GPU is not enabled.": "dla-no-fallback",
+    "nvrtc_compile.cpp:1118: CHECK(success) failed. NVRTC Compilation failure": "nvrtc",
+    "MyelinCheckException: compile resulted in null program": "myelin-check",
+    "Could not find any implementation for node a due to insufficient workspace. See verbose log": "workspace-short",
+    "Tactic Device request: 143MB Available: 112MB. Device memory is insufficient to use tactic.": "device-memory",
+    "Skipping tactic 0 due to insuficient memory on requested size of 29147520 detected for tactic 0.": "tactic-memory",
+    "Could not find any implementation for node {ForeignNode[a...b]}.": "no-kernel",
+    "WARNING: INT8 not supported by platform. Trying FP16 mode.": "deepstream-no-int8",
+    "INT8 calibration file not specified. Trying FP16 mode.": "deepstream-no-calibration",
+    "Tensor x is uniformly zero; network calibration failed.": "calibration-zero",
+    "libnvinfer.so.8: cannot open shared object file: No such file or directory": "ort-library",
+    "Falling back to ['CUDAExecutionProvider', 'CPUExecutionProvider'] and retrying.": "ort-fallback",
+    "Engine could not be created from network": "echo",
+    "2: [builder.cpp::buildSerializedNetwork::636] Error Code 2: Internal Error (Assertion engine != nullptr failed. )": "echo",
+}
+"""Texts from logs and threads -> the cause."""
+
+_LOUD = re.compile(
+    r"(?:\[[\d/:-]+\] )?(?:\[TRT\] )?(?:\[[EF]\]|\[TensorRT\] ERROR:|ERROR: \[TRT\]:?|\[ERROR\])(?: \[TRT\])? ?(?P<text>.*\S)"
+)
+
+
+@pytest.mark.parametrize(("text", "name"), SAID.items())
+def test_an_error_text_has_its_cause(text: str, name: str) -> None:
+    found = cause_of(text)
+    assert found is not None
+    assert found.name == name
+
+
+def test_causes_are_complete_and_their_names_unique() -> None:
+    assert len({cause.name for cause in CAUSES}) == len(CAUSES)
+    for cause in CAUSES:
+        assert cause.meaning, cause.name
+        assert cause.fix, cause.name
+        assert cause.rank in RANKS
+        assert not cause.lint or cause.lint in coded_plugins()
+        assert {by_name(name).rank for name in cause.before} <= {"exact"}
+
+
+def test_the_end_of_a_chain_gives_way_to_the_line_that_decides() -> None:
+    end = "Could not find any implementation for node a."
+    memory = "Tactic Device request: 143MB Available: 112MB. Device memory is insufficient to use tactic."
+    compiler = "Skipping tactic 0x0 due to exception nvrtc_compile.cpp:940: CHECK(false) failed. NVRTC Compilation failure"
+    for before, name, at in (
+        ([], "no-kernel", 0),
+        ([memory], "device-memory", 0),
+        ([compiler], "nvrtc", 0),
+        ([compiler, memory], "nvrtc", 0),
+    ):
+        found = decisive([*before, end, "Engine set up failed"])
+        assert found is not None
+        assert (found[0], found[1].name) == (at, name)
+    assert decisive([end, memory]) == (0, by_name("no-kernel")), "what comes after decides nothing"
+    assert decisive(["a text of the future"]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "node"),
+    [
+        (
+            "Could not find any implementation for node {ForeignNode[a.b, c...d]}.)",
+            "{ForeignNode[a.b, c...d]}",
+        ),
+        ("In node 1042 with name: /m/Q and operator: TRT_FP4DynamicQuantize (f): INVALID_NODE: x", "/m/Q"),
+        ("nothing", ""),
+    ],
+)
+def test_the_node_of_an_error(text: str, node: str) -> None:
+    assert node_of(text) == node
+
+
+def _errors(path: Path) -> Iterator[str]:
+    for line in text_of(path).splitlines():
+        if found := _LOUD.fullmatch(line):
+            yield found["text"]
+
+
+@pytest.mark.shared
+def test_every_error_of_the_shared_logs_has_a_cause() -> None:
+    shared("corpus/MANIFEST.tsv")
+    logs = [
+        path for kind in ("corpus/*log/*", "corpus/rtx/*log*", "cases/**/*.log") for path in SHARED.glob(kind)
+    ]
+    texts = {re.sub(r"\d+", "#", text): text for path in logs for text in _errors(path)}
+    assert len(texts) > 40
+    assert [text for text in texts.values() if cause_of(text) is None] == []
