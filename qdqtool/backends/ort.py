@@ -200,36 +200,54 @@ def _runner(
 ) -> OrtRunner:
     """A runner; `rounds` emulates FP16 and BF16."""
     before = resident_mib() or 0.0
-    source, words = (emulated(model) if rounds else None) or (model, "")
+    source, words = (emulated(model, _output_types) if rounds else None) or (model, "")
     folder: tempfile.TemporaryDirectory[str] | None = None
-    session = None
-    if isinstance(source, Model) and weight_bytes(source) < LARGE:
-        source = serialize(source)
-    elif isinstance(source, Model):
-        folder = tempfile.TemporaryDirectory(prefix="qdqtool-model-", ignore_cleanup_errors=True)
-        path = Path(folder.name) / "model.onnx"
-        session = _opened_around(source, path, options())
-        if session is None:
-            save_beside(source, path)
-        source = path
-    if session is None:
-        try:
+    try:
+        if isinstance(source, Model):
+            session, folder = _session_of(source, options)
+        else:
             session = _session(source, options(), provider)
-        except _TROUBLE as error:
-            instead = _without_blocks(source, str(error)) if provider == CPU else None
-            if instead is None:
-                raise _trouble("onnxruntime cannot open the model", error, where) from error
-            words = " and ".join(filter(None, (words, "blocks of FP4 or FP8")))
-            try:
-                session = _session(instead, options(), provider)
-            except _TROUBLE as left:
-                raise _trouble("onnxruntime cannot open the model", left, where) from left
+    except _TROUBLE as error:
+        # Of the model as it was: between the Casts that round, its blocks are not found any more.
+        instead = _without_blocks(model, str(error)) if provider == CPU else None
+        if instead is None:
+            raise _trouble("onnxruntime cannot open the model", error, where) from error
+        words = " and ".join(filter(None, (words, "blocks of FP4 or FP8")))
+        try:
+            session = _session(instead, options(), provider)
+        except _TROUBLE as left:
+            raise _trouble("onnxruntime cannot open the model", left, where) from left
     if (resident_mib() or 0.0) - before >= LARGE >> 20:
         give_back()  # half of it is what reading and optimizing took
     runner = OrtRunner(session, f"{description}, {words} emulated" if words else description, where, at_once)
     if folder is not None:
         weakref.finalize(runner, folder.cleanup)
     return runner
+
+
+def _session_of(
+    model: Model, options: Callable[[], onnxruntime.SessionOptions]
+) -> tuple[onnxruntime.InferenceSession, tempfile.TemporaryDirectory[str] | None]:
+    """A session for a model, and the folder with its weights if it is large."""
+    if weight_bytes(model) < LARGE:
+        return _session(serialize(model), options(), CPU), None
+    folder = tempfile.TemporaryDirectory(prefix="qdqtool-model-", ignore_cleanup_errors=True)
+    path = Path(folder.name) / "model.onnx"
+    session = _opened_around(model, path, options())
+    if session is None:
+        save_beside(model, path)
+        session = _session(path, options(), CPU)
+    return session, folder
+
+
+def _output_types(model: Model) -> dict[str, DType]:
+    """The types of the outputs of a model; none where it does not open."""
+    try:
+        session, _ = _session_of(model, partial(_options, optimized=False))
+    except _TROUBLE as error:
+        _log.debug("the types inside stay unknown: %s", error)
+        return {}
+    return {value.name: _info(value).dtype for value in session.get_outputs()}
 
 
 def _opened_around(
@@ -301,11 +319,11 @@ def _save_optimized(source: Path, target: Path, options: onnxruntime.SessionOpti
     _session(source, options, CPU)
 
 
-def _without_blocks(model: Path | bytes, message: str) -> bytes | None:
+def _without_blocks(model: Model | Path | bytes, message: str) -> bytes | None:
     """A model that computes the same without kernels for blocks of FP4 and FP8; None where that is not what is missing."""
     if not re.search(r"NOT_IMPLEMENTED|\btrt:|[Ff]loat4e2m1", message):
         return None
-    blocks = block_emulation(model)
+    blocks = block_emulation(serialize(model) if isinstance(model, Model) else model)
     found = None if blocks is None else emulated(blocks)
     return blocks if found is None else serialize(found[0])
 

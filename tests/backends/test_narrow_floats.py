@@ -315,6 +315,19 @@ def test_casts_of_a_model_that_onnxruntime_saved_round() -> None:
     np.testing.assert_array_equal(found, x.astype(np.float16))
 
 
+def test_operators_that_are_not_of_onnx_are_rounded_too() -> None:
+    """onnx does not know what they return, and nothing of what follows; onnxruntime does."""
+    s = Sketch()
+    s.node("Add", [s.input("x", [4], TensorProto.FLOAT16), s.constant("k", np.float16(2048))], "a")
+    s.node("FastGelu", ["a"], "b", domain="com.microsoft")
+    s.node("Sub", ["b", "k"], "c")
+    s.node("Identity", ["c"], "d")
+    s.output(s.node("Add", ["d", s.constant("z", np.float16(0))], "y"), [4], TensorProto.FLOAT16)
+    model = s.model(domains=["com.microsoft"])
+    found = open_runner(model.SerializeToString(), description="").run({"x": np.float16([0.1, 0.5, 1, 3.3])})
+    assert found["y"].tolist() == [0, 0, 0, 4]
+
+
 def test_a_model_of_one_float_type_is_opened_as_it_is(tmp_path: Path) -> None:
     path = save(models.conv_chain(), tmp_path)
     assert open_runner(path, description="float").description == "float"

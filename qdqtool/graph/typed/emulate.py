@@ -7,7 +7,7 @@ a pair of Casts that onnxruntime keeps rounds each result.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +16,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import numpy_helper
 
+from qdqtool.core.dtypes import DType
 from qdqtool.errors import InputFileError
 from qdqtool.graph.canonical.functions import inlined
 from qdqtool.graph.canonical.naming import TakenNames
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _FLOAT, _HALF, _BRAIN = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
 _WORDS: Final = {_HALF: "FP16", _BRAIN: "BF16"}
+_ELEMENTS: Final = {DType.FLOAT16: _HALF, DType.BFLOAT16: _BRAIN, DType.UNKNOWN: 0}
 _CHOICES: Final = frozenset(
     {"to", "dtype", "output_dtype", "output_datatype", "precision", "stash_type", "softmax_precision"}
 )
@@ -51,11 +53,16 @@ _DROPPED: Final = "InsertedPrecisionFreeCast_"
 """onnxruntime drops Casts with such a name; models that it saved hold them."""
 
 
-def emulated(source: Model | Path | bytes) -> tuple[Model, str] | None:
+Asked = Callable[[Model], Mapping[str, DType]]
+"""Asks a runtime for the types of the outputs of a model."""
+
+
+def emulated(source: Model | Path | bytes, ask: Asked | None = None) -> tuple[Model, str] | None:
     """A model that rounds to FP16 and BF16 as its types say, and these types in words; None if it holds neither.
 
     Inputs and outputs keep their types and names; those in BF16, which NumPy lacks, become FP32. Bodies of If, Loop and
-    Scan are rounded, too. Nodes that touch a tensor of unknown type, as operators of other domains do, stay as they are.
+    Scan are rounded, too. Results of operators that are not ONNX's have the types that `ask` finds; nodes that touch a
+    tensor of unknown type stay as they are.
     None also for a model that our reader refuses: onnxruntime says what is wrong with it.
     """
     if not holds_narrow(source):
@@ -67,7 +74,7 @@ def emulated(source: Model | Path | bytes) -> tuple[Model, str] | None:
     if default_opset(model.proto) < _OLDEST:
         return None
     kinds = sorted(set(_narrow_types(model.proto.graph)))
-    return _rounded(model), " and ".join(_WORDS[kind] for kind in kinds)
+    return _rounded(model, ask), " and ".join(_WORDS[kind] for kind in kinds)
 
 
 def _as_it_stands(source: Path | bytes) -> Model:
@@ -125,19 +132,30 @@ def _narrow_types(graph: onnx.GraphProto) -> Iterator[int]:
             yield from _narrow_types(body)
 
 
-def _rounded(model: Model) -> Model:
+def _rounded(model: Model, ask: Asked | None) -> Model:
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     graph = proto.graph
     _widen_brain_borders(graph)
     known = typed(proto)
     main = _Scope(known, TakenNames(_names(known)), None)
+    unknown = [name for node in known.node for name in node.output if name and not main.kind(name)]
+    if unknown and ask is not None:
+        main.learn(ask(_returning(proto, unknown, model.path)))
     for node in known.node:
         main.add(copied(node))
     main.close(graph.output)
     del graph.node[:], graph.value_info[:]
     graph.node.extend(main.nodes)
     return Model(proto=proto, path=model.path, notes=model.notes)
+
+
+def _returning(proto: onnx.ModelProto, tensors: Iterable[str], path: Path) -> Model:
+    """The model with more outputs, of types that a runtime finds."""
+    asking = onnx.ModelProto()
+    asking.CopyFrom(proto)
+    asking.graph.output.extend(onnx.ValueInfoProto(name=name) for name in tensors)
+    return Model(proto=asking, path=path)
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[str]:
@@ -208,6 +226,12 @@ class _Scope:
         """FP32 tensors with the values of narrow ones."""
         self._unmade: dict[str, str] = {}
         """The same for narrow tensors that nothing has read yet, which therefore do not exist."""
+
+    def learn(self, types: Mapping[str, DType]) -> None:
+        """Take over types that somebody else knows."""
+        self._kinds |= {
+            name: _ELEMENTS.get(kind, _FLOAT) for name, kind in types.items() if not self.kind(name)
+        }
 
     def add(self, node: onnx.NodeProto) -> None:
         """Write a node, and before it what it reads."""
