@@ -121,6 +121,27 @@ CONV_ACTIVATIONS = CLAMPS | {"Sigmoid", "Tanh"}
 """What a convolution of RTX 1.7.1 always does itself."""
 LONGER_ACTIVATIONS = frozenset({"HardSigmoid", "HardSwish", "LeakyRelu"})
 """What it does where no kernel behind it has to touch every value anyway; x * sigmoid(x) is another."""
+EXACT = (
+    (MOVING - {"Dropout"})
+    | CLAMPS
+    | {
+        "Abs",
+        "Concat",
+        "Constant",
+        "ConstantOfShape",
+        "GatherElements",
+        "GatherND",
+        "Max",
+        "Min",
+        "Neg",
+        "Pad",
+        "ReduceMax",
+        "ReduceMin",
+        "TopK",
+        "Where",
+    }
+)
+"""Operators whose results need no rounding: each value is one of their inputs, a bound, a constant or such a value with another sign."""
 
 # --- arithmetic and the rest -----------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from qdqtool.graph.onnx_io.pieces import parse_in_pieces
 from qdqtool.graph.onnx_io.read import default_opset, read
 from qdqtool.graph.onnx_io.walk import bodies, copied
 from qdqtool.graph.typed.narrow import widened
+from qdqtool.trt.ops import CASTS, EXACT, STANDARD_DOMAINS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,14 +40,7 @@ _CHOICES: Final = frozenset(
     {"to", "dtype", "output_dtype", "output_datatype", "precision", "stash_type", "softmax_precision"}
 )
 """Attributes that name an element type."""
-_EXACT: Final = frozenset({
-    "Abs", "Clip", "Concat", "Constant", "ConstantOfShape", "DepthToSpace", "Expand", "EyeLike", "Flatten", "Gather", "GatherElements", "GatherND",
-    "GlobalMaxPool", "Identity", "Max", "MaxPool", "Min", "Neg", "Pad", "ReduceMax", "ReduceMin", "Relu", "Reshape", "Slice",
-    "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Unsqueeze", "Where",
-})  # fmt: skip
-"""Operators that only choose, move and negate values: their results need no rounding."""
-_DEFAULT: Final = frozenset({"", "ai.onnx"})
-_CASTS: Final = frozenset({"Cast", "CastLike", "BitCast"})
+_CASTS: Final = CASTS | {"BitCast"}
 _OLDEST: Final = 6
 """The first opset whose Cast takes the type as a number."""
 _DROPPED: Final = "InsertedPrecisionFreeCast_"
@@ -285,7 +279,7 @@ class _Scope:
 
     def _widen(self, node: onnx.NodeProto) -> None:
         """Write a node that computes in FP32, and the rounding of its results."""
-        is_exact = node.op_type in _EXACT and node.domain in _DEFAULT
+        is_exact = node.op_type in EXACT and node.domain in STANDARD_DOMAINS
         for index, name in enumerate(node.input):
             if self.kind(name) in _WORDS:
                 node.input[index] = self.wide(name)
