@@ -285,6 +285,33 @@ def test_a_pair_between_fp16_nodes_rounds_twice() -> None:
     np.testing.assert_array_equal(found["y"], values * np.float16(3.3))
 
 
+def test_a_bias_between_pairs_stays_what_it_is() -> None:
+    """By default onnxruntime 1.32 makes it INT32, and divides in FP16: the quotient overflows, and the sum is nonsense."""
+    s = Sketch()
+    s.node("Cast", [s.input("x", [1, 8, 4, 4])], "h", to=TensorProto.FLOAT16)
+    zero = s.constant("zero", np.int8(0))
+    steps = {name: s.constant(f"{name}_step", np.float16(step)) for name, step in (("h", 1e-3), ("w", 1e-3))}
+    s.constant("c_step", np.float16(0.02))
+    weight = s.random.integers(-127, 128, (8, 8, 1, 1)).astype(np.int8)
+    bias = np.linspace(-0.2, 0.2, 8).astype(np.float16)
+    s.constant("w", weight), s.constant("b", bias)
+    s.node("QuantizeLinear", ["h", steps["h"], zero], "h_q")
+    s.node("DequantizeLinear", ["h_q", steps["h"], zero], "h_dq")
+    s.node("DequantizeLinear", ["w", steps["w"], zero], "w_dq")
+    s.node("Conv", ["h_dq", "w_dq", "b"], "c")
+    s.node("QuantizeLinear", ["c", "c_step", zero], "c_q")
+    s.node("DequantizeLinear", ["c_q", "c_step", zero], "c_dq")
+    s.output(s.node("Cast", ["c_dq"], "y", to=TensorProto.FLOAT), [1, 8, 4, 4])
+    x = (s.random.standard_normal((1, 8, 4, 4)) * 0.05).astype(np.float32)
+    found = open_runner(s.model(opset=19).SerializeToString(), description="").run({"x": x})["y"]
+    step = np.float32(np.float16(1e-3))
+    whole = np.clip(np.rint(x.astype(np.float16).astype(np.float32) / step), -128, 127)
+    values = (whole * step).astype(np.float16).astype(np.float64)
+    weights = (weight[:, :, 0, 0] * step).astype(np.float16).astype(np.float64)
+    exact = np.einsum("nchw,oc->nohw", values, weights) + bias.astype(np.float64)[:, None, None]
+    assert np.abs(found - exact).max() <= 0.51 * 0.02
+
+
 @pytest.mark.parametrize("types", ["fp16", "bf16"])
 @pytest.mark.parametrize("name", models.ALL)
 def test_a_file_and_a_model_in_memory_give_the_same_bits(name: str, types: Any, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.typed.convert import convert
+from qdqtool.graph.typed.emulate import emulated
 from qdqtool.placement.decide import decide
 from qdqtool.placement.repair import repair
 from tests.graph.placing import table_for
@@ -94,6 +95,11 @@ def converted(model: Model, feeds: Feeds) -> Model:
     return convert(model, InsertOptions(types="fp16", overflow="ignore"))[0]
 
 
+def rounded(model: Model, feeds: Feeds) -> Model | None:
+    found = emulated(converted(model, feeds))
+    return None if found is None else found[0]
+
+
 def repaired(model: Model, feeds: Feeds) -> Model:
     return repair(model)[0]
 
@@ -102,6 +108,7 @@ EDITS: dict[str, tuple[Callable[[Model, Feeds], Model | None], float]] = {
     "prepare": (prepared, 1e-4),
     "insert": (inserted, 0.1),
     "convert": (converted, 2e-2),
+    "round": (rounded, 2e-2),
     "repair": (repaired, 1e-2),
 }
 """Each edit, and the largest difference as a share of the largest magnitude: rounding, INT8 or FP16."""
