@@ -134,10 +134,21 @@ def troubles(case: Case, folder: Path) -> dict[str, str]:
             found[name] = f"refused: {error}"
             continue
         if made is not None:
-            trouble = _difference(expected, run(serialize(made), case.feeds), share)
+            wanted = run(path.read_bytes(), _in_fp16(case.feeds)) if edit is rounded else expected
+            assert not isinstance(wanted, str), wanted
+            trouble = _difference(wanted, run(serialize(made), case.feeds), share)
             if trouble:
                 found[name] = trouble
     return found
+
+
+def _in_fp16(feeds: Feeds) -> Feeds:
+    """What a model in FP16 makes of its inputs: of 10001 and 10002, both 10000, no arithmetic makes two numbers again."""
+    with np.errstate(over="ignore"):
+        return {
+            name: value.astype(np.float16).astype(value.dtype) if value.dtype == np.float32 else value
+            for name, value in feeds.items()
+        }
 
 
 def _difference(expected: list[Any], computed: list[Any] | str, share: float) -> str | None:
