@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _FLOAT, _HALF, _BRAIN = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
-_WORDS: Final = {_HALF: "FP16", _BRAIN: "BF16"}
+_WORDS: Final[Mapping[int, str]] = {_HALF: "FP16", _BRAIN: "BF16"}
 _ELEMENTS: Final = {DType.FLOAT16: _HALF, DType.BFLOAT16: _BRAIN, DType.UNKNOWN: 0}
 _CHOICES: Final = frozenset(
     {"to", "dtype", "output_dtype", "output_datatype", "precision", "stash_type", "softmax_precision"}
