@@ -15,8 +15,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qdqtool.backends.ort import rounds as ort_rounds
-from qdqtool.graph.typed.rounding import rounding
+from qdqtool.graph.onnx_io.save import serialize
+from qdqtool.graph.typed.emulate import emulated
 
 Shape = Sequence["int | str"]
 
@@ -332,7 +332,7 @@ def feeds(proto: onnx.ModelProto, seed: int = 0, batch: int = 2) -> dict[str, np
 
 
 def run(proto: onnx.ModelProto, feeds: dict[str, np.ndarray], optimize: bool = True) -> dict[str, np.ndarray]:
-    """Outputs by name, computed by onnxruntime; `optimize=False` keeps every node as written."""
+    """Outputs by name, computed by onnxruntime with FP16 and BF16 emulated; `optimize=False` keeps every node as written."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -341,8 +341,8 @@ def run(proto: onnx.ModelProto, feeds: dict[str, np.ndarray], optimize: bool = T
     if not optimize:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     content = proto.SerializeToString()
-    if not ort_rounds():
-        content = rounding(content) or content
+    if found := emulated(content):
+        content = serialize(found[0])
     try:
         session = onnxruntime.InferenceSession(content, options, ["CPUExecutionProvider"])
     except onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented as error:

@@ -15,7 +15,7 @@ import tempfile
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,7 @@ from qdqtool.errors import InputFileError
 from qdqtool.graph.emulation.emulate_blocks import block_emulation
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import FOLDER_OPTION, save_around, save_beside, serialize, weight_bytes
-from qdqtool.graph.typed.emulate import emulation
-from qdqtool.graph.typed.rounding import EXAMPLE, STEPS, example_model, rounding
+from qdqtool.graph.typed.emulate import emulated, holds_narrow
 from qdqtool.io.files import native_path
 from qdqtool.platform import give_back, processors, resident_mib
 
@@ -129,7 +128,7 @@ def open_runner(
     at a time and share the cores, which gets through many samples sooner than all cores on one sample would. Not
     `optimized`, a graph runs node by node, which opens one of many thousand nodes far sooner.
     `threads` are those of one run; 0 leaves it to onnxruntime, or to `crowded`.
-    onnxruntime's CPU has no BF16 kernels: such models run in FP32 with every result rounded, and the description
+    A faithful model on the CPU rounds to FP16 and BF16 after every node (`graph.typed.emulate`), and the description
     says so.
 
     Raises:
@@ -139,20 +138,14 @@ def open_runner(
     at_once = _at_once(crowded and provider == CPU)
     if isinstance(model, Path) and not model.is_file():
         raise InputFileError("there is no such file", fix="check the path", where=where)
-    options = session_options(faithful=faithful, threads=processors() // at_once if crowded else threads)
-    if not optimized:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if faithful and provider == CPU:
-        model = _rounding(model)
-    return _runner(model, options, provider, description, at_once, where)
+    count = processors() // at_once if crowded else threads
+    options = partial(_options, faithful=faithful, threads=count, optimized=optimized)
+    rounds = faithful and provider == CPU
+    return _runner(model, options, provider, description, at_once, where, rounds=rounds)
 
 
 def _at_once(crowded: bool) -> int:
     return min(processors(), _CROWD) if crowded else 1
-
-
-def _rounding(model: Path | bytes) -> Path | bytes:
-    return model if rounds() else rounding(model) or model
 
 
 def open_piece(
@@ -166,37 +159,9 @@ def open_piece(
     Raises:
         InputFileError: it holds what onnxruntime cannot run.
     """
-    options = session_options(threads=threads)
-    options.enable_cpu_mem_arena = False
-    if not optimized:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     where = str(model) if isinstance(model, Path) else None
-    return _runner(_rounding(model), options, CPU, description, 1, where)
-
-
-def _runner(
-    model: Path | bytes,
-    options: onnxruntime.SessionOptions,
-    provider: Provider,
-    description: str,
-    at_once: int,
-    where: str | None,
-) -> OrtRunner:
-    before = resident_mib() or 0.0
-    try:
-        session = _session(model, options, provider)
-    except _TROUBLE as error:
-        instead, what = _emulation(model, str(error)) if provider == CPU else (None, "")
-        if instead is None:
-            raise _trouble("onnxruntime cannot open the model", error, where) from error
-        description = f"{description}, {what} emulated"
-        try:
-            session = _session(instead, options, provider)
-        except _TROUBLE as left:
-            raise _trouble("onnxruntime cannot open the model", left, where) from left
-    if (resident_mib() or 0.0) - before >= LARGE >> 20:
-        give_back()  # half of it is what reading and optimizing took
-    return OrtRunner(session, description, where, at_once)
+    options = partial(_options, threads=threads, optimized=optimized, arena=False)
+    return _runner(model, options, CPU, description, 1, where)
 
 
 def open_model(model: Model, *, description: str, crowded: bool = False) -> OrtRunner:
@@ -207,22 +172,82 @@ def open_model(model: Model, *, description: str, crowded: bool = False) -> OrtR
     Raises:
         InputFileError: it holds what onnxruntime cannot run.
     """
+    at_once = _at_once(crowded)
+    options = partial(_options, threads=processors() // at_once if crowded else 0)
+    return _runner(model, options, CPU, description, at_once, None)
+
+
+def _options(
+    *, faithful: bool = True, threads: int = 0, optimized: bool = True, arena: bool = True
+) -> onnxruntime.SessionOptions:
+    options = session_options(faithful=faithful, threads=threads)
+    if not optimized:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if not arena:
+        options.enable_cpu_mem_arena = False
+    return options
+
+
+def _runner(
+    model: Model | Path | bytes,
+    options: Callable[[], onnxruntime.SessionOptions],
+    provider: Provider,
+    description: str,
+    at_once: int,
+    where: str | None,
+    *,
+    rounds: bool = True,
+) -> OrtRunner:
+    """A runner; `rounds` emulates FP16 and BF16."""
+    before = resident_mib() or 0.0
+    source, words = (emulated(model, _output_types) if rounds else None) or (model, "")
+    folder: tempfile.TemporaryDirectory[str] | None = None
+    try:
+        if isinstance(source, Model):
+            session, folder = _session_of(source, options)
+        else:
+            session = _session(source, options(), provider)
+    except _TROUBLE as error:
+        # Of the model as it was: between the Casts that round, its blocks are not found any more.
+        instead = _without_blocks(model, str(error)) if provider == CPU else None
+        if instead is None:
+            raise _trouble("onnxruntime cannot open the model", error, where) from error
+        words = " and ".join(filter(None, (words, "blocks of FP4 or FP8")))
+        try:
+            session = _session(instead, options(), provider)
+        except _TROUBLE as left:
+            raise _trouble("onnxruntime cannot open the model", left, where) from left
+    if (resident_mib() or 0.0) - before >= LARGE >> 20:
+        give_back()  # half of it is what reading and optimizing took
+    runner = OrtRunner(session, f"{description}, {words} emulated" if words else description, where, at_once)
+    if folder is not None:
+        weakref.finalize(runner, folder.cleanup)
+    return runner
+
+
+def _session_of(
+    model: Model, options: Callable[[], onnxruntime.SessionOptions]
+) -> tuple[onnxruntime.InferenceSession, tempfile.TemporaryDirectory[str] | None]:
+    """A session for a model, and the folder with its weights if it is large."""
     if weight_bytes(model) < LARGE:
-        return open_runner(serialize(model), description=description, crowded=crowded)
+        return _session(serialize(model), options(), CPU), None
     folder = tempfile.TemporaryDirectory(prefix="qdqtool-model-", ignore_cleanup_errors=True)
     path = Path(folder.name) / "model.onnx"
-    at_once = _at_once(crowded)
-    threads = processors() // at_once if crowded else 0
-    session = _opened_around(model, path, session_options(threads=threads)) if rounds() else None
-    if session is not None:
-        runner = OrtRunner(session, description, None, at_once)
-    else:
+    session = _opened_around(model, path, options())
+    if session is None:
         save_beside(model, path)
-        # Nobody knows that file: what goes wrong has no place in it.
-        options = session_options(threads=threads)
-        runner = _runner(_rounding(path), options, CPU, description, at_once, None)
-    weakref.finalize(runner, folder.cleanup)
-    return runner
+        session = _session(path, options(), CPU)
+    return session, folder
+
+
+def _output_types(model: Model) -> dict[str, DType]:
+    """The types of the outputs of a model; none where it does not open."""
+    try:
+        session, _ = _session_of(model, partial(_options, optimized=False))
+    except _TROUBLE as error:
+        _log.debug("the types inside stay unknown: %s", error)
+        return {}
+    return {value.name: _info(value).dtype for value in session.get_outputs()}
 
 
 def _opened_around(
@@ -248,8 +273,8 @@ def open_rewritten(model: Model, rewrite: Callable[[Path], bool], *, description
     Raises:
         InputFileError: the model holds what onnxruntime cannot run.
     """
-    if not rounds():
-        return None
+    if holds_narrow(model):
+        return None  # it would come back without its roundings
     with tempfile.TemporaryDirectory(prefix="qdqtool-model-", ignore_cleanup_errors=True) as folder:
         saved = Path(folder) / "optimized.onnx"
         source = Path(folder) / "model.onnx"
@@ -274,7 +299,7 @@ def optimize(source: Path, target: Path) -> bool:
 
     What opens such a model emulates what is missing, or says what is wrong with it.
     """
-    if not rounds():
+    if holds_narrow(source):
         return False
     try:
         _save_optimized(source, target, session_options(threads=1))
@@ -294,19 +319,13 @@ def _save_optimized(source: Path, target: Path, options: onnxruntime.SessionOpti
     _session(source, options, CPU)
 
 
-def _emulation(model: Path | bytes, message: str) -> tuple[bytes | None, str]:
-    """A model that computes the same with operators that are there, and what it emulates."""
+def _without_blocks(model: Model | Path | bytes, message: str) -> bytes | None:
+    """A model that computes the same without kernels for blocks of FP4 and FP8; None where that is not what is missing."""
     if not re.search(r"NOT_IMPLEMENTED|\btrt:|[Ff]loat4e2m1", message):
-        return None, ""
-    blocks = block_emulation(model)
-    return (blocks, "blocks of FP4 or FP8") if blocks is not None else (emulation(model), "BF16")
-
-
-@lru_cache(maxsize=1)
-def rounds() -> bool:
-    """Whether QuantizeLinear of FP16 values rounds on the CPU."""
-    (found,) = _session(example_model(), session_options(), CPU).run(None, {"x": EXAMPLE})
-    return bool(found[0] == STEPS)
+        return None
+    blocks = block_emulation(serialize(model) if isinstance(model, Model) else model)
+    found = None if blocks is None else emulated(blocks)
+    return blocks if found is None else serialize(found[0])
 
 
 def _session(

@@ -37,6 +37,10 @@ _ON_CPU = (
     "Accuracy was computed by onnxruntime on the CPU from the Q/DQ model{}, and not by the engine, whose kernels fuse and "
     "round differently; `qdqtool compare` runs engines where a GPU is."
 )
+_IN_FP16 = (
+    "Each node's result was rounded to FP16, and onnxruntime's own rewriting of Q/DQ was off (session.disable_quant_qdq=1): by default "
+    "its INT32 biases may overflow in FP16."
+)
 _RANDOM = "The samples were random: ranges and accuracy mean nothing."
 
 
@@ -270,4 +274,6 @@ def _unread(engine: Engine) -> tuple[str, ...]:
 def _on_cpu(comparison: Comparison) -> str:
     """Where the accuracy comes from, and what was emulated for it."""
     _, _, more = comparison.candidate.partition(", ")
-    return _ON_CPU.format(f" ({more})" if more.endswith("emulated") else "")
+    is_emulated = more.endswith("emulated")
+    said = _ON_CPU.format(f" ({more})" if is_emulated else "")
+    return f"{said} {_IN_FP16}" if is_emulated and "FP16" in more else said

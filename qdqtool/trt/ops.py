@@ -119,6 +119,27 @@ POINTWISE_ACTIVATIONS = GATES | {"Clip", "HardSwish", "LeakyRelu", "Relu", "Tanh
 EPILOGUE_ACTIVATIONS = POINTWISE_ACTIVATIONS | {"Elu", "PRelu"}
 CONV_ACTIVATIONS = CLAMPS | {"Sigmoid", "Tanh"}
 """What a convolution of RTX 1.7.1 always does itself."""
+EXACT = (
+    (MOVING - {"Dropout"})
+    | CLAMPS
+    | {
+        "Abs",
+        "Concat",
+        "Constant",
+        "ConstantOfShape",
+        "GatherElements",
+        "GatherND",
+        "Max",
+        "Min",
+        "Neg",
+        "Pad",
+        "ReduceMax",
+        "ReduceMin",
+        "TopK",
+        "Where",
+    }
+)
+"""Operators whose results need no rounding: each value is one of their inputs, a bound, a constant or such a value with another sign."""
 
 # --- arithmetic and the rest -----------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from qdqtool.core.conversion import Conversion, DynamicRangeReport, OutOfRangeTensor
 from qdqtool.core.dtypes import DType
@@ -19,7 +19,6 @@ from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.typed.convert import convert
-from qdqtool.graph.typed.emulate import emulation
 from tests import models
 from tests.graph.placing import opened
 
@@ -74,19 +73,6 @@ def _casts(model: Model) -> list[tuple[str, str]]:
 # nothing to do
 
 
-def test_a_body_that_computes_in_bf16_is_not_emulated(tmp_path: Path) -> None:
-    result, _ = _converted(models.branching(), tmp_path, types="bf16")
-    choice = next(node for node in result.proto.graph.node if node.op_type == "If")
-    assert emulation(result.proto.SerializeToString()) is not None
-    for attribute in choice.attribute:
-        (result_of,) = attribute.g.output
-        inner = helper.make_node("Cast", [result_of.name], ["narrow"], to=onnx.TensorProto.BFLOAT16)
-        wide = helper.make_node("Cast", ["narrow"], ["wide"], to=onnx.TensorProto.FLOAT)
-        attribute.g.node.extend([inner, wide])
-        result_of.name = "wide"
-    assert emulation(result.proto.SerializeToString()) is None
-
-
 def test_fp32_is_not_a_conversion(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="FP32 already"):
         convert(opened(models.conv_chain(), tmp_path), InsertOptions())
@@ -111,12 +97,7 @@ def test_a_float_model_computes_nearly_the_same(name: str, types: str, tmp_path:
     proto = models.ALL[name]()
     result, found = _converted(proto, tmp_path, types=types)
     feeds = models.feeds(proto)
-    runnable = result.proto
-    if types == "bf16":
-        emulated = emulation(result.proto.SerializeToString())
-        assert emulated is not None
-        runnable = onnx.load_model_from_string(emulated)
-    mine = models.run(runnable, feeds, optimize=False)
+    mine = models.run(result.proto, feeds, optimize=False)
     for output, value in models.run(proto, feeds).items():
         assert mine[output].dtype == np.float32
         a, b = mine[output].astype(np.float64).ravel(), value.astype(np.float64).ravel()

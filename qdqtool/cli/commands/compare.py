@@ -1,6 +1,6 @@
 """Measure how far two models are apart on the same samples.
 
-Each side is an ONNX file, run on onnxruntime with its Q/DQ nodes exactly as they stand; with --emulate, or "int:" before
+Each side is an ONNX file, run on onnxruntime with its Q/DQ nodes exactly as they stand, FP16 and BF16 rounded after every node; with --emulate, or "int:" before
 the path of either side, it is run with the integer arithmetic of INT8 kernels; a TensorRT engine (.plan, .engine, .trt), run on this machine's GPU
 in a process of its own if --trust says that its code may run; or outputs that were stored elsewhere (.npz, the JSON of
 Polygraphy and of trtexec --exportOutput, .raw files, a folder of them). With labels, top-1 and top-5 of both come with a 95 %

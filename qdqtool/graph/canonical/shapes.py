@@ -12,7 +12,7 @@ from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.onnx_io.read import default_opset
 from qdqtool.graph.onnx_io.skeleton import skeleton
-from qdqtool.graph.onnx_io.walk import copied
+from qdqtool.graph.onnx_io.walk import bodies, copied
 from qdqtool.trt.ops import SHAPE_OF_INPUT
 
 _log = logging.getLogger(__name__)
@@ -107,6 +107,27 @@ def infer_anew(proto: onnx.ModelProto, path: Path) -> str | None:
     del proto.graph.value_info[:]
     proto.graph.value_info.extend((*others, *missing))
     return infer(proto, path)
+
+
+def typed(proto: onnx.ModelProto) -> onnx.GraphProto:
+    """The main graph with the type of every tensor that inference can know, in bodies as well; heavy weights are inputs.
+
+    The graph itself where the model notes all types. Types that inference does not know are as the model notes them.
+    """
+    graph = proto.graph
+    noted = {value.name for value in (*graph.value_info, *graph.output) if value.type.tensor_type.elem_type}
+    made = {name for node in graph.node for name in node.output if name}
+    if made <= noted and not any(True for node in graph.node for _ in bodies(node)):
+        return graph
+    light, _ = skeleton(proto)
+    try:
+        known, _ = _plain(light)
+        if known is not None and (seeds := list(_seeds(light, known, {}))):
+            light.graph.value_info.extend(seeds)
+            known, _ = _plain(light)
+    except PassExceeded:
+        return graph
+    return graph if known is None else known.graph
 
 
 def _plain(light: onnx.ModelProto) -> tuple[onnx.ModelProto | None, str | None]:

@@ -43,12 +43,12 @@ _SLACK: Final = 1e-5
 """A power of two whose logarithm comes out a little above a whole number stays that power."""
 
 
-def block_emulation(source: Path | bytes) -> bytes | None:
+def block_emulation(source: Model | Path | bytes) -> bytes | None:
     """A model that computes the same without kernels for blocks of FP4 and FP8, in the operators of ONNX.
 
     None where the model has nothing of the kind, holds blocks that are not the quantization of a slot, or is too large.
     """
-    given = opened(source)
+    given = source if isinstance(source, Model) else opened(source)
     if given is None or weight_bytes(given) >= SINGLE_FILE_LIMIT // 4:
         return None
     made = _rewritten(given)

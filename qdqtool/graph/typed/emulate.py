@@ -1,44 +1,96 @@
-"""Makes a BF16 model run where no BF16 kernels are: in FP32, with each result rounded to BF16."""
+"""Makes FP16 and BF16 on the CPU what they are on a GPU: every tensor between two nodes is rounded to its type.
+
+onnxruntime's CPU has no kernels for BF16 and few for FP16: it computes FP16 nodes in FP32 and drops the casts between
+them, so that `x + 2048 - 2048` is exact. Here every node computes in FP32, as the sums inside TensorRT's kernels do, and
+a pair of Casts that onnxruntime keeps rounds each result.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import numpy_helper
 
 from qdqtool.core.dtypes import DType
 from qdqtool.errors import InputFileError
-from qdqtool.graph.edit import Edit
+from qdqtool.graph.canonical.functions import inlined
+from qdqtool.graph.canonical.naming import TakenNames
+from qdqtool.graph.canonical.order import sort
+from qdqtool.graph.canonical.shapes import typed
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, serialize, weight_bytes
-from qdqtool.graph.onnx_io.walk import bodies, reads, tensors
+from qdqtool.graph.onnx_io.pieces import parse_in_pieces
+from qdqtool.graph.onnx_io.read import default_opset, read
+from qdqtool.graph.onnx_io.walk import bodies, copied
 from qdqtool.graph.typed.narrow import widened
-from qdqtool.graph.view import GraphView
+from qdqtool.trt.ops import CASTS, EXACT, STANDARD_DOMAINS
 
-_FLOAT, _BRAIN = onnx.TensorProto.FLOAT, onnx.TensorProto.BFLOAT16
-_CHOICES = frozenset({"to", "dtype"})
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_FLOAT, _HALF, _BRAIN = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
+_WORDS: Final[Mapping[int, str]] = {_HALF: "FP16", _BRAIN: "BF16"}
+_ELEMENTS: Final = {DType.FLOAT16: _HALF, DType.BFLOAT16: _BRAIN, DType.UNKNOWN: 0}
+_CHOICES: Final = frozenset(
+    {"to", "dtype", "output_dtype", "output_datatype", "precision", "stash_type", "softmax_precision"}
+)
+"""Attributes that name an element type."""
+_CASTS: Final = CASTS | {"BitCast"}
+_OLDEST: Final = 6
+"""The first opset whose Cast takes the type as a number."""
+_DROPPED: Final = "InsertedPrecisionFreeCast_"
+"""onnxruntime drops Casts with such a name; models that it saved hold them."""
 
 
-def emulation(source: Path | bytes) -> bytes | None:
-    """A model that computes the same without BF16 kernels; None where there is no BF16 in it, or it is too large.
+Asked = Callable[[Model], Mapping[str, DType]]
+"""Asks a runtime for the types of the outputs of a model."""
 
-    None also where a body of an If, Loop or Scan holds or meets BF16: it is left alone. Inputs and outputs in BF16 become FP32. Only sums inside a kernel differ: they are not rounded, as they are not
-    on a GPU either.
+
+def emulated(source: Model | Path | bytes, ask: Asked | None = None) -> tuple[Model, str] | None:
+    """A model that rounds to FP16 and BF16 as its types say, and these types in words; None if it holds neither.
+
+    Inputs and outputs keep their types and names; those in BF16, which NumPy lacks, become FP32. Bodies of If, Loop and
+    Scan are rounded, too. Results of operators that are not ONNX's have the types that `ask` finds; nodes that touch a
+    tensor of unknown type stay as they are.
+    None also for a model that our reader refuses: onnxruntime says what is wrong with it.
     """
-    model = opened(source)
-    if model is None or weight_bytes(model) >= SINGLE_FILE_LIMIT // 2:
+    if not holds_narrow(source):
         return None
-    view = model.view
-    if not _has_brain(view) or any(_is_inside(node, view) for node in model.proto.graph.node):
+    try:
+        model = source if isinstance(source, Model) else _as_it_stands(source)
+    except InputFileError:
         return None
-    return serialize(_emulated(model))
+    if default_opset(model.proto) < _OLDEST:
+        return None
+    kinds = sorted(set(_narrow_types(model.proto.graph)))
+    return _rounded(model, ask), " and ".join(_WORDS[kind] for kind in kinds)
+
+
+def _as_it_stands(source: Path | bytes) -> Model:
+    """A model with its own opset, its functions written out and its nodes sorted, which `load` does besides much else.
+
+    Raises:
+        InputFileError: our reader refuses it.
+    """
+    path = source if isinstance(source, Path) else Path("model.onnx")
+    proto = read(source) if isinstance(source, Path) else onnx.load_model_from_string(source)
+    if proto.functions:
+        proto = inlined(proto, path)
+    given = [entry.name for entries in (proto.graph.input, proto.graph.initializer) for entry in entries]
+    given += [tensor.values.name for tensor in proto.graph.sparse_initializer]
+    nodes = [copied(node) for node in sort(proto.graph.node, given, path)]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    return Model(proto=proto, path=path)
 
 
 def opened(source: Path | bytes) -> Model | None:
-    """The model of a file or of its bytes; None where our reader refuses it, whatever a runtime makes of it."""
+    """The model of a file or of its bytes; None if our reader refuses it, whatever a runtime makes of it."""
     try:
         if isinstance(source, Path):
             return load(source)
@@ -47,54 +99,207 @@ def opened(source: Path | bytes) -> Model | None:
         return None
 
 
-def _has_brain(view: GraphView) -> bool:
-    names = {name for node in view.nodes for name in (*node.inputs, *node.outputs) if name}
-    return any(_is_brain(view, name) for name in names)
+def holds_narrow(source: Model | Path | bytes) -> bool:
+    """Whether a model holds FP16 or BF16; False if it cannot be read. A file is only parsed, its heavy weights are not."""
+    if isinstance(source, Model):
+        return any(True for _ in _narrow_types(source.proto.graph))
+    try:
+        proto = parse_in_pieces(source) if isinstance(source, Path) else onnx.load_model_from_string(source)
+    except (DecodeError, OSError):
+        return False
+    graphs = (proto.graph, *(onnx.GraphProto(node=function.node) for function in proto.functions))
+    return any(True for graph in graphs for _ in _narrow_types(graph))
 
 
-def _is_brain(view: GraphView, name: str) -> bool:
-    return view.info(name).dtype is DType.BFLOAT16
-
-
-def _is_inside(node: onnx.NodeProto, view: GraphView) -> bool:
-    """Whether the bodies of a node hold BF16, or it goes in or out there."""
-    inner = list(bodies(node))
-    border = any(_is_brain(view, name) for name in (*reads(node), *filter(None, node.output)))
-    return bool(inner) and (border or any(map(_holds_brain, inner)))
-
-
-def _holds_brain(body: onnx.GraphProto) -> bool:
-    values = (*body.input, *body.output, *body.value_info)
-    return (
-        any(value.type.tensor_type.elem_type == _BRAIN for value in values)
-        or any(tensor.data_type == _BRAIN for tensor in tensors(body))
-        or any(
-            attribute.name in _CHOICES and attribute.i == _BRAIN
-            for node in body.node
-            for attribute in node.attribute
-        )
-        or any(_holds_brain(inner) for node in body.node for inner in bodies(node))
-    )
-
-
-def _emulated(model: Model) -> Model:
-    edit, view = Edit(model), model.view
-    for name, tensor in list(edit.constants.items()):
-        if tensor.data_type == _BRAIN:
-            edit.put(name, widened(tensor))
-    for value in (*edit.inputs, *edit.outputs):
-        if value.type.tensor_type.elem_type == _BRAIN:
-            value.type.tensor_type.elem_type = _FLOAT
-    for node in list(edit.nodes):
+def _narrow_types(graph: onnx.GraphProto) -> Iterator[int]:
+    """The narrow types that a graph names: in inputs, constants, attributes and bodies; every other one follows from them."""
+    yield from (tensor.data_type for tensor in graph.initializer if tensor.data_type in _WORDS)
+    kinds = (value.type.tensor_type.elem_type for value in (*graph.input, *graph.output))
+    yield from (kind for kind in kinds if kind in _WORDS)
+    for node in graph.node:
         for attribute in node.attribute:
-            if attribute.name in _CHOICES and attribute.i == _BRAIN:
+            if attribute.name in _CHOICES and attribute.i in _WORDS:
+                yield attribute.i
+            if attribute.t.data_type in _WORDS:
+                yield attribute.t.data_type
+        for body in bodies(node):
+            yield from _narrow_types(body)
+
+
+def _rounded(model: Model, ask: Asked | None) -> Model:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    graph = proto.graph
+    _widen_brain_borders(graph)
+    known = typed(proto)
+    main = _Scope(known, TakenNames(_names(known)), None)
+    unknown = [name for node in known.node for name in node.output if name and not main.kind(name)]
+    if unknown and ask is not None:
+        main.learn(ask(_returning(proto, unknown, model.path)))
+    for node in known.node:
+        main.add(copied(node))
+    main.close(graph.output)
+    del graph.node[:], graph.value_info[:]
+    graph.node.extend(main.nodes)
+    return Model(proto=proto, path=model.path, notes=model.notes)
+
+
+def _returning(proto: onnx.ModelProto, tensors: Iterable[str], path: Path) -> Model:
+    """The model with more outputs, of types that a runtime finds."""
+    asking = onnx.ModelProto()
+    asking.CopyFrom(proto)
+    asking.graph.output.extend(onnx.ValueInfoProto(name=name) for name in tensors)
+    return Model(proto=asking, path=path)
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[str]:
+    """Every name of a tensor in a graph and its bodies."""
+    yield from (entry.name for entries in (graph.input, graph.output, graph.initializer) for entry in entries)
+    for node in graph.node:
+        yield from (*node.input, *node.output)
+        for body in bodies(node):
+            yield from _names(body)
+
+
+def _widen_brain_borders(graph: onnx.GraphProto) -> None:
+    """Make inputs and outputs in BF16 FP32, with a Cast inside."""
+    names = TakenNames(_names(graph))
+    borders = [value for value in (*graph.input, *graph.output) if _kind(value) == _BRAIN]
+    inside = {value.name: names.take(f"{value.name}_bf16") for value in borders}
+    if not inside:
+        return
+    _rename(graph.node, inside)
+    given = {value.name for value in graph.input}
+    entries = [_cast(name, inside[name], _BRAIN) for name in inside if name in given]
+    exits = [_cast(inside[name], name, _FLOAT) for name in inside if name not in given]
+    nodes = [*entries, *map(copied, graph.node), *exits]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    for value in borders:
+        value.type.tensor_type.elem_type = _FLOAT
+
+
+def _rename(nodes: Iterable[onnx.NodeProto], names: Mapping[str, str]) -> None:
+    for node in nodes:
+        for field in (node.input, node.output):
+            for index, name in enumerate(field):
+                field[index] = names.get(name, name)
+        for body in bodies(node):
+            _rename(body.node, names)
+            for value in body.output:
+                value.name = names.get(value.name, value.name)
+
+
+def _kind(value: onnx.ValueInfoProto) -> int:
+    """The element type of a tensor; 0 if it is unknown, or no tensor."""
+    return int(value.type.tensor_type.elem_type)
+
+
+def _cast(source: str, target: str, kind: int) -> onnx.NodeProto:
+    return onnx.helper.make_node("Cast", [source], [target], to=kind)
+
+
+class _Scope:
+    """The nodes of a graph or of a body of control flow, in their order, as they are written anew.
+
+    Args:
+        graph: the graph with the types of its tensors.
+        names: the names that are taken anywhere in the model.
+        outer: the graph around a body.
+    """
+
+    def __init__(self, graph: onnx.GraphProto, names: TakenNames, outer: _Scope | None) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self._names = names
+        self._outer = outer
+        self._kinds = {value.name: _kind(value) for value in (*graph.value_info, *graph.input, *graph.output)}
+        self._kinds |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+        self._own = {entry.name for entries in (graph.input, graph.initializer) for entry in entries}
+        self._own.update(name for node in graph.node for name in node.output)
+        self._wide: dict[str, str] = {}
+        """FP32 tensors with the values of narrow ones."""
+        self._unmade: dict[str, str] = {}
+        """The same for narrow tensors that nothing has read yet, which therefore do not exist."""
+
+    def learn(self, types: Mapping[str, DType]) -> None:
+        """Take over types that somebody else knows."""
+        self._kinds |= {
+            name: _ELEMENTS.get(kind, _FLOAT) for name, kind in types.items() if not self.kind(name)
+        }
+
+    def add(self, node: onnx.NodeProto) -> None:
+        """Write a node, and before it what it reads."""
+        inner = list(bodies(node))
+        for body in inner:
+            self._rewrite(body)
+        if node.op_type in _CASTS and node.name.startswith(_DROPPED):
+            node.name = ""
+        kinds = {self.kind(name) for name in (*node.input, *node.output) if name}
+        if inner or node.op_type in _CASTS or 0 in kinds or kinds.isdisjoint(_WORDS):
+            for name in node.input:
+                self.narrow(name)
+            self.nodes.append(node)
+        else:
+            self._widen(node)
+
+    def close(self, outputs: Iterable[onnx.ValueInfoProto]) -> None:
+        """Write what the graph returns."""
+        for value in outputs:
+            self.narrow(value.name)
+
+    def narrow(self, name: str) -> None:
+        """Make a narrow tensor that is read as such exist."""
+        if self._outer is not None and name not in self._own:
+            self._outer.narrow(name)
+        elif name in self._unmade:
+            self.nodes.append(_cast(self._unmade.pop(name), name, self._kinds[name]))
+
+    def _rewrite(self, body: onnx.GraphProto) -> None:
+        scope = _Scope(body, self._names, self)
+        for node in body.node:
+            scope.add(copied(node))
+        scope.close(body.output)
+        del body.node[:], body.value_info[:]
+        body.node.extend(scope.nodes)
+
+    def kind(self, name: str) -> int:
+        """The element type of a tensor; 0 if it is unknown, or no tensor."""
+        if self._outer is not None and name not in self._own:
+            return self._outer.kind(name)
+        return self._kinds.get(name, 0)
+
+    def wide(self, name: str) -> str:
+        """The FP32 tensor with the values of a narrow one."""
+        if self._outer is not None and name not in self._own:
+            return self._outer.wide(name)
+        if name not in self._wide:
+            self._wide[name] = self._names.take(f"{name}_fp32")
+            self.nodes.append(_cast(name, self._wide[name], _FLOAT))
+        return self._wide[name]
+
+    def _widen(self, node: onnx.NodeProto) -> None:
+        """Write a node that computes in FP32, and the rounding of its results."""
+        is_exact = node.op_type in EXACT and node.domain in STANDARD_DOMAINS
+        for index, name in enumerate(node.input):
+            if self.kind(name) in _WORDS:
+                node.input[index] = self.wide(name)
+        for attribute in node.attribute:
+            if attribute.name in _CHOICES and attribute.i in _WORDS:
                 attribute.i = _FLOAT
-            if attribute.t.data_type == _BRAIN:
-                attribute.t.CopyFrom(numpy_helper.from_array(widened(attribute.t)))
-        for index, name in enumerate(node.output):
-            if name and _is_brain(view, name):
-                node.output[index] = edit.fresh(f"{name}_exact")
-                rounded = edit.fresh(f"{name}_bf16")
-                edit.node("Cast", [node.output[index]], [rounded], name=f"{name}_round", to=_BRAIN)
-                edit.node("Cast", [rounded], [name], name=f"{name}_widen", to=_FLOAT)
-    return edit.finish(retyped=True)
+            if attribute.t.data_type in _WORDS:
+                attribute.t.CopyFrom(numpy_helper.from_array(_values(attribute.t)))
+        results = [(index, name) for index, name in enumerate(node.output) if self.kind(name) in _WORDS]
+        for index, name in results:
+            node.output[index] = self._names.take(f"{name}_exact")
+        self.nodes.append(node)
+        for index, name in results:
+            result = node.output[index]
+            self._unmade[name] = result
+            if is_exact:
+                self._wide[name] = result
+            else:
+                self.narrow(name)
+
+
+def _values(tensor: onnx.TensorProto) -> NDArray[np.float32]:
+    return widened(tensor) if tensor.data_type == _BRAIN else numpy_helper.to_array(tensor).astype(np.float32)
