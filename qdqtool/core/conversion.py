@@ -55,6 +55,11 @@ class DynamicRangeReport:
         """Names of the tensors that would become infinite."""
         return frozenset(found.tensor for found in self.strayed if found.kind == "overflow")
 
+    @property
+    def faint(self) -> frozenset[str]:
+        """Names of the tensors that would lose their digits."""
+        return frozenset(found.tensor for found in self.strayed if found.kind == "subnormal")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Conversion(Shown):

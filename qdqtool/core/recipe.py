@@ -253,7 +253,8 @@ class InsertOptions(RecipeSection):
     )
     """With fp16 and bf16: operators that stay FP32, because they make large values of small ones."""
     overflow: Literal["ignore", "name", "keep"] = "keep"
-    """With fp16 and samples: run them and keep FP32 what touches a tensor that would become infinite, or only name it."""
+    """With fp16 and samples: run them and keep FP32 what touches a tensor that would become infinite or lose its digits, or only
+    name it."""
     overflow_samples: Annotated[int, Field(gt=0)] = 16
     """Samples that are run for it."""
 

@@ -124,6 +124,27 @@ class FloatCure:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NarrowLoss:
+    """What the type of the float part costs, measured beside what quantization costs.
+
+    Attributes:
+        types: the type, "fp16" or "bf16".
+        wide_db: SQNR of the noisiest output, or part of one, with the float part in FP32; None where nothing is lost then.
+        narrow_db: SQNR of it with the float part in that type.
+        nodes: the nodes in that type at whose outputs most is lost, worst first.
+        kept_db: SQNR of it with these nodes in FP32; None where it was not measured.
+        samples: how many samples.
+    """
+
+    types: str
+    wide_db: float | None
+    narrow_db: float
+    samples: int
+    nodes: tuple[str, ...] = ()
+    kept_db: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DataEvidence:
     """Everything that the checks may ask.
 
@@ -137,6 +158,7 @@ class DataEvidence:
         variant: the same samples in the other usual preparation that suits the model best; None where none does.
         comparison: float against quantized model.
         cure: where the loss arises; None where it was not looked for.
+        narrow: what FP16 or BF16 costs; None where the float part is FP32, or it costs little.
         recipe: name of the recipe.
         fitting: the shipped recipe made for such networks, and why; None where the recipe is none of those.
     """
@@ -150,6 +172,7 @@ class DataEvidence:
     variant: Variant | None = None
     comparison: Comparison | None = None
     cure: FloatCure | None = None
+    narrow: NarrowLoss | None = None
     recipe: str = ""
     fitting: tuple[str, str] | None = None
 

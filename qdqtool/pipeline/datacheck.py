@@ -40,7 +40,7 @@ from qdqtool.datachecks import (
     Variant,
     check_data,
 )
-from qdqtool.datachecks.evidence import CONVERGED, FloatCure
+from qdqtool.datachecks.evidence import CONVERGED, FloatCure, NarrowLoss
 from qdqtool.datachecks.loss import is_lost, sqnr
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
@@ -86,12 +86,14 @@ class DataMaterial:
         evaluation: the evaluation samples; the same source where there are no others.
         comparison: float against quantized model.
         recipe: the method.
+        narrow: what FP16 or BF16 costs, where that was measured and is much.
     """
 
     calibration: SampleSource
     evaluation: SampleSource
     comparison: Comparison
     recipe: Recipe
+    narrow: NarrowLoss | None = None
 
 
 def data_report(
@@ -130,6 +132,7 @@ def gather(models: tuple[Model, Model], placement: Placement | None, material: D
         evidence = _scored(evidence, models[0], material)
     return replace(
         evidence,
+        narrow=material.narrow,
         spread=None if placement is None else spread(models[0], placement, calibration),
         cure=cure(models, material.comparison, evaluation, recipe.compare)
         if is_lost(material.comparison)
@@ -480,6 +483,23 @@ def _form_of(values: InputStatistics) -> str:
     )
 
 
+def level_against(
+    model: Model, samples: SampleSource, options: CompareOptions
+) -> Callable[[Model], float | None]:
+    """Measures the SQNR in dB of a Q/DQ model's noisiest output, or part of one, against a float model, on few samples."""
+    few = options.model_copy(update={"limit": CURED, "task": "none", "metrics": ("sqnr_db",)})
+    reference: Runner | None = None
+
+    def level(quantized: Model) -> float | None:
+        nonlocal reference
+        first, second, parts = with_parts(model, with_float_caches(quantized))
+        reference = reference or open_model(first, description="float model", crowded=True)
+        candidate = open_model(second, description="Q/DQ model", crowded=True)
+        return sqnr(compare(reference, candidate, samples, few, parts=parts))
+
+    return level
+
+
 def cure(
     models: tuple[Model, Model], comparison: Comparison, samples: SampleSource, options: CompareOptions
 ) -> FloatCure | None:
@@ -487,16 +507,7 @@ def cure(
     nodes = _costly(models[1], comparison)
     if not nodes or max(map(weight_bytes, models)) >= SINGLE_FILE_LIMIT:
         return FloatCure(nodes=nodes) if nodes else None
-    few = options.model_copy(update={"limit": CURED, "task": "none", "metrics": ("sqnr_db",)})
-    reference: Runner | None = None
-
-    def level(model: Model) -> float | None:
-        nonlocal reference
-        first, second, parts = with_parts(models[0], with_float_caches(model))
-        reference = reference or open_model(first, description="float model", crowded=True)
-        candidate = open_model(second, description="Q/DQ model", crowded=True)
-        return sqnr(compare(reference, candidate, samples, few, parts=parts))
-
+    level = level_against(models[0], samples, options)
     before, after = level(models[1]), level(unquantize(models[1], nodes))
     return FloatCure(nodes=nodes, before_db=before, after_db=after, samples=min(CURED, len(samples)))
 

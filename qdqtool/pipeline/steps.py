@@ -41,9 +41,10 @@ from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.preparation import Insertion, Preparation
 from qdqtool.core.protocols import Builder, Runner
 from qdqtool.core.quant_format import INT8
-from qdqtool.core.recipe import AUTO
+from qdqtool.core.recipe import AUTO, InsertOptions
 from qdqtool.core.weights import WeightChanges
 from qdqtool.core.weights_file import load_weights, save_weights
+from qdqtool.datachecks.evidence import NarrowLoss
 from qdqtool.engine.read import read as read_layers
 from qdqtool.errors import BuildError, MissingPackage
 from qdqtool.graph.model import Model
@@ -61,6 +62,7 @@ from qdqtool.pipeline.dynamic_range import reach_for
 from qdqtool.pipeline.equalization import equalization
 from qdqtool.pipeline.fix_costs import FixCosts
 from qdqtool.pipeline.float_sides import LARGE, both_sides, open_quantized
+from qdqtool.pipeline.narrow_loss import narrow_loss
 from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.pipeline.tables import TableRequest, final_tables
 from qdqtool.pipeline.uneven import channel_findings
@@ -379,14 +381,33 @@ def data(work: RunContext) -> Measured:
 
 def judge_data(work: RunContext, placement: Placement | None) -> None:
     """Write data.json; without a placement the ranges came with the model."""
+    comparison = ACCURACY.read(work.path("accuracy.json"))
     material = DataMaterial(
         calibration=work.samples,
         evaluation=work.evaluation,
-        comparison=ACCURACY.read(work.path("accuracy.json")),
+        comparison=comparison,
         recipe=work.recipe,
+        narrow=_narrow_loss(work, placement) if placement is not None and comparison.meaningful else None,
     )
     models = (work.model("model.prepared.onnx"), work.model(built_model(work)))
     DATA.write(work.path("data.json"), data_report(models, placement, material))
+
+
+def _narrow_loss(work: RunContext, placement: Placement) -> NarrowLoss | None:
+    """What the type of the float part costs, where that is much."""
+    options = work.recipe.insert
+    if options.types == "fp32":
+        return None
+    prepared = work.model("model.prepared.onnx")
+
+    def make(changed: InsertOptions) -> Model:
+        table = CALIBRATION.read(work.path("calibration.json"))
+        return insert_for_engine(
+            prepared, placement, table, changed, reach_for(prepared, changed, work.samples)
+        )
+
+    models = (prepared, work.model(_QUANTIZED))
+    return narrow_loss(models, make, work.evaluation, options, work.recipe.compare)
 
 
 def report(work: RunContext) -> Measured:

@@ -14,7 +14,7 @@ from qdqtool.core.wording import counted
 from qdqtool.report import words
 
 _DATA = ("DAT", "CAL")
-_LOST = frozenset({"DAT107"})
+_LOST = frozenset({"DAT107", "DAT112"})
 """What accuracy itself lost, which is no defect of the data."""
 _MEANS_LITTLE = frozenset({"DAT102", "DAT104", "DAT105", "DAT106"})
 """Defects of the data that take the meaning from any figure of accuracy: "0 % -> 0 %, within noise" is not good."""

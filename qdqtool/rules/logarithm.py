@@ -5,7 +5,8 @@
 
 A logarithm makes as much of quiet values as of loud ones, and most of a spectrogram is quiet: one step of INT8, and the
 rounding of the table that multiplies, is as large as all of it. What a network computes from its inputs alone up to a Log,
-without any activation on the way, is such a front end; a Log behind layers with activations is none.
+without any activation on the way, is such a front end; a Log behind layers with activations is none. FP16 and BF16 lose the same
+values: `insert.types` and `convert` keep the front end FP32, and QDQ212 does not count it.
 
 Evidence: arithmetic, and public networks: one for pitch, which takes logarithms of three spectrograms of one recording, loses
 what it says in INT8 by every calibrator, and keeps it with its front end float. Set `place.skip_rules: [logarithm]` to quantize
@@ -22,20 +23,19 @@ from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.core.wording import counted
 from qdqtool.graph.qdq.flow import Flow
+from qdqtool.graph.sensitive import front_ends
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.products import skipping, veto
 from qdqtool.matching.rule import Rule, Violation
-from qdqtool.trt.ops import COMBINING, FEATURES, PRODUCTS, computed_once
+from qdqtool.trt.ops import PRODUCTS
 
 
 def match(view: GraphView) -> Iterator[tuple[Node, tuple[Node, ...]]]:
     """Every Log with a front end, and the products of it."""
-    known = computed_once(view)
-    for log in view.nodes:
-        if log.op == "Log":
-            products = tuple(node for node in _front_end(view, log, known) if node.op in PRODUCTS)
-            if products:
-                yield log, products
+    for log, nodes in front_ends(view):
+        products = tuple(node for node in nodes if node.op in PRODUCTS)
+        if products:
+            yield log, products
 
 
 def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
@@ -62,22 +62,6 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 effect="quiet values, which count as much as loud ones there, are smaller than a step and lost",
                 fix="take the pairs off in front of them; made from the float model, `qdqtool quantize` keeps them float",
             )
-
-
-def _front_end(view: GraphView, log: Node, known: frozenset[str]) -> tuple[Node, ...]:
-    """What computes the logarithm's input from the inputs of the model; nothing where an activation stands between."""
-    found: dict[str, Node] = {}
-    waiting = list(log.inputs)
-    while waiting:
-        tensor = waiting.pop()
-        node = view.producer(tensor)
-        if node is None or tensor in known or node.name in found:
-            continue
-        if node.op not in FEATURES or node.domain not in {"", "ai.onnx"}:
-            return ()
-        found[node.name] = node
-        waiting += node.inputs if node.op in COMBINING else node.inputs[:1]
-    return tuple(found.values())
 
 
 PLUGIN = Rule(code="QDQ197", severity=Severity.WARNING, place=place, check=check)

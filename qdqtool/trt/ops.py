@@ -240,6 +240,16 @@ MAGNITUDE_KEPT = MOVING | {"Abs", "Add", "Max", "Min", "Mul", "Neg", "ReduceMax"
 """Operators whose result is as large as what they read."""
 MAGNITUDE_LOWERED = frozenset({"Clip", "Div", "Log", "Reciprocal", "Sigmoid", "Sqrt", "Tanh"})
 """Operators that bring large values back."""
+ROOTS = frozenset({"Div", "Log", "Pow", "Reciprocal", "Sqrt"})
+"""Operators that bring squares back to the size of what was squared."""
+SQUARES_KEPT = (
+    AVERAGE_POOLS
+    | RESHAPING
+    | REPEATING
+    | PICKING
+    | {"Add", "Concat", "ReduceMean", "ReduceSum", "Transpose"}
+)
+"""What stands between squares and their root."""
 INTEGER_DIVISIONS = frozenset({"Div", "Mod"})
 RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
@@ -301,6 +311,32 @@ FEATURES = (
     }
 )
 """What computes the features of a recording, such as a spectrogram: sums, products, powers, and what moves their values."""
+ANGLES = frozenset({"Cos", "Sin", "Tan"})
+COMPARING = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+ROUNDING = frozenset({"Ceil", "Floor", "Mod", "Round"})
+"""Operators that turn a small difference into a whole step."""
+COUNTING = (
+    (COMBINING - PRODUCTS)
+    | MOVING
+    | CASTS
+    | REDUCTIONS
+    | ROUNDING
+    | frozenset(WRITES)
+    | {
+        *("Abs", "Clip", "CumSum", "Exp", "GatherElements", "GatherND", "Log", "Mean", "Neg"),
+        *("Pad", "Range", "Reciprocal", "ReduceProd", "Relu", "Sign", "Sqrt", "Trilu"),
+    }
+)
+"""What computes indices, lengths and positions: arithmetic, and what moves values."""
+EXACT_INPUTS = {"OneHot": (0, 1), "Range": (0, 1, 2), "Resize": (1, 2), "Upsample": (1,)}
+"""Float inputs that say how many, how far, or which."""
+NO_LARGER = MOVING | {
+    *("Abs", "Cast", "Ceil", "Floor", "Neg", "ReduceMax", "ReduceMin", "Relu", "Round", "Sign", "Trilu"),
+}
+"""Operators that make no integer of their first input larger, and nothing else of integers."""
+ADDING_TWO = frozenset({"Add", "Sub"})
+CHOOSING = frozenset({"Concat", "Max", "Min"})
+"""Operators whose every value is one of their inputs'."""
 BOXES = frozenset({"NonMaxSuppression", "RoiAlign", "TopK"})
 UPSCALING = RESAMPLING | {"ConvTranspose", "DepthToSpace"}
 BLOCKED_ELEMENTWISE = frozenset(
@@ -329,7 +365,8 @@ FUSED_EXACTLY = PRODUCTS | BLOCKED | LAYOUT | PICKING | SOFTMAXES | {"Pad", "Red
 A written-out or skipped normalization does not belong to them: fused, its last bits are others.
 """
 
-_SATURATING = {"HardSigmoid": 1.0, "Sigmoid": 1.0, "Softmax": 1.0, "Tanh": 1.0}
+SATURATING = {"HardSigmoid": 1.0, "Sigmoid": 1.0, "Softmax": 1.0, "Tanh": 1.0}
+"""Operators whose results have a bound that carries a meaning, and the bound."""
 _MOST_PADS = 8
 """Pads in a row that one Conv takes along; nobody writes more."""
 
@@ -466,8 +503,8 @@ def hard_bound(view: GraphView, node: Node) -> tuple[float, bool] | None:
     """
     if node.domain not in STANDARD_DOMAINS:
         return None
-    if node.op in _SATURATING:
-        return _SATURATING[node.op], True
+    if node.op in SATURATING:
+        return SATURATING[node.op], True
     if node.op != "Clip":
         return None
     limits = [_clip_limit(view, node, index, name) for index, name in ((1, "min"), (2, "max"))]

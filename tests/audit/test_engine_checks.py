@@ -226,6 +226,32 @@ def test_fp32_beside_int8_means_fp16_was_not_enabled():
     assert found("fp16_off", layers[1]) == []
 
 
+def test_what_fp16_would_destroy_is_not_offered_fp16(tmp_path: Path):
+    sketch = Sketch()
+    powers = sketch.conv("front", sketch.input("in", [1, 32, 8, 8]), (32, 32))
+    powers = sketch.node("Mul", [powers, powers], "powers", name="square")
+    y = sketch.conv("plain", sketch.node("Log", [powers], "loud", name="log"), (32, 32))
+    sketch.output(sketch.conv("tail", y, (32, 32)), [1, 32, 8, 8])
+    model = opened(sketch.model(), tmp_path)
+
+    def told(*names: str) -> list[Finding]:
+        layers = (
+            conv("c1", tensor("in"), tensor("a", FP32), Metadata="[ONNX Layer: tail]"),
+            *(
+                conv(name, tensor("a", FP32), tensor("out", FP32), "Float", Metadata=f"[ONNX Layer: {name}]")
+                for name in names
+            ),
+        )
+        findings = audit(model, engine(*layers)).findings
+        return [finding for finding in findings if finding.check == "fp16_off"]
+
+    assert told("front") == []
+    (finding,) = told("front", "plain")
+    assert finding.subject == "plain"
+    assert "1 of 3 compute kernels run FP32" in finding.reason
+    assert "1 more must stay FP32 (the first feeds the logarithm 'log'" in finding.reason
+
+
 def test_twins_that_read_one_tensor_could_be_merged():
     twins = (conv("c1", tensor("in"), tensor("a")), conv("c2", tensor("in"), tensor("b")))
     (finding,) = found("unmerged_siblings", *twins)

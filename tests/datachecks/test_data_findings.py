@@ -29,7 +29,7 @@ from qdqtool.datachecks import (
     Variant,
     check_data,
 )
-from qdqtool.datachecks.evidence import CONVERGED
+from qdqtool.datachecks.evidence import CONVERGED, NarrowLoss
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.datacheck import (
     SCORED,
@@ -178,10 +178,28 @@ ALWAYS_THE_SAME = Variant(
         ({"calibration": _set(8, constant=("s1", "s2"))}, {"DAT109": "warning"}),
         ({"calibration": _set(8, skipped=2)}, {"DAT110": "warning"}),
         ({"meaningful": False}, {"DAT111": "warning"}),
+        (
+            {"narrow": NarrowLoss(types="fp16", wide_db=46.3, narrow_db=20.5, samples=8)},
+            {"DAT112": "warning"},
+        ),
     ],
 )
 def test_each_doubt_is_found_and_no_other(more: dict[str, Any], expected: dict[str, str]) -> None:
     assert _codes(_evidence(**more)) == expected
+
+
+def test_what_a_type_costs_names_a_fix_only_where_it_helps() -> None:
+    def fix(kept_db: float | None) -> str:
+        narrow = NarrowLoss(
+            types="bf16", wide_db=46.3, narrow_db=20.5, samples=8, nodes=("a", "b"), kept_db=kept_db
+        )
+        (finding,) = check_data(_evidence(narrow=narrow))
+        assert "46.3 dB with the float part in FP32, 20.5 dB in BF16" in finding.reason
+        return finding.fix
+
+    assert fix(45.0).startswith("keep these nodes FP32: --set 'insert.keep_nodes=[a, b]' (20.5 -> 45.0 dB")
+    for useless in (20.9, None):
+        assert fix(useless) == "keep the float part FP32: --set insert.types=fp32"
 
 
 def test_the_float_model_is_asked_about_samples_from_all_over_a_set_sorted_by_class(

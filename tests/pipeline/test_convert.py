@@ -94,7 +94,7 @@ def test_the_command_names_or_keeps_what_overflows(
     text = capsys.readouterr().out
     (tmp_path / "conversion.json").write_text(text, "utf-8")
     found = CONVERSION.read(tmp_path / "conversion.json")
-    assert [node.node for node in found.kept] == ["gain_up", "relu", "gain_down"]
+    assert [node.node for node in found.kept] == ["gain_up", "relu", "gain_down", "tiny"]
     comparison = api.compare(model, tmp_path / "a.onnx", str(samples))
     assert _measure(comparison, "max_abs") < 1e-2
 

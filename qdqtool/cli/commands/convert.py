@@ -12,8 +12,10 @@ FP32 stay, each named with its reason:
 - nodes that match --keep or whose operator is in --keep-op (default: those that make large values of small ones, as
   Pow, Exp and ReduceSum), and what follows them until the values are small again, as in a norm that is written out:
   TensorRT for RTX takes the Casts around it into the kernels that are there anyway, so it costs nothing;
-- with samples, whatever touches a tensor beyond 65504; with insert.overflow=name such tensors are only named,
-  and so are those below 0.00006, which lose digits;
+- nodes whose results such a type destroys: indices, lengths and angles that are computed in float (FP16 has no 2049,
+  BF16 no 257), the spectrogram before a logarithm, squares before their root;
+- with samples, whatever touches a tensor beyond 65504, or one below 0.00006, which loses digits; with
+  insert.overflow=name such tensors are only named;
 - what ONNX has in FP32 only, foreign operators, bodies of If, Loop and Scan;
 - inputs and outputs, unless --half-io.
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.wording import counted
-from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, FloatCure
-from qdqtool.datachecks.loss import loss, subject
+from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, FloatCure, NarrowLoss
+from qdqtool.datachecks.loss import DECIBELS, loss, subject
 
 
 def find(evidence: DataEvidence) -> Iterator[Doubt]:
@@ -27,9 +27,16 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
     yield Doubt(
         subject=subject(evidence.comparison),
         reason=f"{reason}{_where(cure)}",
-        fix=_fix(cure, calibrated=evidence.calibrated),
+        fix=_of_type(evidence.narrow) or _fix(cure, calibrated=evidence.calibrated),
         severity=severity,
     )
+
+
+def _of_type(narrow: NarrowLoss | None) -> str:
+    """The fix where the type of the float part costs the accuracy, and not quantization; "" elsewhere."""
+    if narrow is None or (narrow.wide_db is not None and narrow.wide_db < DECIBELS):
+        return ""
+    return f"{narrow.types.upper()} costs it, and not quantization: DAT112 names the nodes and the fix"
 
 
 def _where(cure: FloatCure | None) -> str:

@@ -37,7 +37,7 @@ def convert(
     With `options.narrow_nodes` these alone change their type. No Cast lands behind a DQ: pairs take the type of what reads them, and their scales with them. FP32 stay:
     nodes that `options` names, and what follows them until their large values are brought back; with
     `options.overflow == "keep"` products with weights beyond the type, and whatever touches a tensor that `reach` found
-    there; inputs that ONNX allows
+    there; nodes that `qdqtool.graph.sensitive` names; inputs that ONNX allows
     in FP32 only (Resize scales, NonMaxSuppression, Range), foreign operators and control flow; inputs and outputs,
     with `options.keep_io`.
 
@@ -53,12 +53,11 @@ def convert(
     narrow = TYPES[options.types]
     model = with_opset(_checked(model), options.types, quantized=_has_pairs(model))
     model = rescale_integers(model, narrow)
-    tensors: frozenset[str] = frozenset()
+    request = FloatRequest(nodes=options.keep_nodes, others=options.narrow_nodes, ops=options.keep_ops)
     if options.overflow == "keep":
-        tensors = wide_weights(model.view, narrow) | (reach.overflowing if reach is not None else frozenset())
-    request = FloatRequest(
-        nodes=options.keep_nodes, others=options.narrow_nodes, ops=options.keep_ops, tensors=tensors
-    )
+        request = replace(request, tensors=wide_weights(model.view, narrow))
+        if reach is not None:
+            request = replace(request, tensors=request.tensors | reach.overflowing, small=reach.faint)
     reasons = kept(model.view, request, narrow)
     edit = Edit(model)
     forms = Forms(edit, model.view, narrow, reasons, keep_io=options.keep_io)
@@ -171,7 +170,9 @@ def _sentences(found: Conversion, narrow: Narrow, *, protected: bool) -> list[st
             f"{listed(over, _NAMED)}"
         )
     if under:
+        kept = ("stays FP32", "stay FP32")[len(under) > 1]
         notes.append(
-            f"{counted(len(under), 'tensor is', 'tensors are')} so small {source} that {word} loses digits: {listed(under, _NAMED)}"
+            f"{counted(len(under), 'tensor is', 'tensors are')} so small {source} that {word} loses digits"
+            f"{f' and {kept}' if protected else ''}: {listed(under, _NAMED)}"
         )
     return notes

@@ -10,6 +10,7 @@ import numpy as np
 
 from qdqtool.core.dtypes import DType
 from qdqtool.graph.qdq.find import DEQUANTIZE
+from qdqtool.graph.sensitive import sensitive
 from qdqtool.graph.typed.narrow import Narrow, fits
 from qdqtool.graph.typed.scales import PAIRS
 from qdqtool.graph.view import GraphView, Node
@@ -25,12 +26,14 @@ class FloatRequest:
         others: globs on the names of nodes that need not; all others must stay. Without any, no node must for its name.
         ops: operator types.
         tensors: tensors whose values the narrow type cannot hold.
+        small: tensors whose values are all so small that it loses their digits.
     """
 
     nodes: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     ops: tuple[str, ...] = ()
     tensors: frozenset[str] = frozenset()
+    small: frozenset[str] = frozenset()
 
 
 def kept(view: GraphView, request: FloatRequest, narrow: Narrow) -> dict[str, str]:
@@ -38,17 +41,19 @@ def kept(view: GraphView, request: FloatRequest, narrow: Narrow) -> dict[str, st
     reasons: dict[str, str] = {}
     risen: set[str] = set()
     large = set(request.tensors)
+    facts = sensitive(view, narrow.float_type)
     for node in view.nodes:
         if node.op in PAIRS | LAYOUT and node.inputs[0] in large:
             large.update(node.outputs)  # neither quantizing nor moving makes it smaller
         if node.op in PAIRS or not _has_wide(view, node):
             continue
-        reason, rises = _reason(view, node, request, narrow, large), node.op in request.ops
-        if reason is None and _follows(view, node, risen):
-            reason, rises = "computes on with large values of kept nodes", node.op not in MAGNITUDE_LOWERED
+        reason = _reason(view, node, request, narrow, large) or facts.get(node.name)
+        follows = _follows(view, node, risen)
+        if reason is None and follows:
+            reason = "computes on with large values of kept nodes"
         if reason is not None:
             reasons[node.name] = reason
-        if rises:
+        if node.op in request.ops or (follows and node.op not in MAGNITUDE_LOWERED):
             risen.update(node.outputs)
     return reasons
 
@@ -91,6 +96,9 @@ def _reason(
     beyond = next((name for name in (*node.inputs, *node.outputs) if name in large), None)
     if beyond is not None:
         return f"the values of {beyond!r} reach beyond {narrow.dtype}"
+    faint = next((name for name in (*node.inputs, *node.outputs) if name in request.small), None)
+    if faint is not None:
+        return f"the values of {faint!r} are so small that {narrow.dtype} loses digits"
     unknown = next((name for name in node.inputs if _is_unknown(view, name)), None)
     if unknown is not None:
         return f"the type of {unknown!r} is not known"

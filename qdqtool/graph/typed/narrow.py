@@ -10,6 +10,7 @@ import onnx
 
 from qdqtool.core.dtypes import DType
 from qdqtool.graph.onnx_io.deferred import content, is_deferred
+from qdqtool.graph.sensitive import FloatType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,6 +29,7 @@ class Narrow:
         largest: the largest finite number.
         normal: the smallest number with all its digits.
         smallest: the smallest positive number.
+        exact: the largest integer up to which it holds all integers.
         opset: the first opset whose Conv and pooling take it.
         scales: the first opset whose Q/DQ take it.
     """
@@ -38,8 +40,14 @@ class Narrow:
     largest: float
     normal: float
     smallest: float
+    exact: float
     opset: int
     scales: int
+
+    @property
+    def float_type(self) -> FloatType:
+        """What decides which nodes are sensitive to it."""
+        return FloatType(name=str(self.dtype), exact=self.exact, is_short=self.dtype is DType.FLOAT16)
 
 
 NARROW: dict[Types, Narrow] = {
@@ -50,6 +58,7 @@ NARROW: dict[Types, Narrow] = {
         largest=65504.0,
         normal=2.0**-14,
         smallest=2.0**-24,
+        exact=2.0**11,
         opset=13,
         scales=19,
     ),
@@ -60,6 +69,7 @@ NARROW: dict[Types, Narrow] = {
         largest=(2.0 - 2.0**-7) * 2.0**127,
         normal=2.0**-126,
         smallest=2.0**-133,
+        exact=2.0**8,
         opset=22,
         scales=22,
     ),

@@ -1,0 +1,42 @@
+"""FP16 or BF16 costs more accuracy than quantization.
+
+The float part of the Q/DQ model was given a type of 16 bits (`insert.types`), and the same model with that part in FP32 keeps
+far more of the signal: more than half of all noise comes from the type. Named are the nodes at whose outputs most is lost, and
+what keeping them FP32 was measured to bring. Values that leave the type's range, or sums of large and small values, cause it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.advice import setting
+from qdqtool.core.findings import Severity
+from qdqtool.core.wording import counted
+from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, NarrowLoss
+from qdqtool.datachecks.loss import subject
+
+
+def find(evidence: DataEvidence) -> Iterator[Doubt]:
+    """One doubt at most."""
+    found, comparison = evidence.narrow, evidence.comparison
+    if found is None or comparison is None:
+        return
+    wide = "all of the signal" if found.wide_db is None else f"{found.wide_db:.1f} dB"
+    where = f"; most is lost at {', '.join(found.nodes)}" if found.nodes else ""
+    yield Doubt(
+        subject=subject(comparison),
+        reason=f"{found.types.upper()} costs more than quantization: the noisiest output keeps {wide} with the float part in "
+        f"FP32, {found.narrow_db:.1f} dB in {found.types.upper()} ({counted(found.samples, 'sample')}){where}",
+        fix=_fix(found),
+    )
+
+
+def _fix(found: NarrowLoss) -> str:
+    wide = "keep the float part FP32: --set insert.types=fp32"
+    if found.kept_db is None or found.kept_db < found.narrow_db + 1:
+        return wide
+    kept = setting("insert.keep_nodes", found.nodes)
+    return f"keep these nodes FP32: {kept} ({found.narrow_db:.1f} -> {found.kept_db:.1f} dB, measured); or {wide}"
+
+
+PLUGIN = DataCheck(code="DAT112", severity=Severity.WARNING, find=find)
