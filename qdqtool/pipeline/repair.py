@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +12,11 @@ import numpy as np
 from qdqtool.accuracy.compare import compare
 from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.samples import SampleInput, Samples, open_samples
+from qdqtool.core.advice import with_files
 from qdqtool.core.comparison import Comparison
+from qdqtool.core.findings import Severity
 from qdqtool.core.recipe import Recipe
-from qdqtool.core.repair import Change, RepairReport
+from qdqtool.core.repair import Change, Remainder, RepairReport
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
@@ -28,6 +30,7 @@ from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.matching.half_quantized import quantize_activations, wanted
 from qdqtool.pipeline.float_sides import open_quantized
 from qdqtool.pipeline.random_shapes import opener, shaped
+from qdqtool.placement.lint import lint
 from qdqtool.placement.on_request import on_request
 from qdqtool.placement.repair import remaining
 from qdqtool.placement.repair import repair as repaired
@@ -87,11 +90,26 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
     return RepairReport(
         model=request.model.name,
         changes=changes,
-        remaining=remaining(made),
+        remaining=(*remaining(made), *_refused(made, request)),
         comparison=comparison,
         notes=(*made.notes, *notes),
         origin=origin(model),
         slots=slot_changes(model, made),
+    )
+
+
+def _refused(made: Model, request: RepairRequest) -> tuple[Remainder, ...]:
+    """The errors that lint still finds, whatever the GPU, each kind at its first node."""
+    found = lint(made, replace(request.recipe.place.builder, sm=())).findings
+    errors = {(one.code, one.effect): one for one in reversed(found) if one.severity is Severity.ERROR}
+    return tuple(
+        Remainder(
+            subject=one.node,
+            what=f"{one.code}: {one.reason}: {one.effect}",
+            fix=with_files(one.fix, request.model.name),
+            refused=True,
+        )
+        for one in reversed(errors.values())
     )
 
 

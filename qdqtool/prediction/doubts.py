@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from math import isnan
 
 from qdqtool.core.dtypes import DType
+from qdqtool.core.findings import Severity
 from qdqtool.core.prediction import PredictionDoubt
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import FORMATS, NAMES, first_sm
@@ -16,7 +17,9 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.constant_blocks import in_sums
+from qdqtool.matching.losses import violations
 from qdqtool.matching.patterns import attentions, is_alone
+from qdqtool.matching.registry import rulebook
 from qdqtool.matching.small import has_free_batch, is_folded
 from qdqtool.prediction.block_scales import are_open
 from qdqtool.prediction.normalizations import normalizations
@@ -43,6 +46,7 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
                 "said here holds once they are fixed; `qdqtool lint` tells each"
             )
             yield PredictionDoubt(reason=reason, nodes=tuple(map(_name, named)))
+    yield from _stopped(flow, target)
     yield from _beyond(flow, target)
     yield from _bodies(model)
     if target.is_rtx:
@@ -53,6 +57,24 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
         yield from _blocks(flow)
         yield from _of_one_sample(flow)
         yield from _of_one_head(flow)
+
+
+def _stopped(flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
+    """Nodes whose form no builder takes."""
+    stopping = {rule.code for rule in rulebook().rules.values() if rule.stops}
+    found = [
+        wrong
+        for code, wrong in violations(flow, target)
+        if code in stopping and wrong.severity is Severity.ERROR
+    ]
+    if found:
+        nodes = tuple(dict.fromkeys(wrong.node for wrong in found))
+        first = found[0]
+        reason = (
+            f"nothing is built: {counted(len(nodes), 'node is', 'nodes are')} refused, the first {first.node!r}: {first.reason}; what is said "
+            "here holds once they are fixed; `qdqtool lint` tells each"
+        )
+        yield PredictionDoubt(reason=reason, nodes=nodes)
 
 
 def _of_one_head(flow: Flow) -> Iterator[PredictionDoubt]:

@@ -18,6 +18,7 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.target import Target
 from qdqtool.core.wording import counted
 from qdqtool.graph.qdq.flow import Flow
+from qdqtool.graph.qdq.stored import fitting_axis
 from qdqtool.matching.rule import Rule, Violation
 
 
@@ -26,12 +27,15 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
     for pair in flow.pairs:
         reason = _misfit(flow, pair)
         if reason:
+            axis = fitting_axis(flow.view, pair)
             yield Violation(
                 node=pair.quantize or pair.dequantize or "",
                 reason=reason,
                 effect="the parser refuses it",
                 fix="store one scale and one zero point per channel of the axis, or a single scalar of each"
-                + _command(flow, pair),
+                + _command(flow, pair)
+                if axis is None
+                else f"write axis={axis}, the only one with {len(pair.scale)} channels; `qdqtool repair` does",
             )
 
 

@@ -1467,3 +1467,32 @@ def logarithm_of_quantized():
 @graph
 def logarithm_of_float():
     return _logarithm(quantized=False)
+
+
+def _fp4(level: Any, length: int | str) -> onnx.ModelProto:
+    s = Quantized()
+    x = s.input("x", [64, length])
+    s.initializers.append(
+        onnx.helper.make_tensor("w_q", TensorProto.FLOAT4E2M1, [256, 128], [1.0] * (256 * 128))
+    )
+    blocks = onnx.helper.make_tensor("w_b", TensorProto.FLOAT8E4M3FN, [16, 128], [2.0] * (16 * 128))
+    s.initializers.append(blocks)
+    given, along = s.constant("level", level), {"axis": 1, "block_size": 16}
+    _trt(s, "TRT_FP4DynamicQuantize", [x, given], "x_q", "x_scales", scale_type=17, **along)
+    scale = s.node("DequantizeLinear", ["x_scales", given], "x_s", name="x_s/DQ")
+    x = s.node("DequantizeLinear", ["x_q", scale], "x_d", name="x/DQ", **along)
+    scale = s.node("DequantizeLinear", ["w_b", s.constant("w_l", np.float32(0.01))], "w_s", name="w_s/DQ")
+    weight = s.node("DequantizeLinear", ["w_q", scale], "w_d", name="w/DQ", axis=0, block_size=16)
+    s.node("MatMul", [x, weight], "y", name="mm")
+    s.output("y", [64, 128])
+    return s.model(23, domains=["trt"])
+
+
+@graph
+def fp4_four_levels():
+    return _fp4(np.full(4, 0.01, np.float32), 256)
+
+
+@graph
+def fp4_free_blocks():
+    return _fp4(np.float32(0.01), "k")

@@ -90,6 +90,8 @@ CURED: tuple[tuple[str, str, str, str | Maker], ...] = (
     ("weights_apart", "int4_weights_in_one_block", "rtx", "int4_weights"),
     ("two_levels", "fp4_one_level", "rtx", "matmul_weight"),
     ("constant_blocks", "fp4_constant_blocks", "rtx", REPAIR),
+    ("scale_form", "fp4_four_levels", "rtx", REPAIR),
+    ("free_blocks", "fp4_free_blocks", "rtx", REPAIR),
     ("microscaled", "microscaled", "rtx", "matmul_weight"),
     ("saturation", "fp8_unsaturated", "rtx", REPAIR),
     ("weight_value", "fp8_unsaturated_beyond", "rtx", "fp8_weights"),
@@ -163,7 +165,9 @@ UNBUILDABLE = frozenset(
         "depthwise_swish",
         "fp8_old_opset",
         "fp8_zero_point",
+        "free_blocks",
         "plugin",
+        "scale_form",
         "saturation",
         "weight_value",
     }

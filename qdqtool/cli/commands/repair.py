@@ -92,7 +92,11 @@ def repair(
         sys.stdout.write(REPAIR.dump(found))
     else:
         _show(found)
-    return tell(accuracy_missed(found.comparison, chosen.compare.max_drop))
+    refused = [left for left in found.remaining if left.refused]
+    for left in refused:
+        line = f"error: TensorRT refuses the written model at {left.subject!r}: {left.what}"
+        stderr().print(line, style="bold red", markup=False, highlight=False)
+    return tell(accuracy_missed(found.comparison, chosen.compare.max_drop)) or int(bool(refused))
 
 
 def _show(found: RepairReport) -> None:

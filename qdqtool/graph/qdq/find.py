@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, copysign, isfinite, prod
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.scales import is_number
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import (
     DEQUANTIZE,
@@ -104,7 +105,13 @@ def _zero_point(node: Node, view: GraphView) -> tuple[int, ...]:
     if len(node.inputs) < 3 or not node.inputs[2]:
         return (0,) * prod(view.constant_shape(node.inputs[1]) or ())
     value = _constant(node.inputs[2], view)
-    return () if value is None else tuple(int(entry) for entry in _numbers(value))
+    entries = () if value is None else _numbers(value)
+    # FP8 zero points may have fractions: rounded away from 0 they stay other numbers than 0
+    return (
+        tuple(int(copysign(ceil(abs(entry)), entry)) for entry in entries)
+        if all(map(isfinite, entries))
+        else ()
+    )
 
 
 def _constant(tensor: str, view: GraphView) -> NDArray[Any] | None:
@@ -119,7 +126,7 @@ def _constant(tensor: str, view: GraphView) -> NDArray[Any] | None:
 
 def _numbers(value: NDArray[Any]) -> tuple[float, ...]:
     """The entries as numbers; none for strings and complex numbers, which are no scales."""
-    if value.dtype.kind in "OSUc":
+    if not is_number(value):
         return ()
     return tuple(float(entry) for entry in value.reshape(-1))
 

@@ -1,0 +1,83 @@
+"""Scales and zero points of every format with every fault: a finding or a clear error, and never a model that lint lets pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
+from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.pipeline.readback import read_back
+from qdqtool.placement.lint import lint
+from qdqtool.placement.repair import repair
+from qdqtool.prediction.run import predict
+from tests import models
+from tests.placement.malformed import FORMATS, PLACES, cases, malformed
+
+SM = {"fp8": "89", "nvfp4": "120", "mxfp8": "120"}
+COMMANDS: dict[str, Callable[[Model, Target], object]] = {
+    "lint": lint,
+    "predict": predict,
+    "repair": repair,
+    "scales": lambda model, _: read_back(model.path),
+}
+GROUPS = [
+    (format_, place) for format_ in FORMATS for place in PLACES if (format_, place, "nan") in set(cases())
+]
+BUILT = [case for case in cases() if crc32(repr(case).encode()) % 12 == 0]
+"""One case of twelve is built here; all 660 were once, in a process each."""
+
+
+def _target(format_: str) -> Target:
+    return Target(sm=(SM.get(format_, "86"),))
+
+
+def _errors(model: Model, target: Target) -> list[str]:
+    return [found.code for found in lint(model, target).findings if found.severity is Severity.ERROR]
+
+
+def _faults(format_: str, place: str) -> Iterator[str]:
+    return (fault for one, at, fault in cases() if (one, at) == (format_, place))
+
+
+@pytest.mark.parametrize(("format_", "place"), GROUPS)
+def test_every_command_ends_in_words(format_: str, place: str, tmp_path: Path) -> None:
+    for fault in _faults(format_, place):
+        path, target = models.save(malformed(format_, place, fault), tmp_path), _target(format_)
+        for name, command in COMMANDS.items():
+            try:
+                command(load(path), target)
+            except QdqError:
+                continue
+            except Exception as error:
+                raise AssertionError(f"{name} of {format_}, {place}: {fault}") from error
+
+
+@pytest.mark.rtx
+@pytest.mark.slow
+@pytest.mark.parametrize(("format_", "place", "fault"), BUILT)
+def test_lint_finds_an_error_where_the_builder_refuses(
+    format_: str, place: str, fault: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
+    from tests.placement.building import build
+
+    proto, target = malformed(format_, place, fault), _target(format_)
+    refused = build(proto, f"sm{target.sm[0]}").error
+    try:
+        errors = _errors(load(models.save(proto, tmp_path)), target)
+    except QdqError:
+        return  # no valid ONNX
+    assert errors or not refused, refused
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_the_models_without_a_fault_are_clean(format_: str, tmp_path: Path) -> None:
+    model, target = load(models.save(FORMATS[format_](), tmp_path)), _target(format_)
+    assert _errors(model, target) == []
