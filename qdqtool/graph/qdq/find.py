@@ -78,7 +78,7 @@ def _pair(quantize: Node | None, dequantize: Node | None, view: GraphView) -> Qd
         tensor=tensor,
         quantize=quantize.name if quantize else None,
         dequantize=dequantize.name if dequantize else None,
-        kind=SlotKind.WEIGHT if view.is_constant(tensor) else SlotKind.ACTIVATION,
+        kind=SlotKind.WEIGHT if view.is_constant(_unclipped(view, tensor)) else SlotKind.ACTIVATION,
         dtype=_integer_type(last, quantize, view),
         scale=() if scale is None else _numbers(scale),
         scale_shape=None if scale is None else tuple(scale.shape),
@@ -88,6 +88,13 @@ def _pair(quantize: Node | None, dequantize: Node | None, view: GraphView) -> Qd
         returned=view.is_output(last.outputs[0]),
         domain="" if last.domain == "ai.onnx" else last.domain,
     )
+
+
+def _unclipped(view: GraphView, tensor: str) -> str:
+    """The float tensor whose integers a Clip between Q and DQ cuts off, as Brevitas writes fewer bits; else the tensor."""
+    clip = view.producer(tensor)
+    maker = view.producer(clip.inputs[0]) if clip is not None and clip.op == "Clip" else None
+    return maker.inputs[0] if maker is not None and _is(maker, QUANTIZE) else tensor
 
 
 def _integer_type(last: Node, quantize: Node | None, view: GraphView) -> DType:
