@@ -17,6 +17,7 @@ from qdqtool.core.comparison import Comparison
 from qdqtool.core.findings import Severity
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.repair import Change, Remainder, RepairReport
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
@@ -24,6 +25,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.origin import origin
 from qdqtool.graph.qdq.find import quantized_ops
+from qdqtool.graph.qdq.other_tools import OtherQuantizer, other_quantizers
 from qdqtool.graph.qdq.slots import slot_changes
 from qdqtool.graph.qdq.stored import stored_casts
 from qdqtool.graph.qdq.stored_caches import with_float_caches
@@ -73,8 +75,10 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
     """
     model = load(request.model)
     packed = any(node.op in PACKED_WEIGHTS for node in model.view.nodes)
+    others = other_quantizers(model.view)
     if not quantized_ops(model) and not stored_casts(model.view):
         raise _nothing(model, request.model)
+    _check_convertible(others, request.model)
     asked, named = on_request(model, to_float=request.to_float, to_int8=request.to_int8)
     made, changes = repaired(asked, request.recipe.place.builder)
     changes = (*named, *changes)
@@ -111,6 +115,23 @@ def _refused(made: Model, request: RepairRequest) -> tuple[Remainder, ...]:
         )
         for one in reversed(errors.values())
     )
+
+
+def _check_convertible(others: tuple[OtherQuantizer, ...], path: Path) -> None:
+    """Refuse quantizers of other tools that have no exact form as Q/DQ.
+
+    Raises:
+        InputFileError: there is one.
+    """
+    left = [found for found in others if not found.exact]
+    if left:
+        first = left[0]
+        tool = first.tool or "another tool"
+        raise InputFileError(
+            f"{counted(len(left), 'quantizer')} of {tool} cannot be written as Q/DQ exactly, the first is {first.node.op} at {first.node.name!r}",
+            fix=first.way,
+            where=str(path),
+        )
 
 
 def _nothing(model: Model, path: Path) -> UsageError:

@@ -19,6 +19,7 @@ from qdqtool.trt.ops import (
     QDQ,
     QUANTIZE,
     computes_integers,
+    is_other_quantizer,
 )
 
 if TYPE_CHECKING:
@@ -56,11 +57,14 @@ def find(model: Model) -> tuple[QdqPair, ...]:
 
 
 def quantized_ops(model: Model) -> tuple[str, ...]:
-    """Operator types of the main graph that compute with integers or hold packed ones, sorted; () for a float model."""
+    """Operator types of the main graph that quantize, compute with integers or hold packed ones, sorted; () for a float model."""
     kept = QDQ | PACKED_WEIGHTS
-    return tuple(
-        sorted({node.op for node in model.view.nodes if computes_integers(node.op) or node.op in kept})
-    )
+    found = {
+        node.op
+        for node in model.view.nodes
+        if node.op in kept or computes_integers(node.op) or is_other_quantizer(node.op, node.domain)
+    }
+    return tuple(sorted(found))
 
 
 def _is(node: Node, op: str) -> bool:
