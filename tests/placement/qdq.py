@@ -1049,6 +1049,23 @@ def _half(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 @graph
+def float_head():
+    """Half of the convolutions without Q/DQ, as training leaves a head."""
+    s = Quantized()
+    y = s.image()
+    for name in ("c1", "c2", "c3", "c4"):
+        y = s.relu(f"{name}_relu", s.qconv(name, y))
+    for name in ("h1", "h2", "h3", "h4"):
+        y = s.relu(f"{name}_relu", s.raw_conv(name, y, s.weight(f"{name}_w", 16, 16, 3, 3)))
+    return s.done(y)
+
+
+@graph
+def float_head_half():
+    return _half(float_head())
+
+
+@graph
 def half_chain():
     return _half(chain_ok())
 

@@ -90,6 +90,7 @@ CURED: tuple[tuple[str, str, str, str | Maker], ...] = (
     ("weights_apart", "int4_weights_in_one_block", "rtx", "int4_weights"),
     ("two_levels", "fp4_one_level", "rtx", "matmul_weight"),
     ("constant_blocks", "fp4_constant_blocks", "rtx", REPAIR),
+    ("float_part", "float_head", "rtx", "float_head_half"),
     ("scale_form", "fp4_four_levels", "rtx", REPAIR),
     ("free_blocks", "fp4_free_blocks", "rtx", REPAIR),
     ("microscaled", "microscaled", "rtx", "matmul_weight"),
