@@ -71,7 +71,13 @@ _NO_KERNEL = _known(
     "there is no kernel for this node in the precision asked for",
     "keep the node float: exclude it from placement",
 )
+_NO_TYPE = _known(
+    r"Found unsupported (?:datatype|input type)",
+    "a constant has a type that TensorRT does not read, such as INT16, UINT16 or FP8 E5M2",
+    "`qdqtool repair` makes INT8 of INT16; `qdqtool lint` names the node",
+)
 KNOWN = (
+    _NO_TYPE,
     _known(
         r"no builder can be created|CUDA initialization failure|no CUDA-capable device",
         "TensorRT finds no usable GPU, or the GPU's driver is too old for it",
@@ -204,7 +210,9 @@ def refusal(mistakes: Sequence[Mistake], messages: Sequence[str], *, where: str,
     `mistakes` come from the parser, `messages` are the builder's error lines, `log` is where all lines are.
     """
     if mistakes:
-        return _parse_error(mistakes, where=where, log=log)
+        # The parser's own complaint about a constant does not say why it failed; its log does.
+        typeless = any(_NO_TYPE.pattern.search(message) for message in messages)
+        return _parse_error(mistakes, where=where, log=log, known=_NO_TYPE if typeless else None)
     spoken = [message for message in messages if not is_noise(message)] or list(messages)
     text = spoken[0] if spoken else "the builder gave no engine and no reason"
     known = _understand("\n".join(spoken))
@@ -234,7 +242,9 @@ def clean(message: str) -> str:
     return text if len(text) <= 300 else f"{text[:300]}..."
 
 
-def _parse_error(mistakes: Sequence[Mistake], *, where: str, log: str) -> QdqError:
+def _parse_error(
+    mistakes: Sequence[Mistake], *, where: str, log: str, known: Known | None = None
+) -> QdqError:
     first = mistakes[0]
     more = f" (and {len(mistakes) - 1} more, see {log})" if len(mistakes) > 1 else ""
     place = f"node {first.node!r} ({first.op}): " if first.node or first.op else ""
@@ -242,7 +252,7 @@ def _parse_error(mistakes: Sequence[Mistake], *, where: str, log: str) -> QdqErr
         what = f"{place}the operator {first.op} is not supported by the builder{more}"
         fix = NOT_IMPORTED.get(first.op, "replace the operator, or cut the model before it")
         return BuildError(what, fix=fix, where=where)
-    known = _understand(f"{first.code}: {first.text}")
+    known = known or _understand(f"{first.code}: {first.text}")
     if known is None:
         text = f"{place}{clean(_sentence(first.text) or first.text)} [{first.code}]{more}"
         return BuildError(text, fix=f"{_way_out(first.op)}; details in {log}", where=where)
