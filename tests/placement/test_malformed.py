@@ -8,12 +8,15 @@ from zlib import crc32
 
 import pytest
 
+from qdqtool.cli.app import run
 from qdqtool.core.findings import Severity
 from qdqtool.core.target import Target
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.pipeline import recipes
 from qdqtool.pipeline.readback import read_back
+from qdqtool.pipeline.repair import RepairRequest, repair_file
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import repair
 from qdqtool.prediction.run import predict
@@ -57,6 +60,31 @@ def test_every_command_ends_in_words(format_: str, place: str, tmp_path: Path) -
                 continue
             except Exception as error:
                 raise AssertionError(f"{name} of {format_}, {place}: {fault}") from error
+
+
+@pytest.mark.parametrize(("format_", "place", "fault"), BUILT)
+def test_a_repair_names_every_error_that_it_leaves(
+    format_: str, place: str, fault: str, tmp_path: Path
+) -> None:
+    path, out = models.save(malformed(format_, place, fault), tmp_path), tmp_path / "repaired.onnx"
+    order = RepairRequest(model=path, out=out, samples="", labels=None, recipe=recipes.load(None))
+    try:
+        report = repair_file(order)
+    except QdqError:
+        assert not out.exists()
+        return
+    named = {left.what.split(":")[0] for left in report.remaining if left.refused}
+    assert named == set(_errors(load(out), Target()))
+
+
+def test_a_repair_that_leaves_an_error_ends_with_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = models.save(malformed("fp8", "x_s", "nan"), tmp_path)
+    assert run(["repair", str(path), "-o", str(tmp_path / "r.onnx"), "--samples", "none"]) == 1
+    assert "error: TensorRT refuses the written model at 'x/Q': QDQ103" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 @pytest.mark.rtx

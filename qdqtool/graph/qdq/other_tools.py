@@ -108,6 +108,8 @@ def _quant(view: GraphView, node: Node) -> _Form | None:
     count = float(np.asarray(bits, np.float32).reshape(()))
     if not (count.is_integer() and _FEWEST_BITS <= count <= _MOST_BITS and is_number(scale) and scale.size):
         return None
+    if not (np.isfinite(scale).all() and (scale > 0).all()):
+        return None
     source = view.constant(node.inputs[0])
     shape = view.info(node.inputs[0]).shape
     axis = _axis(scale, shape)
