@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _REFUSED = "the parser refuses it"
 _QUANTIZERS = QDQ | {FP4_DYNAMIC, MX_DEQUANTIZE}
+_LOST = "nothing to do by a command: what the stored values stand for is lost with their scale; in the tool that wrote them"
 _ZERO = 2
 """Input number of the zero point."""
 _BLOCK_SCALES = frozenset({DType.FLOAT8, DType.INT8, DType.UNKNOWN})
@@ -83,11 +84,23 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 if reason == _EMPTY
                 else "its scales are equal: `qdqtool repair` makes them one"
             )
-        else:
+        elif _is_computed(flow.view, node):
             way = f"{repairing(to_float=_readers(flow, node))} takes the Q/DQ off"
-        yield Violation(
-            node=node.name, reason=reason, effect=_REFUSED, fix=f"{_wanted(flow.view, node)}; {way}"
-        )
+        else:
+            way = ""
+        wanted = _wanted(flow.view, node)
+        fix = f"{wanted}; {way}" if way else f"{_LOST}, {wanted}"
+        yield Violation(node=node.name, reason=reason, effect=_REFUSED, fix=fix)
+
+
+def _is_computed(view: GraphView, node: Node) -> bool:
+    """Whether a node of the model makes the values that are quantized, so that they are known in float."""
+    if node.op == MX_DEQUANTIZE:
+        return False
+    if node.op != DEQUANTIZE:
+        return True
+    maker = view.producer(node.inputs[0])
+    return maker is not None and maker.op in DYNAMIC_TYPES | dict.fromkeys(QDQ)
 
 
 def _readers(flow: Flow, node: Node) -> tuple[str, ...]:

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from zlib import crc32
 
+import onnx
 import pytest
 
 from qdqtool.cli.app import run
+from qdqtool.core.advice import repair_commands, with_files
 from qdqtool.core.findings import Severity
 from qdqtool.core.target import Target
-from qdqtool.errors import QdqError
+from qdqtool.errors import InputFileError, QdqError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline import recipes
@@ -21,6 +23,7 @@ from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import repair
 from qdqtool.prediction.run import predict
 from tests import models
+from tests.advice import applied
 from tests.placement.malformed import FORMATS, PLACES, cases, malformed
 
 SM = {"fp8": "89", "nvfp4": "120", "mxfp8": "120"}
@@ -39,6 +42,14 @@ BUILT = [case for case in cases() if crc32(repr(case).encode()) % 12 == 0]
 
 def _target(format_: str) -> Target:
     return Target(sm=(SM.get(format_, "86"),))
+
+
+def _loaded(proto: onnx.ModelProto, folder: Path) -> Model | None:
+    """The model; None where it is no valid ONNX."""
+    try:
+        return load(models.save(proto, folder))
+    except QdqError:
+        return None
 
 
 def _errors(model: Model, target: Target) -> list[str]:
@@ -85,6 +96,24 @@ def test_a_repair_that_leaves_an_error_ends_with_1(
     assert "error: TensorRT refuses the written model at 'x/Q': QDQ103" in " ".join(
         capsys.readouterr().err.split()
     )
+
+
+@pytest.mark.parametrize(("format_", "place", "fault"), BUILT)
+def test_a_command_that_an_error_prints_removes_it(
+    format_: str, place: str, fault: str, tmp_path: Path
+) -> None:
+    model, target = _loaded(malformed(format_, place, fault), tmp_path), _target(format_)
+    for finding in lint(model, target).findings if model is not None else ():
+        for command in repair_commands(with_files(finding.fix, str(model.path if model else ""))):
+            if model is None or finding.severity is not Severity.ERROR:
+                continue
+            try:
+                after = applied(command, model, target)
+            except InputFileError as refusal:
+                assert "scale" in refusal.what  # noqa: PT017 -- weights that are no numbers have no other end
+                continue
+            left = {(other.rule, other.node) for other in lint(after, target).findings}
+            assert (finding.rule, finding.node) not in left, command
 
 
 @pytest.mark.rtx
