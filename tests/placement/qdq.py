@@ -1506,6 +1506,47 @@ def _fp4(level: Any, length: int | str) -> onnx.ModelProto:
 
 
 @graph
+def weight_clipped():
+    """Brevitas writes weights of four bits as Q, Clip and DQ."""
+    s = Quantized()
+    y = s.weights("c1", 16, 16, 3, 3)
+    limits = [s.constant("low", np.int8(-7)), s.constant("high", np.int8(7))]
+    s.nodes[-1].input[0] = "c1_w_clipped"
+    s.nodes.insert(1, onnx.helper.make_node("Clip", ["c1_w_q", *limits], ["c1_w_clipped"], name="c1_w/Clip"))
+    return s.done(s.raw_conv("c1", s.pair(s.image(), "c1_x"), y))
+
+
+@graph
+def conv_int8_blocks():
+    s = Quantized()
+    stored = s.constant("w_q", s.random.integers(-127, 128, (16, 32, 3, 3)).astype(np.int8))
+    given = [stored, s.constant("w_s", np.full((16, 2, 3, 3), 0.01, np.float32))]
+    weight = s.node("DequantizeLinear", given, "w_d", name="w/DQ", axis=1, block_size=16)
+    x = s.pair(s.input("x", [1, 32, 16, 16]), "c1_x")
+    return s.done(s.raw_conv("c1", x, weight), opset=21)
+
+
+@graph
+def matmul_weight_axis_misfit():
+    """As many scales as columns, along the axis of the rows."""
+    s = Quantized()
+    weight = s.weights("mm", 32, 48, axis=1)
+    for node in s.nodes:
+        node.attribute[0].i = 0
+    return s.done(s.node("MatMul", [s.pair(s.matrix(), "mm_x"), weight], "y", name="mm"))
+
+
+@graph
+def int4_channels_int8_activation():
+    s = Quantized()
+    stored = s.constant("w_q", s.random.integers(-8, 8, (64, 96)).astype(ml_dtypes.int4))
+    steps = s.constant("w_s", np.linspace(0.01, 0.02, 96).astype(np.float32))
+    weight = s.node("DequantizeLinear", [stored, steps], "w_d", name="w/DQ", axis=1)
+    x = s.pair(s.input("x", [16, 64]), "mm_x")
+    return s.done(s.node("MatMul", [x, weight], "y", name="mm"), opset=21)
+
+
+@graph
 def fp4_four_levels():
     return _fp4(np.full(4, 0.01, np.float32), 256)
 
