@@ -19,7 +19,7 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.constant_blocks import in_sums
 from qdqtool.matching.losses import violations
 from qdqtool.matching.patterns import attentions, is_alone
-from qdqtool.matching.registry import rulebook
+from qdqtool.matching.registry import stopping
 from qdqtool.matching.small import has_free_batch, is_folded
 from qdqtool.prediction.block_scales import are_open
 from qdqtool.prediction.normalizations import normalizations
@@ -61,12 +61,7 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
 
 def _stopped(flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
     """Nodes whose form no builder takes."""
-    stopping = {rule.code for rule in rulebook().rules.values() if rule.stops}
-    found = [
-        wrong
-        for code, wrong in violations(flow, target)
-        if code in stopping and wrong.severity is Severity.ERROR
-    ]
+    found = [wrong for _, wrong in violations(flow, target, stopping()) if wrong.severity is Severity.ERROR]
     if found:
         nodes = tuple(dict.fromkeys(wrong.node for wrong in found))
         first = found[0]

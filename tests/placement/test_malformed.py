@@ -9,8 +9,10 @@ from zlib import crc32
 import onnx
 import pytest
 
+from qdqtool.auditing.run import audit
 from qdqtool.cli.app import run
 from qdqtool.core.advice import repair_commands, with_files
+from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.target import Target
 from qdqtool.errors import InputFileError, QdqError
@@ -24,6 +26,7 @@ from qdqtool.placement.repair import repair
 from qdqtool.prediction.run import predict
 from tests import models
 from tests.advice import applied
+from tests.audit.scenes import engine, kernel
 from tests.placement.malformed import FORMATS, PLACES, cases, malformed
 
 SM = {"fp8": "89", "nvfp4": "120", "mxfp8": "120"}
@@ -32,6 +35,7 @@ COMMANDS: dict[str, Callable[[Model, Target], object]] = {
     "predict": predict,
     "repair": repair,
     "scales": lambda model, _: read_back(model.path),
+    "audit": lambda model, _: audit(model, engine(kernel("k", "mm", precision=DType.FLOAT32))).verdicts,
 }
 GROUPS = [
     (format_, place) for format_ in FORMATS for place in PLACES if (format_, place, "nan") in set(cases())
