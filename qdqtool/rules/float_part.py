@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.target import Target
+from qdqtool.core.wording import counted
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.operands import Product, products
 from qdqtool.matching.rule import Rule, Violation
@@ -47,7 +48,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
     )
     yield Violation(
         node=bare[0].node.name,
-        reason=f"{len(bare)} of {len(found)} compute nodes with weights have no Q/DQ and are FP32, and no FP16 is in the model",
+        reason=f"{len(bare)} of {counted(len(found), 'compute node')} with weights have no Q/DQ and are FP32, and no FP16 is in the model",
         effect="they run in FP32, slower than in an FP16 engine",
         fix=f"give the float part FP16: `qdqtool convert --types fp16` does{classic}",
     )

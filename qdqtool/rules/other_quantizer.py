@@ -43,7 +43,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 def fix(context: RepairContext) -> Iterator[Change]:
     """Write those with an exact form as Q/DQ."""
-    for found in convert(context.edit, context.view):
+    for found in convert(context.edit, context.view, match(context.view)):
         yield Change(
             subject=found.node.name,
             what=f"{found.node.op} of {found.tool or 'another tool'} became Q/DQ",

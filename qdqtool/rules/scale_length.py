@@ -34,7 +34,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 effect="the parser refuses it",
                 fix=_way(flow, pair)
                 if axis is None
-                else f"write axis={axis}, the only one with {len(pair.scale)} channels; `qdqtool repair` does",
+                else f"write axis={axis}, the only one with {counted(len(pair.scale), 'channel')}; `qdqtool repair` does",
             )
 
 

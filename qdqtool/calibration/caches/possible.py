@@ -10,7 +10,7 @@ from qdqtool.calibration.bounds import bounds
 from qdqtool.calibration.caches.cache import Cache
 from qdqtool.core.calibration import INT8_LEVELS
 from qdqtool.core.wording import counted
-from qdqtool.trt.ops import AVERAGE_POOLS, MAXIMUM_POOLS
+from qdqtool.trt.ops import AVERAGE_POOLS, CLAMPS, MAXIMUM_POOLS
 
 if TYPE_CHECKING:
     from qdqtool.graph.view import GraphView
@@ -20,7 +20,7 @@ _SPELLINGS: Final[dict[str, Callable[[float], float]]] = {
     "amax": lambda scale: scale,
 }
 """What else people write as the scale, and the range that it then is."""
-_SHRINKING: Final = frozenset({"Relu", "Clip"}) | MAXIMUM_POOLS | AVERAGE_POOLS
+_SHRINKING: Final = CLAMPS | MAXIMUM_POOLS | AVERAGE_POOLS
 """Operators whose result is no farther from zero than what they read; a Clip whose limits lie beyond 0 is none in practice."""
 _BEYOND = 1.05
 """A calibrator that clips may give a result a range this much wider than that of what it is made of."""
@@ -30,6 +30,7 @@ _IMAGE = 300.0
 """Pixels of 8 bits end at 255."""
 _CHANNELS = frozenset({1, 3, 4})
 _PICTURE = 4
+"""Dimensions of a batch of images."""
 _FEWEST = 2
 _SURE = 50.0
 """One tensor this far beyond its bound says the same as two a little beyond."""

@@ -40,8 +40,7 @@ _ANY: Final = "export again with QuantizeLinear and DequantizeLinear, in PyTorch
 _EXTENDED: Final = {"ExtendedQuantizeLinear": QUANTIZE, "ExtendedDequantizeLinear": DEQUANTIZE}
 _READ: Final = frozenset({np.dtype(kind) for kind in (np.int8, np.uint8, np.int32)})
 _QUANT: Final = "Quant"
-_QUANT_INPUTS = 4
-_FEWEST_BITS, _MOST_BITS = 2, 8
+_FEWEST_BITS, _MOST_BITS = 2, 8  # signed integers that INT8 holds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +78,7 @@ def _is_exact(view: GraphView, node: Node) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Form:
+class _StoredQuant:
     """A Quant as Q/DQ: its scale, the axis of a scale per channel, and the integers of a constant."""
 
     scale: NDArray[Any]
@@ -87,13 +86,13 @@ class _Form:
     stored: NDArray[np.int8] | None
 
 
-def _quant(view: GraphView, node: Node) -> _Form | None:
+def _quant(view: GraphView, node: Node) -> _StoredQuant | None:
     """What a Quant of QONNX is as Q/DQ; None where INT8 does not compute the same."""
     values = [view.constant(name) for name in node.inputs[1:]]
     plain = (
         node.attribute("signed", 1) == 1 and str(node.attribute("rounding_mode", "ROUND")).upper() == "ROUND"
     )
-    if len(values) != _QUANT_INPUTS - 1 or not plain:
+    if len(values) != len(("scale", "zero point", "bits")) or not plain:
         return None
     scale, zero, bits = values
     if (
@@ -118,11 +117,15 @@ def _quant(view: GraphView, node: Node) -> _Form | None:
     flat = scale.reshape(-1) if axis is not None else scale.reshape(-1)[0].reshape(())
     narrow = node.attribute("narrow", 0) != 0
     if source is None:
-        return None if narrow or count != _MOST_BITS else _Form(scale=flat, axis=axis, stored=None)
+        return None if narrow or count != _MOST_BITS else _StoredQuant(scale=flat, axis=axis, stored=None)
     high = 2 ** (int(count) - 1) - 1
     low = -high - (not narrow)
     steps = np.clip(np.rint(source.astype(np.float64) / scale), low, high)
-    return _Form(scale=flat, axis=axis, stored=steps.astype(np.int8)) if np.isfinite(steps).all() else None
+    return (
+        _StoredQuant(scale=flat, axis=axis, stored=steps.astype(np.int8))
+        if np.isfinite(steps).all()
+        else None
+    )
 
 
 def _axis(scale: NDArray[Any], shape: tuple[int | str, ...] | None) -> int | None:
@@ -134,10 +137,12 @@ def _axis(scale: NDArray[Any], shape: tuple[int | str, ...] | None) -> int | Non
     return long[0] if fits else -1
 
 
-def convert(edit: Edit, view: GraphView) -> tuple[OtherQuantizer, ...]:
-    """Write every quantizer with an exact form as Q/DQ; returns these."""
+def convert(
+    edit: Edit, view: GraphView, quantizers: tuple[OtherQuantizer, ...]
+) -> tuple[OtherQuantizer, ...]:
+    """Write those of the quantizers with an exact form as Q/DQ; returns these."""
     nodes = {node.name: node for node in edit.nodes}
-    done = tuple(found for found in other_quantizers(view) if found.exact)
+    done = tuple(found for found in quantizers if found.exact)
     for found in done:
         node = nodes[found.node.name]
         if found.node.op in _EXTENDED:
@@ -152,7 +157,7 @@ def convert(edit: Edit, view: GraphView) -> tuple[OtherQuantizer, ...]:
     return done
 
 
-def _write(edit: Edit, node: onnx.NodeProto, form: _Form) -> None:
+def _write(edit: Edit, node: onnx.NodeProto, form: _StoredQuant) -> None:
     stem, along = node.input[0], {} if form.axis is None else {"axis": form.axis}
     given = [
         edit.constant(f"{stem}_scale", form.scale.astype(np.float32)),

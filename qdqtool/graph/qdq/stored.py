@@ -115,7 +115,7 @@ def with_fitting_axes(model: Model) -> tuple[Model, tuple[Change, ...]]:
                 rule="scale_length",
                 subject=pair.quantize or pair.dequantize or "",
                 what=f"axis {pair.axis} became {axis}",
-                reason=f"its {len(pair.scale)} scales fit no other axis, and the parser refuses the one that was written",
+                reason=f"its {counted(len(pair.scale), 'scale')} fit no other axis, and the parser refuses the one that was written",
                 error=0.0,
             )
         )
