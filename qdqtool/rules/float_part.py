@@ -22,6 +22,7 @@ from qdqtool.core.wording import counted
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.operands import Product, products
 from qdqtool.matching.rule import Rule, Violation
+from qdqtool.trt.ops import CONVOLUTIONS
 
 _SHARE, _FEWEST = 4, 4
 """So many in FP32, and one compute node of four, are a part; fewer are first and last layers, kept float on purpose."""
@@ -30,18 +31,30 @@ _HALVES = frozenset({DType.FLOAT16, DType.BFLOAT16})
 
 def match(flow: Flow, target: Target) -> tuple[list[Product], list[Product]]:
     """All products of weights, and those without any Q/DQ in FP32 where no other float type is in the model."""
-    found = [product for product in products(flow, target) if sum(one.fixed for one in product.factors) == 1]
+    weighted = (
+        product for product in products(flow, target) if sum(one.fixed for one in product.factors) == 1
+    )
+    found = [product for product in weighted if not _is_gate(flow, product)]
     bare = [product for product in found if not any(one.quantized for one in product.factors)]
     tensors = {
         flow.view.info(name).dtype for node in flow.view.nodes for name in (*node.inputs, *node.outputs)
     }
-    return found, [] if tensors & _HALVES else bare
+    computes = any(
+        product.arithmetic for product in found
+    )  # weights alone in few bits are multiplied as floats
+    return found, bare if computes and not tensors & _HALVES else []
+
+
+def _is_gate(flow: Flow, product: Product) -> bool:
+    """Whether a convolution makes one value per channel, as those of squeeze and excite do: it takes almost no time."""
+    shape = flow.view.info(product.node.outputs[0]).shape or ()
+    return product.node.op in CONVOLUTIONS and len(shape) > 2 and set(shape[2:]) == {1}
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """One finding for the model, where the part is large."""
     found, bare = match(flow, target)
-    if not flow.pairs or len(bare) < max(_FEWEST, len(found) / _SHARE) or len(bare) == len(found):
+    if len(bare) < max(_FEWEST, len(found) / _SHARE):
         return
     classic = (
         "; without strong typing pass --fp16 to the build instead" if target.family in {"8", "10"} else ""
