@@ -1506,6 +1506,23 @@ def _fp4(level: Any, length: int | str) -> onnx.ModelProto:
 
 
 @graph
+def quant_of_qonnx():
+    s, domain = Quantized(), "qonnx.custom_op.general"
+    factors = []
+    for tensor, step in ((s.image(), 0.05), (s.weight("w", 16, 16, 3, 3), np.full((16, 1, 1, 1), 0.01))):
+        given = [
+            s.constant(f"{tensor}_{at}", np.asarray(value, np.float32))
+            for at, value in enumerate((step, 0, 8))
+        ]
+        factors.append(
+            s.node("Quant", [tensor, *given], f"{tensor}_d", name=f"{tensor}/Quant", domain=domain)
+        )
+    s.node("Conv", factors, "y", name="c1", kernel_shape=[3, 3], pads=[1] * 4)
+    s.output("y", [1, 16, 16, 16])
+    return s.model(17, domains=[domain])
+
+
+@graph
 def weight_clipped():
     """Brevitas writes weights of four bits as Q, Clip and DQ."""
     s = Quantized()

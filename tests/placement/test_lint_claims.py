@@ -149,6 +149,7 @@ CASES: dict[str, tuple[set[str], tuple[Claim, ...]]] = {
     "fp4_free_blocks": ({"four_bit_float", "free_blocks"}, (refused("TRT_FP4DynamicQuantize"),)),
     "attention_operator": ({"attention"}, (refused("decomposable"),)),
     "half_scale_float_data": ({"mixed_types"}, (refused("must be of same type"),)),
+    "quant_of_qonnx": ({"other_quantizer"}, (refused("Quant"),)),
     "weight_clipped": (CLEAN, (int8("c1"),)),
     "conv_int8_blocks": ({"blocks"}, (refused("w/DQ"),)),
     "matmul_weight_axis_misfit": ({"scale_length"}, (refused("K == scaleSize"),)),

@@ -93,6 +93,7 @@ CURED: tuple[tuple[str, str, str, str | Maker], ...] = (
     ("blocks", "conv_int8_blocks", "rtx", REPAIR),
     ("scale_length", "matmul_weight_axis_misfit", "rtx", REPAIR),
     ("mixed_formats", "int4_channels_int8_activation", "rtx", REPAIR),
+    ("other_quantizer", "quant_of_qonnx", "rtx", REPAIR),
     ("float_part", "float_head", "rtx", "float_head_half"),
     ("scale_form", "fp4_four_levels", "rtx", REPAIR),
     ("free_blocks", "fp4_free_blocks", "rtx", REPAIR),
