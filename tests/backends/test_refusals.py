@@ -97,7 +97,7 @@ def growing() -> onnx.ModelProto:
 
 
 def test_a_type_that_is_not_read_is_not_blamed_on_a_missing_file() -> None:
-    broken = Mistake(code="UNSUPPORTED_NODE", node="", op="", text="Failed to import initializer: x_z")
+    broken = Mistake(code="INVALID_GRAPH", node="", op="", text="Failed to import initializer: x_z")
     words = "Found unsupported datatype (5) when importing initializer: x_z"
     typed = refusal([broken], [words], where="m.onnx", log="build.log")
     assert "INT16" in typed.what
