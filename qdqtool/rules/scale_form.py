@@ -237,7 +237,8 @@ def _same(value: NDArray[Any]) -> NDArray[Any] | None:
     """The one number that all scales are; None where they differ."""
     if not value.size or not is_number(value) or not (value == value.flat[0]).all():
         return None
-    return value.reshape(-1)[0].reshape(())
+    one: NDArray[Any] = value.reshape(-1)[:1].reshape(())
+    return one
 
 
 def fix(context: RepairContext) -> Iterator[Change]:
