@@ -54,9 +54,11 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
 def _type(view: GraphView, tensor: str) -> DType:
     """The type of a factor: that of the scale after a DequantizeLinear, which ONNX calls FP32 before opset 19."""
     maker = view.producer(tensor)
-    scale = (
-        view.info(maker.inputs[1]).dtype if maker is not None and maker.op == DEQUANTIZE else DType.UNKNOWN
-    )
+    if maker is None or maker.op != DEQUANTIZE:
+        return view.info(tensor).dtype
+    scale = view.info(maker.inputs[1]).dtype
+    if scale is DType.FLOAT64:
+        return DType.FLOAT32  # the parser reads FP64 constants as FP32
     return scale if scale.is_float else view.info(tensor).dtype
 
 
