@@ -92,11 +92,10 @@ def _because(readers: list[NodeVerdict]) -> str:
 def _fix(context: AuditContext, layer: EngineLayer, readers: list[NodeVerdict]) -> str:
     """What fixes the node that reads the weight spares this kernel too."""
     slow = [told for told in readers if not told.precision.is_quantized]
+    if not slow and _again(layer):
+        return _TWICE
     said = [told.fix for told in slow[:3]] or [context.lint_fixes.get(told.node, "") for told in readers[:3]]
-    known = "; ".join(dict.fromkeys(filter(None, said)))
-    if known or slow or not _again(layer):
-        return known or _QUANTIZE
-    return _TWICE
+    return "; ".join(dict.fromkeys(filter(None, said))) or _QUANTIZE
 
 
 PLUGIN = Check(code="QDQ205", severity=Severity.WARNING, find=find)
