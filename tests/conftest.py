@@ -47,7 +47,10 @@ SLOW = {
 
 OVER_MANY_GRAPHS = frozenset(
     {
+        "test_a_command_that_an_error_prints_removes_it",
+        "test_a_repair_names_every_error_that_it_leaves",
         "test_commands_and_options_in_fixes_exist",
+        "test_every_command_ends_in_words",
         "test_every_node_is_in_one_layer_and_every_q_and_dq_has_one_fate",
         "test_every_scale_comes_back_and_as_a_range",
         "test_findings_say_what_is_wrong_what_follows_and_what_to_do",

@@ -6,20 +6,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from qdqtool.auditing.verdicts import cases, verdicts_of
+from qdqtool.auditing.explanations import builders
+from qdqtool.auditing.verdicts import cases, made_by_rtx, verdicts_of
 from qdqtool.core.advice import as_float, joined
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.difference import EngineDiff
 from qdqtool.core.engine import Engine, EngineLayer, Role
 from qdqtool.core.explore import EngineView
-from qdqtool.core.findings import Evidence, NodeVerdict
+from qdqtool.core.findings import Evidence, NodeVerdict, Severity
 from qdqtool.core.history import LayerHistory
 from qdqtool.core.placement import Placement, Stance
 from qdqtool.core.wiring import Wiring
 from qdqtool.engine.optimum import at_optimum
 from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import GraphView
 from qdqtool.matching.evidence import NodeEvidence
+from qdqtool.matching.losses import violations
 from qdqtool.matching.registry import rulebook
 from qdqtool.trt.histories import histories
 from qdqtool.trt.tensor_formats import padded_bytes
@@ -35,7 +38,8 @@ class AuditContext:
 
     Attributes:
         engine: the layers of the engine.
-        view: the Q/DQ model; None when only layer information is there.
+        model: the Q/DQ model; None when only layer information is there.
+        targets: the GPU architectures that it was built for, as far as they are known.
         placement: the decisions, or None.
         cases: every compute node with its evidence, in graph order.
         rule_notes: which rules of other distributions failed.
@@ -48,7 +52,8 @@ class AuditContext:
     """
 
     engine: Engine
-    view: GraphView | None = None
+    model: Model | None = None
+    targets: tuple[str, ...] = ()
     placement: Placement | None = None
     cases: tuple[NodeEvidence, ...] = ()
     verdicts: tuple[NodeVerdict, ...] = ()
@@ -58,6 +63,22 @@ class AuditContext:
     layers_file: str = "layers.json"
     log: LogRun | None = None
     log_file: str = "build.log"
+
+    @property
+    def view(self) -> GraphView | None:
+        """The graph of the model."""
+        return None if self.model is None else self.model.view
+
+    @cached_property
+    def lint_fixes(self) -> dict[str, str]:
+        """What lint says to do at a node, by its name: a check that speaks of the same node says the same."""
+        found: dict[str, str] = {}
+        if self.model is not None:
+            flow, target = Flow(self.model), builders(rtx=made_by_rtx(self.engine), targets=self.targets)[0]
+            for _, wrong in violations(flow, target):
+                for node in (wrong.node, *wrong.products) if wrong.severity is not Severity.INFO else ():
+                    found.setdefault(node, wrong.fix)
+        return found
 
     @cached_property
     def kernels(self) -> tuple[EngineLayer, ...]:
@@ -185,7 +206,8 @@ def stage(
     found = cases(model, engine, placement, targets=targets, book=book) if model else ()
     return AuditContext(
         engine=engine,
-        view=model.view if model else None,
+        model=model,
+        targets=targets,
         placement=placement,
         cases=found,
         verdicts=verdicts_of(found),

@@ -83,7 +83,7 @@ def cases(
 ) -> tuple[NodeEvidence, ...]:
     """Every compute node with its evidence, in graph order; `book` notes which rules failed."""
     nodes = [node for node in model.view.nodes if node.op in COMPUTE]
-    flow, rtx = Flow(model), _made_by_rtx(engine)
+    flow, rtx = Flow(model), made_by_rtx(engine)
     made_by = builders(rtx=rtx, targets=targets)
     named = join(engine, frozenset(node.name for node in nodes))
     factors = {node.name: operands(flow, node, made_by[0]) for node in nodes}
@@ -122,7 +122,7 @@ def cases(
     return explained(found, _in_few_bits, said)
 
 
-def _made_by_rtx(engine: Engine) -> bool:
+def made_by_rtx(engine: Engine) -> bool:
     """Whether its layers are all of kinds that TensorRT for RTX prints, where no kind of its own tells it."""
     kinds = {layer.kind for layer in engine.layers}
     others = any(kind not in _SHARED_KINDS for kind in kinds)

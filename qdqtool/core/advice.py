@@ -19,6 +19,7 @@ _NOTHING = "nothing to do"
 _LEFT = re.compile(rf"{_NOTHING}(?: with this release)?(?::|$)")
 """How a fix begins that knows no other way; "nothing to do where ..." and "nothing to do; ..." go on to one."""
 _REPAIR = "`qdqtool repair"
+_CONVERT = "`qdqtool convert"
 _FLOATS, _INTEGERS = "--float", "--int8"
 _NODES = re.compile(rf" (?:{_FLOATS}|{_INTEGERS}) (?:'[^']*'|[^\s`'])+")
 """One option with its node, quoted as a shell needs it."""
@@ -58,12 +59,13 @@ def repairing(*, to_float: Iterable[str] = (), to_int8: Iterable[str] = (), samp
 
 
 def with_files(fix: str, model: str, out: str = "repaired.onnx") -> str:
-    """The fix with the files that `qdqtool repair` reads and writes, so that the command runs as it is printed.
+    """The fix with the files that `qdqtool repair` and `qdqtool convert` read and write, so that they run as printed.
 
     >>> with_files("take the pair off; `qdqtool repair` does", "my model.onnx")
     "take the pair off; `qdqtool repair 'my model.onnx' --out repaired.onnx` does"
     """
-    return fix.replace(_REPAIR, f"{_REPAIR} {shlex.quote(model)} --out {shlex.quote(out)}")
+    given = fix.replace(_REPAIR, f"{_REPAIR} {shlex.quote(model)} --out {shlex.quote(out)}")
+    return given.replace(_CONVERT, f"{_CONVERT} {shlex.quote(model)} --out fp16.onnx")
 
 
 def repair_commands(fix: str) -> tuple[str, ...]:

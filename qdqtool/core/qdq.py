@@ -20,7 +20,7 @@ class QdqPair:
         dtype: type of the integers between the two.
         scale: quantization steps; empty where they are computed at run time.
         scale_shape: shape of the scale, () for a scalar; None where it is computed.
-        zero_point: one value per scale, zeros where the node has none; empty where computed.
+        zero_point: one value per scale, zeros where the node has none; empty where computed, or not a number.
         axis: channel axis of a scale with one dimension or more, counted from the front where the rank is known.
         slots: the inputs that read the result.
         returned: whether the model returns the result.

@@ -37,11 +37,19 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Remainder:
-    """Something that no repair can fix without more than the model."""
+    """Something that no repair can fix without more than the model.
+
+    Attributes:
+        subject: the node.
+        what: what is wrong with it.
+        fix: what to do.
+        refused: whether TensorRT refuses the model for it: lint calls it an error.
+    """
 
     subject: str
     what: str
     fix: str
+    refused: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)

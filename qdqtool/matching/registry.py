@@ -50,6 +50,11 @@ def rulebook() -> Rulebook:
     return Rulebook(_loaded())
 
 
+def stopping() -> Rulebook:
+    """The rules whose errors leave nothing that could be built."""
+    return Rulebook({name: rule for name, rule in _loaded().items() if rule.stops})
+
+
 def code_names() -> dict[str, str]:
     """The rule's name for each code, in the order of codes."""
     return dict(sorted((rule.code, name) for name, rule in rulebook().rules.items()))

@@ -83,6 +83,7 @@ class Rule:
         targets: builders for which `check` is asked, and `fix` where its stage is FAST; fixes of the stages before
             make the form that others rely on, for every builder.
         formats: number formats that it speaks about; on a model whose pairs all ask for others its `check` is silent.
+        stops: whether nothing is built where `check` finds an error, whatever else prediction foresees.
         stage: when `fix` is applied.
         after: rules of the same stage or an earlier one whose fixes are applied first.
         place: what it requests for a float graph. Requests are data; no rule sees those of another, so their order
@@ -98,6 +99,7 @@ class Rule:
     severity: Severity = Severity.INFO
     targets: frozenset[str] = EVERYWHERE
     formats: frozenset[str] = ALL_FORMATS
+    stops: bool = False
     stage: Stage = Stage.FAST
     after: tuple[str, ...] = ()
     place: Place | None = None

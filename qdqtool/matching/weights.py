@@ -14,14 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.core.placement import SlotKind
+from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.repair import Change
 from qdqtool.graph.canonical.compute import compute
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.encode import encode
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.scales import storable
+from qdqtool.graph.qdq.slots import float_value
 from qdqtool.graph.qdq.stored import steps_and_scale
 from qdqtool.graph.view import Node
 from qdqtool.trt.ops import PRODUCTS, quantization_commutes, weight_axis
@@ -171,6 +175,19 @@ def _exact(steps: NDArray[Any], scale: NDArray[Any], axis: int | None, pair: Qdq
         return None
     per_channel = axis is not None and len(pair.scale) > 1
     return steps.astype(np.int8), (low if per_channel else np.asarray(scale.flat[0])).astype(np.float32), 0.0
+
+
+def per_channel(edit: Edit, model: Model, node: Node) -> Iterator[SlotEdit]:
+    """The constant factors of a product in INT8 with one scale per output channel, out of their values."""
+    for index in (0, 1):
+        value = float_value(edit, model, node.inputs[index])
+        if value is None or value.ndim < 2 or not value.size:
+            continue
+        axis = weight_axis(node, index, value.ndim)
+        scale = requantized(value.astype(np.float64), axis, half=value.dtype == np.float16)[1]
+        yield SlotEdit(
+            slot=Slot(node=node.name, index=index), scales=tuple(map(float, np.atleast_1d(scale))), axis=axis
+        )
 
 
 def requantized(value: NDArray[Any], axis: int | None, *, half: bool) -> Requantized:

@@ -8,6 +8,7 @@ from qdqtool.calibration.caches import Cache
 from qdqtool.calibration.caches.cache import cache_of
 from qdqtool.calibration.caches.converting import explicit, reach_of, scales_of
 from qdqtool.calibration.caches.header import Header
+from qdqtool.calibration.caches.possible import impossible
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.conversion import DynamicRangeReport
 from qdqtool.core.recipe import Recipe
@@ -30,9 +31,18 @@ def to_qdq(path: Path, cache: Cache, recipe: Recipe, samples: str = "") -> tuple
 
     Raises:
         InputFileError: the model or a sample is unreadable.
-        UsageError: no slot of the model has a scale in the cache, or the model is quantized already.
+        UsageError: no slot of the model has a scale in the cache, the model is quantized already, or the scales are
+            spelled in another way.
     """
-    model = prepare(load(path), recipe.preparing)
+    given = load(path)
+    wrong = impossible(cache, given.view)
+    if wrong is not None:
+        raise UsageError(
+            wrong.what,
+            fix="write amax / 127 for every tensor, or calibrate again; `qdqtool cache lint --model` looks at the cache",
+            where=str(path),
+        )
+    model = prepare(given, recipe.preparing)
     found = explicit(cache, decide(model.view, recipe.placing), model.view, recipe.calibrate)
     if not found.placement.quantized:
         raise UsageError(

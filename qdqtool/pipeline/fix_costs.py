@@ -43,7 +43,7 @@ _SAME_BYTES = 0.005
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cost:
+class SettingCost:
     """What a setting leads to.
 
     Attributes:
@@ -105,7 +105,7 @@ class FixCosts:
             findings=tuple(replace(entry, fix=texts.get(entry.fix, entry.fix)) for entry in audit.findings),
         )
 
-    def _text(self, planned: Cost, before: Cost, settings: Iterable[str]) -> str:
+    def _text(self, planned: SettingCost, before: SettingCost, settings: Iterable[str]) -> str:
         """What a setting changes, in words."""
         try:
             recipe = changed(self._recipe, settings)
@@ -121,15 +121,15 @@ class FixCosts:
             return f"what it costs is not known: {error.what}"
         return f"predicted: {compared(planned, after)}, kernels unknown: `qdqtool fix` builds it"
 
-    def _planned(self, recipe: Recipe) -> tuple[Cost, Model]:
+    def _planned(self, recipe: Recipe) -> tuple[SettingCost, Model]:
         placement = decide(self._model.view, recipe.placing)
         ranges = _completed(self._model, placement, self._table)
         made = insert_for_engine(self._model, placement, ranges, recipe.insert)
         nodes = [node for node in predict(made, recipe.placing.builder).nodes if node.op in COMPUTE]
         asked = sum(node.realised not in {"float", "unknown"} for node in nodes)
-        return Cost(inputs=len(placement.quantized), asked=asked, nodes=len(nodes)), made
+        return SettingCost(inputs=len(placement.quantized), asked=asked, nodes=len(nodes)), made
 
-    def _built(self, builder: Builder, planned: Cost, model: Model, recipe: Recipe) -> Cost:
+    def _built(self, builder: Builder, planned: SettingCost, model: Model, recipe: Recipe) -> SettingCost:
         made = examined(model, builder, self._request, retries=recipe.build.retries)
         return replace(
             planned,
@@ -144,7 +144,7 @@ def _settings(fix: str) -> tuple[str, ...]:
     return found if all(text.startswith(_SECTION) for text in found) else ()
 
 
-def compared(before: Cost, after: Cost) -> str:
+def compared(before: SettingCost, after: SettingCost) -> str:
     """The difference of two costs in words, as far as both are known."""
     parts = [f"{after.asked} of {counted(after.nodes, 'compute node')} quantized instead of {before.asked}"]
     if after.asked == before.asked:

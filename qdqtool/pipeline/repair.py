@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +12,12 @@ import numpy as np
 from qdqtool.accuracy.compare import compare
 from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.samples import SampleInput, Samples, open_samples
+from qdqtool.core.advice import with_files
 from qdqtool.core.comparison import Comparison
+from qdqtool.core.findings import Severity
 from qdqtool.core.recipe import Recipe
-from qdqtool.core.repair import Change, RepairReport
+from qdqtool.core.repair import Change, Remainder, RepairReport
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
@@ -22,12 +25,14 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.origin import origin
 from qdqtool.graph.qdq.find import quantized_ops
+from qdqtool.graph.qdq.other_tools import OtherQuantizer, other_quantizers
 from qdqtool.graph.qdq.slots import slot_changes
 from qdqtool.graph.qdq.stored import stored_casts
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.matching.half_quantized import quantize_activations, wanted
 from qdqtool.pipeline.float_sides import open_quantized
 from qdqtool.pipeline.random_shapes import opener, shaped
+from qdqtool.placement.lint import lint
 from qdqtool.placement.on_request import on_request
 from qdqtool.placement.repair import remaining
 from qdqtool.placement.repair import repair as repaired
@@ -70,8 +75,10 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
     """
     model = load(request.model)
     packed = any(node.op in PACKED_WEIGHTS for node in model.view.nodes)
+    others = other_quantizers(model.view)
     if not quantized_ops(model) and not stored_casts(model.view):
         raise _nothing(model, request.model)
+    _check_convertible(others, request.model)
     asked, named = on_request(model, to_float=request.to_float, to_int8=request.to_int8)
     made, changes = repaired(asked, request.recipe.place.builder)
     changes = (*named, *changes)
@@ -87,12 +94,44 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
     return RepairReport(
         model=request.model.name,
         changes=changes,
-        remaining=remaining(made),
+        remaining=(*remaining(made), *_refused(made, request)),
         comparison=comparison,
         notes=(*made.notes, *notes),
         origin=origin(model),
         slots=slot_changes(model, made),
     )
+
+
+def _refused(made: Model, request: RepairRequest) -> tuple[Remainder, ...]:
+    """The errors that lint still finds, whatever the GPU, each kind at its first node."""
+    found = lint(made, replace(request.recipe.place.builder, sm=())).findings
+    errors = {(one.code, one.effect): one for one in reversed(found) if one.severity is Severity.ERROR}
+    return tuple(
+        Remainder(
+            subject=one.node,
+            what=f"{one.code}: {one.reason}: {one.effect}",
+            fix=with_files(one.fix, request.model.name),
+            refused=True,
+        )
+        for one in reversed(errors.values())
+    )
+
+
+def _check_convertible(others: tuple[OtherQuantizer, ...], path: Path) -> None:
+    """Refuse quantizers of other tools that have no exact form as Q/DQ.
+
+    Raises:
+        InputFileError: there is one.
+    """
+    left = [found for found in others if not found.exact]
+    if left:
+        first = left[0]
+        tool = first.tool or "another tool"
+        raise InputFileError(
+            f"{counted(len(left), 'quantizer')} of {tool} cannot be written as Q/DQ exactly, the first is {first.node.op} at {first.node.name!r}",
+            fix=first.way,
+            where=str(path),
+        )
 
 
 def _nothing(model: Model, path: Path) -> UsageError:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
-import numpy as np
-
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Slot
 from qdqtool.core.repair import Change
@@ -15,12 +13,11 @@ from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.flow import Flow
-from qdqtool.graph.qdq.slots import float_value, requantize
+from qdqtool.graph.qdq.slots import requantize
 from qdqtool.graph.qdq.standard import standard
 from qdqtool.graph.qdq.unquantize import unquantize
-from qdqtool.graph.view import Node
-from qdqtool.matching.weights import requantized
-from qdqtool.trt.ops import PRODUCTS, QDQ, weight_axis
+from qdqtool.matching.weights import per_channel
+from qdqtool.trt.ops import PRODUCTS, QDQ
 
 _RULE = "on request"
 
@@ -107,7 +104,7 @@ def _weights(model: Model, names: tuple[str, ...]) -> Iterator[SlotEdit]:
     edit = Edit(model)
     for name in names:
         node = model.view.by_name[name]
-        found = [] if node.op not in PRODUCTS else list(_weights_of(edit, model, node))
+        found = [] if node.op not in PRODUCTS else list(per_channel(edit, model, node))
         if not found:
             raise UsageError(
                 f"{node.op} {name!r} has no constant weight that INT8 could hold",
@@ -115,15 +112,3 @@ def _weights(model: Model, names: tuple[str, ...]) -> Iterator[SlotEdit]:
                 where="--int8",
             )
         yield from found
-
-
-def _weights_of(edit: Edit, model: Model, node: Node) -> Iterator[SlotEdit]:
-    for index in (0, 1):
-        value = float_value(edit, model, node.inputs[index])
-        if value is None or value.ndim < 2 or not value.size:
-            continue
-        axis = weight_axis(node, index, value.ndim)
-        scale = requantized(value.astype(np.float64), axis, half=value.dtype == np.float16)[1]
-        yield SlotEdit(
-            slot=Slot(node=node.name, index=index), scales=tuple(map(float, np.atleast_1d(scale))), axis=axis
-        )

@@ -16,7 +16,7 @@ from qdqtool.graph.qdq.dequantizing import with_dequantize
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.slots import requantize
-from qdqtool.graph.qdq.stored import check_counts
+from qdqtool.graph.qdq.stored import check_counts, with_fitting_axes
 from qdqtool.graph.qdq.stored_caches import attached, detached
 from qdqtool.graph.view import Node
 from qdqtool.matching.half_quantized import half_quantized
@@ -69,6 +69,8 @@ def _fixed(model: Model, last: Stage, target: Target | None) -> tuple[Model, tup
     model, written = with_dequantize(model)
     ready = prepare(model, PrepareOptions(fold_batchnorm=False, conv_transpose=False))
     changes = [*written, *_dropped(model, ready)]
+    ready, turned = with_fitting_axes(ready)
+    changes += turned
     for pair in RepairContext(ready).pairs:
         check_counts(ready, pair)
     book = rulebook()

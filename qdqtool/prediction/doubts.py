@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from math import isnan
 
 from qdqtool.core.dtypes import DType
+from qdqtool.core.findings import Severity
 from qdqtool.core.prediction import PredictionDoubt
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import FORMATS, NAMES, first_sm
@@ -15,6 +16,8 @@ from qdqtool.core.wording import counted
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.constant_blocks import in_sums
+from qdqtool.matching.losses import violations
+from qdqtool.matching.registry import stopping
 from qdqtool.matching.small import has_free_batch, is_folded
 from qdqtool.trt.ops import QDQ
 
@@ -32,11 +35,25 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
                 "the prediction holds once they are fixed; `qdqtool lint` names each"
             )
             yield PredictionDoubt(reason=reason, nodes=tuple(map(_name, named)))
+    yield from _stopped(flow, target)
     yield from _beyond(flow, target)
     yield from _bodies(model)
     if target.is_rtx:
         yield from _refused_blocks(flow)
         yield from _of_one_sample(flow)
+
+
+def _stopped(flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
+    """Yields the nodes whose form no builder takes."""
+    found = [wrong for _, wrong in violations(flow, target, stopping()) if wrong.severity is Severity.ERROR]
+    if found:
+        nodes = tuple(dict.fromkeys(wrong.node for wrong in found))
+        first = found[0]
+        reason = (
+            f"nothing is built: {counted(len(nodes), 'node is', 'nodes are')} refused, the first {first.node!r}: {first.reason}; the "
+            "prediction holds once they are fixed; `qdqtool lint` names each"
+        )
+        yield PredictionDoubt(reason=reason, nodes=nodes)
 
 
 def _bodies(model: Model) -> Iterator[PredictionDoubt]:

@@ -18,13 +18,18 @@ from collections.abc import Iterator
 from qdqtool.core.advice import repairing
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import FLOAT
+from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.core.wording import counted
+from qdqtool.graph.edit import Edit
 from qdqtool.graph.qdq.flow import Flow
+from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.matching.operands import Product, State, products
-from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.rule import Rule, Stage, Violation
+from qdqtool.matching.weights import per_channel
 
 _REFUSED = "the parser refuses it"
 _ACROSS = "its blocks go along another axis than the last two"
@@ -33,26 +38,26 @@ _LAST = 2
 """Blocks go along one of so many last axes."""
 
 
+def match(flow: Flow) -> Iterator[tuple[QdqPair, tuple[str, str, str] | None]]:
+    """Pairs with blocks that are not taken as they are, or are taken for some types only; what is illegal in words."""
+    for pair in flow.pairs:
+        if pair.scale_shape is None:
+            if _is_across(flow, pair):
+                yield pair, (_ACROSS, _REFUSED, _PER_CHANNEL)
+        elif len(pair.scale_shape) >= _LAST:
+            yield pair, _illegal(flow, pair)
+
+
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """Pairs whose scale has two dimensions or more, where that is no legal block scale for its type."""
     by_name = {product.node.name: product for product in products(flow, target)}
-    for pair in flow.pairs:
+    for pair, illegal in match(flow):
         node = pair.dequantize or pair.quantize or ""
-        if pair.scale_shape is None and _is_across(flow, pair):
-            yield Violation(
-                node=node,
-                reason=_ACROSS,
-                effect=_REFUSED,
-                fix=f"{_PER_CHANNEL}; {_float(flow, pair)}",
-                severity=Severity.ERROR,
-            )
-        if pair.scale_shape is None or len(pair.scale_shape) < _LAST:
-            continue
-        illegal = _illegal(flow, pair)
         if illegal is not None:
             reason, effect, fix = illegal
             severity = Severity.ERROR if effect == _REFUSED else None
-            fix = f"{fix}; {_float(flow, pair)}"
+            mended = _mended(flow, pair, reason)
+            fix = f"{fix}; `qdqtool repair` does" if mended else f"{fix}; {_float(flow, pair)}"
             yield Violation(node=node, reason=reason, effect=effect, fix=fix, severity=severity)
         elif pair.dtype in {DType.INT8, DType.FLOAT8}:
             readers = [by_name[name] for name in flow.products_of(pair) if name in by_name]
@@ -60,6 +65,26 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 yield _misshapen(flow, pair, node)
             else:
                 yield from _unused(flow, pair, node, readers)
+
+
+def _mended(flow: Flow, pair: QdqPair, reason: str) -> tuple[str, ...]:
+    """The products whose INT8 weights have blocks along an axis that no parser takes, so that `fix` stores them per channel."""
+    stored = pair.kind is SlotKind.WEIGHT and pair.dtype is DType.INT8
+    return flow.products_of(pair) if stored and reason == _ACROSS else ()
+
+
+def fix(context: RepairContext) -> Iterator[Change]:
+    """Give INT8 weights in blocks along such an axis one scale per output channel."""
+    flow = context.flow
+    found = ((pair, illegal[0]) for pair, illegal in match(flow) if illegal is not None)
+    for name in dict.fromkeys(name for pair, reason in found for name in _mended(flow, pair, reason)):
+        for edit in per_channel(Edit(context.model), context.model, context.view.by_name[name]):
+            yield Change(
+                edits=(edit,),
+                subject=name,
+                what="INT8 weights in blocks got one scale per output channel",
+                reason=f"{_ACROSS}: {_REFUSED}",
+            )
 
 
 def _float(flow: Flow, pair: QdqPair) -> str:
@@ -144,4 +169,4 @@ def _illegal(flow: Flow, pair: QdqPair) -> tuple[str, str, str] | None:
     return None
 
 
-PLUGIN = Rule(code="QDQ110", severity=Severity.WARNING, check=check)
+PLUGIN = Rule(code="QDQ110", severity=Severity.WARNING, stage=Stage.LEGAL, check=check, fix=fix)

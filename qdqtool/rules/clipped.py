@@ -1,12 +1,14 @@
 """A Clip on the integers between Q and DQ.
 
-    x ─ Q (s) ─ Clip (0 ... 127) ─ DQ (s)      refused
+    x ─ Q (s) ─ Clip (0 ... 127) ─ DQ (s)      a Clip between Q and DQ
     x ─ Q (s') ─ DQ (s')                       the scale of the range that the Clip leaves
 
-PyTorch's fake quantization with seven of eight bits (`reduce_range`) is exported so. TensorRT does not clip integers.
+PyTorch's fake quantization with seven of eight bits (`reduce_range`) and Brevitas (QCDQ) export so. Clip of weights is folded.
+Of activations TensorRT for RTX builds it, and classic TensorRT does not clip integers.
 The fix is exact where INT8 has the limits that the Clip had; a Relu takes the place of a limit at the zero point.
 
-Evidence: exports of PyTorch's fake quantization with `reduce_range` (FX graph mode).
+Evidence: exports of PyTorch's fake quantization with `reduce_range` (FX graph mode); RTX 1.7.1 builds a QCDQ export of three
+convolutions with all of them INT8.
 """
 
 from __future__ import annotations

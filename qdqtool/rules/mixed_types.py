@@ -20,13 +20,15 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.flow import Flow
+from qdqtool.graph.view import GraphView
 from qdqtool.matching.rule import Rule, Violation
+from qdqtool.trt.ops import DEQUANTIZE
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """Products whose factors have different float types, and FP16 scales for TensorRT 8."""
     for node in flow.products():
-        types = [flow.view.info(tensor).dtype for tensor in node.inputs[:2]]
+        types = [_type(flow.view, tensor) for tensor in node.inputs[:2]]
         quantized = any(flow.origin(node, index) is not None for index in (0, 1))
         if quantized and types[0] is not types[1] and all(dtype.is_float for dtype in types):
             yield Violation(
@@ -47,6 +49,17 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                     effect="TensorRT 8 wants FP32 scales and refuses it",
                     fix="store scales as FP32 and let the --fp16 flag choose types",
                 )
+
+
+def _type(view: GraphView, tensor: str) -> DType:
+    """The type of a factor: that of the scale after a DequantizeLinear, which ONNX calls FP32 before opset 19."""
+    maker = view.producer(tensor)
+    if maker is None or maker.op != DEQUANTIZE:
+        return view.info(tensor).dtype
+    scale = view.info(maker.inputs[1]).dtype
+    if scale is DType.FLOAT64:
+        return DType.FLOAT32  # the parser reads FP64 constants as FP32
+    return scale if scale.is_float else view.info(tensor).dtype
 
 
 PLUGIN = Rule(code="QDQ112", severity=Severity.ERROR, check=check)

@@ -18,6 +18,7 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.target import Target
 from qdqtool.core.wording import counted
 from qdqtool.graph.qdq.flow import Flow
+from qdqtool.graph.qdq.stored import fitting_axis
 from qdqtool.matching.rule import Rule, Violation
 
 
@@ -26,21 +27,26 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
     for pair in flow.pairs:
         reason = _misfit(flow, pair)
         if reason:
+            axis = fitting_axis(flow.view, pair)
             yield Violation(
                 node=pair.quantize or pair.dequantize or "",
                 reason=reason,
                 effect="the parser refuses it",
-                fix="store one scale and one zero point per channel of the axis, or a single scalar of each"
-                + _command(flow, pair),
+                fix=_way(flow, pair)
+                if axis is None
+                else f"write axis={axis}, the only one with {counted(len(pair.scale), 'channel')}; `qdqtool repair` does",
             )
 
 
-def _command(flow: Flow, pair: QdqPair) -> str:
-    """What quantizes the float weights behind a Q again; stored integers have lost their values with their scales."""
+def _way(flow: Flow, pair: QdqPair) -> str:
+    """What quantizes float weights after a Q again, or takes a Q off; stored integers have lost their values with their scales."""
+    wanted = "store one scale and one zero point per channel of the axis, or a single scalar of each"
     readers = flow.products_of(pair)
-    if pair.quantize is None or pair.kind is not SlotKind.WEIGHT or not readers:
-        return ", in the tool that wrote the integers: without their scales nobody knows what they stand for"
-    return f"; {repairing(to_int8=readers)} quantizes the weights again"
+    if pair.quantize is None:
+        return f"nothing to do by a command: what the stored values stand for is lost with their scales; in the tool that wrote them, {wanted}"
+    if pair.kind is SlotKind.WEIGHT and readers:
+        return f"{wanted}; {repairing(to_int8=readers)} quantizes the weights again"
+    return f"{wanted}; {repairing(to_float=readers or [pair.quantize])} takes the Q/DQ off"
 
 
 def _misfit(flow: Flow, pair: QdqPair) -> str:

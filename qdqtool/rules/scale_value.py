@@ -30,6 +30,9 @@ from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.matching.weights import stored_again
 
+_MENDED = frozenset({DType.INT8, DType.UINT8, DType.INT16, DType.INT32})
+"""Types of pairs that `fix` mends."""
+
 
 def match(flow: Flow) -> Iterator[tuple[QdqPair, tuple[float, ...]]]:
     """Pairs, and those of their scales that are not positive numbers."""
@@ -67,7 +70,12 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 effect="the builder takes them without a word, and what they multiply is infinite or NaN"
                 if taken
                 else "the parser refuses it: Scale coefficients must all be positive",
-                fix="calibrate again, or give dead channels a small positive scale such as 1e-5; `qdqtool repair --samples DATA` does",
+                fix="calibrate again, or give dead channels a small positive scale such as 1e-5; "
+                + (
+                    "`qdqtool repair --samples DATA` does"
+                    if pair.dtype in _MENDED
+                    else f"{repairing(to_float=flow.products_of(pair) or [node])} takes the Q/DQ off"
+                ),
             )
 
 

@@ -37,8 +37,8 @@ def match(flow: Flow, target: Target) -> Iterator[tuple[Product, int, QdqPair]]:
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """Those beside a quantized activation: weights that are dequantized may be scaled along any axis."""
     for product, index, pair in match(flow, target):
-        if product.weights_alone is not None:
-            continue
+        if product.weights_alone is not None or _fits_elsewhere(flow, pair):
+            continue  # of scales that do not fit the axis the rule scale_length speaks
         node = product.node
         wanted = weight_axis(node, index, len(flow.view.info(node.inputs[index]).shape or ()))
         seen = flow.channel_axis(node, index)
@@ -51,6 +51,12 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
             fix=f"scale along the output channels, axis {wanted}; `qdqtool repair` does",
             products=(node.name,),
         )
+
+
+def _fits_elsewhere(flow: Flow, pair: QdqPair) -> bool:
+    shape = flow.view.info(pair.tensor).shape or ()
+    axis = pair.axis
+    return axis is None or not -len(shape) <= axis < len(shape) or shape[axis] != len(pair.scale)
 
 
 def fix(context: RepairContext) -> Iterator[Change]:

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from qdqtool.core.advice import repairing
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.grids import stored_as
@@ -56,12 +57,30 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 fix="quantize symmetrically with zero point 0; `qdqtool repair` converts the model",
             )
         else:
+            constant = flow.view.is_constant(flow.view.by_name[node].inputs[-1])
             yield Violation(
                 node=node,
-                reason="the zero point is computed at run time",
+                reason="the zero point is not a number"
+                if constant
+                else "the zero point is computed at run time",
                 effect="the parser refuses it: a zero point must be a constant",
-                fix="quantize symmetrically with zero point 0; `qdqtool repair` takes the pair out",
+                fix=_way(flow, pair),
             )
+
+
+def _way(flow: Flow, pair: QdqPair) -> str:
+    """What is typed against a zero point that nobody knows."""
+    if pair.dtype is DType.FLOAT8:
+        return "write zero point 0, which is what TensorRT takes it for; `qdqtool repair` does"
+    wanted = "quantize symmetrically with zero point 0"
+    if pair.quantize is None:
+        return f"nothing to do by a command: what the stored values stand for is lost with their zero point; in the tool that wrote them, {wanted}"
+    if pair.kind is SlotKind.ACTIVATION and pair.dtype in _PLAIN:
+        return f"{wanted}; `qdqtool repair` takes the pair out"
+    return f"{wanted}; {repairing(to_float=flow.products_of(pair) or [pair.quantize])} takes the Q/DQ off"
+
+
+_PLAIN = frozenset({DType.INT8, DType.UINT8})
 
 
 def fix(context: RepairContext) -> Iterator[Change]:
@@ -96,17 +115,16 @@ def _unknown_and_float(context: RepairContext) -> Iterator[Change]:
     for pair in match(context.flow):
         if not pair.zero_point and context.is_plain(pair):
             yield from _taken_out(context, pair)
-        if pair.dtype is not DType.FLOAT8 or not any(pair.zero_point):
+        if pair.dtype is not DType.FLOAT8 or (pair.zero_point and not any(pair.zero_point)):
             continue
         for name in (pair.quantize, pair.dequantize):
             node = context.nodes[name] if name else None
             if node is not None and len(node.input) > 2:
-                given = context.edit.value(node.input[2])
-                zero = np.zeros(() if given is None else given.shape, stored_as(DType.FLOAT8))
+                zero = np.zeros(pair.scale_shape or (), stored_as(DType.FLOAT8))
                 context.edit.connect(node, 2, context.edit.constant(f"{name}_zero_point", zero))
         yield Change(
             subject=pair.tensor,
-            what=f"the FP8 zero point {pair.zero_point[0]:g} became 0",
+            what=f"the FP8 zero point {f'{pair.zero_point[0]:g} ' if pair.zero_point else ''}became 0",
             reason="TensorRT ignores it, and other runtimes refuse it",
         )
 

@@ -273,6 +273,11 @@ PACKED_WEIGHTS = frozenset({"GatherBlockQuantized", "MatMulBnb4", "MatMulNBits"}
 _FROM_FLOAT = (
     "start from the float model: `qdqtool quantize FLOAT --samples DATA --out MODEL` writes static Q/DQ"
 )
+_UNNAMED_QUANTIZERS = frozenset(
+    {"FixedPerChannelAffine", "FixedPerTensorAffine", "LearnablePerTensorAffine", "Trunc"}
+)
+"""Quantizers of MQBench and QONNX whose names do not say that they quantize."""
+_KNOWN_DOMAINS = STANDARD_DOMAINS | {"ai.onnx.ml", "com.microsoft"}
 CLASSIC_ONLY = frozenset({"NonMaxSuppression", "NonZero"})
 """Operators that classic TensorRT builds, and TensorRT for RTX has no kernel for: how much comes out depends on the data."""
 NOT_IMPORTED = {
@@ -319,7 +324,7 @@ COUNTING = (
     (COMBINING - PRODUCTS)
     | MOVING
     | CASTS
-    | REDUCTIONS
+    | {"ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"}
     | ROUNDING
     | frozenset(WRITES)
     | {
@@ -549,6 +554,13 @@ def summed_axis(node: _Attributed, index: int, rank: int) -> int:
         transposed = bool(node.attribute("transB" if index else "transA", 0))
         return int(transposed) if index else 1 - transposed
     return rank - 2 if index and rank > 1 else rank - 1
+
+
+def is_other_quantizer(op: str, domain: str) -> bool:
+    """Whether an operator quantizes, and no standard and no builder knows it: what other tools write for training or for CPUs."""
+    if op in QDQ | PACKED_WEIGHTS or computes_integers(op) or domain == "trt":
+        return False
+    return "quant" in op.lower() or (domain not in _KNOWN_DOMAINS and op in _UNNAMED_QUANTIZERS)
 
 
 def computes_integers(op: str) -> bool:

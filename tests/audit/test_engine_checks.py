@@ -257,6 +257,8 @@ def test_twins_that_read_one_tensor_could_be_merged():
     (finding,) = found("unmerged_siblings", *twins)
     assert finding.reason.endswith("c1, c2")
     assert found("unmerged_siblings", twins[0], conv("c3", tensor("a"), tensor("b"))) == []
+    floats = [conv(name, tensor("in", FP32), tensor(f"{name}_y", FP32), "Float") for name in ("c1", "c2")]
+    assert found("unmerged_siblings", *floats) == []  # no scale keeps them apart
 
 
 def test_a_region_without_listed_kernels_says_what_it_holds():

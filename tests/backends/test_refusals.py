@@ -94,3 +94,12 @@ def growing() -> onnx.ModelProto:
     part = sketch.node("Slice", [state, *ends], "part_out", name="part")
     sketch.output(sketch.node("Add", [part, x], "y", name="sum"), None)
     return sketch.model()
+
+
+def test_a_type_that_is_not_read_is_not_blamed_on_a_missing_file() -> None:
+    broken = Mistake(code="INVALID_GRAPH", node="", op="", text="Failed to import initializer: x_z")
+    words = "Found unsupported datatype (5) when importing initializer: x_z"
+    typed = refusal([broken], [words], where="m.onnx", log="build.log")
+    assert "INT16" in typed.what
+    assert "qdqtool lint" in (typed.fix or "")
+    assert "missing" in refusal([broken], [], where="m.onnx", log="build.log").what

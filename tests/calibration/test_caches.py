@@ -7,10 +7,12 @@ import lzma
 import math
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,6 +43,8 @@ from qdqtool.core.quant_format import FORMATS
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import find
+from qdqtool.pipeline import recipes
+from qdqtool.pipeline.caches import to_qdq
 from tests import models
 from tests.calibration.material import opened
 from tests.shared import SHARED, shared
@@ -481,8 +485,51 @@ def test_no_entry_is_missed_that_a_folded_batchnorm_takes_away(tmp_path: Path) -
     whole = {"x": 1.0} | {f"{name}_{end}": 1.0 for name in ("stem", "dw", "pw") for end in ("bn_y", "clip_y")}
     assert "CAL140" not in codes(cache(**whole), view=view)
     del whole["dw_bn_y"]
-    (missing,) = (found for found in lint_cache(cache(**whole), view=view) if found.code == "CAL140")
-    assert (missing.subject, "dw falls back" in missing.reason) == ("dw_bn_y", True)
+    assert "CAL140" not in codes(cache(**whole), view=view)
+    del whole["dw_clip_y"]
+    missing = [found for found in lint_cache(cache(**whole), view=view) if found.code == "CAL140"]
+    assert [found.subject for found in missing] == ["dw_clip_y"]
+    assert "dw, pw fall back" in missing[0].reason
+
+
+def _network() -> onnx.ModelProto:
+    """An image, two Conv with Relu, and a Sigmoid."""
+    s = models.Sketch()
+    y = s.relu("r1", s.conv("c1", s.input("image", [1, 3, 16, 16]), (3, 8)))
+    y = s.conv("c3", s.relu("r2", s.conv("c2", y, (8, 8))), (8, 8))
+    s.output(s.node("Sigmoid", [y], "share"))
+    return s.model()
+
+
+LARGEST = {
+    "image": 1.0, "c1_y": 2.0, "r1_y": 1.5, "c2_y": 3.0, "r2_y": 2.0, "c3_y": 4.0, "share": 1.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("spelling", "said"),
+    [
+        (lambda amax: amax / 127, None),
+        (lambda amax: 127 / amax, "127 / amax"),
+        (lambda amax: amax, "amax"),
+        (lambda amax: amax / 127 * (0.6 if amax > 2 else 1.0), None),
+    ],
+    ids=["right", "inverted", "not divided", "clipped by entropy"],
+)
+def test_scales_in_another_spelling_are_impossible_values(
+    spelling: Callable[[float], float], said: str | None, tmp_path: Path
+) -> None:
+    path = models.save(_network(), tmp_path)
+    written = cache(**{name: spelling(amax) for name, amax in LARGEST.items()})
+    found = [one for one in lint_cache(written, view=load(path).view) if one.code == "CAL126"]
+    assert [f"the scales are {said} instead" in one.reason for one in found] == (
+        [] if said is None else [True]
+    )
+    if said is None:
+        to_qdq(path, written, recipes.load(None))
+    else:
+        with pytest.raises(UsageError, match=f"the scales are {said} instead"):
+            to_qdq(path, written, recipes.load(None))
 
 
 def test_a_cache_of_another_model_is_an_error(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from onnx import TensorProto
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.graph.sensitive import sensitive
 from qdqtool.graph.typed.convert import convert
-from qdqtool.graph.typed.emulate import emulation
+from qdqtool.graph.typed.emulate import emulated
 from qdqtool.graph.typed.narrow import NARROW, Types
 from tests import models
 from tests.graph.placing import opened
@@ -32,8 +32,8 @@ def _kept(proto: onnx.ModelProto, folder: Path, types: Types) -> tuple[onnx.Mode
 
 
 def _runnable(proto: onnx.ModelProto) -> onnx.ModelProto:
-    emulated = emulation(proto.SerializeToString())
-    return proto if emulated is None else onnx.load_model_from_string(emulated)
+    rounded = emulated(proto.SerializeToString())
+    return proto if rounded is None else rounded[0].proto
 
 
 def _same_integers(proto: onnx.ModelProto, folder: Path, types: Types, seed: int = 0) -> dict[str, str]:

@@ -19,7 +19,7 @@ from qdqtool.core.recipe import PrepareOptions, Recipe
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
-from qdqtool.pipeline.fix_costs import Cost, FixCosts, compared, saves_nothing
+from qdqtool.pipeline.fix_costs import SettingCost, FixCosts, compared, saves_nothing
 from qdqtool.pipeline.recipes import changed
 from qdqtool.pipeline.recipes import load as load_recipe
 from tests import models
@@ -76,15 +76,15 @@ def test_a_setting_that_quantizes_more_tells_the_kernels_that_a_build_then_has(m
     ],
 )
 def test_a_cost_is_told_as_far_as_it_is_known(kernels: int | None, size: int | None, told: str) -> None:
-    before = Cost(inputs=1, asked=1, nodes=3, kernels=12, bytes=1000)
-    after = Cost(inputs=2, asked=2, nodes=3, kernels=kernels, bytes=size)
+    before = SettingCost(inputs=1, asked=1, nodes=3, kernels=12, bytes=1000)
+    after = SettingCost(inputs=2, asked=2, nodes=3, kernels=kernels, bytes=size)
     assert compared(before, after) == f"2 of 3 compute nodes quantized instead of 1{told}"
 
 
 @pytest.mark.parametrize("kernels", [11, 12, 13])
 @pytest.mark.parametrize("size", [900, 1000, 1100])
 def test_a_cost_in_words_is_read_as_it_was_meant(kernels: int, size: int) -> None:
-    before = Cost(inputs=1, asked=1, nodes=3, kernels=12, bytes=1000)
+    before = SettingCost(inputs=1, asked=1, nodes=3, kernels=12, bytes=1000)
     words = compared(before, replace(before, asked=2, kernels=kernels, bytes=size))
     assert saves_nothing(f"--set place.last_layer=int8 (built: {words})") is (kernels >= 12 and size >= 1000)
     assert not saves_nothing(f"--set place.last_layer=int8 (predicted: {words}, kernels unknown)")

@@ -1,7 +1,7 @@
 """What is documented about Q/DQ placement, in our words, and which rule and graph stand for it.
 
 `source` numbers the fact: T1 to T23 are the placement cases measured with TensorRT for RTX, S1 to S13 what is known of
-Q/DQ semantics, P1 to P18 the rules of placement and propagation, U1 to U9 what users ran into.
+Q/DQ semantics, P1 to P18 the rules of placement and propagation, U1 to U17 what users ran into.
 """
 
 from __future__ import annotations
@@ -199,6 +199,23 @@ PAINS = (
     _says("U9", "two pairs with one scale are one", "", "pair_behind_pair_same concat_same_scale_bare"),
     _says("U10", "a spectrogram is lost in INT8 before its logarithm", "197", "logarithm_of_quantized"),
     _says("U10", "quantized behind it it is not", "", "logarithm_of_float"),
+    _says(
+        "U11", "one global scale stands above the block scales of NVFP4", "198", "fp4_four_levels", sm="120"
+    ),
+    _says(
+        "U12",
+        "the length of a blocked axis is known when the engine is built",
+        "199",
+        "fp4_free_blocks",
+        sm="120",
+    ),
+    _says("U13", "no builder imports the quantizers of training tools", "193", "quant_of_qonnx"),
+    _says("U13", "a Clip of the integers of a weight is folded", "", "weight_clipped"),
+    _says("U14", "what training leaves float is slower in FP32 than in FP16", "155", "float_head"),
+    _says("U14", "in FP16 it is not", "", "float_head_half"),
+    _says("U15", "scales go along the axis that has as many channels", "116", "matmul_weight_axis_misfit"),
+    _says("U16", "blocks of a Conv go along no axis that is read", "110", "conv_int8_blocks"),
+    _says("U17", "INT4 weights beside INT8 activations are widened", "182", "int4_channels_int8_activation"),
 )
 
 FACTS = (*PLACEMENT_CASES, *SEMANTICS, *PROPAGATION, *PAINS)

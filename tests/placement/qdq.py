@@ -1049,6 +1049,23 @@ def _half(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 @graph
+def float_head():
+    """Half of the convolutions without Q/DQ, as training leaves a head."""
+    s = Quantized()
+    y = s.image()
+    for name in ("c1", "c2", "c3", "c4"):
+        y = s.relu(f"{name}_relu", s.qconv(name, y))
+    for name in ("h1", "h2", "h3", "h4"):
+        y = s.relu(f"{name}_relu", s.raw_conv(name, y, s.weight(f"{name}_w", 16, 16, 3, 3)))
+    return s.done(y)
+
+
+@graph
+def float_head_half():
+    return _half(float_head())
+
+
+@graph
 def half_chain():
     return _half(chain_ok())
 
@@ -1467,3 +1484,90 @@ def logarithm_of_quantized():
 @graph
 def logarithm_of_float():
     return _logarithm(quantized=False)
+
+
+def _fp4(level: Any, length: int | str) -> onnx.ModelProto:
+    s = Quantized()
+    x = s.input("x", [64, length])
+    s.initializers.append(
+        onnx.helper.make_tensor("w_q", TensorProto.FLOAT4E2M1, [256, 128], [1.0] * (256 * 128))
+    )
+    blocks = onnx.helper.make_tensor("w_b", TensorProto.FLOAT8E4M3FN, [16, 128], [2.0] * (16 * 128))
+    s.initializers.append(blocks)
+    given, along = s.constant("level", level), {"axis": 1, "block_size": 16}
+    _trt(s, "TRT_FP4DynamicQuantize", [x, given], "x_q", "x_scales", scale_type=17, **along)
+    scale = s.node("DequantizeLinear", ["x_scales", given], "x_s", name="x_s/DQ")
+    x = s.node("DequantizeLinear", ["x_q", scale], "x_d", name="x/DQ", **along)
+    scale = s.node("DequantizeLinear", ["w_b", s.constant("w_l", np.float32(0.01))], "w_s", name="w_s/DQ")
+    weight = s.node("DequantizeLinear", ["w_q", scale], "w_d", name="w/DQ", axis=0, block_size=16)
+    s.node("MatMul", [x, weight], "y", name="mm")
+    s.output("y", [64, 128])
+    return s.model(23, domains=["trt"])
+
+
+@graph
+def quant_of_qonnx():
+    s, domain = Quantized(), "qonnx.custom_op.general"
+    factors = []
+    for tensor, step in ((s.image(), 0.05), (s.weight("w", 16, 16, 3, 3), np.full((16, 1, 1, 1), 0.01))):
+        given = [
+            s.constant(f"{tensor}_{at}", np.asarray(value, np.float32))
+            for at, value in enumerate((step, 0, 8))
+        ]
+        factors.append(
+            s.node("Quant", [tensor, *given], f"{tensor}_d", name=f"{tensor}/Quant", domain=domain)
+        )
+    s.node("Conv", factors, "y", name="c1", kernel_shape=[3, 3], pads=[1] * 4)
+    s.output("y", [1, 16, 16, 16])
+    return s.model(17, domains=[domain])
+
+
+@graph
+def weight_clipped():
+    """Brevitas writes weights of four bits as Q, Clip and DQ."""
+    s = Quantized()
+    y = s.weights("c1", 16, 16, 3, 3)
+    limits = [s.constant("low", np.int8(-7)), s.constant("high", np.int8(7))]
+    s.nodes[-1].input[0] = "c1_w_clipped"
+    s.nodes.insert(1, onnx.helper.make_node("Clip", ["c1_w_q", *limits], ["c1_w_clipped"], name="c1_w/Clip"))
+    return s.done(s.raw_conv("c1", s.pair(s.image(), "c1_x"), y))
+
+
+@graph
+def conv_int8_blocks():
+    s = Quantized()
+    stored = s.constant("w_q", s.random.integers(-127, 128, (16, 32, 3, 3)).astype(np.int8))
+    given = [stored, s.constant("w_s", np.full((16, 2, 3, 3), 0.01, np.float32))]
+    weight = s.node("DequantizeLinear", given, "w_d", name="w/DQ", axis=1, block_size=16)
+    x = s.pair(s.input("x", [1, 32, 16, 16]), "c1_x")
+    return s.done(s.raw_conv("c1", x, weight), opset=21)
+
+
+@graph
+def matmul_weight_axis_misfit():
+    """As many scales as columns, along the axis of the rows."""
+    s = Quantized()
+    weight = s.weights("mm", 32, 48, axis=1)
+    for node in s.nodes:
+        node.attribute[0].i = 0
+    return s.done(s.node("MatMul", [s.pair(s.matrix(), "mm_x"), weight], "y", name="mm"))
+
+
+@graph
+def int4_channels_int8_activation():
+    s = Quantized()
+    stored = s.constant("w_q", s.random.integers(-8, 8, (64, 96)).astype(ml_dtypes.int4))
+    steps = s.constant("w_s", np.linspace(0.01, 0.02, 96).astype(np.float32))
+    weight = s.node("DequantizeLinear", [stored, steps], "w_d", name="w/DQ", axis=1)
+    x = s.pair(s.input("x", [16, 64]), "mm_x")
+    return s.done(s.node("MatMul", [x, weight], "y", name="mm"), opset=21)
+
+
+@graph
+def fp4_four_levels():
+    return _fp4(np.full(4, 0.01, np.float32), 256)
+
+
+@graph
+def fp4_free_blocks():
+    return _fp4(np.float32(0.01), "k")

@@ -35,11 +35,16 @@ def find(context: AuditContext) -> Iterator[Draft]:
         sizes = [tensor.bytes for tensor in (*layer.constants, *layer.outputs)]
         folds = layer.role is Role.COMPUTE or "Sum" in layer.name or not _holds_stored_weight(layer)
         origin = ", ".join(layer.onnx_nodes[:3]) or layer.constants[0].name
-        readers = _readers(context, layer)
+        all_readers = _readers(context, layer)
+        readers = [told for told in all_readers if not told.precision.is_quantized]
         yield Draft(
             subject=layer.name,
             reason=f"{_does(layer, folds=folds)} in every inference ({origin}){'' if folds else _because(readers)}",
-            fix=_folded(context, readers) if folds else _LEAVE if asked else _fix(layer, readers),
+            fix=_folded(context, readers)
+            if folds
+            else _LEAVE
+            if asked
+            else _fix(context, layer, all_readers),
             bytes=sum(size for size in sizes if size is not None) if None not in sizes else None,
             evidence=(context.at_layer(layer.name),),
         )
@@ -68,13 +73,12 @@ def _again(layer: EngineLayer) -> bool:
 
 
 def _readers(context: AuditContext, layer: EngineLayer) -> list[NodeVerdict]:
-    """The nodes that read the weight and compute in float."""
+    """The nodes that read the weight."""
     held = set(layer.onnx_nodes)
     return [
         told
         for case, told in zip(context.cases, context.verdicts, strict=True)
-        if not told.precision.is_quantized
-        and any(
+        if any(
             operand.pair and {operand.pair.quantize, operand.pair.dequantize} & held
             for operand in case.operands
         )
@@ -85,11 +89,13 @@ def _because(readers: list[NodeVerdict]) -> str:
     return f": {readers[0].node} computes in float" if readers else ""
 
 
-def _fix(layer: EngineLayer, readers: list[NodeVerdict]) -> str:
+def _fix(context: AuditContext, layer: EngineLayer, readers: list[NodeVerdict]) -> str:
     """What fixes the node that reads the weight spares this kernel too."""
-    if readers:
-        return "; ".join(dict.fromkeys(told.fix for told in readers[:3] if told.fix)) or _QUANTIZE
-    return _TWICE if _again(layer) else _QUANTIZE
+    slow = [told for told in readers if not told.precision.is_quantized]
+    if not slow and _again(layer):
+        return _TWICE
+    said = [told.fix for told in slow[:3]] or [context.lint_fixes.get(told.node, "") for told in readers[:3]]
+    return "; ".join(dict.fromkeys(filter(None, said))) or _QUANTIZE
 
 
 PLUGIN = Check(code="QDQ205", severity=Severity.WARNING, find=find)

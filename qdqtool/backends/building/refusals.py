@@ -60,7 +60,7 @@ def refusal(mistakes: Sequence[Mistake], messages: Sequence[str], *, where: str,
     `mistakes` come from the parser, `messages` are the builder's error lines, `log` is where all lines are.
     """
     if mistakes:
-        return _parse_error(mistakes, where=where, log=log)
+        return _parse_error(mistakes, messages, where=where, log=log)
     spoken = [message for message in messages if not is_noise(message)] or list(messages)
     text = spoken[0] if spoken else "the builder gave no engine and no reason"
     found = decisive(spoken)
@@ -91,7 +91,7 @@ def clean(message: str) -> str:
     return text if len(text) <= 300 else f"{text[:300]}..."
 
 
-def _parse_error(mistakes: Sequence[Mistake], *, where: str, log: str) -> QdqError:
+def _parse_error(mistakes: Sequence[Mistake], messages: Sequence[str], *, where: str, log: str) -> QdqError:
     first = mistakes[0]
     more = f" (and {len(mistakes) - 1} more, see {log})" if len(mistakes) > 1 else ""
     place = f"node {first.node!r} ({first.op}): " if first.node or first.op else ""
@@ -100,6 +100,10 @@ def _parse_error(mistakes: Sequence[Mistake], *, where: str, log: str) -> QdqErr
         fix = NOT_IMPORTED.get(first.op, "replace the operator, or cut the model before it")
         return BuildError(what, fix=fix, where=where)
     cause = cause_of(f"{first.code}: {first.text}")
+    if cause is not None and cause.before:
+        # What the parser says of a constant may not say why it failed; the error lines do.
+        earlier = (cause_of(message) for message in messages)
+        cause = next((found for found in earlier if found is not None and found.name in cause.before), cause)
     if cause is None or cause.rank in UNNAMED:
         text = f"{place}{clean(_sentence(first.text) or first.text)} [{first.code}]{more}"
         return BuildError(text, fix=f"{_way_out(first.op)}; details in {log}", where=where)

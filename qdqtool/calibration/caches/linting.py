@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from qdqtool.calibration.bounds import bounds
 from qdqtool.calibration.caches.cache import TENSORRT, Cache
 from qdqtool.calibration.caches.header import ALGORITHMS, LAST_WITH_CALIBRATORS, MARK
+from qdqtool.calibration.caches.possible import impossible
 from qdqtool.calibration.caches.renaming import is_shifted, named_entries
 from qdqtool.core.findings import Finding, Severity
 from qdqtool.core.wording import counted
-from qdqtool.trt.ops import PRODUCTS
+from qdqtool.trt.ops import CLAMPS, PRODUCTS
 
 if TYPE_CHECKING:
     from qdqtool.graph.view import GraphView
@@ -46,7 +47,12 @@ def lint_cache(
     if against is not None:
         found += _crushed(cache, against)
     if view is not None:
-        found += [*_bounded(cache, view), *_missing(cache, view), *_foreign(cache, view)]
+        found += [
+            *_spelled(cache, view),
+            *_bounded(cache, view),
+            *_missing(cache, view),
+            *_foreign(cache, view),
+        ]
     return tuple(sorted(found, key=lambda finding: (-finding.severity.rank, finding.code, finding.subject)))
 
 
@@ -212,6 +218,18 @@ def _crushed(cache: Cache, against: Cache) -> Iterator[Finding]:
         )
 
 
+def _spelled(cache: Cache, view: GraphView) -> Iterator[Finding]:
+    wrong = impossible(cache, view)
+    if wrong is not None:
+        yield _finding(
+            "CAL126",
+            Severity.ERROR,
+            wrong.first,
+            wrong.what,
+            "write amax / 127 for every tensor, as big-endian float32 in hexadecimal digits, or calibrate again",
+        )
+
+
 def _bounded(cache: Cache, view: GraphView) -> Iterator[Finding]:
     entries = cache.by_tensor()
     for tensor, bound in sorted(bounds(view).items()):
@@ -253,23 +271,24 @@ def _missing(cache: Cache, view: GraphView) -> Iterator[Finding]:
 def _needed(view: GraphView) -> Mapping[str, list[str]]:
     """Run-time float tensors next to weighted nodes, and those nodes.
 
-    A BatchNormalization behind one is folded into it, so that its result is that of the node.
+    A BatchNormalization, Relu or Clip after one is part of its kernel, so that its result is that of the node.
     """
     needed: dict[str, list[str]] = {}
     for node in view.nodes:
         if node.op in PRODUCTS:
-            for tensor in (*node.inputs[:2], *(_normalized(view, output) for output in node.outputs)):
+            for tensor in (*node.inputs[:2], *(_fused(view, output) for output in node.outputs)):
                 if tensor and not view.is_constant(tensor):
                     needed.setdefault(tensor, []).append(node.name)
     return needed
 
 
-def _normalized(view: GraphView, tensor: str) -> str:
-    """The result of the BatchNormalization that alone reads `tensor`; `tensor` itself where there is none."""
-    uses = view.uses(tensor)
-    if len(uses) != 1 or view.is_output(tensor) or uses[0].node.op != "BatchNormalization":
-        return tensor
-    return uses[0].node.outputs[0]
+def _fused(view: GraphView, tensor: str) -> str:
+    """What the last of the nodes makes that alone read `tensor` and are part of its kernel; `tensor` where there is none."""
+    while len(uses := view.uses(tensor)) == 1 and not view.is_output(tensor):
+        if uses[0].node.op not in CLAMPS | {"BatchNormalization"} or uses[0].index:
+            break
+        tensor = uses[0].node.outputs[0]
+    return tensor
 
 
 def _foreign(cache: Cache, view: GraphView) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ pytorch-quantization: uint8 and zero points, integers that are clipped or moved,
 per channel on activations, shared and doubled pairs, pairs between a Conv and its activation, weights behind a
 Transpose or with scales along the wrong axis, Concat with different scales, Casts to FP16, integer operators, integer
 inputs and outputs with a zero point. Every change is listed with its reason, and the outputs before and after are
-compared on onnxruntime. The original stays as it is.
+compared on onnxruntime. The original stays as it is. The exit code is 1 where `lint` still finds an error in the written model.
 
 What `lint` finds but no repair may decide alone, --float and --int8 decide, node by node: a layer that is better left
 float, weights that are to be quantized again.
@@ -92,7 +92,11 @@ def repair(
         sys.stdout.write(REPAIR.dump(found))
     else:
         _show(found)
-    return tell(accuracy_missed(found.comparison, chosen.compare.max_drop))
+    refused = [left for left in found.remaining if left.refused]
+    for left in refused:
+        line = f"error: TensorRT refuses the written model at {left.subject!r}: {left.what}"
+        stderr().print(line, style="bold red", markup=False, highlight=False)
+    return tell(accuracy_missed(found.comparison, chosen.compare.max_drop)) or int(bool(refused))
 
 
 def _show(found: RepairReport) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, copysign, isfinite, prod
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.scales import is_number
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import (
     DEQUANTIZE,
@@ -18,6 +19,7 @@ from qdqtool.trt.ops import (
     QDQ,
     QUANTIZE,
     computes_integers,
+    is_other_quantizer,
 )
 
 if TYPE_CHECKING:
@@ -55,11 +57,14 @@ def find(model: Model) -> tuple[QdqPair, ...]:
 
 
 def quantized_ops(model: Model) -> tuple[str, ...]:
-    """Operator types of the main graph that compute with integers or hold packed ones, sorted; () for a float model."""
+    """Operator types of the main graph that quantize, compute with integers or hold packed ones, sorted; () for a float model."""
     kept = QDQ | PACKED_WEIGHTS
-    return tuple(
-        sorted({node.op for node in model.view.nodes if computes_integers(node.op) or node.op in kept})
-    )
+    found = {
+        node.op
+        for node in model.view.nodes
+        if node.op in kept or computes_integers(node.op) or is_other_quantizer(node.op, node.domain)
+    }
+    return tuple(sorted(found))
 
 
 def _is(node: Node, op: str) -> bool:
@@ -77,7 +82,7 @@ def _pair(quantize: Node | None, dequantize: Node | None, view: GraphView) -> Qd
         tensor=tensor,
         quantize=quantize.name if quantize else None,
         dequantize=dequantize.name if dequantize else None,
-        kind=SlotKind.WEIGHT if view.is_constant(tensor) else SlotKind.ACTIVATION,
+        kind=SlotKind.WEIGHT if view.is_constant(_unclipped(view, tensor)) else SlotKind.ACTIVATION,
         dtype=_integer_type(last, quantize, view),
         scale=() if scale is None else _numbers(scale),
         scale_shape=None if scale is None else tuple(scale.shape),
@@ -87,6 +92,13 @@ def _pair(quantize: Node | None, dequantize: Node | None, view: GraphView) -> Qd
         returned=view.is_output(last.outputs[0]),
         domain="" if last.domain == "ai.onnx" else last.domain,
     )
+
+
+def _unclipped(view: GraphView, tensor: str) -> str:
+    """The float tensor whose integers a Clip between Q and DQ cuts off, as Brevitas writes fewer bits; else the tensor."""
+    clip = view.producer(tensor)
+    maker = view.producer(clip.inputs[0]) if clip is not None and clip.op == "Clip" else None
+    return maker.inputs[0] if maker is not None and _is(maker, QUANTIZE) else tensor
 
 
 def _integer_type(last: Node, quantize: Node | None, view: GraphView) -> DType:
@@ -104,7 +116,13 @@ def _zero_point(node: Node, view: GraphView) -> tuple[int, ...]:
     if len(node.inputs) < 3 or not node.inputs[2]:
         return (0,) * prod(view.constant_shape(node.inputs[1]) or ())
     value = _constant(node.inputs[2], view)
-    return () if value is None else tuple(int(entry) for entry in _numbers(value))
+    entries = () if value is None else _numbers(value)
+    # FP8 zero points may have fractions: rounded away from 0 they stay other numbers than 0
+    return (
+        tuple(int(copysign(ceil(abs(entry)), entry)) for entry in entries)
+        if all(map(isfinite, entries))
+        else ()
+    )
 
 
 def _constant(tensor: str, view: GraphView) -> NDArray[Any] | None:
@@ -119,7 +137,7 @@ def _constant(tensor: str, view: GraphView) -> NDArray[Any] | None:
 
 def _numbers(value: NDArray[Any]) -> tuple[float, ...]:
     """The entries as numbers; none for strings and complex numbers, which are no scales."""
-    if value.dtype.kind in "OSUc":
+    if not is_number(value):
         return ()
     return tuple(float(entry) for entry in value.reshape(-1))
 

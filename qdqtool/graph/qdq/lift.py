@@ -28,6 +28,7 @@ from qdqtool.graph.qdq.lower import (
     stored_exactly,
 )
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
+from qdqtool.graph.qdq.scales import is_number, is_zero
 from qdqtool.graph.view import Node
 from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC, computes_integers
 
@@ -46,7 +47,8 @@ class IrregularityKind(str, Enum):
     SCALE_RANK = "scale of shape [1]"
     CHANNELS = "activation per channel"
     SCALE_VALUE = "scale that is no positive number"
-    SCALE_TYPE = "scale of another float type"
+    SCALE_TYPE = "scale of another type"
+    LEVEL = "global scale that is no scalar"
     RUN_TIME = "scale computed at run time"
     BLOCKS = "blocks that do not match"
     ONE_LEVEL = "FP4 with float scales"
@@ -69,6 +71,7 @@ NORMAL_FORMS: Final = {
     IrregularityKind.CHANNELS: "one scale for the activation",
     IrregularityKind.SCALE_VALUE: "the range's largest magnitude divided by the format's largest number",
     IrregularityKind.SCALE_TYPE: "a scale of the float type of what is quantized",
+    IrregularityKind.LEVEL: "a scalar float that is positive: one global scale for all block scales",
     IrregularityKind.RUN_TIME: "a constant scale from calibration",
     IrregularityKind.BLOCKS: "a block_size that divides the axis, and as many scales as there are blocks",
     IrregularityKind.ONE_LEVEL: "FP8 scales of blocks of 16 behind one float scale, without which TensorRT computes in float",
@@ -254,13 +257,13 @@ class _Reader:
         if one and other:
             return first is not None and second is not None and np.array_equal(first, second)
         left = first if one else second
-        return left is not None and not np.asarray(left, np.float32).any()
+        return left is not None and is_zero(left)
 
     def _is_symmetric(self, node: Node) -> bool:
         if len(node.inputs) < 3 or not node.inputs[2]:
             return True
         zero = self._view.constant(node.inputs[2])
-        return zero is not None and not np.asarray(zero, np.float32).any()
+        return zero is not None and is_zero(zero)
 
     def _scale(self, node: Node) -> tuple[NDArray[np.float32], float | None, DType | None]:
         """The scale, the global scale and the type of block scales where there are two levels."""
@@ -268,18 +271,20 @@ class _Reader:
         value, level, dtype = view.constant(node.inputs[1]), None, None
         inner = view.producer(node.inputs[1])
         if value is None and inner is not None and inner.op == DEQUANTIZE and len(inner.inputs) == 2:
-            value, above = (view.constant(name) for name in inner.inputs)
-            if value is None or above is None or above.ndim:
-                raise _IrregularError(IrregularityKind.RUN_TIME)
-            level, dtype = float(above), view.info(inner.inputs[0]).dtype
+            value = view.constant(inner.inputs[0])
+            level, dtype = self._level(inner.inputs[1]), view.info(inner.inputs[0]).dtype
         if value is None:
             raise _IrregularError(IrregularityKind.RUN_TIME)
-        if value.dtype.kind in "OSUcb":
-            raise _IrregularError(IrregularityKind.SCALE_VALUE)
-        scale = value.astype(np.float32)
-        if not (np.isfinite(scale).all() and (scale > 0).all() and scale.size):
-            raise _IrregularError(IrregularityKind.SCALE_VALUE)
-        return scale, level, dtype
+        return _positive(value), level, dtype
+
+    def _level(self, tensor: str) -> float:
+        """The global scale of block scales, one constant for all of them."""
+        value = self._view.constant(tensor)
+        if value is None:
+            raise _IrregularError(IrregularityKind.RUN_TIME)
+        if value.ndim:
+            raise _IrregularError(IrregularityKind.LEVEL)
+        return float(_positive(value))
 
     def _is_per_channel(self, node: Node, shape: tuple[int | str, ...] | None) -> bool:
         """Whether a scale of shape [1] is that of a constant's only channel."""
@@ -363,18 +368,20 @@ class _Reader:
         """NVFP4 with block scales that are computed."""
         view = self._view
         scales = view.producer(node.inputs[1])
-        level = view.constant(quantize.inputs[1]) if len(quantize.inputs) > 1 else None
+        if len(quantize.inputs) < 2:
+            raise _IrregularError(IrregularityKind.RUN_TIME)
+        level = self._level(quantize.inputs[1])
         fits = (
             scales is not None
             and scales.op == DEQUANTIZE
             and scales.inputs == (quantize.outputs[1], quantize.inputs[1])
         )
-        if level is None or not fits:
+        if not fits:
             raise _IrregularError(IrregularityKind.RUN_TIME)
         source = quantize.inputs[0]
         axis = _counted(quantize.integer("axis", -1), view.info(source).shape)
         block = quantize.integer("block_size", 16)
-        found = Quantization(format=NVFP4, scale=None, axis=axis, block=block, global_scale=float(level))
+        found = Quantization(format=NVFP4, scale=None, axis=axis, block=block, global_scale=level)
         return source, found, ()
 
     def _microscaled(self, node: Node) -> tuple[str, Quantization, tuple[IrregularityKind, ...]]:
@@ -388,11 +395,31 @@ class _Reader:
         exponents = view.constant(node.inputs[1])
         if exponents is None or not view.is_constant(values):
             raise _IrregularError(IrregularityKind.RUN_TIME)
+        if exponents.dtype not in (np.uint8, stored_as(DType.FLOAT8_E8M0)):
+            raise _IrregularError(IrregularityKind.SCALE_TYPE)
+        shape = view.constant_shape(values) or ()
+        axis = _counted(node.integer("axis", -1), shape)
+        counts = tuple(size // max(block, 1) if at == axis else size for at, size in enumerate(shape))
+        if exponents.shape != counts or counts[axis] * block != shape[axis]:
+            raise _IrregularError(IrregularityKind.BLOCKS)
         scale = exponents.view(stored_as(DType.FLOAT8_E8M0)).astype(np.float32)
-        axis = _counted(node.integer("axis", -1), view.constant_shape(values))
         found = Quantization(format=MXFP8, scale=scale, axis=axis, block=block, stored=True)
         kind = _element(node.integer("output_dtype", onnx.TensorProto.FLOAT))
         return self._float_constant(node, found, kind), found, ()
+
+
+def _positive(value: NDArray[Any]) -> NDArray[np.float32]:
+    """The scales as numbers.
+
+    Raises:
+        _IrregularError: one is not a positive finite number, or there is none.
+    """
+    scale = (
+        value.astype(np.float32) if is_number(value) and value.dtype != np.bool_ else np.zeros(0, np.float32)
+    )
+    if not (scale.size and np.isfinite(scale).all() and (scale > 0).all()):
+        raise _IrregularError(IrregularityKind.SCALE_VALUE)
+    return scale
 
 
 _ATTRIBUTES: Final = (("axis", 1), ("block_size", 0))

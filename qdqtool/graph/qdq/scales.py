@@ -20,6 +20,16 @@ LARGEST_HALF = float(np.finfo(np.float16).max)
 _LARGEST_BRAIN = (2.0 - 2.0**-7) * 2.0**127
 
 
+def is_number(value: NDArray[Any]) -> bool:
+    """Whether an array holds real numbers: strings and complex numbers are neither scales nor zero points."""
+    return value.dtype.kind not in "OSUc"
+
+
+def is_zero(value: NDArray[Any]) -> bool:
+    """Whether every value is the number 0, as zero points must be."""
+    return is_number(value) and not np.asarray(value, np.float32).any()
+
+
 def storable(scale: NDArray[Any], *, half: bool) -> NDArray[np.float32]:
     """`scale` as float32; with `half` each value is one that FP16 holds exactly."""
     return storable_as(scale, DType.FLOAT16 if half else DType.FLOAT32)

@@ -8,10 +8,12 @@ import numpy as np
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.repair import Change
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.graph.model import Model
-from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.graph.qdq.find import find
+from qdqtool.graph.qdq.repairing import RepairContext, set_axis
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import CASTS, RESHAPING
 
@@ -78,6 +80,46 @@ def spread(values: NDArray[Any], pair: QdqPair, shape: tuple[int, ...]) -> NDArr
     return np.broadcast_to(
         values.reshape([-1 if place == pair.axis else 1 for place in range(len(shape))]), shape
     )
+
+
+def fitting_axis(view: GraphView, pair: QdqPair) -> int | None:
+    """The only axis along which a pair's scales fit, where they do not fit the axis that is written; else None."""
+    shape = view.info(pair.tensor).shape
+    count = len(pair.scale)
+    if (
+        count < 2
+        or len(pair.scale_shape or ()) != 1
+        or shape is None
+        or len(pair.zero_point) not in {0, count}
+    ):
+        return None
+    if pair.axis is not None and -len(shape) <= pair.axis < len(shape) and shape[pair.axis] in {count, "?"}:
+        return None
+    fits = [axis for axis, size in enumerate(shape) if size == count]
+    known = all(isinstance(size, int) for size in shape)
+    return fits[0] if known and len(fits) == 1 else None
+
+
+def with_fitting_axes(model: Model) -> tuple[Model, tuple[Change, ...]]:
+    """The model with the axis written that fits, where scales fit one axis alone and another one is written."""
+    found = [(pair, axis) for pair in find(model) if (axis := fitting_axis(model.view, pair)) is not None]
+    if not found:
+        return model, ()
+    context = RepairContext(model)
+    changes = []
+    for pair, axis in found:
+        for name in filter(None, (pair.quantize, pair.dequantize)):
+            set_axis(context.nodes[name], axis)
+        changes.append(
+            Change(
+                rule="scale_length",
+                subject=pair.quantize or pair.dequantize or "",
+                what=f"axis {pair.axis} became {axis}",
+                reason=f"its {counted(len(pair.scale), 'scale')} fit no other axis, and the parser refuses the one that was written",
+                error=0.0,
+            )
+        )
+    return context.finish(), tuple(changes)
 
 
 def check_counts(model: Model, pair: QdqPair) -> None:

@@ -13,6 +13,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.encode import decode, effective
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.qdq.lift import lift
+from qdqtool.graph.qdq.scales import is_number
 from qdqtool.trt.ops import FP4_DYNAMIC
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ def float_source(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.
     zero = edit.value(dequantize.input[2]) if len(dequantize.input) > 2 else np.zeros((), np.float32)
     if stored is None or scale is None or zero is None:
         return None
+    if not (scale.size and zero.size and all(map(is_number, (stored, scale, zero)))):
+        return None
     axis = next((int(attribute.i) for attribute in dequantize.attribute if attribute.name == "axis"), 1)
     axis += stored.ndim if axis < 0 else 0
     if scale.ndim > 1 and not _divides(scale.shape, stored.shape, axis):
@@ -118,6 +121,6 @@ def _scale(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.NodePr
     if inner.op_type != DEQUANTIZE or len(inner.input) != 2:
         return None
     low, level = (edit.value(name) for name in inner.input)
-    if low is None or level is None or level.size != 1:
+    if low is None or level is None or level.size != 1 or not (is_number(low) and is_number(level)):
         return None
     return effective(low, float(level.reshape(()))).astype(level.dtype)

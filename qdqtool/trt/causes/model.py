@@ -40,6 +40,16 @@ PARSER = (
         meaning="a weight cannot be read: its file beside the model is missing or too short, or its type is not known",
         fix="put the file with the weights next to the model, under the name the model gives it",
         fault="model file",
+        rank="general",
+        before=("constant-type",),
+    ),
+    Cause(
+        name="constant-type",
+        area="format",
+        pattern=r"Found unsupported (?:datatype|input type)",
+        meaning="a constant has a type that TensorRT does not read, such as INT16, UINT16 or FP8 E5M2",
+        fix="`qdqtool repair` makes INT8 of INT16; `qdqtool lint` names the node",
+        lint="QDQ105",
     ),
     Cause(
         name="zero-point",
