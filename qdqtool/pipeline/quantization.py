@@ -18,6 +18,7 @@ from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.dynamic_range import reach_for
+from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.placement.decide import decide
 
 OnStep = Callable[[str, int, "int | None"], None]
@@ -34,7 +35,7 @@ class QuantizationJob:
         placement: where Q/DQ goes, and why.
 
     Raises:
-        UsageError: the model is quantized already.
+        UsageError: the model is quantized already, or a pattern of the recipe matches nothing.
         InputFileError: the model or the placement cannot be read.
     """
 
@@ -58,6 +59,7 @@ class QuantizationJob:
         else:
             self.placement = PLACEMENT.read(placement) if isinstance(placement, Path) else placement
             self.model = prepare_as_placed(original, recipe.preparing, self.placement)
+        refuse_unmatched(recipe, self.model.view, "calibrate", "insert", *([] if placement else ["place"]))
         self._job = Calibration(CalibrationRequest(model=path, recipe=recipe, samples=samples))
         self._job.use(self.model, self.placement)
 

@@ -17,6 +17,7 @@ from qdqtool.backends.shapes import parse_shapes
 from qdqtool.backends.torch_qat.fake_quant import ENGINES
 from qdqtool.core.calibration import CALIBRATORS
 from qdqtool.core.recipe import AUTO, FORMATS_OF, Recipe
+from qdqtool.core.waivers import waivers
 from qdqtool.errors import UsageError
 from qdqtool.matching.registry import RULES
 from qdqtool.pipeline.recipe_places import Path, Places
@@ -81,7 +82,7 @@ def _misnamed(recipe: Recipe) -> Iterator[Mistake]:
     excludable = tuple(sorted(PLACEABLE | set(LISTED_AS)))
     yield from _not_among(("place", "exclude_ops"), recipe.place.exclude_ops, excludable)
     if recipe.audit.ignore:
-        yield from _not_among(("audit", "ignore"), recipe.audit.ignore, known_checks())
+        yield from _not_among(("audit", "ignore"), waivers(recipe.audit.ignore), known_checks())
     yield from _not_among(("compare", "metrics"), _plain(recipe.compare.metrics), METRICS.names())
     for key in (key for key in recipe.sweep.space if not key.startswith(FORMATS_OF)):
         yield from _no_key(("sweep", "space", key), key)

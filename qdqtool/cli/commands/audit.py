@@ -57,7 +57,9 @@ def audit(
     baseline: Annotated[
         Path | None, typer.Option(help="JSON of an earlier audit: only what it does not have counts.")
     ] = None,
-    ignore: Annotated[list[str] | None, typer.Option(help="Code or name of a check to leave out.")] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="Accept a check's findings: QDQ210=known and measured.")
+    ] = None,
     sm: Annotated[str, typer.Option(help="Architecture the engine was built for, as 86.")] = "",
     fail_on: Annotated[
         str, typer.Option(help="Exit with 1 from this severity on: error, warning, info, never.")
