@@ -1,6 +1,6 @@
 """Whether the tests notice a wrong core: each mutation of mutations.yaml applied alone, and the tests that must fail.
 
-    python benchmarks/mutations.py [--only TEXT] [--seconds 300] [--trust]
+    python benchmarks/mutations.py [--quick] [--only TEXT] [--seconds 300] [--trust]
 
 Works in a temporary copy of the checkout. The mapped tests must pass there before anything is changed; then each
 mutation replaces one text of one file, and is killed when one of its tests fails. What survives is named on stderr; the
@@ -51,7 +51,7 @@ class Mutation:
 def main() -> int:
     """Apply every mutation and count."""
     options = _options()
-    mutations = [each for each in _read() if options.only in each.what]
+    mutations = [each for each in _read() if options.only in each.what][: 1 if options.quick else None]
     with tempfile.TemporaryDirectory(prefix="qdqtool-mutations-") as folder:
         tree = Path(folder)
         _copy(tree)
@@ -80,6 +80,7 @@ def _options() -> argparse.Namespace:
         "--trust", action="store_true", help="the tests have just passed: do not run them first"
     )
     parser.add_argument("--seconds", type=int, default=300, help="most seconds for the tests of one mutation")
+    parser.add_argument("--quick", action="store_true", help="the first mutation alone")
     return parser.parse_args()
 
 

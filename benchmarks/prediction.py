@@ -186,12 +186,14 @@ def measure_rtx(graphs: Iterable[tuple[str, onnx.ModelProto]]) -> tuple[Score, S
         built = build(proto)
         if built.error:
             continue
-        with tempfile.TemporaryDirectory() as folder:
+        with (
+            tempfile.TemporaryDirectory() as folder
+        ):  # large weights are read from there while the model is used
             path = Path(folder) / "model.onnx"
             onnx.save(proto, path)
             model = load(path)
-        one = compare(name, model, dict(built.precision), Target())
-        made = predict(model)
+            one = compare(name, model, dict(built.precision), Target())
+            made = predict(model)
         two = _kernels(name, made, built)
         numbers.add(_number(name, made, built))
         precision.add(one)

@@ -226,7 +226,7 @@ def _averaged(
     ]
     mean = judged("mean", table, parts)
     # the quietest of several looks quieter than it is: a mean that cannot be told from it is as good, and less by chance
-    return quietest if better(quietest.shares, mean.shares) else mean
+    return quietest if better(quietest.shares, mean.shares, candidates=len(tried)) else mean
 
 
 def _wider(

@@ -83,7 +83,7 @@ def test_the_outputs_are_quieter_on_other_samples(bias: str, tmp_path: Path) -> 
     assert after is not None
     model, _, others = found
     assert noise(model, after.best.table, others) * 1.1 < noise(model, before.best.table, others)
-    assert any(one.amax[0] > widest(after, one.tensor) for one in after.table.ranges if one.low or one.high)
+    assert any("times 1.25" in one.note for one in after.table.ranges)
 
 
 @pytest.mark.parametrize("count", [4, 80])
