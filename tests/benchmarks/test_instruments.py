@@ -15,7 +15,9 @@ from tests.shared import ROOT, SHARED
 
 FOLDER = ROOT / "benchmarks"
 SCRIPTS = sorted(
-    path.stem for path in FOLDER.glob("*.py") if "__main__" in path.read_text("utf-8") and path.stem != "checkout"
+    path.stem
+    for path in FOLDER.glob("*.py")
+    if "__main__" in path.read_text("utf-8") and path.stem != "checkout"
 )
 MORE: dict[str, tuple[str, ...]] = {
     "accuracy": ("--no-rivals", "--no-sweep", "--only", "kws_dscnn", "--out", "{folder}"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool.core.evidence import better, chance, false_alarm, student_quantile, student_tail, tied
+from tests.shared import ROOT
 
 DRAWS = 5000
 NUMBERS = st.lists(st.floats(1e-6, 1.0), min_size=12, max_size=12).map(tuple)
@@ -120,3 +122,29 @@ def test_students_distribution_is_that_of_the_tables(freedom: int, level: float,
     assert student_quantile(freedom, level) == pytest.approx(quantile, abs=0.0006)
     assert student_tail(quantile, freedom) == pytest.approx(1 - level, rel=0.002)
     assert student_tail(-quantile, freedom) == pytest.approx(level, rel=1e-3)
+
+
+ELSEWHERE = {
+    "accuracy/intervals.py": "bounds of rare losses, and intervals that are told",
+    "accuracy/limit.py": "how many samples a bound takes",
+    "backends/timing/series.py": "the spread of times that is told",
+    "backends/timing/verdict.py": "the interval of a speed-up that is told; it decides by the interval",
+    "pipeline/datacheck.py": "how far two channels are apart, in standard errors",
+    "pipeline/sweep/sampler.py": "expected improvement, which chooses what to try and accepts nothing",
+    "pipeline/trial.py": "shrinks the shifts of biases by their uncertainty",
+    "report/sweeps.py": "intervals of trials that are told, for all of them at once",
+}
+
+
+def test_candidates_are_compared_here_and_nowhere_else() -> None:
+    """Files that compute a spread or a quantile of their own; a new one asks `better` or says here why it does not."""
+    root = ROOT / "qdqtool"
+    spread = re.compile(r"\.std\(|stdev\(|erfc?\(|NormalDist\(|\.var\(")
+    found = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        if spread.search(path.read_text("utf-8"))
+    }
+    assert found == set(ELSEWHERE) | {
+        "pipeline/trial.py"
+    }  # shrinks the shifts of biases by their uncertainty
