@@ -27,7 +27,7 @@ from qdqtool.api.inputs import (
 from qdqtool.api.progress import Progress, ProgressInput, public, showing
 from qdqtool.api.results import BuiltEngine, Fixed
 from qdqtool.auditing.context import AuditContext, stage
-from qdqtool.auditing.run import examine
+from qdqtool.auditing.run import check_ignored, examine
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.flags import split_flags
 from qdqtool.backends.shapes import parse_shapes, profiles, usual_shapes
@@ -241,6 +241,7 @@ def audit(
         MissingPackage: the builder is not installed.
     """
     ignored = ignored_words(ignore)
+    check_ignored(ignored)
     if isinstance(model, (str, PathLike)) and Path(model).is_dir():
         return _audited_folder(Path(model), ignored)
     if placement is not None and not isinstance(placement, Placement):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 
@@ -57,11 +57,9 @@ def examine(
 
     Without a model the log of the build gives the verdicts, where there is one.
 
-    Raises:
-        UsageError: something is ignored that is no check.
+    `ignore` may name checks of other steps, as `audit.ignore` does; `check_ignored` refuses what nobody knows.
     """
     waived = waivers(ignore)
-    check_ignored(waived)
     findings, left_out = _findings(context, waived)
     told = context.log if context.view is None else None
     return Audit(
@@ -72,8 +70,8 @@ def examine(
     )
 
 
-def check_ignored(ignore: Collection[str]) -> None:
-    """Refuse names and codes that no check has.
+def check_ignored(ignore: Iterable[str]) -> None:
+    """Refuse names and codes that no check of an engine has.
 
     Raises:
         UsageError: there is one.
@@ -81,7 +79,7 @@ def check_ignored(ignore: Collection[str]) -> None:
     if not ignore:
         return
     known = known_checks()
-    for word in ignore:
+    for word in waivers(ignore):
         if word not in known:
             close = get_close_matches(word, known, n=1)
             raise UsageError(

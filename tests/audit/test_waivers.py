@@ -63,3 +63,8 @@ def test_a_recipe_takes_reasons_with_commas_too() -> None:
     assert found.audit.ignore == ("QDQ201=known, measured", "fp16_off")
     with pytest.raises(UsageError, match="nothing is called 'QDQ999'"):
         recipes.load(None, ['audit.ignore=["QDQ999=known"]'])
+
+
+@pytest.mark.parametrize("word", ["QDQ201", "DAT101", "few_samples", "CAL150", "lost_channels"])
+def test_a_recipe_accepts_every_finding_that_a_run_reports(word: str) -> None:
+    assert recipes.load(None, [f'audit.ignore=["{word}=known"]']).audit.ignore == (f"{word}=known",)

@@ -75,7 +75,7 @@ def audit(
 ) -> int:
     """Say what became of every compute node in an engine: INT8 or not, why, and what to do."""
     from qdqtool.auditing.baseline import without_known
-    from qdqtool.auditing.run import examine
+    from qdqtool.auditing.run import check_ignored, examine
     from qdqtool.cli.audit_material import Wanted, gather
     from qdqtool.cli.verdict import check_limit, findings_missed, tell, unrealised
     from qdqtool.core.kinds import AUDIT
@@ -92,6 +92,7 @@ def audit(
         against_profile=against_profile,
         log=log,
     )
+    check_ignored(ignore or ())
     found = examine(gather(wanted), ignore=tuple(ignore or ()))
     if baseline is not None:
         found = without_known(found, AUDIT.read(baseline))
