@@ -21,9 +21,9 @@ SCRIPTS = sorted(
 )
 MORE: dict[str, tuple[str, ...]] = {
     "accuracy": ("--no-rivals", "--no-sweep", "--only", "kws_dscnn", "--out", "{folder}"),
-    "formats": ("--only", "conv"),
+    "figures": (str(ROOT / "recipes" / "qat-digits.yaml"),),
+    "trained": ("{folder}",),
     "models": ("--only", "kws_dscnn", "--out", "{folder}"),
-    "sensitivity": ("--networks", "small_cnn"),
 }
 """What keeps the quick form of a script within seconds, beside --quick."""
 ELSEWHERE = {
@@ -34,18 +34,24 @@ ELSEWHERE = {
     "truth_export": "benchmarks/truth.py",
 }
 """Scripts that another file runs: a test, or the script that makes the environment they need."""
-NEEDS_TORCH = ("figures", "trained")
-NEEDS_RIVALS = {"placement": "installs modelopt", "truth": "installs torch and transformers"}
+NEEDS = {
+    "figures": ("torch",),
+    "graph_libraries": ("onnx_ir", "onnx_graphsurgeon"),
+    "trained": ("torch",),
+}
+"""Modules that are not part of the project's own environments."""
+INSTALLS = {"placement": "modelopt", "truth": "torch and transformers"}
+"""What a script installs into an environment of its own, which takes the network."""
 NEEDS_MODELS = ("accuracy", "models", "cache_scales", "roofline")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in SCRIPTS if name not in ELSEWHERE])
 def test_a_script_runs_in_its_quick_form(name: str, tmp_path: Path) -> None:
-    if name in NEEDS_RIVALS:
-        pytest.skip(f"{NEEDS_RIVALS[name]} into an environment of its own")
-    if name in NEEDS_TORCH and find_spec("torch") is None:
-        pytest.skip("needs torch")
+    if name in INSTALLS:
+        pytest.skip(f"installs {INSTALLS[name]} into an environment of its own")
+    if missing := [module for module in NEEDS.get(name, ()) if find_spec(module) is None]:
+        pytest.skip(f"needs {', '.join(missing)}")
     if name in NEEDS_MODELS and not SHARED.is_dir():
         pytest.skip("needs the shared material beside the checkout")
     more = [word.format(folder=tmp_path) for word in MORE.get(name, ())]
@@ -71,8 +77,6 @@ def test_what_is_run_elsewhere_is_run_there(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in SCRIPTS if name not in ELSEWHERE])
 def test_a_script_has_a_quick_form(name: str) -> None:
-    if name in NEEDS_TORCH:
-        return
     assert '"--quick"' in (FOLDER / f"{name}.py").read_text("utf-8")
 
 
