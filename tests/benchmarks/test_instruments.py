@@ -80,6 +80,7 @@ def test_a_script_has_a_quick_form(name: str) -> None:
     assert '"--quick"' in (FOLDER / f"{name}.py").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_the_size_of_the_code_is_told_as_json() -> None:
     """Its figures are compared from one review to the next, by these names."""
     done = subprocess.run(
