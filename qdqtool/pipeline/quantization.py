@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -73,7 +74,7 @@ class QuantizationJob:
         return self._job.table(partial(on_step, "calibrate"))
 
     def inserted(self, table: CalibrationTable, on_step: OnStep = lambda *_: None) -> Model:
-        """The Q/DQ model; samples tell what overflows in FP16, which stays FP32 then.
+        """The Q/DQ model with the notes of its placement; samples tell what overflows in FP16, which stays FP32 then.
 
         Raises:
             UsageError: a quantized tensor has no range.
@@ -82,4 +83,5 @@ class QuantizationJob:
         reach = None
         if self._job.request.samples:
             reach = reach_for(self.model, options, self._job.samples, partial(on_step, "FP16 range"))
-        return insert_for_engine(self.model, self.placement, table, options, reach)
+        made = insert_for_engine(self.model, self.placement, table, options, reach)
+        return replace(made, notes=tuple(dict.fromkeys((*self.placement.notes, *made.notes))))

@@ -178,3 +178,10 @@ def test_patterns_that_match_pass(work: Path) -> None:
     }
     found = recipes.load(None, [f"{key}={json.dumps(value)}" for key, value in given.items()])
     refuse_unmatched(found, load(work / "model.onnx").view, *SECTIONS)
+
+
+def test_quantize_tells_what_placement_notes(work: Path) -> None:
+    given = {"place.exclude": [NOWHERE], "place.kept_float": ["gone"], "optional": ["*"]}
+    notes = qdqtool.quantize(work / "model.onnx", work / "s.npz", settings=given).notes
+    assert f"no node matches the pattern '{NOWHERE}' of place.exclude" in notes
+    assert "no node is called 'gone', which place.kept_float lists" in notes
