@@ -48,6 +48,8 @@ from qdqtool.pipeline.trial import CHOOSING, Reference, TrialSession, TriedTable
 _BLOCKS: Final = 4
 _OF_LARGE: Final = 8
 """Samples that every calibrator runs if judgements are expensive. Calibrators that are significantly noisier on them run no others."""
+_SURE: Final = 0.957
+"""Confidence with which it must be noisier: two standard errors on so few samples (Student's t, 7 degrees of freedom)."""
 _FEW: Final = 2 * _OF_LARGE
 """Samples that every calibrator runs all of: leaving some would save little, and 8 of 16 may well mislead."""
 _WORTHWHILE: Final = 10 ** (0.2 / 10)
@@ -162,15 +164,19 @@ def _left_and_judged(
     some = samples[:_OF_LARGE]
     began = trial.candidates(tables, some, among=samples)
     best = min(began, key=lambda one: one.noise)
-    left = [one for one in began if _is_noisier(one, best, len(began) - 1)]
+    left = [one for one in began if _is_noisier(one, best)]
     ended = trial.continued([one for one in began if one not in left], samples)
     return sorted(ended, key=lambda one: one.noise) + sorted(left, key=lambda one: one.noise)
 
 
-def _is_noisier(one: TriedTable, best: TriedTable, others: int) -> bool:
-    """Whether the best of this many others is significantly better on the samples that both ran."""
+def _is_noisier(one: TriedTable, best: TriedTable) -> bool:
+    """Whether the best is significantly better on the samples that both ran.
+
+    Not corrected for the number of candidates: the question is whether this one is worth more samples. With a correction `max`,
+    which clips nothing on the samples that judge, stays in means that are noisier on other samples.
+    """
     both = min(len(one.shares), len(best.shares))
-    return better(best.shares[:both], one.shares[:both], candidates=max(1, others))
+    return better(best.shares[:both], one.shares[:both], confidence=_SURE)
 
 
 def _all_judged(
@@ -203,7 +209,7 @@ def _raced(
         left += [running.pop(name) for name in [*running] if running[name].noise > least]
         if some_leave and all(one.shares for one in running.values()):
             best = min([*running.values(), *done], key=lambda one: one.mean)
-            noisier = [name for name, one in running.items() if _is_noisier(one, best, len(tables) - 1)]
+            noisier = [name for name, one in running.items() if _is_noisier(one, best)]
             left += [running.pop(name) for name in noisier]
     return sorted(done, key=lambda one: one.noise) + sorted(left, key=lambda one: one.mean)
 
