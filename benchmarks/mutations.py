@@ -56,7 +56,10 @@ def main() -> int:
         tree = Path(folder)
         _copy(tree)
         files = sorted({test for each in mutations for test in each.tests})
-        if not (options.trust or options.quick) and _outcome(tree, files, options.seconds * len(files), {0}) != 0:
+        if (
+            not (options.trust or options.quick)
+            and _outcome(tree, files, options.seconds * len(files), {0}) != 0
+        ):
             print("the tests fail without any mutation", file=sys.stderr)
             return 1
         outcomes = {each.what: _tried(tree, each, options.seconds) for each in mutations}

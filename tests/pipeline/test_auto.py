@@ -163,9 +163,7 @@ def test_of_large_networks_the_mean_of_what_looks_alike_is_taken_where_it_is_qui
     name: str, tail: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qdqtool.pipeline.judges._SMALL", 0)
-    monkeypatch.setattr(
-        auto, "_is_noisier", lambda one, best: False
-    )  # so that all of them run all samples
+    monkeypatch.setattr(auto, "_is_noisier", lambda one, best: False)  # so that all of them run all samples
     found = case(tmp_path, models.ALL[name](), count=20, tail=tail)
     best = judged(found, bias="correct")
     tables = singles(found)
