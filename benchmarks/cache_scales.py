@@ -1,6 +1,6 @@
 """Compares our ranges with those of a calibration cache that TensorRT wrote, tensor by tensor.
 
-    python benchmarks/cache_scales.py [--model MODEL.onnx] [--cache CACHE] [--samples SAMPLES] [--all]
+    python benchmarks/cache_scales.py [--model MODEL.onnx] [--cache CACHE] [--samples SAMPLES] [--all] [--quick]
 
 By default the only public cache that lies beside its ONNX model: a U-Net that finds text in pages (lannyyip/share,
 TensorRT 8.0.1, EntropyCalibration2), in `../shared/corpus` beside the checkout. The pages that TensorRT saw are not
@@ -67,14 +67,23 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--cache", type=Path, default=CACHE, help="its calibration cache")
     parser.add_argument("--samples", default=f"{__file__}:pages", help="samples as qdqtool takes them")
     parser.add_argument("--all", action="store_true", help="print every tensor")
-    return parser.parse_args()
+    parser.add_argument("--quick", action="store_true", help="draw two pages only")
+    options = parser.parse_args()
+    if options.quick:
+        options.samples = f"{__file__}:two_pages"
+    return options
 
 
-def pages() -> Iterator[np.ndarray[Any, Any]]:
-    """Twelve pages of random words, black on white or the other way round, values 0 (paper) to 1."""
+def two_pages() -> Iterator[np.ndarray[Any, Any]]:
+    """The first two of `pages`."""
+    return pages(2)
+
+
+def pages(count: int = 12) -> Iterator[np.ndarray[Any, Any]]:
+    """Pages of random words, black on white or the other way round, values 0 (paper) to 1."""
     from PIL import Image, ImageDraw, ImageFont
 
-    for number in range(12):
+    for number in range(count):
         chance = random.Random(number)
         paper = 0 if number % 4 == 3 else chance.choice([255, 245])
         page = Image.new("L", (500, 1024), paper)

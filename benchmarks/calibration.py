@@ -85,7 +85,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure calibration against bare inference.")
-    parser.add_argument("--quick", action="store_true", help="a small ResNet, 32 samples, about a minute")
+    parser.add_argument("--quick", action="store_true", help="a small ResNet, 8 samples, one round")
     parser.add_argument("--networks", nargs="+", default=list(GOALS))
     parser.add_argument("--samples", nargs="+", type=int, default=[64, 256])
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8])
@@ -99,7 +99,8 @@ def _options() -> argparse.Namespace:
     )
     options = parser.parse_args()
     if options.quick:
-        options.networks, options.samples, options.batches = ["resnet_small"], [32], [1]
+        options.networks, options.samples, options.batches = ["resnet_small"], [8], [1]
+        options.repeat = 1
     return options
 
 

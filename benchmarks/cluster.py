@@ -47,14 +47,16 @@ THREADS = (1, 2, 4, 8)
 def main() -> int:
     """Print a line per way, then all of it."""
     parser = argparse.ArgumentParser(description="Measure collecting on more processors and machines.")
-    parser.add_argument("--quick", action="store_true", help="a small ResNet, one round")
+    parser.add_argument(
+        "--quick", action="store_true", help="a small ResNet, 32 samples, two threads, one round"
+    )
     parser.add_argument("--network", default="resnet50")
     parser.add_argument("--samples", type=int, default=256)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--threads", type=int, nargs="+", default=THREADS)
     options = parser.parse_args()
     if options.quick:
-        options.network, options.repeat = "resnet_small", 1
+        options.network, options.samples, options.repeat, options.threads = "resnet_small", 32, 1, [2]
     os.environ["PYTHONPATH"] = str(ROOT)  # the workers run this checkout too
     with tempfile.TemporaryDirectory(prefix="cluster-") as folder:
         model, data = write(options.network, Path(folder), options.samples)

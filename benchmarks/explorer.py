@@ -1,6 +1,6 @@
 """What the engine explorer costs: seconds and memory of reading large layer information, size and first paint of the page.
 
-    python benchmarks/explorer.py [--megabytes 500] [--layers 1000]
+    python benchmarks/explorer.py [--quick] [--megabytes 500] [--layers 1000]
 
 The layer information is made up: INT8 residual blocks in the inspector's JSON, repeated until the file is as large as
 wanted. Each figure comes from a process of its own, so that its peak is its own. The first paint needs selenium,
@@ -141,7 +141,10 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--layers", type=int, default=1000)
     parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--quick", action="store_true", help="5 MB and 50 layers")
     given = parser.parse_args()
+    if given.quick:
+        given.megabytes, given.layers = 5, 50
     if given.read:
         print(json.dumps(read_once(given.read)))
         return

@@ -94,6 +94,7 @@ def summary(wrong: int, seen: int, stated: int) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("recipe", type=Path)
+    parser.add_argument("--quick", action="store_const", const=1, dest="first", help="the first run alone")
     parser.add_argument("--first", type=int, default=None, help="runs to do; the first is the bare recipe")
     arguments = parser.parse_args()
     figures = stated(arguments.recipe)

@@ -1,6 +1,6 @@
 """Verdicts on number formats for whole networks that nobody tuned for, against what the layer dump of a real build says.
 
-    python benchmarks/format_networks.py MODEL.onnx ... [--formats NAME ...] [--sm N ...]
+    python benchmarks/format_networks.py [MODEL.onnx ...] [--quick] [--formats NAME ...] [--sm N ...]
 
 Every float model is quantized in every format as `qdqtool quantize` does it, with made-up samples, and built for every
 architecture that has the format; for the others the placement must refuse, naming node, target and way out. What the kernels
@@ -27,6 +27,7 @@ from qdqtool.errors import QdqError
 
 FIRST = {"fp8": 89, "int8-weights": 80, "int4-weights": 80, "nvfp4": 120, "int8": 80}
 """The first architecture that TensorRT for RTX builds a format for, as its reference of builds says; INT8 convolutions."""
+DIGITS = Path(__file__).resolve().parents[1] / "recipes" / "examples" / "digits" / "digits.onnx"
 SETTINGS = {
     "calibrate.method": "max",
     "weights.rounding": "nearest",
@@ -90,10 +91,13 @@ def refused(path: Path, format_: str, sm: int) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("models", nargs="*", type=Path, default=[DIGITS])
+    parser.add_argument("--quick", action="store_true", help="one format on one architecture")
     parser.add_argument("--formats", nargs="*", default=["fp8", "int8-weights", "int4-weights", "nvfp4"])
     parser.add_argument("--sm", nargs="*", type=int, default=[86, 89, 120])
     chosen = parser.parse_args()
+    if chosen.quick:
+        chosen.formats, chosen.sm = ["fp8"], [89]
     counts: Counter[str] = Counter()
     for path in chosen.models:
         counts["networks"] += 1

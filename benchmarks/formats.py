@@ -5,7 +5,7 @@
 Small graphs are written in every format, some so that TensorRT for RTX silently computes them in float. Each is built
 for its architecture; what its kernels multiply is read from the dump by the parser in this file, which shares nothing
 with qdqtool's. Compared with it are the audit's words for what was asked and what was realised; lint, which must warn where
-the two differ and nowhere else, with an error where nothing is built; and predict. `--quick` builds every graph for one
+the two differ and nowhere else, with an error where nothing is built; and predict. `--quick` builds every 16th graph for one
 architecture instead of all that are listed. The last line is one JSON object.
 """
 
@@ -18,6 +18,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import prod
 from pathlib import Path
 
@@ -198,7 +199,7 @@ def main() -> None:
     chosen = parser.parse_args()
     counts = {"cases": 0, "verdicts_right": 0, "lint_right": 0, "predictions_right": 0}
     formats: dict[str, dict[str, int]] = defaultdict(lambda: {"cases": 0, "right": 0})
-    for name, (_, asked, targets) in CASES.items():
+    for name, (_, asked, targets) in islice(CASES.items(), 0, None, 16 if chosen.quick else 1):
         if chosen.only and name not in chosen.only:
             continue
         for sm in targets[-1:] if chosen.quick else targets:

@@ -47,7 +47,10 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first input")
     parser.add_argument("--keep", type=Path, help="folder for the inputs that went wrong")
     parser.add_argument("--json", action="store_true", help="print nothing but the last line")
+    parser.add_argument("--quick", action="store_true", help="20 inputs for each reader")
     asked = parser.parse_args()
+    if asked.quick:
+        asked.inputs = 20
     if asked.seconds is None and asked.inputs is None:
         asked.seconds = 60.0
     names = asked.readers.split(",")

@@ -208,7 +208,7 @@ def one_job(library: str, source: Path, target: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="200 operator tests and 0.25 GB")
+    parser.add_argument("--quick", action="store_true", help="50 operator tests and 0.02 GB")
     parser.add_argument("--gigabytes", type=float, default=2.25, help="of weights")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--job", nargs=3, metavar=("LIBRARY", "SOURCE", "TARGET"), help=argparse.SUPPRESS)
@@ -218,10 +218,10 @@ def main() -> None:
         return
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    kept = fidelity(200 if options.quick else None)
+    kept = fidelity(50 if options.quick else None)
     with tempfile.TemporaryDirectory(prefix="graph-libraries-") as folder:
         source = Path(folder) / "large.onnx"
-        large_model(source, 0.25 if options.quick else options.gigabytes)
+        large_model(source, 0.02 if options.quick else options.gigabytes)
         costs = cost(source, 1 if options.quick else options.repeats)
     print(json.dumps({"fidelity": kept, "cost": costs}))
 

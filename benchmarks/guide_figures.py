@@ -120,7 +120,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="a network of models.yaml, or digits")
     parser.add_argument("--models", type=Path, default=DEFAULT_MODELS)
+    parser.add_argument("--quick", action="store_true", help="the embedded example alone")
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.only = DIGITS
     figures = [figure for figure in stated() if arguments.only in ("", figure.model)]
     wrong = absent = 0
     for figure in figures:

@@ -36,7 +36,10 @@ def main() -> int:
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--quick", action="store_true", help="two parts, a hundredth of them")
     asked = parser.parse_args()
+    if asked.quick:
+        asked.parts, asked.scale = "lints,engine", 0.01
     if asked.child:
         with tempfile.TemporaryDirectory() as folder:
             print(json.dumps(PARTS[asked.child](Path(folder), asked.scale)))

@@ -193,9 +193,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("recipes", nargs="*", help="names; default: all that state something")
     parser.add_argument("--models", type=Path, default=DEFAULT_MODELS)
+    parser.add_argument("--quick", action="store_true", help="the embedded example alone")
     arguments = parser.parse_args()
     paths = [RECIPES / f"{name}.yaml" for name in arguments.recipes] or sorted(RECIPES.glob("*.yaml"))
-    rows = [row for path in paths for row in stated(path)]
+    rows = [row for path in paths for row in stated(path) if row.model == DIGITS or not arguments.quick]
     wrong = done = absent = 0
     for row in rows:
         if row.model != DIGITS and not (arguments.models / row.model).exists():

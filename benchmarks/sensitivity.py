@@ -42,7 +42,7 @@ GOALS = {"evaluation_over_inference": 1.2, "scan_inferences_per_layer": 30}
 def main() -> int:
     """Measure every network that was asked for."""
     parser = argparse.ArgumentParser(description="Measure sensitivity studies against inference.")
-    parser.add_argument("--quick", action="store_true", help="ResNet-50, 8 samples, about a minute")
+    parser.add_argument("--quick", action="store_true", help="a small ResNet, 4 samples")
     parser.add_argument("--networks", nargs="+", default=["resnet50", "mobilenet_v2", "vit_small"])
     parser.add_argument(
         "--samples", type=int, default=32, help="as many as the recipes take, unless told otherwise"
@@ -50,7 +50,7 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()
     if options.quick:
-        options.networks, options.samples, options.repeat = ["resnet50"], 8, 1
+        options.networks, options.samples, options.repeat = ["resnet_small"], 4, 1
     with tempfile.TemporaryDirectory(prefix="sensitivity-") as scratch:
         results = {
             network: _measured(network, options.samples, options.repeat, Path(scratch))

@@ -1,6 +1,6 @@
 """Networks of kinds that no file of `--models` covers, trained here: for benchmarks/accuracy.py --files.
 
-    python benchmarks/trained.py OUT [--only NAME ...] [--models ../shared/models]
+    python benchmarks/trained.py OUT [--quick] [--only NAME ...] [--models ../shared/models]
 
 Needs torch. Writes OUT/NAME.onnx and OUT/NAME.npz, which holds the inputs by name and what is right as `labels`; prints the
 line that measures them. No row was trained on.
@@ -174,12 +174,16 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", nargs="+", choices=NETWORKS, default=tuple(NETWORKS))
     parser.add_argument("--models", type=Path, default=ROOT.parent / "shared" / "models")
+    parser.add_argument("--quick", action="store_true", help="one network, trained for one epoch")
     options = parser.parse_args()
+    if options.quick:
+        options.only = ("sound",)
     options.out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(1)
     words = []
     for name in options.only:
         make, read, epochs = NETWORKS[name]
+        epochs = 1 if options.quick else epochs
         inputs, classes = read(options.models)
         known = len(classes) * 3 // 5
         network = trained(

@@ -18,7 +18,7 @@ import inspect
 import logging
 import pkgutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -74,6 +74,36 @@ class Registry:
         third_party = self._third_party()
         return tuple(name for name in self.names() if name not in third_party or self.survives(name, bool))
 
+    def coded(self) -> dict[str, str]:
+        """The names of all plug-ins that can be loaded, by the code of their findings, in the order of codes.
+
+        A third-party plug-in whose code is taken is left out with a warning.
+
+        Raises:
+            UsageError: two shipped plug-ins have the same code.
+        """
+        found: dict[str, str] = {}
+        shipped = set(self.shipped())
+        for name in sorted(self.usable(), key=lambda name: (name not in shipped, name)):
+            code = getattr(self.load(name), "code", None)
+            if not isinstance(code, str):
+                _warn_once(f"the {self.kind} {name!r} ({self.place(name)}) has no code; it is left out")
+                continue
+            other = found.setdefault(code, name)
+            if other == name:
+                continue
+            what = f"the {self.kind} {name!r} ({self.place(name)}) has the code {code} of {other!r} ({self.place(other)})"
+            if name in shipped:
+                raise UsageError(what, fix=f"give it a code of its own, such as {_next(code, found)}")
+            _warn_once(f"{what}; it is left out")
+        return dict(sorted(found.items()))
+
+    def place(self, name: str) -> str:
+        """Where a plug-in comes from: its file, and the distribution of a third-party one."""
+        owner = self.owner(name)
+        file = self._module(name).__file__ or self._module(name).__name__
+        return file if owner is None else f"{owner}, {file}"
+
     def load(self, name: str) -> Any:
         """The constant `PLUGIN` of the plug-in called `name`.
 
@@ -124,6 +154,12 @@ class Registry:
         return True
 
     def _attribute(self, name: str, attribute: str) -> Any:
+        rivals = _offered_twice(self.entry_point_group).get(name)
+        if rivals and name not in self.shipped():
+            raise UsageError(
+                f"the {self.kind} {name!r} is offered by {' and by '.join(rivals)}",
+                fix=f"keep one of these packages: pip uninstall {rivals[-1].split(maxsplit=1)[0]}",
+            )
         if name not in self.names():
             close = get_close_matches(name, self.names(), n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(self.names())}"
@@ -177,8 +213,21 @@ def _modules(folders: tuple[str, ...]) -> tuple[str, ...]:
 
 @cache
 def _installed(group: str) -> dict[str, EntryPoint]:
-    """Plug-ins of other distributions."""
-    return {entry.name: entry for entry in all_entry_points().select(group=group)}
+    """Plug-ins of other distributions; a name that two of them offer is left out with a warning."""
+    found = {entry.name: entry for entry in all_entry_points().select(group=group)}
+    for name, rivals in _offered_twice(group).items():
+        del found[name]
+        _warn_once(f"{' and '.join(rivals)} both offer {name!r} in {group}; neither is used")
+    return found
+
+
+@cache
+def _offered_twice(group: str) -> dict[str, tuple[str, ...]]:
+    """Names for which distributions offer different modules, with where each comes from."""
+    found: dict[str, dict[str, str]] = {}
+    for entry in all_entry_points().select(group=group):
+        found.setdefault(entry.name, {}).setdefault(entry.value, f"{_distribution(entry)} ({entry.value})")
+    return {name: tuple(sorted(one.values())) for name, one in found.items() if len(one) > 1}
 
 
 @cache
@@ -188,6 +237,12 @@ def all_entry_points() -> Any:
     Its class is another one since Python 3.12.
     """
     return entry_points()
+
+
+def _next(code: str, taken: Collection[str]) -> str:
+    """The first code after all that are taken of the same hundred."""
+    numbers = [int(other[3:]) for other in taken if other[:4] == code[:4]]
+    return f"{code[:3]}{max(numbers) + 1}"
 
 
 def _distribution(entry: EntryPoint) -> str:

@@ -8,6 +8,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+from qdqtool.core.evidence import student_quantile
+
 # The error of a 2.5 % quantile of so many draws is below one percent of the interval.
 _DRAWS = 10_000
 # Ratios of sums cost more to draw, and decibels are told with one digit.
@@ -91,7 +93,9 @@ def skewed_mean_interval(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -
     logs = np.log(values)
     variance = float(logs.var(ddof=1))
     middle = float(logs.mean()) + variance / 2
-    reach = _student(count - 1) * math.sqrt(variance / count + variance**2 / (2 * (count - 1)))
+    reach = student_quantile(count - 1, (1 + _LEVEL) / 2) * math.sqrt(
+        variance / count + variance**2 / (2 * (count - 1))
+    )
     mean = float(values.mean())
     return Interval(
         low=min(mean, math.exp(middle - reach)), high=max(mean, math.exp(min(middle + reach, 700.0)))
@@ -134,7 +138,9 @@ def _largest_lognormal_mean(values: np.ndarray[tuple[int], np.dtype[np.float64]]
     logs = np.log(values)
     count, variance = len(values), float(logs.var(ddof=1))
     spread = math.sqrt(variance / count + variance**2 / (2 * (count - 1)))
-    return math.exp(min(float(logs.mean()) + variance / 2 + _student(count - 1, confidence) * spread, 700.0))
+    return math.exp(
+        min(float(logs.mean()) + variance / 2 + student_quantile(count - 1, confidence) * spread, 700.0)
+    )
 
 
 def largest_loss(losses: np.ndarray[tuple[int], np.dtype[np.float64]], confidence: float) -> float:
@@ -150,16 +156,3 @@ def largest_loss_of(total: float, squares: float, count: int, confidence: float)
     """The same of so many differences of which the sum and the sum of squares are known; it grows with both."""
     z = NormalDist().inv_cdf(confidence)
     return (total + 1 + z * math.sqrt(squares + 1)) / max(1, count)
-
-
-def _student(freedom: int, level: float = (1 + _LEVEL) / 2) -> float:
-    """This point of Student's t: exact for 1 and 2 degrees, else Cornish and Fisher's expansion, within 1 %."""
-    if freedom == 1:
-        return math.tan(math.pi * (level - 0.5))
-    if freedom == 2:
-        return (2 * level - 1) * math.sqrt(2 / (4 * level * (1 - level)))
-    z = NormalDist().inv_cdf(level)
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / freedom + second / freedom**2 + third / freedom**3

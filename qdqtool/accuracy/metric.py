@@ -40,11 +40,19 @@ class Meter(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Distance:
-    """A metric of one output: its unit, which direction is good, and how a meter starts."""
+    """A metric of one output.
+
+    Attributes:
+        start: starts a meter.
+        better: which direction is good.
+        unit: of the value.
+        perfect: the value of equal tensors; None if it is undefined for these, or for what the metric does not read.
+    """
 
     start: Callable[[], Meter]
     better: Literal["higher", "lower"]
     unit: str = ""
+    perfect: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

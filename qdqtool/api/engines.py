@@ -17,17 +17,17 @@ from qdqtool.api.inputs import (
     SettingsInput,
     architectures_of,
     count_of,
+    ignored_words,
     labels_file,
     model_files,
     number_of,
     recipe_of,
     samples_of,
-    words_of,
 )
 from qdqtool.api.progress import Progress, ProgressInput, public, showing
 from qdqtool.api.results import BuiltEngine, Fixed
 from qdqtool.auditing.context import AuditContext, stage
-from qdqtool.auditing.run import examine
+from qdqtool.auditing.run import check_ignored, examine
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.flags import split_flags
 from qdqtool.backends.shapes import parse_shapes, profiles, usual_shapes
@@ -218,7 +218,7 @@ def audit(
     log: AnyPath | BuildLog | None = None,
     shapes: ShapesInput | None = None,
     sm: Sequence[str] | str | float | None = None,
-    ignore: Sequence[str] = (),
+    ignore: Mapping[str, str] | Sequence[str] = (),
     progress: ProgressInput = None,
 ) -> Audit:
     """What became of every compute node of a Q/DQ model in its engine, why, and what to do about it.
@@ -232,7 +232,7 @@ def audit(
         log: the verbose log of the build: then findings point to its lines.
         shapes: shapes of dynamic inputs for the build, as for `build`.
         sm: GPU architectures for the build and the checks.
-        ignore: codes or names of checks to leave out.
+        ignore: codes or names of checks to leave out, with reasons or without: {"QDQ210": "known"} or ["QDQ210=known"].
         progress: as for `calibrate`.
 
     Raises:
@@ -240,7 +240,8 @@ def audit(
         BuildError: the builder refuses the model.
         MissingPackage: the builder is not installed.
     """
-    ignored = words_of(ignore, "ignore")
+    ignored = ignored_words(ignore)
+    check_ignored(ignored)
     if isinstance(model, (str, PathLike)) and Path(model).is_dir():
         return _audited_folder(Path(model), ignored)
     if placement is not None and not isinstance(placement, Placement):

@@ -148,6 +148,17 @@ def words_of(value: object, name: str) -> tuple[str, ...]:
     raise UsageError(f"cannot be of type {type(value).__name__}", fix="pass a list of words", where=name)
 
 
+def ignored_words(value: object) -> tuple[str, ...]:
+    """The argument `ignore` as `waivers` reads it: codes or names, with reasons or without.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if isinstance(value, Mapping):
+        value = [f"{word}={reason}" for word, reason in value.items()]
+    return words_of(value, "ignore")
+
+
 def count_of(value: object, name: str, least: int = 1) -> int:
     """The argument `name` as a whole number.
 

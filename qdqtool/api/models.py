@@ -15,6 +15,7 @@ from qdqtool.api.inputs import (
     SamplesInput,
     SettingsInput,
     fitting_recipe,
+    ignored_words,
     labels_file,
     model_files,
     recipe_of,
@@ -29,6 +30,7 @@ from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.lint import LintReport
 from qdqtool.core.placement import Placement
 from qdqtool.core.prediction import Prediction
+from qdqtool.core.waivers import waivers
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import whole
@@ -37,6 +39,7 @@ from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.io.files import path_of
 from qdqtool.pipeline.built_prediction import predict_built
 from qdqtool.pipeline.conversion import convert_file
+from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.pipeline.quantization import QuantizationJob
 from qdqtool.pipeline.repair import RepairRequest, repair_file
 from qdqtool.placement.decide import decide
@@ -66,7 +69,9 @@ def place(
     with model_files(model) as (path,):
         opened = cache(partial(load, path))
         chosen = fitting_recipe(recipe, settings, opened, trust=trust)
-        return decide(prepare(opened(), chosen.preparing).view, chosen.placing)
+        view = prepare(opened(), chosen.preparing).view
+        refuse_unmatched(chosen, view, "place")
+        return decide(view, chosen.placing)
 
 
 @public
@@ -310,7 +315,7 @@ def lint(
     target: str = "rtx",
     sm: Sequence[str] | str | float = (),
     select: Sequence[str] = (),
-    ignore: Mapping[str, str] | None = None,
+    ignore: Mapping[str, str] | Sequence[str] | None = None,
 ) -> LintReport:
     """What is wrong with a Q/DQ model before any build: what, where, what TensorRT will do, and the fix.
 
@@ -319,21 +324,22 @@ def lint(
         target: "rtx", a family ("8", "10", "11") or a TensorRT release ("10.13").
         sm: GPU architectures, as "86", or one of them.
         select: codes to look for; all without.
-        ignore: codes whose findings are accepted, each with its reason.
+        ignore: codes or names of rules whose findings are accepted, each with its reason: {"QDQ141": "known"} or ["QDQ141=known"].
 
     Raises:
         InputFileError: the model cannot be read.
         UsageError: an unknown target or code.
     """
     asked = target_of(target, sm)
-    if not isinstance(ignore, Mapping | None):
+    accepted = waivers(ignored_words(ignore or ()))
+    if not all(accepted.values()):
         raise UsageError(
-            f"cannot be of type {type(ignore).__name__}",
+            "a finding is accepted without a reason",
             fix='pass {"QDQ101": "why it is accepted"}',
             where="ignore",
         )
     with model_files(model) as (path,):
-        return lint_model(load(path), asked, select=words_of(select, "select"), waivers=ignore)
+        return lint_model(load(path), asked, select=words_of(select, "select"), waivers=accepted)
 
 
 @public

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 
@@ -15,6 +15,7 @@ from qdqtool.core.audit import Audit
 from qdqtool.core.engine import Engine
 from qdqtool.core.findings import Finding, Verdict
 from qdqtool.core.placement import Placement
+from qdqtool.core.waivers import waivers
 from qdqtool.core.wording import counted
 from qdqtool.engine.optimum import about, at_optimum
 from qdqtool.errors import UsageError
@@ -41,7 +42,7 @@ def audit(
         engine: its layers.
         placement: the decisions that made the model; None for somebody else's Q/DQ.
         float_view: the model before Q/DQ; nodes it has and `model` has not are noted.
-        ignore: codes or names of checks that are left out.
+        ignore: codes or names of checks that are left out, with a reason ("QDQ210=known") or without.
         targets: architectures the engine was built for ("sm86"), as far as known.
 
     Every node that placement requested is INT8 or has a finding that says why not, unless that check is ignored.
@@ -56,21 +57,21 @@ def examine(
 
     Without a model the log of the build gives the verdicts, where there is one.
 
-    Raises:
-        UsageError: something is ignored that is no check.
+    `ignore` may name checks of other steps, as `audit.ignore` does; `check_ignored` refuses what nobody knows.
     """
-    check_ignored(ignore)
+    waived = waivers(ignore)
+    findings, left_out = _findings(context, waived)
     told = context.log if context.view is None else None
     return Audit(
         verdicts=verdicts_of_log(told, context.engine) if told else context.verdicts,
-        findings=_findings(context, ignore),
+        findings=findings,
         counts=counts(at_optimum(context.engine)),
-        notes=_notes(context, float_view),
+        notes=(*_notes(context, float_view), *left_out),
     )
 
 
-def check_ignored(ignore: tuple[str, ...]) -> None:
-    """Refuse names and codes that no check has.
+def check_ignored(ignore: Iterable[str]) -> None:
+    """Refuse names and codes that no check of an engine has.
 
     Raises:
         UsageError: there is one.
@@ -78,7 +79,7 @@ def check_ignored(ignore: tuple[str, ...]) -> None:
     if not ignore:
         return
     known = known_checks()
-    for word in ignore:
+    for word in waivers(ignore):
         if word not in known:
             close = get_close_matches(word, known, n=1)
             raise UsageError(
@@ -90,22 +91,31 @@ def check_ignored(ignore: tuple[str, ...]) -> None:
 
 def known_checks() -> tuple[str, ...]:
     """Codes and names of all checks."""
-    return (*(CHECKS.load(name).code for name in CHECKS.usable()), *CHECKS.names())
+    coded = CHECKS.coded()
+    return (*coded, *sorted(coded.values()))
 
 
 def with_findings(known: Audit, others: tuple[Finding, ...], ignore: tuple[str, ...] = ()) -> Audit:
     """The same audit with findings of other steps put in their places."""
-    wanted = (found for found in others if found.check not in ignore and found.code not in ignore)
+    waived = waivers(ignore)
+    wanted = (found for found in others if not {found.check, found.code} & waived.keys())
     return replace(known, findings=_sorted((*known.findings, *wanted)))
 
 
-def _findings(context: AuditContext, ignore: tuple[str, ...]) -> tuple[Finding, ...]:
+def _findings(
+    context: AuditContext, waived: Mapping[str, str]
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """The findings, and what was left out for which reason."""
     found: list[Finding] = []
-    for name in CHECKS.usable():
+    notes: list[str] = []
+    for name in sorted(CHECKS.coded().values()):
         check: Check = CHECKS.load(name)
-        if name not in ignore and check.code not in ignore:
+        reason = waived.get(name, waived.get(check.code))
+        if reason is None:
             found.extend(_finding(name, check, draft, context) for draft in check.find(context))
-    return _sorted(found)
+        elif reason and (count := len(tuple(check.find(context)))):
+            notes.append(f"{counted(count, 'finding')} of {check.code} {name} left out: {reason}")
+    return _sorted(found), tuple(notes)
 
 
 def _sorted(found: Iterable[Finding]) -> tuple[Finding, ...]:

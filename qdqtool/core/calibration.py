@@ -17,6 +17,8 @@ from qdqtool.plugins import Registry
 
 CALIBRATORS: Final = Registry(package="calibrators.methods")
 """Every way to choose a range from a histogram; each is a `calibrators.Calibrator`."""
+LOST_CHANNELS: Final = ("CAL150", "lost_channels")
+"""Code and name of the finding of calibration: channels that one scale rounds away."""
 _TOLD: Final = 4
 """Constants that are named in a sentence."""
 INT8_LEVELS = float(INT8.qmax)

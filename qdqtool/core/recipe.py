@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -43,6 +44,19 @@ def _target(value: str) -> str:
 
 
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """Marks a field of a recipe whose entries (of a mapping: keys) name parts of a model; see `pipeline.patterns`.
+
+    Attributes:
+        kind: "node" and "tensor" are globs on names, "operator" is an operator type.
+    """
+
+    kind: Literal["node", "tensor", "operator"]
+
+
 Format = Literal["int8", "fp8", "int8-weights", "int4-weights", "nvfp4", "mxfp8", "float"]
 """The names of `qdqtool.core.quant_format.SCHEMES`; a test keeps the two alike."""
 
@@ -132,13 +146,13 @@ class PlacementOptions(RecipeSection):
         "AveragePool",
     )
     """Operator types that the rules may quantize."""
-    exclude: Words = ()
+    exclude: Annotated[Words, Naming("node")] = ()
     """Nodes kept float: glob patterns on node names."""
     kept_float: Words = ()
     """Nodes that a limit of accuracy keeps float, by name; `qdqtool run --max-drop` writes it into the recipe of its run."""
-    exclude_ops: Words = ()
+    exclude_ops: Annotated[Words, Naming("operator")] = ()
     """Operator types kept float."""
-    only: Words = ()
+    only: Annotated[Words, Naming("node")] = ()
     """If given, only nodes whose name matches one of these globs are quantized."""
     first_layer: Literal["int8", "float"] = "int8"
     """The first weighted node after each input."""
@@ -153,7 +167,7 @@ class PlacementOptions(RecipeSection):
     format: Format = "int8"
     """Number format of products: int8 and fp8 for weights and activations, int8-weights and int4-weights for weights
     alone, nvfp4 and mxfp8 in blocks of 16 and 32."""
-    formats: dict[str, Format] = {}
+    formats: Annotated[dict[str, Format], Naming("node")] = {}
     """Other formats by node-name glob, the first match wins; "float" leaves a node float."""
     block: Literal[0, 16, 32, 64, 128] = 0
     """Values along the reduction axis that share a scale of INT4 weights; 0 takes the largest up to 128 that fits."""
@@ -190,9 +204,9 @@ class CalibrationOptions(RecipeSection):
     """Share of magnitudes kept by the percentile calibrator."""
     weights: Literal["max", "mse"] = "max"
     """Calibrator for weights."""
-    overrides: dict[str, str] = {}
+    overrides: Annotated[dict[str, str], Naming("tensor")] = {}
     """Calibrator by tensor-name glob; the first match wins."""
-    shrink: dict[str, Annotated[float, Field(gt=0, le=1)]] = {}
+    shrink: Annotated[dict[str, Annotated[float, Field(gt=0, le=1)]], Naming("tensor")] = {}
     """Factor on the range by tensor-name glob, the first match wins: cuts tails where a sweep showed that it helps."""
     bias: Literal["keep", "correct"] = "keep"
     """Correct the biases, so that every layer's mean output stays what it was (32 samples, no cost in the engine)."""
@@ -233,11 +247,11 @@ class InsertOptions(RecipeSection):
     TensorRT for RTX 1.7.1 fails to build constant ones there."""
     keep_io: bool = True
     """With fp16 and bf16: model inputs and outputs stay FP32."""
-    keep_nodes: Words = ()
+    keep_nodes: Annotated[Words, Naming("node")] = ()
     """With fp16 and bf16: nodes that stay FP32, as globs on their names."""
-    narrow_nodes: Words = ()
+    narrow_nodes: Annotated[Words, Naming("node")] = ()
     """With fp16 and bf16: the only nodes that compute in that type, as globs on their names; without any, all that can."""
-    keep_ops: Words = (
+    keep_ops: Annotated[Words, Naming("operator")] = (
         "CumSum",
         "Exp",
         "LpNormalization",
@@ -290,7 +304,7 @@ class AuditOptions(RecipeSection):
     fail_on_unrealised: bool = False
     """Exit with 1 when a node does not run in the format that its Q/DQ asks for."""
     ignore: Words = ()
-    """Finding codes that are not reported."""
+    """Codes or names of checks whose findings are not reported, each with the reason: "QDQ210=known and measured"."""
 
 
 class CompareOptions(RecipeSection):
@@ -427,6 +441,9 @@ class Recipe(RecipeSection):
     """What reports call this recipe."""
     description: str = ""
     """When to use it, in one sentence."""
+    optional: Words = ()
+    """Patterns and operator types of this recipe that may match nothing in a model; all others must. Globs on their text:
+    "*" allows all."""
     samples: SampleOptions = SampleOptions()
     prepare: PrepareOptions = PrepareOptions()
     place: PlacementOptions = PlacementOptions()

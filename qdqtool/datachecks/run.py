@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from qdqtool.core.advice import graded
 from qdqtool.core.findings import Finding
+from qdqtool.core.waivers import waivers
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence
 from qdqtool.plugins import Registry
 
@@ -13,9 +14,10 @@ CHECKS = Registry(package="qdqtool.datachecks.checks")
 def check_data(evidence: DataEvidence, ignore: tuple[str, ...] = ()) -> tuple[Finding, ...]:
     """All findings, the most severe first; `ignore` names codes or checks that are left out."""
     found: list[Finding] = []
-    for name in CHECKS.names():
+    waived = waivers(ignore)
+    for name in sorted(CHECKS.coded().values()):
         check: DataCheck = CHECKS.load(name)
-        if name in ignore or check.code in ignore:
+        if {name, check.code} & waived.keys():
             continue
         found += [
             Finding(

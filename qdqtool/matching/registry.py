@@ -57,9 +57,9 @@ def stopping() -> Rulebook:
 
 def code_names() -> dict[str, str]:
     """The rule's name for each code, in the order of codes."""
-    return dict(sorted((rule.code, name) for name, rule in rulebook().rules.items()))
+    return {rule.code: name for name, rule in sorted(rulebook().rules.items(), key=lambda one: one[1].code)}
 
 
 @lru_cache(maxsize=1)
 def _loaded() -> dict[str, Rule]:
-    return {name: RULES.load(name) for name in RULES.usable()}
+    return {name: RULES.load(name) for name in sorted(RULES.coded().values())}

@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 
 from qdqtool.core.quant_format import FORMATS
+from qdqtool.errors import UsageError
 from qdqtool.pages import page_of, pages
 from qdqtool.plugins import Registry
 
@@ -59,12 +60,22 @@ def is_code(word: str) -> bool:
 
 @lru_cache(maxsize=1)
 def coded_plugins() -> dict[str, tuple[Registry, str]]:
-    """The plug-in that stands behind each code, in the order of codes."""
-    found = {
-        registry.load(name).code: (registry, name)
-        for registry in map(_registry, _CODED)
-        for name in registry.usable()
-    }
+    """The plug-in of each code, in the order of codes.
+
+    Raises:
+        UsageError: plug-ins of two registries have the same code.
+    """
+    found: dict[str, tuple[Registry, str]] = {}
+    for registry in map(_registry, _CODED):
+        for code, name in registry.coded().items():
+            if code in found:
+                other, first = found[code]
+                raise UsageError(
+                    f"the {registry.kind} {name!r} ({registry.place(name)}) has the code {code} of the {other.kind} "
+                    f"{first!r} ({other.place(first)})",
+                    fix=f"give the {registry.kind} another code",
+                )
+            found[code] = registry, name
     return dict(sorted(found.items()))
 
 

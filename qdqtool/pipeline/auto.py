@@ -13,8 +13,8 @@ them all: ranges and biases are inputs of the Q/DQ model (`graph.tunable`), weig
 2. Of large models, where more than 16 samples judge, the mean of all that cannot be told from the quietest (`pipeline.averaging`) is judged
    too, and taken where it is quieter than all of them.
 3. Of small ones, where the second best is within 0.2 dB and the budget allows it, each quarter of the network, in
-   graph order, is tried with the runner-up's ranges and keeps them where the output gains on both halves of the samples: a
-   gain that does not repeat is chance.
+   graph order, is tried with the runner-up's ranges and keeps them where the outputs gain more than 0.2 dB, and significantly
+   (`core.evidence`, corrected for the number of quarters).
 
 With few samples all of this is chance, and `pipeline.few_samples` chooses instead.
 
@@ -31,32 +31,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import numpy as np
-
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.table import Constants, groups, make_tables, working_methods
 from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, TensorRange
+from qdqtool.core.evidence import better
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import AUTO, CalibrationOptions
 from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.model import Model
-from qdqtool.pipeline.averaging import mean_table, weighted
+from qdqtool.pipeline.averaging import is_quieter, mean_table, weighted
 from qdqtool.pipeline.judges import TAKEN
 from qdqtool.pipeline.trial import CHOOSING, Reference, TrialSession, TriedTable, decibels
 
 # Each costs as many inferences of the choosing samples as methods compete.
 _BLOCKS: Final = 4
 _OF_LARGE: Final = 8
-"""Samples that every calibrator runs where judgements are dear; what is noisier on them beyond its error runs no others."""
-_DOUBT: Final = 2.0
-"""Standard errors by which it must be noisier, sample by sample: what is as good as the best is left by chance once in 25 times
-(Student's t, 7 degrees of freedom), what is better hardly ever. One sample that holds most of the noise makes the error
-large, and nothing is left."""
+"""Samples that every calibrator runs if judgements are expensive. Calibrators that are significantly noisier on them run no others."""
+_SURE: Final = 0.957
+"""Confidence with which it must be noisier: two standard errors on so few samples (Student's t, 7 degrees of freedom)."""
 _FEW: Final = 2 * _OF_LARGE
 """Samples that every calibrator runs all of: leaving some would save little, and 8 of 16 may well mislead."""
 _WORTHWHILE: Final = 10 ** (0.2 / 10)
-"""How many times quieter a mixture must be on each half: what gains less may lose as much on other samples."""
+"""How many times noisier the second best may be: the ranges of one that is noisier are not mixed in."""
+_LEAST_DB: Final = 0.2
+"""What a mixture must gain: the outputs may lose as much on other samples if it gains less."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,11 +170,13 @@ def _left_and_judged(
 
 
 def _is_noisier(one: TriedTable, best: TriedTable) -> bool:
-    """Whether it is noisier than the best on the samples that both ran, by more than twice the standard error of the difference."""
+    """Whether the best is significantly better on the samples that both ran.
+
+    Not corrected for the number of candidates: the question is whether this one is worth more samples. With a correction `max`,
+    which clips nothing on the samples that judge, stays in means that are noisier on other samples.
+    """
     both = min(len(one.shares), len(best.shares))
-    differences = np.subtract(one.shares[:both], best.shares[:both])
-    error = float(differences.std(ddof=1)) / math.sqrt(len(differences)) if len(differences) > 1 else math.inf
-    return float(differences.mean()) > _DOUBT * error
+    return better(best.shares[:both], one.shares[:both], confidence=_SURE)
 
 
 def _all_judged(
@@ -208,7 +209,8 @@ def _raced(
         left += [running.pop(name) for name in [*running] if running[name].noise > least]
         if some_leave and all(one.shares for one in running.values()):
             best = min([*running.values(), *done], key=lambda one: one.mean)
-            left += [running.pop(name) for name in [*running] if _is_noisier(running[name], best)]
+            noisier = [name for name, one in running.items() if _is_noisier(one, best)]
+            left += [running.pop(name) for name in noisier]
     return sorted(done, key=lambda one: one.noise) + sorted(left, key=lambda one: one.mean)
 
 
@@ -234,14 +236,15 @@ def _mixture(
     best, other = first
     if other.mean > _WORTHWHILE * best.mean:
         return best
-    for block in _blocks(trial, tied):
+    blocks = _blocks(trial, tied)
+    for block in blocks:
         if trial.budget.spent + (1 + more) * len(samples) > trial.budget.most:
             break
         table = _swapped(best.table, other.table, block)
         if table.ranges == best.table.ranges:
             continue
         found = trial.candidate(AUTO, table, samples)
-        if all(one * _WORTHWHILE < two for one, two in zip(found.halves, best.halves, strict=True)):
+        if is_quieter(found, best, _LEAST_DB, len(blocks)):
             best = found
     return best
 

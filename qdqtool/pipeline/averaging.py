@@ -2,23 +2,19 @@
 
 Noise falls as a range grows until it clips little, and rises as steps grow, so that ranges in between are hardly noisier than the
 mean of both sides, and often quieter than either. Each range is the geometric mean of the candidates', each weighted with the
-probability that one which is as good as the quietest looks as noisy as it does (paired, sample by sample).
+probability that one which is as good as the quietest looks as noisy as it does (`core.evidence`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
 from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.evidence import better, tied
 from qdqtool.pipeline.trial import TriedTable
-
-TOLD_APART: Final = 0.05
-"""Probability below which a candidate is noisier than the quietest, and has no weight."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,33 +30,22 @@ class MeanPart:
     weight: float
 
 
-def chance(shares: Sequence[float], quietest: Sequence[float]) -> float:
-    """Probability that one which is as good as the quietest looks at least this much noisier or quieter."""
-    differences = np.subtract(shares, quietest)
-    if not differences.any():
-        return 1.0
-    error = float(differences.std(ddof=1)) / math.sqrt(len(differences)) if len(differences) > 1 else math.inf
-    found = math.erfc(abs(float(differences.mean())) / error / math.sqrt(2)) if error else 0.0
-    return found if math.isfinite(found) else 0.0
+def is_quieter(after: TriedTable, before: TriedTable, gain_db: float = 0.0, candidates: int = 1) -> bool:
+    """Whether the outputs gain more than `gain_db` on all samples together, and significantly from sample to sample.
 
-
-def is_quieter(after: TriedTable, before: TriedTable) -> bool:
-    """Whether it is quieter on both halves of the samples, and from sample to sample by more decibels than chance makes of it.
-
-    Where few samples hold most of the noise, any change of the weights gains or loses decibels of the sum.
+    A few samples may hold most of the noise, and any change of the weights gains or loses decibels of their sum. So samples
+    are compared in decibels, where each weighs the same. `candidates` is how many changes were compared with `before`.
     """
-    both = zip(after.halves, before.halves, strict=True)
-    return all(one < two for one, two in both) and chance(after.levels, before.levels) < TOLD_APART
+    gains = after.noise < before.noise and after.decibel - before.decibel > gain_db
+    return gains and better(after.levels, before.levels, candidates=candidates)
 
 
 def weighted(shares: Mapping[str, tuple[float, ...]]) -> tuple[MeanPart, ...]:
-    """The candidates that cannot be told from the quietest, the heaviest first; `shares` of each sample's noise by name."""
-    quietest = min(shares.values(), key=sum)
-    chances = {name: chance(one, quietest) for name, one in shares.items()}
-    alike = {name: found for name, found in chances.items() if found >= TOLD_APART}
-    whole = sum(alike.values())
-    order = sorted(alike, key=lambda name: -alike[name])
-    return tuple(MeanPart(name=name, weight=alike[name] / whole) for name in order)
+    """The candidates that are statistically tied with the quietest, the heaviest first; `shares` of each sample's noise by name."""
+    chances = tied(shares)
+    whole = sum(chances.values())
+    order = sorted(chances, key=lambda name: -chances[name])
+    return tuple(MeanPart(name=name, weight=chances[name] / whole) for name in order)
 
 
 def mean_table(tables: Mapping[str, CalibrationTable], parts: Sequence[MeanPart]) -> CalibrationTable:

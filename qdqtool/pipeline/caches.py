@@ -21,6 +21,7 @@ from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.qdq.unquantize import float_graph
 from qdqtool.graph.typed.narrow import NARROW
 from qdqtool.pipeline.dynamic_range import reach_for, wants_samples
+from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.placement.decide import decide
 
 
@@ -43,6 +44,7 @@ def to_qdq(path: Path, cache: Cache, recipe: Recipe, samples: str = "") -> tuple
             where=str(path),
         )
     model = prepare(given, recipe.preparing)
+    refuse_unmatched(recipe, model.view, "place", "calibrate", "insert")
     found = explicit(cache, decide(model.view, recipe.placing), model.view, recipe.calibrate)
     if not found.placement.quantized:
         raise UsageError(

@@ -31,6 +31,7 @@ from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.pipeline.equalization import equalization
 from qdqtool.pipeline.float_pass import float_pass
+from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.pipeline.tables import TableRequest, final_tables
@@ -96,6 +97,7 @@ class Calibration:
         """Which tensors need a range."""
         if self.request.placement is not None:
             return PLACEMENT.read(self.request.placement)
+        refuse_unmatched(self.request.recipe, self.model.view, "place")
         return decide(self.model.view, self.request.recipe.placing)
 
     @cached_property
@@ -207,6 +209,7 @@ class Calibration:
 
     def tables(self, histograms: Histograms, methods: Sequence[str]) -> dict[str, CalibrationTable]:
         """One table per method or `auto`, as `final_tables` makes them; runs samples again where any are named."""
+        refuse_unmatched(self.request.recipe, self.model.view, "calibrate")
         request = TableRequest(
             model=self.model,
             placement=self.placement,

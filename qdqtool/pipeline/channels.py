@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.backends.ort import open_runner
-from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.calibration import LOST_CHANNELS, CalibrationTable
 from qdqtool.core.findings import Evidence, Finding, Severity
 from qdqtool.core.placement import Decision, Placement
 from qdqtool.core.protocols import Sample
@@ -127,8 +127,8 @@ def _judged(entry: Decision, largest: Floats, scale: float, *, scalable: bool) -
     if scalable:
         fix = f"make its channels equally large: --set weights.equalize=depthwise; or {fix}"
     return Finding(
-        code="CAL150",
-        check="lost_channels",
+        code=LOST_CHANNELS[0],
+        check=LOST_CHANNELS[1],
         severity=Severity.WARNING,
         subject=entry.slot.node,
         reason=f"depthwise, and {lost} of the {counted(live.size, 'channel')} of {entry.tensor!r} stay below {FEW_STEPS:g} steps of the "

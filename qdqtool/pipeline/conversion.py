@@ -12,6 +12,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.typed.convert import convert
 from qdqtool.pipeline.dynamic_range import OnProgress, measure_reach
+from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.pipeline.random_shapes import opener, shaped
 
 
@@ -28,6 +29,7 @@ def convert_file(
     if options.types == "fp32":
         raise UsageError("a model is FP32 already", fix="ask for --types fp16 or bf16")
     opened = load(model)
+    refuse_unmatched(recipe, opened.view, "insert")
     reach = None
     if samples and options.overflow != "ignore":
         given = shaped(

@@ -36,13 +36,14 @@ from qdqtool.calibration.samples.conform import fixed_batch
 from qdqtool.calibration.span import NOTHING, Span
 from qdqtool.calibration.table import Constants, groups
 from qdqtool.core.calibration import CalibrationTable, NodeShift, TensorRange
+from qdqtool.core.evidence import better
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import AUTO, CalibrationOptions
 from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.model import Model
 from qdqtool.pipeline.auto import Judged, competing, distinct, single_tables
-from qdqtool.pipeline.averaging import TOLD_APART, chance, mean_table, weighted
+from qdqtool.pipeline.averaging import mean_table, weighted
 from qdqtool.pipeline.judges import TAKEN, is_small, taken
 from qdqtool.pipeline.trial import PASSES, Reference, TrialSession, decibels
 from qdqtool.platform import give_back
@@ -225,8 +226,7 @@ def _averaged(
     ]
     mean = judged("mean", table, parts)
     # the quietest of several looks quieter than it is: a mean that cannot be told from it is as good, and less by chance
-    is_noisier = mean.noise > quietest.noise and chance(mean.shares, quietest.shares) < TOLD_APART
-    return quietest if is_noisier else mean
+    return quietest if better(quietest.shares, mean.shares, candidates=len(tried)) else mean
 
 
 def _wider(

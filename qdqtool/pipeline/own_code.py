@@ -1,11 +1,20 @@
-"""What the tool itself is: a step is done again where another release, or another state of a checkout, would do it."""
+"""Everything outside the inputs that makes a result: a step is done again if any of it changes.
+
+- all files of the packages `qdqtool` and `calibrators`: source, messages, pages, templates. The release alone would do for wheels,
+  but it stays the same while a checkout changes;
+- the files of installed plug-ins, for the same reason;
+- the releases of the libraries that compute.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
+from importlib.machinery import PathFinder
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 
 import calibrators
 import qdqtool
@@ -14,35 +23,72 @@ from qdqtool.plugins import all_entry_points
 
 _GROUPS = "qdqtool."
 """How the entry-point groups of plug-ins begin."""
+_COMPUTING = ("numba", "numpy", "onnx", "onnxruntime", "onnxruntime-gpu")
+"""Distributions whose release changes values; the builder's is in the key of the step that builds."""
+_MADE = (".pyc", ".pyo", "~", ".swp")
+"""Endings of files that Python and editors leave."""
 
 
 @cache
 def own_code() -> str:
-    """The release, a digest of the source files, and the packages that bring plug-ins with their releases.
+    """The release, a digest of all files, the releases of libraries, and the packages that bring plug-ins with theirs."""
+    folders = [place for package in (qdqtool, calibrators) for place in sorted(package.__path__)]
+    libraries = (f"{name} {found}" for name in _COMPUTING if (found := release(name)))
+    return " ".join([__version__, _digest(folders), *libraries, *sorted(set(_guests()))])
 
-    The release alone would do for wheels, but it stays the same while a checkout changes.
+
+def code_behind(module: str) -> str:
+    """A digest of the package that a module belongs to, found without importing it; "" if nothing is found.
+
+    The working folder is searched too, as where functions of the user are imported from.
     """
+    top = module.partition(".")[0]
+    try:
+        found = find_spec(top) or PathFinder.find_spec(top, [os.getcwd()])  # noqa: PTH109
+    except (ImportError, ValueError):
+        return ""
+    if found is None:
+        return ""
+    if found.submodule_search_locations is not None:
+        return _digest(sorted(found.submodule_search_locations))
+    return _digest([found.origin]) if found.origin and os.path.isfile(found.origin) else ""  # noqa: PTH113
+
+
+def release(distribution: str) -> str | None:
+    """The installed release of a distribution."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _guests() -> Iterator[str]:
+    """Each distribution with plug-ins, its release, and a digest of their package."""
+    for group in all_entry_points().groups:
+        if group.startswith(_GROUPS):
+            for entry in all_entry_points().select(group=group):
+                owner = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.module
+                yield f"{owner} {code_behind(entry.module)}"
+
+
+def _digest(places: Iterable[str]) -> str:
     digest = hashlib.sha256()
-    for package in (qdqtool, calibrators):
-        for place in sorted(package.__path__):
-            for name, path in sorted(_sources(place)):
-                digest.update(name.encode() + b"\0")
-                with open(path, "rb", buffering=0) as file:  # noqa: PTH123 -- see `_sources`
-                    digest.update(hashlib.sha256(file.read()).digest())
-    guests = {
-        f"{entry.dist.name} {entry.dist.version}"
-        for group in all_entry_points().groups
-        if group.startswith(_GROUPS)
-        for entry in all_entry_points().select(group=group)
-        if entry.dist is not None
-    }
-    return " ".join([__version__, digest.hexdigest()[:16], *sorted(guests)])
+    for place in places:
+        for name, path in sorted(_files(place)):
+            digest.update(name.encode("utf-8", "surrogatepass") + b"\0")
+            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 -- see `_files`
+                digest.update(hashlib.sha256(file.read()).digest())
+    return digest.hexdigest()[:16]
 
 
-def _sources(folder: str) -> Iterator[tuple[str, str]]:
-    """Every source file: its name inside the folder, and where it lies. Objects for 800 paths would cost as much as reading."""
-    for here, _, names in os.walk(folder):
+def _files(place: str) -> Iterator[tuple[str, str]]:
+    """Every file in a folder, or the file: its name inside, and where it is. Objects for 900 paths would cost as much as reading."""
+    if os.path.isfile(place):  # noqa: PTH113 -- strings, see above
+        yield os.path.basename(place), place  # noqa: PTH119
+        return
+    for here, folders, names in os.walk(place):
+        folders[:] = [name for name in folders if name != "__pycache__" and not name.startswith(".")]
         for name in names:
-            if name.endswith(".py"):
-                path = os.path.join(here, name)  # noqa: PTH118 -- strings, see above
-                yield path[len(folder) :].replace(os.sep, "/"), path
+            if not name.startswith(".") and not name.endswith(_MADE):
+                path = os.path.join(here, name)  # noqa: PTH118
+                yield path[len(place) :].replace(os.sep, "/"), path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.dynamic_range import reach_for
+from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.placement.decide import decide
 
 OnStep = Callable[[str, int, "int | None"], None]
@@ -34,7 +36,7 @@ class QuantizationJob:
         placement: where Q/DQ goes, and why.
 
     Raises:
-        UsageError: the model is quantized already.
+        UsageError: the model is quantized already, or a pattern of the recipe matches nothing.
         InputFileError: the model or the placement cannot be read.
     """
 
@@ -58,6 +60,7 @@ class QuantizationJob:
         else:
             self.placement = PLACEMENT.read(placement) if isinstance(placement, Path) else placement
             self.model = prepare_as_placed(original, recipe.preparing, self.placement)
+        refuse_unmatched(recipe, self.model.view, "calibrate", "insert", *([] if placement else ["place"]))
         self._job = Calibration(CalibrationRequest(model=path, recipe=recipe, samples=samples))
         self._job.use(self.model, self.placement)
 
@@ -71,7 +74,7 @@ class QuantizationJob:
         return self._job.table(partial(on_step, "calibrate"))
 
     def inserted(self, table: CalibrationTable, on_step: OnStep = lambda *_: None) -> Model:
-        """The Q/DQ model; samples tell what overflows in FP16, which stays FP32 then.
+        """The Q/DQ model with the notes of its placement; samples tell what overflows in FP16, which stays FP32 then.
 
         Raises:
             UsageError: a quantized tensor has no range.
@@ -80,4 +83,5 @@ class QuantizationJob:
         reach = None
         if self._job.request.samples:
             reach = reach_for(self.model, options, self._job.samples, partial(on_step, "FP16 range"))
-        return insert_for_engine(self.model, self.placement, table, options, reach)
+        made = insert_for_engine(self.model, self.placement, table, options, reach)
+        return replace(made, notes=tuple(dict.fromkeys((*self.placement.notes, *made.notes))))

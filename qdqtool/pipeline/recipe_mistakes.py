@@ -15,8 +15,10 @@ from qdqtool.auditing.run import known_checks
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.shapes import parse_shapes
 from qdqtool.backends.torch_qat.fake_quant import ENGINES
-from qdqtool.core.calibration import CALIBRATORS
+from qdqtool.core.calibration import CALIBRATORS, LOST_CHANNELS
 from qdqtool.core.recipe import AUTO, FORMATS_OF, Recipe
+from qdqtool.core.waivers import waivers
+from qdqtool.datachecks.run import CHECKS as DATA_CHECKS
 from qdqtool.errors import UsageError
 from qdqtool.matching.registry import RULES
 from qdqtool.pipeline.recipe_places import Path, Places
@@ -81,7 +83,7 @@ def _misnamed(recipe: Recipe) -> Iterator[Mistake]:
     excludable = tuple(sorted(PLACEABLE | set(LISTED_AS)))
     yield from _not_among(("place", "exclude_ops"), recipe.place.exclude_ops, excludable)
     if recipe.audit.ignore:
-        yield from _not_among(("audit", "ignore"), recipe.audit.ignore, known_checks())
+        yield from _not_among(("audit", "ignore"), waivers(recipe.audit.ignore), _ignorable())
     yield from _not_among(("compare", "metrics"), _plain(recipe.compare.metrics), METRICS.names())
     for key in (key for key in recipe.sweep.space if not key.startswith(FORMATS_OF)):
         yield from _no_key(("sweep", "space", key), key)
@@ -90,6 +92,12 @@ def _misnamed(recipe: Recipe) -> Iterator[Mistake]:
         yield ("insert", "types"), words
     yield from _bad_shapes(recipe)
     yield from _bad_functions(recipe)
+
+
+def _ignorable() -> tuple[str, ...]:
+    """Codes and names of every finding that a run may report."""
+    data = DATA_CHECKS.coded()
+    return (*known_checks(), *data, *sorted(data.values()), *LOST_CHANNELS)
 
 
 def _bad_functions(recipe: Recipe) -> Iterator[Mistake]:

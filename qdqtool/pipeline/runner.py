@@ -1,7 +1,7 @@
 """The straight line: prepare, place, collect, calibrate, insert, build, parse, engine, audit, compare, report.
 
 Each step reads and writes files of the run folder. A step is skipped when everything it depends on is unchanged:
-the files it reads, the part of the recipe it obeys, the model, the samples, and the code of qdqtool.
+the files it reads, the part of the recipe it obeys, the model, the samples, and what computes (`pipeline.own_code`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 
 from qdqtool._version import __version__
 from qdqtool.calibration.histograms import EQUALIZED
@@ -23,10 +22,11 @@ from qdqtool.pipeline import recipes, steps
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.dynamic_range import wants_samples
 from qdqtool.pipeline.folder import RunFolder, StepRecord, key_of
-from qdqtool.pipeline.own_code import own_code
+from qdqtool.pipeline.own_code import code_behind, own_code, release
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
 from qdqtool.pipeline.usage import UsageMeter
 from qdqtool.platform import give_back
+from qdqtool.report.section import sections
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,11 +92,18 @@ def _built(work: RunContext) -> Mapping[str, str]:
 def _evaluation(work: RunContext) -> Mapping[str, str]:
     reference = work.request.reference
     known = {} if reference is None else {"reference": digest_file(reference)}
-    return {**_built(work), **known, "samples": work.evaluation.digest, "onnxruntime": version("onnxruntime")}
+    named = {name: code_behind(name.partition(":")[0]) for name in work.recipe.compare.metrics if ":" in name}
+    return {**_built(work), **known, "samples": work.evaluation.digest, **named}
 
 
 def _checked(work: RunContext) -> Mapping[str, str]:
     return {**_samples(work), "evaluation": work.evaluation.digest, "recipe": work.recipe.name}
+
+
+def read_by_sections(work: RunContext) -> Mapping[str, str]:
+    """Files that sections of the report read by themselves."""
+    names = {name for _, section in sections() for name in section.reads}
+    return {name: digest_file(work.path(name)) for name in sorted(names) if work.path(name).is_file()}
 
 
 LINE = (
@@ -211,6 +218,7 @@ LINE = (
             "data.json",
         ),
         writes=("report.json", "report.html"),
+        outside=read_by_sections,
     ),
 )
 
@@ -261,7 +269,7 @@ def provenance(work: RunContext) -> str:
             "schema": 1,
             "provenance": {"qdqtool": __version__},
             "data": {
-                "libraries": {name: _version(name) for name in libraries},
+                "libraries": {name: release(name) for name in libraries},
                 "model": digest_file(work.request.model),
                 "samples": {
                     "calibration": work.samples.description,
@@ -319,10 +327,3 @@ def _key(step: RunStep, work: RunContext) -> str:
             "outside": dict(step.outside(work)),
         }
     )
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None

@@ -63,6 +63,7 @@ from qdqtool.pipeline.equalization import equalization
 from qdqtool.pipeline.fix_costs import FixCosts
 from qdqtool.pipeline.float_sides import LARGE, both_sides, open_quantized
 from qdqtool.pipeline.narrow_loss import narrow_loss
+from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.pipeline.tables import TableRequest, final_tables
 from qdqtool.pipeline.uneven import channel_findings
@@ -104,6 +105,7 @@ def prepare(work: RunContext) -> Measured:
 def place(work: RunContext) -> Measured:
     """Decide for every slot whether it is quantized, and why."""
     view = work.model("model.prepared.onnx").view
+    refuse_unmatched(work.recipe, view, "place", "calibrate", "insert")
     PLACEMENT.write(work.path("placement.json"), decide(view, work.recipe.placing))
     return {}
 
@@ -155,6 +157,7 @@ def calibrate(work: RunContext) -> Measured:
     """Choose a range for every tensor: activations from histograms, weights from their values; correct biases."""
     placement = PLACEMENT.read(work.path("placement.json"))
     model = work.model("model.prepared.onnx")
+    refuse_unmatched(work.recipe, model.view, "calibrate")
     work.path(EQUALIZED).unlink(missing_ok=True)
     table = _given_table(work, placement) or _chosen_table(work, placement, model)
     found = channel_findings(model, placement, table, work.samples)
@@ -236,6 +239,7 @@ def insert(work: RunContext) -> Measured:
     placement = PLACEMENT.read(work.path("placement.json"))
     table = CALIBRATION.read(work.path("calibration.json"))
     prepared, options = work.model("model.prepared.onnx"), work.recipe.insert
+    refuse_unmatched(work.recipe, prepared.view, "insert")
     reach = reach_for(prepared, options, work.samples, work.listener.progressed)
     model = insert_for_engine(prepared, placement, table, options, reach)
     save(model, work.path(_QUANTIZED))

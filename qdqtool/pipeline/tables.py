@@ -2,8 +2,8 @@
 
 With `weights.rounding: auto` and `calibrate.method: auto` the calibrator is chosen for weights that are rounded to the
 nearest. Where these make most of the noise (`noise_shares`: few bits, weights alone, thin layers) they are rounded by `gptq`,
-which is kept where the outputs gain more than 0.3 dB by it on the samples that choose, and anything on both halves of those
-that its moments did not come from, by more than chance. So they are, too, where they make a tenth of the noise and nearly all layers are matrix
+which is kept if the outputs gain more than 0.3 dB on the samples that choose, and significantly on those that its moments
+did not come from. So they are, too, where they make a tenth of the noise and nearly all layers are matrix
 products, whose moments cost little, or the network is so small that rounding takes a second or two. Elsewhere even exact weights would hardly gain that much, and rounding costs as much as
 the rest.
 
@@ -164,8 +164,7 @@ def _equalized_if_better(
     A way that may cost kernels must gain more.
 
     Where it has outlier channels, the ways that a recipe can name for these are tried too, and the quietest of all is taken. All
-    tables are judged as they are, on the samples that judge calibrators, and the gain must show on both halves and be told
-    from chance.
+    tables are judged as they are, on the samples that judge calibrators, and the gain must be significant for all ways together.
     """
     kept = FinalTable(table=plain, histograms=request.histograms)
     model, placement, samples = request.model, request.placement, request.samples
@@ -191,14 +190,10 @@ def _equalized_if_better(
         seen = again.reference or reference.of(after.model)
         judge = TrialSession(after.model, placement, table, seen, Budget())
         found = judge.candidate("", table, spread_over(seen.samples, len(judges)))
-        gain = found.decibel - before.decibel
         is_seen = not changes.scaled or request.recipe.place.builder.is_rtx
-        if (
-            gain > (GAIN_DB if is_seen else _UNSEEN_DB)
-            and is_quieter(found, before)
-            and found.noise < best.noise
-        ):
-            best = found
+        least = GAIN_DB if is_seen else _UNSEEN_DB
+        if is_quieter(found, before, least, len(ways)) and found.noise < best.noise:
+            best, gain = found, found.decibel - before.decibel
             kept = FinalTable(table=_with_changes(table, changes, way, gain), histograms=after.histograms)
     return kept
 

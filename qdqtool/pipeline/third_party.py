@@ -36,7 +36,7 @@ from qdqtool.pipeline import caches, steps
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.repair import RepairRequest, repair_file
 from qdqtool.pipeline.request import RunRequest
-from qdqtool.pipeline.runner import LINE, RunStep, model_digest
+from qdqtool.pipeline.runner import LINE, RunStep, model_digest, read_by_sections
 from qdqtool.pipeline.steps import Measured
 from qdqtool.placement.lint import lint as find_mistakes
 from qdqtool.prediction.run import predict as foresee
@@ -220,6 +220,7 @@ QDQ_LINE = (
             "data.json",
         ),
         writes=("report.json", "report.html"),
+        outside=read_by_sections,
     ),
 )
 """The steps; those that do not depend on how the Q/DQ came into the model are the same as of a float model."""

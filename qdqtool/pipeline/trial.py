@@ -104,11 +104,6 @@ class TriedTable:
         return replace(self, shares=tuple(self.shares[place] for place in places))
 
     @property
-    def halves(self) -> tuple[float, float]:
-        """The noise of every other sample: what gains on one half by chance does not gain on the other."""
-        return sum(self.shares[0::2]), sum(self.shares[1::2])
-
-    @property
     def levels(self) -> tuple[float, ...]:
         """Each sample's share in dB."""
         return tuple(10 * math.log10(max(share, _SILENT)) for share in self.shares)

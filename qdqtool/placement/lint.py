@@ -30,15 +30,17 @@ def lint(
         model: any ONNX model; one without Q/DQ has no findings.
         asked: the builder and the GPUs.
         select: codes to look for; all without.
-        waivers: codes whose findings are accepted, and why.
+        waivers: codes or names of rules whose findings are accepted, and why.
 
     Raises:
         UsageError: an unknown code.
     """
     asked = asked or Target()
-    waivers = waivers or {}
     book = rulebook()
     rules = {name: rule for name, rule in book.rules.items() if rule.check is not None}
+    waivers = {
+        rules[word].code if word in rules else word: reason for word, reason in (waivers or {}).items()
+    }
     _check({rule.code for rule in rules.values()}, (*select, *waivers))
     flow = Flow(model)
     findings = [

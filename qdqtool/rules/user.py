@@ -8,7 +8,7 @@
       ops: [Conv, Gemm, ...]       operator types that may be quantized
 
 Patterns are globs on node names (`qdqtool place MODEL` prints them), case-sensitive; `*` also matches slashes. A
-pattern that matches nothing is noted in the placement. `kept_float` holds names as they are. It is a list of its own, so that
+pattern that matches nothing is an error, unless the recipe lists it under `optional`. `kept_float` holds names as they are. It is a list of its own, so that
 no fix and no `--set place.exclude=[...]` undoes the limit.
 """
 

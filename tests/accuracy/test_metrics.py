@@ -13,7 +13,6 @@ from qdqtool.accuracy.metric import METRICS, Distance, Hit, Reading
 
 DISTANCES = [name for name in METRICS.names() if isinstance(METRICS.load(name), Distance)]
 HITS = [name for name in METRICS.names() if isinstance(METRICS.load(name), Hit)]
-PERFECT = {"cosine": 1.0, "max_abs": 0.0, "mean_abs": 0.0, "relative": 0.0, "kl": 0.0}
 
 
 def read(name: str, *pairs: tuple[object, object]) -> Reading:
@@ -23,9 +22,10 @@ def read(name: str, *pairs: tuple[object, object]) -> Reading:
     return meter.reading()
 
 
-def test_every_metric_has_a_manual() -> None:
-    assert all(METRICS.manual(name) for name in METRICS.names())
-    assert set(DISTANCES) | set(HITS) == set(METRICS.names())
+@pytest.mark.parametrize("name", METRICS.names())
+def test_a_metric_is_a_distance_or_a_hit_and_has_a_manual(name: str) -> None:
+    assert isinstance(METRICS.load(name), (Distance, Hit)), "PLUGIN is neither a Distance nor a Hit"
+    assert METRICS.manual(name)
 
 
 @pytest.mark.parametrize("name", DISTANCES)
@@ -35,14 +35,21 @@ def test_without_samples_a_distance_is_undefined_and_says_so(name: str) -> None:
     assert reading.note
 
 
-@pytest.mark.parametrize("name", sorted(set(DISTANCES) - {"boxes"}))
-def test_equal_tensors_are_perfect_or_say_that_there_is_no_difference(name: str) -> None:
+@pytest.mark.parametrize("name", DISTANCES)
+def test_equal_tensors_have_the_value_that_the_metric_calls_perfect_or_a_reason(name: str) -> None:
     reading = read(name, ([[1.0, 2.0, -3.0]], [[1.0, 2.0, -3.0]]))
-    if name in PERFECT:
-        assert reading.value == pytest.approx(PERFECT[name], abs=1e-12)
-    else:
-        assert reading.value is None
-        assert "no difference" in reading.note
+    perfect = METRICS.load(name).perfect
+    assert reading.value == (None if perfect is None else pytest.approx(perfect, abs=1e-12))
+    assert bool(reading.note) == (perfect is None)
+
+
+@pytest.mark.parametrize("name", DISTANCES)
+def test_other_tensors_are_not_better_than_perfect(name: str) -> None:
+    metric = METRICS.load(name)
+    if metric.perfect is not None:
+        found = read(name, ([[1.0, 2.0, -3.0]], [[1.0, 1.0, -2.0]])).value
+        assert found is not None
+        assert found < metric.perfect if metric.better == "higher" else found > metric.perfect
 
 
 @pytest.mark.parametrize("name", DISTANCES)

@@ -24,7 +24,7 @@ from qdqtool.backends.timing.raw import raw_name
 from qdqtool.backends.timing.rounds import Effort, take_turns
 from qdqtool.backends.timing.series import Series, summarize
 from qdqtool.backends.timing.traces import compute_times, layer_times, spell_times
-from qdqtool.backends.timing.verdict import _student, judge
+from qdqtool.backends.timing.verdict import judge
 from qdqtool.errors import BuildError, InputFileError, MissingPackage, UsageError
 from tests.backends import graphs, stand_in_tensorrt, stand_in_trtexec
 from tests.models import save
@@ -95,11 +95,6 @@ def test_equal_speed_is_called_different_about_once_in_twenty_times() -> None:
 def test_no_difference_is_said_in_words() -> None:
     verdict = judge(noisy(1.0, 2), noisy(1.0, 3))
     assert str(verdict).startswith("no difference shown between")
-
-
-@pytest.mark.parametrize(("freedom", "quantile"), [(4, 2.776), (9, 2.262), (19, 2.093), (99, 1.984)])
-def test_students_quantile_is_that_of_the_tables(freedom: int, quantile: float) -> None:
-    assert _student(freedom) == pytest.approx(quantile, rel=0.003)
 
 
 def test_drift_that_hits_both_does_not_matter() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -89,8 +90,16 @@ def test_a_calibrator_is_a_pure_function(name: str) -> None:
 def test_a_calibrator_says_what_it_needs(name: str) -> None:
     plugin = CALIBRATORS.load(name)
     assert isinstance(plugin, calibrators.Calibrator)
-    assert plugin.needs_bins is (name != "max")
-    assert plugin.competes is (name in {"max", "percentile", "entropy", "mse"})
+    if not plugin.needs_bins:  # the extremes are enough, so that counts do not matter
+        bare = replace(HISTOGRAMS["bell"], counts=np.zeros_like(HISTOGRAMS["bell"].counts))
+        assert not bare.has_bins
+        assert plugin(bare, GRID) == plugin(HISTOGRAMS["bell"], GRID)
+
+
+def test_comparisons_try_the_calibrators_that_look_for_a_range_themselves() -> None:
+    competing = {name for name in NAMES if CALIBRATORS.load(name).competes}
+    assert {"max", "percentile", "entropy", "mse"} <= competing
+    assert competing.isdisjoint({"best", "legacy"})  # hands over to others; repeats an old release
 
 
 def test_public_names_are_there_and_nothing_else_is() -> None:

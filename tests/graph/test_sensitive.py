@@ -10,7 +10,7 @@ import pytest
 
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.graph.typed.convert import convert
-from qdqtool.graph.typed.emulate import emulation
+from qdqtool.graph.typed.emulate import emulated
 from tests import models
 from tests.graph.placing import opened
 from tests.placement import graphs
@@ -21,8 +21,8 @@ def _both(
 ) -> tuple[np.ndarray, np.ndarray, set[str]]:
     """The first output before and after conversion, and the nodes that stayed FP32."""
     result, found = convert(opened(proto, folder), InsertOptions.model_validate({"types": types}))
-    emulated = emulation(result.proto.SerializeToString())
-    runnable = result.proto if emulated is None else onnx.load_model_from_string(emulated)
+    rounded = emulated(result.proto.SerializeToString())
+    runnable = result.proto if rounded is None else rounded[0].proto
     (name, before), *_ = models.run(proto, feeds, optimize=False).items()
     after = models.run(runnable, feeds, optimize=False)[name]
     return before, after, {node.node for node in found.kept}

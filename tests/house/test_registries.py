@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from qdqtool import plugins
 from qdqtool.errors import UsageError
+from qdqtool.pages import lookup
+from qdqtool.pages.lookup import coded_plugins
 from qdqtool.plugins import Registry
 
 PACKAGES = (
@@ -42,6 +45,83 @@ def documented_groups() -> list[str]:
     """The groups that the page about plug-ins names."""
     text = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "extending.md").read_text("utf-8")
     return re.findall(r"^\|[^|]+\| `[\w.]+` \| `(qdqtool\.[\w.]+)` \|", text, re.MULTILINE)
+
+
+CODED = ("qdqtool.rules", "qdqtool.auditing.checks", "qdqtool.datachecks.checks")
+
+
+def test_every_code_belongs_to_one_plugin() -> None:
+    found = [Registry(package=package).load(name).code for package, name in ENTRIES if package in CODED]
+    assert len(set(found)) == len(found)
+    coded_plugins.cache_clear()
+    assert list(coded_plugins()) == sorted(found)
+
+
+def _registry(folder: Path, codes: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Registry:
+    package = folder / f"coded_{folder.name}"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    for name, code in codes.items():
+        (package / f"{name}.py").write_text(
+            f"from types import SimpleNamespace\nPLUGIN = SimpleNamespace(code={code!r})\n"
+        )
+    monkeypatch.syspath_prepend(folder)
+    importlib.invalidate_caches()
+    return Registry(package=package.name)
+
+
+def test_a_code_that_is_taken_is_refused_with_both_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = _registry(tmp_path, {"one": "ABC101", "three": "ABC103", "two": "ABC101"}, monkeypatch)
+    with pytest.raises(UsageError, match="has the code ABC101 of 'one'") as caught:
+        registry.coded()
+    assert all(str(Path(f"{name}.py")) in caught.value.what for name in ("one", "two"))
+    assert "ABC104" in caught.value.fix
+
+
+def test_codes_of_their_own_are_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = _registry(tmp_path, {"b": "ABC101", "a": "ABC102"}, monkeypatch)
+    assert list(registry.coded().items()) == [("ABC101", "b"), ("ABC102", "a")]
+
+
+def test_a_code_of_another_registry_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = _registry(tmp_path, {"guest": "QDQ101"}, monkeypatch)
+    monkeypatch.setattr(lookup, "_CODED", ("qdqtool.rules", registry.package))
+    coded_plugins.cache_clear()
+    with pytest.raises(UsageError, match=r"guest.*has the code QDQ101 of the rule"):
+        coded_plugins()
+    coded_plugins.cache_clear()
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_a_name_that_two_distributions_offer_is_refused(
+    same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Unless both entries name one module: a distribution may be found twice on the path."""
+    for name in ("first", "second"):
+        info = tmp_path / name / f"{name}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        module = "qdqtool.accuracy.metrics.cosine" if same else f"{name}_module"
+        (info / "entry_points.txt").write_text(f"[qdqtool.metrics]\nnearness = {module}\n")
+        monkeypatch.syspath_prepend(str(tmp_path / name))
+    caches = (plugins.all_entry_points, plugins._installed, plugins._offered_twice, plugins._warn_once)
+    for cached in caches:
+        cached.cache_clear()
+    try:
+        registry = Registry(package="qdqtool.accuracy.metrics")
+        assert ("nearness" in registry.usable()) is same
+        if not same:
+            with pytest.raises(
+                UsageError, match=r"offered by first 1.0 .first_module. and by second 1.0"
+            ) as caught:
+                registry.load("nearness")
+            assert "pip uninstall second" in caught.value.fix
+            assert "both offer 'nearness'" in caplog.text
+    finally:
+        for cached in caches:
+            cached.cache_clear()
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_one() -> None:

@@ -11,6 +11,7 @@ from qdqtool.core.kinds import CALIBRATION, PLACEMENT
 from qdqtool.core.quant_format import FP8, INT8
 from qdqtool.core.sensitivity import Alternative, EngineCost
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.pipeline import recipes, runner
 from qdqtool.pipeline.alternatives import fastest, steps_of, with_formats
 from qdqtool.pipeline.context import RunContext
@@ -24,7 +25,7 @@ def made(out: Path, formats: dict[str, str], table: Path | None = None) -> RunCo
     """The Q/DQ model of digits with some nodes in other formats."""
     recipe = recipes.load("conv-int8", ["build.sm=[89]", "calibrate.method=entropy"])
     if formats:
-        recipe = with_formats(recipe, formats, load(DIGITS / "digits.onnx").view)
+        recipe = with_formats(recipe, formats, prepare(load(DIGITS / "digits.onnx"), recipe.preparing).view)
     request = RunRequest(
         model=DIGITS / "digits.onnx",
         recipe=recipe,

@@ -35,10 +35,8 @@ def test_place_leaves_the_model_as_it_was(tmp_path):
 
 def test_place_takes_changes_of_the_recipe(tmp_path, capfd):
     path = models.save(models.conv_chain(), tmp_path)
-    assert (
-        run(["place", str(path), "--recipe", "conv-int8", "--set", "place.exclude=[conv1, nobody]", "--json"])
-        == 0
-    )
+    words = ["place", str(path), "--recipe", "conv-int8", "--set", "place.exclude=[conv1, nobody]", "--json"]
+    assert run([*words, "--set", "optional=[nobody]"]) == 0
     captured = capfd.readouterr()
     assert "no node matches the pattern 'nobody' of place.exclude" in captured.err
     decisions = json.loads(captured.out)["data"]["decisions"]

@@ -109,3 +109,14 @@ def test_a_rule_that_takes_the_name_of_a_shipped_one_is_not_used(installed, capl
     installed(GOOD, name="conv")
     assert registry.rulebook().rules["conv"] == own
     assert "offers the rule 'conv' too: the shipped one is used" in caplog.text
+
+
+def test_a_rule_that_takes_the_code_of_a_shipped_one_is_left_out_with_both_places(installed, caplog) -> None:
+    own = registry.rulebook().rules["small_product"]
+    plugins._warn_once.cache_clear()
+    installed(GOOD.replace("ACM100", own.code))
+    assert "acme" not in registry.rulebook().rules
+    assert registry.code_names()[own.code] == "small_product"
+    assert f"has the code {own.code} of 'small_product'" in caplog.text
+    assert "small_product.py" in caplog.text
+    assert "it is left out" in caplog.text

@@ -79,7 +79,8 @@ def test_changes_that_the_header_recommends_are_accepted(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_recipe_holds_no_data_and_keeps_what_it_does_not_name_at_the_default(path: Path) -> None:
     document = YAML(typ="safe", pure=True).load(path.read_text("utf-8"))
-    method = {"name", "description", "extends", "samples", "place", "calibrate", "insert", "compare", "qat"}
+    method = {"name", "description", "extends", "optional"}
+    method |= {"samples", "place", "calibrate", "insert", "compare", "qat"}
     assert set(document) <= method
     assert "preprocess" not in document.get("samples", {})
 

@@ -243,3 +243,11 @@ def test_a_limit_that_is_none_is_refused_before_any_work(
     assert cli(words(tmp_path / "out", "--pick", "fastest 3")) == 2
     assert "max-drop 0.5" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_format_is_not_searched_for_nodes_that_are_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = 'sweep.space={"place.formats.*no_such_node*": [int8, float]}'
+    assert cli(words(tmp_path / "out", space=space)) == 2
+    assert "place.formats: no node of the model matches '*no_such_node*'" in capsys.readouterr().err

@@ -33,4 +33,4 @@ class Cosine:
         return Reading(value=max(-1.0, min(1.0, value)))
 
 
-PLUGIN = Distance(start=Cosine, better="higher")
+PLUGIN = Distance(start=Cosine, better="higher", perfect=1.0)

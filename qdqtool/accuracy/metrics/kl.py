@@ -47,4 +47,4 @@ def _softmax(rows: Floats) -> Floats:
     return powers
 
 
-PLUGIN = Distance(start=Divergence, better="lower", unit="nat")
+PLUGIN = Distance(start=Divergence, better="lower", unit="nat", perfect=0.0)

@@ -19,4 +19,4 @@ class MaxAbs:
         return NOTHING_SEEN if self._largest is None else Reading(value=self._largest)
 
 
-PLUGIN = Distance(start=MaxAbs, better="lower")
+PLUGIN = Distance(start=MaxAbs, better="lower", perfect=0.0)

@@ -20,4 +20,4 @@ class MeanAbs:
         return Reading(value=self._error / self._values) if self._values else NOTHING_SEEN
 
 
-PLUGIN = Distance(start=MeanAbs, better="lower")
+PLUGIN = Distance(start=MeanAbs, better="lower", perfect=0.0)

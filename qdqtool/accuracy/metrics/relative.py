@@ -26,4 +26,4 @@ class Relative:
         return Reading(value=100 * self._error / self._signal)
 
 
-PLUGIN = Distance(start=Relative, better="lower", unit="%")
+PLUGIN = Distance(start=Relative, better="lower", unit="%", perfect=0.0)

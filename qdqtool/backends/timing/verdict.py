@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import exp, log, sqrt
-from statistics import NormalDist, fmean, median, stdev
+from statistics import fmean, median, stdev
 from typing import Literal
 
 from qdqtool.backends.timing.series import Series
+from qdqtool.core.evidence import student_quantile
 from qdqtool.errors import UsageError
 
 _FEWEST = 5
@@ -66,7 +67,7 @@ def judge(reference: Series, candidate: Series) -> TimingVerdict:
     middle = fmean(ratios)
     low = high = None
     if len(ratios) >= _FEWEST:
-        half = _student(len(ratios) - 1) * stdev(ratios) / sqrt(len(ratios))
+        half = student_quantile(len(ratios) - 1, 0.975) * stdev(ratios) / sqrt(len(ratios))
         low, high = exp(middle - half), exp(middle + half)
     return TimingVerdict(
         reference=reference.name,
@@ -84,17 +85,3 @@ def _answer(low: float | None, high: float | None) -> Literal["faster", "slower"
     if high is not None and high < 1:
         return "slower"
     return "no difference shown"
-
-
-def _student(freedom: int) -> float:
-    """The 97.5 % quantile of Student's distribution, right to 0.3 % from 4 degrees of freedom on.
-
-    Source: Abramowitz and Stegun, 26.7.5 (the expansion around the normal quantile).
-    """
-    z = NormalDist().inv_cdf(0.975)
-    return (
-        z
-        + (z**3 + z) / (4 * freedom)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
-    )

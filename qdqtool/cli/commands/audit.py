@@ -57,7 +57,9 @@ def audit(
     baseline: Annotated[
         Path | None, typer.Option(help="JSON of an earlier audit: only what it does not have counts.")
     ] = None,
-    ignore: Annotated[list[str] | None, typer.Option(help="Code or name of a check to leave out.")] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="Accept a check's findings: QDQ210=known and measured.")
+    ] = None,
     sm: Annotated[str, typer.Option(help="Architecture the engine was built for, as 86.")] = "",
     fail_on: Annotated[
         str, typer.Option(help="Exit with 1 from this severity on: error, warning, info, never.")
@@ -73,7 +75,7 @@ def audit(
 ) -> int:
     """Say what became of every compute node in an engine: INT8 or not, why, and what to do."""
     from qdqtool.auditing.baseline import without_known
-    from qdqtool.auditing.run import examine
+    from qdqtool.auditing.run import check_ignored, examine
     from qdqtool.cli.audit_material import Wanted, gather
     from qdqtool.cli.verdict import check_limit, findings_missed, tell, unrealised
     from qdqtool.core.kinds import AUDIT
@@ -90,6 +92,7 @@ def audit(
         against_profile=against_profile,
         log=log,
     )
+    check_ignored(ignore or ())
     found = examine(gather(wanted), ignore=tuple(ignore or ()))
     if baseline is not None:
         found = without_known(found, AUDIT.read(baseline))

@@ -14,6 +14,7 @@ Stopped at any time, the same command goes on with the engines it has built.
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -55,7 +56,9 @@ def fix(
     sm: Annotated[
         str, typer.Option(help="Architectures to build for, as 86,89; default: the recipe's.")
     ] = "",
-    ignore: Annotated[list[str] | None, typer.Option(help="Code or name of a check to leave out.")] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="Accept a check's findings: QDQ210=known and measured.")
+    ] = None,
     changes: Changes = None,
     fail_on: Annotated[
         str, typer.Option(help="Exit with 1 from this severity on: error, warning, info, never.")
@@ -74,7 +77,7 @@ def fix(
 
     check_limit(fail_on)
     typed = [f"build.sm=[{sm}]"] if sm else []
-    typed += [f"audit.ignore=[{','.join(ignore)}]"] if ignore else []
+    typed += [f"audit.ignore={json.dumps(ignore)}"] if ignore else []
     method = recipe_of(subject)
     folder = out or subject.with_name(f"{subject.name.removesuffix('.onnx')}-fixed")
     request = FixRequest(

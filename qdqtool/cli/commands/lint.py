@@ -114,20 +114,19 @@ def _tell(report: LintReport, model: Path, form: str) -> None:
 
 
 def _waivers(given: list[str]) -> dict[str, str]:
-    """Codes and reasons out of CODE=reason."""
+    """Codes and reasons out of CODE=reason; a report of lint keeps what was accepted, and so needs the reason."""
+    from qdqtool.core.waivers import waivers
     from qdqtool.errors import UsageError
 
-    waivers = {}
-    for entry in given:
-        code, _, reason = (part.strip() for part in entry.partition("="))
+    found = waivers(given)
+    for code, reason in found.items():
         if not code or not reason:
             raise UsageError(
-                f"{entry!r} gives no {'reason' if code else 'code'}",
+                f"{code or '=' + reason!r} gives no {'reason' if code else 'code'}",
                 fix=f"write --ignore '{code or 'QDQ141'}=why this is fine'",
                 where="--ignore",
             )
-        waivers[code.upper()] = reason
-    return waivers
+    return found
 
 
 def _check_limit(limit: str) -> None:

@@ -41,10 +41,12 @@ def place(
     from qdqtool.core.kinds import PLACEMENT
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.graph.preparation.prepare import prepare
+    from qdqtool.pipeline.patterns import refuse_unmatched
     from qdqtool.placement.decide import decide
 
     _, chosen = fitting_recipe(recipe, model, [*(changes or []), *for_builder(target, sm)])
     ready = prepare(load(model), chosen.preparing)
+    refuse_unmatched(chosen, ready.view, "place")
     placement = decide(ready.view, chosen.placing)
     for note in (*ready.notes, *placement.notes):
         stderr().print(f"note: {note}", markup=False, highlight=False)

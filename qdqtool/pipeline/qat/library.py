@@ -29,6 +29,7 @@ from qdqtool.graph.qdq.insert import insert_for_engine
 from qdqtool.io.files import make_folder
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.dynamic_range import reach_for, wants_samples
+from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.placement.decide import decide
 
 _LOGGER = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ def prepare_traced(traced: Traced, recipe: Recipe, placement: Placement | None =
         path = Path(folder) / "float.onnx"
         write_float(traced.flat, traced.example, path, exporter=recipe.qat.exporter, opset=recipe.qat.opset)
         ready = _ready(path, recipe, placement)
+    refuse_unmatched(recipe, ready.view, "calibrate", "insert", *([] if placement else ["place"]))
     chosen = placement or decide(ready.view, recipe.placing)
     if not chosen.quantized:
         raise UsageError(

@@ -22,6 +22,7 @@ from qdqtool.core.report import AccuracySummary
 from qdqtool.core.sweep import Checked, FloatPoint, Outcome, Value
 from qdqtool.engine.devices import usual_device
 from qdqtool.errors import BuildError, UsageError
+from qdqtool.graph.model import Model
 from qdqtool.io.files import digest_file, make_folder, unwritable, write_text
 from qdqtool.io.json_files import canonical
 from qdqtool.io.locks import acquire, release
@@ -157,6 +158,11 @@ class SweepContext:
             lambda _step, done, total: on_progress(done, total),
         )
         return [node.node for node in found.nodes]
+
+    @property
+    def prepared(self) -> Model:
+        """The prepared float model."""
+        return self._base_run.model("model.prepared.onnx")
 
     @property
     def reads(self) -> dict[str, str]:

@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 from qdqtool.core.kinds import SWEEP
 from qdqtool.core.sweep import Sweep, Trial
 from qdqtool.pipeline.folder import RunFolder
+from qdqtool.pipeline.patterns import refuse_formats
 from qdqtool.pipeline.sweep.context import OnProgress, SweepContext, SweepRequest
 from qdqtool.pipeline.sweep.elsewhere import export, with_times
 from qdqtool.pipeline.sweep.front import assemble, limit_of
 from qdqtool.pipeline.sweep.front import pick as choose
-from qdqtool.pipeline.sweep.space import Space
+from qdqtool.pipeline.sweep.space import Space, groups_of
 from qdqtool.pipeline.sweep.storage import Storage, StorageLost, undamaged
 from qdqtool.pipeline.sweep.study import Study
 from qdqtool.pipeline.sweep.workers import join_all
@@ -83,6 +84,7 @@ def _take_part(request: SweepRequest, bench: SweepContext, tell: OnProgress) -> 
         known = _persevering(lambda: study.agreed(REFERENCE, lambda: _spelled(bench.time_reference())))
         with undamaged(url):
             bench.reference_ms = float(known[0]) if known else 0.0
+        refuse_formats(groups_of(bench.options), request.base.recipe, bench.prepared.view)
         space = Space(bench.options, tuple(ranking), request.base.recipe, bench.reads)
         return _search(study, space, bench, tell), space
 

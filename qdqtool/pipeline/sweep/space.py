@@ -116,6 +116,11 @@ class Space:
         }
 
 
+def groups_of(options: SweepOptions) -> tuple[str, ...]:
+    """The globs whose nodes' formats are searched."""
+    return tuple(key.removeprefix(FORMATS_OF) for key in options.space if key.startswith(FORMATS_OF))
+
+
 def _counts(wanted: tuple[int, ...], nodes: int) -> list[int]:
     """How many nodes may stay float: with all of them float nothing is quantized, which is no trial but the float model.
 

@@ -26,4 +26,4 @@ class WorstSample:
         return Reading(value=self._worst)
 
 
-PLUGIN = Distance(start=WorstSample, better="lower")
+PLUGIN = Distance(start=WorstSample, better="lower", perfect=0.0)
