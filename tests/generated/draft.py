@@ -46,18 +46,21 @@ class Network:
         steps: names of its steps, in order.
         proto: the model.
         samples: feeds of the model.
-        continuous: whether a small change of a tensor always means a small change of the outputs.
+        operators: types of its nodes, those of bodies included.
     """
 
     seed: int
     steps: tuple[str, ...]
     proto: onnx.ModelProto
     samples: tuple[dict[str, Array], ...]
-    continuous: bool
+    operators: frozenset[str]
+
+    @property
+    def opset(self) -> int:
+        return int(self.proto.opset_import[0].version)
 
     def __str__(self) -> str:
-        opset = self.proto.opset_import[0].version
-        return f"network {self.seed} (opset {opset}): {' - '.join(self.steps)}"
+        return f"network {self.seed} (opset {self.opset}): {' - '.join(self.steps)}"
 
 
 class Draft:

@@ -212,6 +212,9 @@ def arithmetic(draft: Draft, x: str) -> str:
         other = draft.weight(*draft.chosen.choice([shape[-1:], (1, *shape[1:2], *[1] * (len(shape) - 2))]))
     if op == "Concat":
         return draft.node(op, x, other, axis=1)
+    difference = np.abs(draft.values[x] - draft.values[other]).max()
+    if op == "Sub" and difference < 0.1 * np.abs(draft.values[x]).max():
+        raise Unfit(op)  # a difference of equals is nothing but their rounding
     return draft.node(op, *((x, other) if draft.chosen.random() < 0.7 else (other, x)))
 
 
@@ -357,17 +360,42 @@ def other_type(draft: Draft, x: str) -> str:
 
 
 def constants(draft: Draft, x: str) -> str:
-    """A weight that constants are computed into: typical position embeddings and scaled weights."""
+    """A weight that operators compute from constants: resized position embeddings, initial states, scaled weights."""
     shape = draft.shape(x)
-    if len(shape) == 4 and draft.opset >= 13 and draft.chosen.random() < 0.5:
-        place = draft.chosen.choice(["half_pixel", "align_corners"])
-        sizes = draft.integers(1, shape[1], *shape[2:])
-        table = draft.weight(1, shape[1], 3, 5)
-        mode = draft.chosen.choice(["linear", "cubic"])
-        made = draft.node("Resize", table, "", "", sizes, mode=mode, coordinate_transformation_mode=place)
+    if len(shape) == 4 and draft.opset >= 13 and draft.chosen.random() < 0.7:
+        return draft.node("Add", x, _table(draft, shape))
+    if len(shape) == 3 and draft.chosen.random() < 0.5:
+        weights = (
+            draft.weight(1, 4 * shape[2], 3, scale=0.4),
+            draft.weight(1, 4 * shape[2], shape[2], scale=0.4),
+        )
+        first, lengths = draft.constant(draft.noise.standard_normal((5, 1, 3))), draft.constant([3], np.int32)
+        bias = draft.weight(1, 8 * shape[2], scale=0.3)
+        settings = draft.chosen.choice([{}, {"clip": 0.3}, {"activations": ["Sigmoid", "Relu", "Tanh"]}])
+        made = draft.outputs("LSTM", [first, *weights, bias, lengths], 2, hidden_size=shape[2], **settings)[1]
         return draft.node("Add", x, made)
     scaled = draft.node("Mul", draft.weight(4, shape[-1]), draft.constant(0.5))
     return draft.node("MatMul", x, draft.node("Transpose", scaled, perm=[1, 0]))
+
+
+def _table(draft: Draft, shape: tuple[int, ...]) -> str:
+    """A constant that images of this shape can be added to."""
+    op = draft.chosen.choice(["Resize", "Resize", "MaxPool", "LRN", "LpNormalization"])
+    if op == "Resize":
+        mode, place = (
+            draft.chosen.choice(["linear", "cubic"]),
+            draft.chosen.choice(["half_pixel", "align_corners"]),
+        )
+        table, sizes = draft.weight(1, shape[1], 3, 5), draft.integers(1, shape[1], *shape[2:])
+        return draft.node(op, table, "", "", sizes, mode=mode, coordinate_transformation_mode=place)
+    if op == "MaxPool":
+        twice = draft.weight(1, shape[1], 2 * shape[2], 2 * shape[3] - 1, scale=0.5)
+        border = draft.chosen.choice(["SAME_UPPER", "SAME_LOWER"])
+        return draft.node(op, twice, kernel_shape=[3, 2], strides=[2, 2], auto_pad=border)
+    table = draft.weight(1, *shape[1:], scale=0.5)
+    if op == "LRN":
+        return draft.node(op, table, size=3, alpha=0.1, bias=2.0)
+    return draft.node(op, table, axis=draft.chosen.choice([1, 3]), p=draft.chosen.choice([1, 2]))
 
 
 def condition(draft: Draft, x: str) -> str:

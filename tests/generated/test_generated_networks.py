@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.generated import law
-from tests.generated.networks import network, run
+from tests.generated.draft import run
+from tests.generated.networks import network
 from tests.generated.steps import STEPS
 
 FEW, MANY = 60, 2000
@@ -43,7 +44,8 @@ def test_the_same_number_makes_the_same_network_and_a_shorter_one_is_its_start()
     for steps in range(1, len(whole.steps)):
         start = network(7, steps)
         assert start.steps == whole.steps[:steps]
-        assert list(start.proto.graph.node)[:3] == list(whole.proto.graph.node)[:3]
+        nodes = [node for node in start.proto.graph.node if "echo" not in node.output]
+        assert nodes == list(whole.proto.graph.node)[: len(nodes)]
 
 
 def test_generated_networks_run_and_every_step_and_opset_occurs() -> None:
