@@ -36,31 +36,35 @@ class Broken(AssertionError):  # noqa: N818 -- no error of the program: a verdic
     """The law does not hold."""
 
 
+Source = Path | onnx.ModelProto
+Run = Callable[[Network, Source, Path], object]
+
+
 @dataclass(frozen=True)
 class Command:
     """A command that turns a network's file into another model.
 
     Attributes:
-        run: writes the second file from the network and the first.
+        run: writes a file from the network and its model.
         floor: least SQNR in dB of the result; below EXACT_DB asked of networks without JUMPS only.
         lifted: whether the result without Q/DQ is the network again.
         foreign: whether onnxruntime may have no kernel for the result: bodies in BF16, operators of TensorRT.
     """
 
-    run: Callable[[Network, Path, Path], object]
+    run: Run
     floor: float
     lifted: bool = False
     foreign: bool = False
 
 
-def broken(network: Network, command: str, folder: Path) -> str | None:
-    """What is wrong with the model that a command makes of a network; None if nothing is."""
+def broken(network: Network, command: str, folder: Path, *, in_memory: bool = False) -> str | None:
+    """What is wrong with the model that a command makes of a network, given as a file or in memory; None if nothing is."""
     source, out = folder / "network.onnx", folder / "out.onnx"
     onnx.save(network.proto, source)
     out.unlink(missing_ok=True)
     asked = COMMANDS[command]
     try:
-        asked.run(network, source, out)
+        asked.run(network, network.proto if in_memory else source, out)
     except UsageError as error:
         return None if NOTHING_TO_DO in str(error) else f"refused: {error}"
     except Exception as error:  # noqa: BLE001 -- whatever it is, it is a finding
@@ -138,7 +142,7 @@ def _described(values: Iterable[onnx.ValueInfoProto]) -> list[tuple[str, int, tu
 def _values(network: Network, after: onnx.ModelProto, floor: float, command: Command) -> None:
     narrow = emulation(after.SerializeToString())
     emulated = after if narrow is None else onnx.load_from_string(narrow)
-    for feeds in network.samples[:2]:
+    for feeds in (*network.samples[:2], *_joined(network)):
         wanted = run(network.proto, feeds)
         try:
             made = run(emulated, feeds)
@@ -154,6 +158,19 @@ def _values(network: Network, after: onnx.ModelProto, floor: float, command: Com
             nearness = sqnr(value, made[name])
             if (floor >= EXACT_DB or JUMPS.isdisjoint(network.operators)) and nearness < floor:
                 raise Broken(f"{name} has {nearness:.1f} dB of at least {floor:.0f}")
+
+
+def _joined(network: Network) -> list[dict[str, Array]]:
+    """A batch of two samples, if the network has a free batch and takes it."""
+    if not any(dim.dim_param for dim in network.proto.graph.input[0].type.tensor_type.shape.dim):
+        return []
+    first, second = network.samples[:2]
+    feeds = {name: np.concatenate([first[name], second[name]]) for name in first}
+    try:
+        run(network.proto, feeds)
+    except Unfit:
+        return []
+    return [feeds]
 
 
 def sqnr(wanted: Array, made: Array) -> float:
@@ -172,29 +189,30 @@ PLAIN |= {"calibrate.bias": "keep", **FORCED}
 """Nothing is searched, and small nodes are quantized too."""
 
 
-def _quantize(**settings: Any) -> Callable[[Network, Path, Path], object]:
+def _quantize(**settings: Any) -> Run:
     changes = {**PLAIN, **{key.replace("__", "."): value for key, value in settings.items()}}
     return lambda network, source, out: qdqtool.quantize(source, list(network.samples), out, settings=changes)
 
 
-def _default(network: Network, source: Path, out: Path) -> object:
+def _default(network: Network, source: Source, out: Path) -> object:
     return qdqtool.quantize(source, list(network.samples), out)
 
 
-def _convert(types: Any) -> Callable[[Network, Path, Path], object]:
+def _convert(types: Any) -> Run:
     return lambda network, source, out: qdqtool.convert(source, out, types)
 
 
-def _prepare(network: Network, source: Path, out: Path) -> None:
+def _prepare(network: Network, source: Source, out: Path) -> None:
+    assert isinstance(source, Path)
     onnx.save(whole(prepare(load(source), PrepareOptions()).proto), out)
 
 
-def _insert(network: Network, source: Path, out: Path) -> None:
+def _insert(network: Network, source: Source, out: Path) -> None:
     table = qdqtool.calibrate(source, list(network.samples), settings=PLAIN)
     qdqtool.insert(source, table, out, placement=qdqtool.place(source, settings=PLAIN), settings=PLAIN)
 
 
-def _repair(network: Network, source: Path, out: Path) -> None:
+def _repair(network: Network, source: Source, out: Path) -> None:
     first = out.with_name("quantized.onnx")
     _quantize()(network, source, first)
     qdqtool.repair(first, out)
@@ -235,7 +253,7 @@ COMMANDS: Mapping[str, Command] = {
     "quantize int8-weights": Command(_quantize(place__format="int8-weights"), 5.0),
     "quantize int4-weights": Command(_quantize(place__format="int4-weights"), 3.0),
     "quantize nvfp4": Command(_quantize(place__format="nvfp4", place__sm=["120"]), 3.0, foreign=True),
-    "quantize mxfp8": Command(_quantize(place__format="mxfp8", place__sm=["120"]), 5.0),
+    "quantize mxfp8": Command(_quantize(place__format="mxfp8", place__sm=["120"]), 5.0, foreign=True),
     "quantize cross-layer": Command(_quantize(weights__equalize="cross-layer"), 5.0, lifted=True),
     "quantize smooth": Command(_quantize(weights__equalize="smooth"), 5.0, lifted=True),
     "quantize depthwise": Command(_quantize(weights__equalize="depthwise"), 5.0, lifted=True),

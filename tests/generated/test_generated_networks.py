@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from qdqtool.graph.onnx_io import deferred, skeleton
 from tests.generated import law
 from tests.generated.draft import run
 from tests.generated.networks import network
@@ -30,6 +31,21 @@ def _check(seeds: range, folder: Path) -> None:
 
 def test_commands_keep_the_function_of_generated_networks(tmp_path: Path) -> None:
     _check(range(FEW), tmp_path)
+
+
+def test_weights_that_wait_in_a_file_do_not_outlive_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model in memory is written to a folder that goes with the call; here its weights wait there however small."""
+    monkeypatch.setattr(deferred, "FROM", 0)
+    monkeypatch.setattr(deferred, "HEAVY", 0)
+    monkeypatch.setattr(skeleton, "_HEAVY", 16)
+    for seed, command in enumerate(sorted(law.COMMANDS.keys() - {"prepare"})):
+        one = next(
+            one for one in map(network, range(100 * seed, 100 * seed + 100)) if one.steps[0] == "convolution"
+        )
+        said = law.broken(one, command, tmp_path, in_memory=True)
+        assert said is None or law.known(one, said), (command, str(one), said)
 
 
 @pytest.mark.slow
