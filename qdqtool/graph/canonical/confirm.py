@@ -155,7 +155,7 @@ def _agree(ours: NDArray[Any], theirs: NDArray[Any] | None) -> bool:
     ):
         return False
     try:
-        step = float(ml_dtypes.finfo(ours.dtype).eps)
+        step = float(ml_dtypes.finfo(ours.dtype).eps)  # type: ignore[no-untyped-call]
     except ValueError:  # no floats
         return bool(np.array_equal(ours.astype(theirs.dtype), theirs))
     share = min(_STEPS * step, max(2 * step, _STEPS * _FP32_STEP))

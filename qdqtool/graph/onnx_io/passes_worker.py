@@ -105,9 +105,9 @@ def _run_all(
     except Exception:  # noqa: BLE001 -- onnxruntime's exceptions share no class
         if len(nodes) < 2:
             return good, _run(model, good) if good else {}
-    for half in (nodes[: len(nodes) // 2], nodes[len(nodes) // 2 :]):
-        good, found = _run_all(model, good, half)
-    return good, found
+    middle = len(nodes) // 2
+    good, _ = _run_all(model, good, nodes[:middle])
+    return _run_all(model, good, nodes[middle:])
 
 
 def _run(model: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> dict[str, Any]:
