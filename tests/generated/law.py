@@ -24,12 +24,17 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.unquantize import float_graph
 from qdqtool.graph.typed.emulate import emulation
+from tests.generated.disturb import disturbed
 from tests.generated.draft import Array, Network, NoKernel, Unfit, run
 from tests.generated.networks import network as start_of
 from tests.generated.steps import JUMPS
 
 EXACT_DB = 80.0
 """SQNR from which two models compute the same up to rounding in FP32."""
+
+
+REPAIRED_DB = 20.0
+"""SQNR between a model and its repaired form: weights may be rounded once more."""
 
 
 class Broken(AssertionError):  # noqa: N818 -- no error of the program: a verdict
@@ -247,6 +252,18 @@ KNOWN: dict[str, Callable[[Network, str], bool]] = {
 }
 """Faults that are being worked on, and the findings that belong to them. An entry goes with its fault."""
 
+
+def _repair_disturbed(network: Network, source: Source, out: Path) -> None:
+    first, second = out.with_name("quantized.onnx"), out.with_name("disturbed.onnx")
+    _quantize()(network, source, first)
+    onnx.save(disturbed(onnx.load(first), network.seed), second)
+    before, after = (run(onnx.load(path), network.samples[0]) for path in (first, second))
+    assert all(sqnr(before[name], after[name]) > EXACT_DB for name in before), (
+        "the disturbed model is another one"
+    )
+    qdqtool.repair(second, out)
+
+
 COMMANDS: Mapping[str, Command] = {
     "prepare": Command(_prepare, EXACT_DB),
     "place and insert": Command(_insert, 5.0, lifted=True),
@@ -269,5 +286,6 @@ COMMANDS: Mapping[str, Command] = {
     "convert fp16": Command(_convert("fp16"), 30.0),
     "convert bf16": Command(_convert("bf16"), 10.0, foreign=True),
     "repair": Command(_repair, 5.0, lifted=True),
+    "repair of another form": Command(_repair_disturbed, 5.0),
 }
 """The commands that write a model, by a name for people."""

@@ -70,7 +70,7 @@ def float_source(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.
     quantize = makers.get(dequantize.input[0])
     if quantize is not None:
         if quantize.op_type == QUANTIZE:
-            return _of_type(edit, quantize, dequantize)
+            return typed_source(edit, quantize, dequantize)
         return quantize.input[0] if quantize.op_type == FP4_DYNAMIC else None
     stored, scale = edit.value(dequantize.input[0]), _scale(edit, dequantize, makers)
     zero = edit.value(dequantize.input[2]) if len(dequantize.input) > 2 else np.zeros((), np.float32)
@@ -104,11 +104,11 @@ def float_source(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.
     return edit.constant(f"{dequantize.input[0]}_float", value)
 
 
-def _of_type(edit: Edit, quantize: onnx.NodeProto, dequantize: onnx.NodeProto) -> str:
+def typed_source(edit: Edit, quantize: onnx.NodeProto, dequantize: onnx.NodeProto) -> str:
     """What a QuantizeLinear reads, in the type that the DequantizeLinear makes: its scale has that type, too."""
     given, made = (edit.constants.get(node.input[1]) for node in (quantize, dequantize))
     if given is None or made is None or given.data_type == made.data_type:
-        return quantize.input[0]
+        return str(quantize.input[0])
     result = edit.fresh(f"{quantize.input[0]}_cast")
     edit.node("Cast", [quantize.input[0]], [result], name=f"{quantize.name}_Cast", to=made.data_type)
     return result
