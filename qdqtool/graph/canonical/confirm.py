@@ -37,6 +37,7 @@ _LARGEST = 1 << 30
 _STEPS = 64
 """Steps of FP32 and FP64 by which two correct results may differ, because kernels add in different orders; 2 of shorter types."""
 _FP32_STEP = 2.0**-23
+"""Distance from 1 to the next FP32 number; kernels of shorter types add in FP32."""
 _OLDEST_IR = 8
 """The first IR version that every opset up to 18 has, in which constants are no inputs."""
 
