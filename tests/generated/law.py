@@ -246,6 +246,12 @@ KNOWN: dict[str, Callable[[Network, str], bool]] = {
     "onnxruntime moves a Transpose across a linear Resize where inner tensors are returned": lambda network, said: (
         "Resize" in network.operators and "ScalesValidation 'Linear' mode only supports" in said
     ),
+    "bias correction declares a tensor of unknown rank as a scalar": lambda network, said: (
+        "Loop" in network.operators and "wants a scalar, not" in said
+    ),
+    "a Gemm whose bias is one value is shifted by one value per channel": lambda network, said: (
+        "Gemm" in network.operators and "_tuned_shift' wants 1, not" in said
+    ),
     "a format is refused because of a double MatMul": lambda network, said: (
         "Cast" in network.operators and "has type fp64; only fp32 and fp16" in said
     ),
