@@ -45,7 +45,9 @@ _OLDEST_IR = 8
 def unconfirmed(
     made: Sequence[Computed], constant: Callable[[str], onnx.TensorProto | None], opset: int
 ) -> frozenset[str]:
-    """The outputs that onnxruntime does not compute or computes differently, and all outputs computed from them.
+    """The outputs that onnxruntime computes differently, and all outputs computed from them.
+
+    What it cannot run at all, for want of a kernel, has no other value: left in the model it would not run either.
 
     Args:
         made: nodes in graph order, with their computed outputs.
@@ -55,9 +57,10 @@ def unconfirmed(
     values = {name: value for _, outputs in made for name, value in outputs.items()}
     bad: set[str] = set()
     for nodes, leaves in _batches([node for node, _ in made], values, constant):
-        theirs = _by_onnxruntime(nodes, leaves, values, opset)
+        theirs = None if leaves is None else _by_onnxruntime(nodes, leaves, values, opset)
         for node in nodes:
-            wrong = [name for name in node.output if name and not _agree(values[name], theirs.get(name))]
+            names = [name for name in node.output if name and (theirs is None or name in theirs)]
+            wrong = [name for name in names if theirs is None or not _agree(values[name], theirs[name])]
             if wrong:
                 _log.info("left %s %r as it is: onnxruntime does not confirm it", node.op_type, node.name)
             bad.update(wrong)
@@ -82,10 +85,10 @@ def _batches(
     nodes: Sequence[onnx.NodeProto],
     values: Mapping[str, NDArray[Any]],
     constant: Callable[[str], onnx.TensorProto | None],
-) -> Iterator[tuple[list[onnx.NodeProto], dict[str, onnx.TensorProto]]]:
+) -> Iterator[tuple[list[onnx.NodeProto], dict[str, onnx.TensorProto] | None]]:
     """Runs of nodes to confirm, with the constants that they read; an output of one run is a constant of the next.
 
-    A node that is too large for a message comes alone and without its constants, so that nothing confirms it.
+    A node that is too large for a message comes alone and without constants: nothing confirms it.
     """
     taken: list[onnx.NodeProto] = []
     leaves: dict[str, onnx.TensorProto] = {}
@@ -97,7 +100,7 @@ def _batches(
         around = sum(byte_size(tensor) or 0 for tensor in given.values() if tensor is not None)
         around += sum(values[name].nbytes for name in (*node.input, *node.output) if name in values)
         if around > _LARGEST:
-            yield [node], {}
+            yield [node], None
             continue
         if taken and size + around > _BATCH:
             yield taken, leaves
@@ -117,8 +120,8 @@ def _by_onnxruntime(
     leaves: Mapping[str, onnx.TensorProto],
     values: Mapping[str, NDArray[Any]],
     opset: int,
-) -> dict[str, NDArray[Any]]:
-    """The outputs as onnxruntime computes them, those that NumPy has no type of its own for as FP32."""
+) -> dict[str, NDArray[Any]] | None:
+    """The outputs that onnxruntime can compute, as FP32 where NumPy has no such type; None if the child was ended."""
     names = [name for node in nodes for name in node.output if name]
     foreign = {name: f"{name}/as FP32" for name in names if not _is_native(values[name].dtype)}
     graph = helper.make_graph(
@@ -135,7 +138,7 @@ def _by_onnxruntime(
         content = run_pass("compute", model)
     except (PassRefused, PassExceeded) as error:
         _log.info("onnxruntime did not compute constants: %s", error)
-        return {}
+        return None
     computed = onnx.GraphProto.FromString(content).initializer
     found = {tensor.name: numpy_helper.to_array(tensor) for tensor in computed}
     return {name: found[foreign.get(name, name)] for name in names if foreign.get(name, name) in found}
@@ -147,13 +150,9 @@ def _casts(node: onnx.NodeProto, foreign: Mapping[str, str]) -> list[onnx.NodePr
     return [helper.make_node("Cast", [name], [foreign[name]], to=onnx.TensorProto.FLOAT) for name in names]
 
 
-def _agree(ours: NDArray[Any], theirs: NDArray[Any] | None) -> bool:
+def _agree(ours: NDArray[Any], theirs: NDArray[Any]) -> bool:
     """Whether two results are the same, floats up to rounding."""
-    if (
-        theirs is None
-        or ours.shape != theirs.shape
-        or (_is_native(ours.dtype) and ours.dtype != theirs.dtype)
-    ):
+    if ours.shape != theirs.shape or (_is_native(ours.dtype) and ours.dtype != theirs.dtype):
         return False
     try:
         step = float(ml_dtypes.finfo(ours.dtype).eps)  # type: ignore[no-untyped-call]

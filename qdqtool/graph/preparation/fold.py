@@ -22,7 +22,7 @@ def fold_constants(model: Model) -> Model:
     Kept as they are: what an If decides on (onnxruntime would put the branch in the place of the If before it knows
     the types behind it, and refuse some models that it runs otherwise), Q/DQ nodes, random operators, control flow, anything outside the default domain, values whose
     size is unknown beforehand or that grow by more than 4 MiB, arithmetic that divides by zero, and what onnxruntime
-    does not compute or computes differently.
+    computes differently.
     """
     total = 0
     kept: frozenset[str] = frozenset()
