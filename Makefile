@@ -37,10 +37,13 @@ figures: $(TORCH)/.installed
 picture: demo
 	chromium --headless --no-sandbox --hide-scrollbars --window-size=1280,1560 --screenshot=docs/assets/report.png file://$(CURDIR)/runs/demo/report.html
 
-# MINUTES for all readers together; what goes wrong is kept in crashers/.
+# MINUTES for all readers together; what goes wrong is kept in crashers/. Then valid networks through every command that writes a model.
 MINUTES ?= 14
+NETWORKS ?= 2000
+SEED ?= 1000000
 fuzz: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/fuzz.py --seconds $$(( $(MINUTES) * 60 / 14 )) --keep crashers
+	$(BIN)/python benchmarks/valid.py --networks $(NETWORKS) --first $(SEED)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 class Edit:
     """The nodes, constants, inputs and outputs of a model, open for changes.
 
+    A loop that changes nodes asks `readers` and `maker`, which follow every change made by `connect`, `rewire`, `write`,
+    `redirect`, `add` and `remove`. `consumers` and `producers` are copies: they show the nodes as they were when asked.
+
     Constants are shared with the original until `finish` copies them: replace them, never write into them.
 
     Attributes:
@@ -43,6 +46,7 @@ class Edit:
         self._gone: set[int] = set()
         self._unknown: set[str] = set()
         self._readers: dict[str, list[onnx.NodeProto]] | None = None
+        self._makers: dict[str, onnx.NodeProto] | None = None
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
         self.inputs = [copied(value) for value in graph.input]
         self.outputs = [copied(value) for value in graph.output]
@@ -79,6 +83,23 @@ class Edit:
                 if name:
                     found.setdefault(name, []).append((node, index))
         return found
+
+    def readers(self, tensor: str) -> list[tuple[onnx.NodeProto, int]]:
+        """The readers of one tensor with the input number, after every change so far; bodies are not looked into."""
+        found = {id(node): node for node in self._reading().get(tensor, ()) if id(node) not in self._gone}
+        return [
+            (node, index)
+            for node in found.values()
+            for index, name in enumerate(node.input)
+            if name == tensor
+        ]
+
+    def maker(self, tensor: str) -> onnx.NodeProto | None:
+        """The node that makes a tensor, after every change so far; None for inputs and constants."""
+        if self._makers is None:
+            self._makers = self.producers()
+        node = self._makers.get(tensor)
+        return node if node is not None and id(node) not in self._gone and tensor in node.output else None
 
     def value(self, tensor: str) -> NDArray[Any] | None:
         """The value of a constant; None for other tensors."""
@@ -118,6 +139,8 @@ class Edit:
         self._nodes.append(node)
         if self._readers is not None:
             _register(self._readers, node)
+        if self._makers is not None:
+            self._makers |= dict.fromkeys(node.output, node)
         return node
 
     def remove(self, gone: Iterable[onnx.NodeProto]) -> None:
@@ -130,16 +153,33 @@ class Edit:
         if self._readers is not None:
             self._readers.setdefault(tensor, []).append(node)
 
+    def rewire(self, node: onnx.NodeProto, inputs: Sequence[str]) -> None:
+        """Let a node read these tensors, and no others."""
+        del node.input[:]
+        node.input.extend(inputs)
+        if self._readers is not None:
+            _register(self._readers, node)
+
+    def write(self, node: onnx.NodeProto, index: int, tensor: str) -> None:
+        """Let output `index` of a node be called `tensor`."""
+        node.output[index] = tensor
+        if self._makers is not None:
+            self._makers[tensor] = node
+
     def redirect(self, old: str, new: str) -> None:
         """Let every node that reads `old` now read `new`; inputs changed by hand since the first call are missed."""
+        for node in self._reading().pop(old, []):
+            for index, name in enumerate(node.input):
+                if name == old:
+                    self.connect(node, index, new)
+
+    def _reading(self) -> dict[str, list[onnx.NodeProto]]:
+        """Nodes by the tensors that they read, or have read once."""
         if self._readers is None:
             self._readers = {}
             for node in self.nodes:
                 _register(self._readers, node)
-        for node in self._readers.pop(old, []):
-            for index, name in enumerate(node.input):
-                if name == old:
-                    self.connect(node, index, new)
+        return self._readers
 
     def prune(self) -> int:
         """Drop nodes that no output needs, then constants that no node reads; returns how many nodes went."""

@@ -19,7 +19,7 @@ from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.repair import Change
-from qdqtool.graph.canonical.compute import compute
+from qdqtool.graph.canonical.confirm import compute_confirmed
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.encode import encode
@@ -134,7 +134,9 @@ def _moved(context: RepairContext, moves: tuple[Node, ...], value: NDArray[Any])
     for move in moves:
         names = [name for name in move.inputs[1:] if name]
         constants = {name: found for name in names if (found := context.edit.value(name)) is not None}
-        made = compute(context.nodes[move.name], {**constants, move.inputs[0]: value}, context.edit.opset)
+        made = compute_confirmed(
+            context.nodes[move.name], {**constants, move.inputs[0]: value}, context.edit.opset
+        )
         if made is None:
             return None
         value = made[move.outputs[0]]

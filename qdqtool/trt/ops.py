@@ -258,6 +258,24 @@ TYPE_ATTRIBUTES = {"Cast": "to", "EyeLike": "dtype", "RandomNormal": "dtype", "R
 """Operators that state the type of their result, and the attribute that does."""
 NOT_FOLDED = RANDOM | QDQ | {"Dropout", "DynamicQuantizeLinear"}
 """Operators whose result on constants must not be computed ahead."""
+SAME_EVERYWHERE = frozenset(
+    {
+        "Concat",
+        "ConstantOfShape",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "Identity",
+        "Reshape",
+        "Shape",
+        "Size",
+        "Slice",
+        "Split",
+    }
+    | {"Squeeze", "Tile", "Transpose", "Unsqueeze", "Where"}
+    | {"Abs", "Add", "And", "Equal", "Greater", "Less", "Mul", "Neg", "Not", "Or", "Sub"}
+)
+"""Operators of which every implementation gives the same bits: they copy values, compare them, or round once (IEEE 754)."""
 INTEGER_OPERATORS = frozenset(FLOAT_FORM) | {
     "DynamicQuantizeLSTM",
     "DynamicQuantizeLinear",

@@ -265,3 +265,28 @@ def test_a_rank_that_is_noted_of_one_frame_is_dropped(behind: str, tmp_path: Pat
     feeds = {"x": np.random.default_rng(0).normal(size=(3, 1, 6)).astype(np.float32)}
     (mine,), (theirs,) = models.run(made.proto, feeds).values(), models.run(proto, feeds).values()
     np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "Gemm"])
+@pytest.mark.parametrize("norms", [1, 2, 3])
+def test_normalizations_in_a_row_are_folded_into_a_layer_without_bias(
+    op: str, norms: int, tmp_path: Path
+) -> None:
+    sketch = models.Sketch()
+    shape = (1, 4) if op == "Gemm" else (1, 4, 6, 6)
+    x = sketch.input("x", shape)
+    tensor = sketch.node(op, [x, sketch.weight("w", 4, 4, *(3, 3)[: 2 * (op != "Gemm")])], "layer")
+    for number in range(norms):
+        parts = [
+            sketch.constant(
+                f"{word}{number}", np.abs(sketch.random.standard_normal(4)).astype(np.float32) + 0.5
+            )
+            for word in ("gain", "shift", "mean", "var")
+        ]
+        tensor = sketch.node("BatchNormalization", [tensor, *parts], f"norm{number}")
+    sketch.output(tensor)
+    proto = sketch.model()
+    ready = prepare(opened(proto, tmp_path), PrepareOptions(conv_transpose=False))
+    assert _ops(ready) == {op: 1}
+    assert len(ready.proto.graph.initializer) == 2
+    _same(proto, ready)

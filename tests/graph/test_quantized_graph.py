@@ -229,3 +229,24 @@ def test_the_float_form_of_a_model_in_any_format_has_no_quantizer_and_its_consta
                 mine = apart.view.constant(apart.view.by_name[slot.node].inputs[slot.index])
                 assert mine is not None
                 assert np.array_equal(mine, value)
+
+
+def test_a_pair_between_two_float_types_leaves_a_cast_behind(tmp_path):
+    sketch = models.Sketch()
+    x = sketch.input("x", [2, 4])
+    half = sketch.node("Cast", [x], "half", to=onnx.TensorProto.FLOAT16)
+    scales = [
+        sketch.constant(name, np.asarray(0.05, kind))
+        for name, kind in (("s16", np.float16), ("s32", np.float32))
+    ]
+    zero = sketch.constant("zero", np.int8(0))
+    integers = sketch.node("QuantizeLinear", [half, scales[0], zero], "integers")
+    floats = sketch.node("DequantizeLinear", [integers, scales[1], zero], "floats")
+    for name in ("first", "second"):
+        sketch.output(sketch.node("MatMul", [floats, sketch.weight(f"w_{name}", 4, 3)], name))
+    plain = float_graph(opened(sketch.model(opset=19), tmp_path))
+    assert sorted({node.op for node in plain.view.nodes}) == ["Cast", "MatMul"]
+    feeds = {"x": np.linspace(-2, 2, 8, dtype=np.float32).reshape(2, 4)}
+    for made, name in zip(run(plain, feeds), ("first", "second"), strict=True):
+        expected = feeds["x"].astype(np.float16).astype(np.float32) @ plain.view.constant(f"w_{name}")
+        np.testing.assert_allclose(made, expected, rtol=1e-5)

@@ -25,6 +25,7 @@ from qdqtool.backends.torch_qat.fake_quant_backend import Start  # noqa: E402
 from qdqtool.backends.torch_qat.flat import tensors  # noqa: E402
 from qdqtool.core.findings import Severity, Verdict  # noqa: E402
 from qdqtool.errors import InputFileError, UsageError  # noqa: E402
+from qdqtool.graph.onnx_io import deferred  # noqa: E402
 from qdqtool.graph.onnx_io.load import load  # noqa: E402
 from qdqtool.graph.qdq.find import find  # noqa: E402
 from tests.qat import networks  # noqa: E402
@@ -239,6 +240,14 @@ def test_layers_of_a_part_that_depends_on_data_are_trained_one_by_one(
     moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
     assert any("gate.conv" in name and name.endswith("weight") for name in moved)
     assert_same(model, qat.export(model, tmp_path / "model.onnx"))
+
+
+def test_weights_that_wait_in_a_file_do_not_outlive_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deferred, "FROM", 0)
+    monkeypatch.setattr(deferred, "HEAVY", 0)
+    network = seeded(WithGate)
+    network.gate.conv = nn.Conv2d(8, 8, 5, padding=2)  # its weight is compared once the exported file is gone
+    assert qat.wrapped(ready(network)) == ("gate.conv",)
 
 
 def test_a_network_that_nothing_traces_is_trained_layer_by_layer(

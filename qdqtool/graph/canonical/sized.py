@@ -107,6 +107,8 @@ class SizedRun:
             values = None if dims is None else {node.output[0]: np.asarray(dims, np.int64)}
         elif names and names <= self._values.keys() and computable(node) and self._is_small(node, names):
             values = compute(node, {name: self._values[name] for name in sorted(names)}, self._opset)
+            if values is not None and not self._has_shapes(node, names, values):
+                values = None
         if values is None:
             types = self._inferred(node, names)
             self._types.update(types or {})
@@ -136,6 +138,11 @@ class SizedRun:
         """Whether no output is known to be large: a few numbers suffice to ask for terabytes."""
         shapes = map(_numbers, (self._inferred(node, names) or {}).values())
         return all(math.prod(shape) <= _SMALL for shape in shapes if shape is not None)
+
+    def _has_shapes(self, node: onnx.NodeProto, names: set[str], values: Mapping[str, NDArray[Any]]) -> bool:
+        """Whether values have the shapes that inference finds: onnx's reference gives some operators others."""
+        shapes = {name: _numbers(kind) for name, kind in (self._inferred(node, names) or {}).items()}
+        return all(shapes.get(name) in {None, value.shape} for name, value in values.items())
 
     def _inferred(self, node: onnx.NodeProto, names: set[str]) -> dict[str, onnx.TypeProto] | None:
         """Types of the outputs as the operator's schema infers them from types and known values; None where it fails."""

@@ -1,4 +1,4 @@
-"""The process in which onnx's native passes run; `qdqtool.graph.onnx_io.passes` starts it and talks to it.
+"""The process in which onnx's native passes and onnxruntime on constants run; `qdqtool.graph.onnx_io.passes` starts it and talks to it.
 
 Requests come on standard input, answers go to standard output: a line of JSON with the size of what follows it. The
 process ends when its standard input does. Native code may print: descriptor 1 is turned away before it is loaded.
@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from qdqtool.platform import lift_limits, limit_further
+
+if TYPE_CHECKING:
+    import onnx
 
 
 def main() -> None:
@@ -68,4 +71,63 @@ def _passes() -> dict[str, Callable[..., bytes]]:
         checker.check_model(content)
         return b""
 
-    return {"infer": infer, "resolve": resolve, "convert": convert, "inline": inline, "check": check}
+    def compute(content: bytes) -> bytes:
+        return bytes(_computed(onnx.ModelProto.FromString(content)).SerializeToString())
+
+    return {
+        "infer": infer,
+        "resolve": resolve,
+        "convert": convert,
+        "inline": inline,
+        "check": check,
+        "compute": compute,
+    }
+
+
+def _computed(model: onnx.ModelProto) -> onnx.GraphProto:
+    """The outputs of a model of constants, as onnxruntime computes them; without those that it cannot compute."""
+    import onnx
+
+    found = _run_all(model, [], list(model.graph.node))[1]
+    return onnx.GraphProto(
+        initializer=[onnx.numpy_helper.from_array(value, name) for name, value in found.items()]
+    )
+
+
+def _run_all(
+    model: onnx.ModelProto, good: list[onnx.NodeProto], nodes: list[onnx.NodeProto]
+) -> tuple[list[onnx.NodeProto], dict[str, Any]]:
+    """Those of `good` and `nodes` that onnxruntime runs, and what they compute; what it cannot run is halved down to one node."""
+    try:
+        return [*good, *nodes], _run(model, [*good, *nodes])
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 -- onnxruntime's exceptions share no class
+        if len(nodes) < 2:
+            return good, _run(model, good) if good else {}
+    middle = len(nodes) // 2
+    good, _ = _run_all(model, good, nodes[:middle])
+    return _run_all(model, good, nodes[middle:])
+
+
+def _run(model: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> dict[str, Any]:
+    """Those of the model's outputs that these nodes make."""
+    import onnx
+    import onnxruntime
+
+    made = {name for node in nodes for name in node.output}
+    names = [value.name for value in model.graph.output if value.name in made]
+    if not names:
+        return {}
+    part = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    part.graph.MergeFrom(onnx.GraphProto(name="part", node=nodes, initializer=model.graph.initializer))
+    part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.enable_cpu_mem_arena = False
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(
+        part.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return dict(zip(names, session.run(names, {}), strict=True))

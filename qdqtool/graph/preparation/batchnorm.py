@@ -24,23 +24,22 @@ def fold_batchnorm(edit: Edit) -> int:
     with constant weight and bias. The weighted node takes over the output name. Computed in float64:
     w' = w * g / sqrt(var + eps) per output channel, b' = (b - mean) * g / sqrt(var + eps) + shift.
     """
-    makers, readers, pinned = edit.producers(), edit.consumers(), edit.pinned
+    pinned = edit.pinned
+    several = {name for name, readers in edit.consumers().items() if len(readers) > 1} | pinned
     folded = []
-    for norm in edit.nodes:
+    for norm in tuple(edit.nodes):
         if norm.op_type != "BatchNormalization" or norm.domain:
             continue
-        before = makers.get(norm.input[0])
+        before = edit.maker(norm.input[0])
         if before is None or before.op_type not in BIASED or before.domain:
             continue
-        alone = len(readers[norm.input[0]]) == 1 and norm.input[0] not in pinned
+        alone = len(edit.readers(norm.input[0])) == 1 and norm.input[0] not in pinned
         affine = _affine(norm, edit) if alone else None
-        shared = {name for name in before.input[1:] if name and (len(readers[name]) > 1 or name in pinned)}
-        if affine is None or not _rescale(before, affine, edit, shared):
+        if affine is None or not _rescale(before, affine, edit, several.intersection(before.input[1:])):
             continue
-        before.output[0] = norm.output[0]
-        makers[norm.output[0]] = before
+        edit.remove([norm])
+        edit.write(before, 0, norm.output[0])
         folded.append(norm)
-    edit.remove(folded)
     return len(folded)
 
 
@@ -83,11 +82,12 @@ def _rescale(
     if not (np.isfinite(scaled.astype(weight.dtype)).all() and np.isfinite(moved.astype(weight.dtype)).all()):
         return False
     names = [node.input[1], bias_name or f"{node.name}_bias"]
-    del node.input[1:]
+    inputs = [node.input[0]]
     for name, value in zip(names, (scaled, moved), strict=True):
         fresh = name in shared or name == f"{node.name}_bias"
-        node.input.append(edit.fresh(name) if fresh else name)
-        edit.put(node.input[-1], value.astype(weight.dtype))
+        inputs.append(edit.fresh(name) if fresh else name)
+        edit.put(inputs[-1], value.astype(weight.dtype))
+    edit.rewire(node, inputs)
     if "beta" in attributes:
         attributes["beta"].f = 1.0
     return True

@@ -16,6 +16,7 @@ import onnx
 
 from qdqtool.core.wording import counted
 from qdqtool.graph.canonical.compute import computable, compute
+from qdqtool.graph.canonical.confirm import Computed, unconfirmed
 from qdqtool.graph.canonical.constants import constant_tensor
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
@@ -80,6 +81,7 @@ def _known_values(edit: Edit, view: GraphView) -> dict[str, NDArray[Any]]:
     """What conditions depend on, as far as constants and dimensions that are numbers give it; in graph order."""
     values: dict[str, NDArray[Any]] = {}
     wanted = decisive(edit)
+    made: list[Computed] = []
     small = (name for name, tensor in edit.constants.items() if int(np.prod(tensor.dims)) <= _MOST_ELEMENTS)
     values |= {name: value for name in small if (value := edit.value(name)) is not None}
     for node in edit.nodes:
@@ -92,8 +94,11 @@ def _known_values(edit: Edit, view: GraphView) -> dict[str, NDArray[Any]]:
             sizes = [view.info(name).elements for name in node.output if name]
             if all(size is not None and size <= _MOST_ELEMENTS for size in sizes):
                 known = compute(node, {name: values[name] for name in node.input if name}, edit.opset)
-        values |= known or {}
-    return values
+        if known is not None:
+            made.append((node, known))
+            values |= known
+    refused = unconfirmed(made, edit.constants.get, edit.opset)
+    return {name: value for name, value in values.items() if name not in refused}
 
 
 def known_shape(node: onnx.NodeProto, view: GraphView) -> dict[str, NDArray[Any]] | None:

@@ -19,7 +19,7 @@ def bypass(edit: Edit, view: GraphView) -> int:
     source: dict[str, str] = {}
     stay, gone = [], []
     for node in edit.nodes:
-        _reconnect(node, source)
+        _reconnect(edit, node, source)
         if not _idle(node, edit, view):
             continue
         if node.output[0] in pinned:
@@ -27,29 +27,27 @@ def bypass(edit: Edit, view: GraphView) -> int:
         else:
             source[node.output[0]] = node.input[0]
             gone.append(node)
-    makers = edit.producers()
     for node in stay:
         old, new = source.get(node.input[0], node.input[0]), node.output[0]
-        maker = makers.get(old)
+        maker = edit.maker(old)
         if maker is None or old in pinned or node in gone:
             continue
-        maker.output[list(maker.output).index(old)] = new
-        makers[new] = maker
+        edit.write(maker, list(maker.output).index(old), new)
         source[old] = new
         gone.append(node)
     edit.remove(gone)
     for node in edit.nodes:
-        _reconnect(node, source)
+        _reconnect(edit, node, source)
     return len(gone)
 
 
-def _reconnect(node: onnx.NodeProto, source: dict[str, str]) -> None:
+def _reconnect(edit: Edit, node: onnx.NodeProto, source: dict[str, str]) -> None:
     for index, name in enumerate(node.input):
         target = name
         while target in source:
             target = source[target]
         if target != name:
-            node.input[index] = target
+            edit.connect(node, index, target)
 
 
 def _idle(node: onnx.NodeProto, edit: Edit, view: GraphView) -> bool:

@@ -100,7 +100,7 @@ def _rewritten(node: onnx.NodeProto, edit: Edit, view: GraphView | None) -> bool
         turned = [way - pad for way, pad in zip(reach * 2, pads, strict=True)]
         if min(turned) < 0 or any(extra):
             return False
-        node.input[1] = edit.constant(f"{node.input[1]}_turned", _turned(weight, group))
+        edit.connect(node, 1, edit.constant(f"{node.input[1]}_turned", _turned(weight, group)))
         _convolve(node, weight.shape[2:], turned, group=group, dilations=dilations)
         return True
     if view is None or prod(dilations) != 1 or edit.opset < _DEPTH_TO_SPACE:
@@ -207,14 +207,15 @@ def _interleave(
     rank, places = len(axes), prod(strides)
     channels, kernel = weight.shape[0] // places, weight.shape[2:]
     group = int(next((a.i for a in node.attribute if a.name == "group"), 1))
-    node.input[1] = edit.constant(f"{node.input[1]}_places", weight)
+    edit.connect(node, 1, edit.constant(f"{node.input[1]}_places", weight))
     if len(node.input) > 2 and node.input[2]:
         bias = edit.value(node.input[2])
-        node.input[2] = edit.constant(f"{node.input[2]}_places", np.repeat(bias, places))  # type: ignore[arg-type]
+        repeated = np.repeat(bias, places)  # type: ignore[arg-type]
+        edit.connect(node, 2, edit.constant(f"{node.input[2]}_places", repeated))
     pads = [axis.pads[0] for axis in axes] + [axis.pads[1] for axis in axes]
     _convolve(node, kernel, pads, group=group, dilations=(1,) * rank)
     result, apart = node.output[0], edit.fresh(f"{node.output[0]}_places")
-    node.output[0] = apart
+    edit.write(node, 0, apart)
     if rank == 2 and strides[0] == strides[1]:
         name = f"{node.name}_side_by_side"
         edit.node("DepthToSpace", [apart], [result], name=name, blocksize=strides[0], mode="CRD")

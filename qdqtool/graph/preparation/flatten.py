@@ -30,7 +30,8 @@ def flatten(edit: Edit, view: GraphView) -> int:
         back = _shape(edit, node.name, node.input[0], shape[:-1], columns)
         edit.node("Reshape", [node.input[0], rows], [flat], name=f"{node.name}_flat")
         edit.node("Reshape", [made, back], [node.output[0]], name=f"{node.name}_back")
-        node.input[0], node.output[0] = flat, made
+        edit.connect(node, 0, flat)
+        edit.write(node, 0, made)
         changed += 1
     return changed
 

@@ -6,6 +6,7 @@ import onnx
 
 from qdqtool.core.wording import counted
 from qdqtool.graph.canonical.compute import computable, compute
+from qdqtool.graph.canonical.confirm import Computed, unconfirmed
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.weight import byte_size
@@ -20,15 +21,22 @@ def fold_constants(model: Model) -> Model:
 
     Kept as they are: what an If decides on (onnxruntime would put the branch in the place of the If before it knows
     the types behind it, and refuse some models that it runs otherwise), Q/DQ nodes, random operators, control flow, anything outside the default domain, values whose
-    size is unknown beforehand or that grow by more than 4 MiB, and arithmetic that divides by zero.
+    size is unknown beforehand or that grow by more than 4 MiB, arithmetic that divides by zero, and what onnxruntime
+    computes differently.
     """
     total = 0
+    kept: frozenset[str] = frozenset()
     while True:
         edit = Edit(model)
-        count = _sweep(edit, model)
-        if not count:
+        made = _sweep(edit, model, kept)
+        initializers = {tensor.name: tensor for tensor in model.proto.graph.initializer}
+        refused = unconfirmed(made, initializers.get, edit.opset)
+        if refused:
+            kept |= refused
+            continue
+        if not made:
             break
-        total += count
+        total += len(made)
         edit.prune()
         model = edit.finish()
     if not total:
@@ -41,10 +49,10 @@ def fold_constants(model: Model) -> Model:
     return Model(proto=model.proto, path=model.path, notes=(*model.notes, note))
 
 
-def _sweep(edit: Edit, model: Model) -> int:
-    """One pass in graph order; returns how many nodes became constants."""
-    gone = []
-    stay = {value.name for value in edit.outputs} | decisive(edit)
+def _sweep(edit: Edit, model: Model, kept: frozenset[str]) -> list[Computed]:
+    """One pass in graph order, which leaves the makers of `kept`; returns the nodes that became constants."""
+    made: list[Computed] = []
+    stay = {value.name for value in edit.outputs} | decisive(edit) | kept
     for node in edit.nodes:
         if not computable(node) or any(name in stay for name in node.output):
             continue
@@ -56,9 +64,9 @@ def _sweep(edit: Edit, model: Model) -> int:
         for name, value in (values or {}).items():
             edit.put(name, value)
         if values is not None:
-            gone.append(node)
-    edit.remove(gone)
-    return len(gone)
+            made.append((node, values))
+    edit.remove(node for node, _ in made)
+    return made
 
 
 def _affordable(node: onnx.NodeProto, edit: Edit, model: Model) -> bool:

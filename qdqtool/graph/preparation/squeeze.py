@@ -38,7 +38,7 @@ def write_squeezed_axes(edit: Edit, view: GraphView) -> int:
             node.attribute.append(helper.make_attribute("axes", axes))
         else:
             named = edit.constant(f"{node.name}_axes", np.asarray(axes, np.int64))
-            node.input[:] = [node.input[0], named]
+            edit.rewire(node, [node.input[0], named])
         changed += 1
     return changed
 

@@ -17,6 +17,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE, find
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.scales import storable
+from qdqtool.graph.qdq.unquantize import typed_source
 from qdqtool.graph.view import GraphView, Node
 
 if TYPE_CHECKING:
@@ -160,7 +161,9 @@ class RepairContext:
 
     def dissolve(self, pair: QdqPair) -> None:
         """Take a pair with a QuantizeLinear out: its readers read what that reads now."""
-        self.redirect(self.result(pair), self.nodes[pair.quantize or ""].input[0])
+        quantize = self.nodes[pair.quantize or ""]
+        dequantize = self.nodes[pair.dequantize] if pair.dequantize else quantize
+        self.redirect(self.result(pair), typed_source(self.edit, quantize, dequantize))
         self.edit.remove([self.nodes[name] for name in (pair.quantize, pair.dequantize) if name])
 
 

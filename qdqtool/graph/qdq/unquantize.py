@@ -39,7 +39,7 @@ def unquantize(model: Model, names: Iterable[str]) -> Model:
     edit = Edit(model)
     makers = edit.producers()
     wanted = set(names)
-    for node in edit.nodes:
+    for node in tuple(edit.nodes):
         for index, tensor in enumerate(node.input):
             dequantize = makers.get(tensor)
             if dequantize is None or dequantize.op_type != DEQUANTIZE:
@@ -70,7 +70,9 @@ def float_source(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.
     """The tensor that is in float what the node gives; None where there is none."""
     quantize = makers.get(dequantize.input[0])
     if quantize is not None:
-        return quantize.input[0] if quantize.op_type in {QUANTIZE, FP4_DYNAMIC} else None
+        if quantize.op_type == QUANTIZE:
+            return typed_source(edit, quantize, dequantize)
+        return quantize.input[0] if quantize.op_type == FP4_DYNAMIC else None
     stored, scale = edit.value(dequantize.input[0]), _scale(edit, dequantize, makers)
     zero = edit.value(dequantize.input[2]) if len(dequantize.input) > 2 else np.zeros((), np.float32)
     if stored is None or scale is None or zero is None:
@@ -103,6 +105,16 @@ def float_source(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.
         scale = scale.reshape(())
     value = decode(shifted, scale, None if scalar else axis, block, scale.dtype)
     return edit.constant(f"{dequantize.input[0]}_float", value)
+
+
+def typed_source(edit: Edit, quantize: onnx.NodeProto, dequantize: onnx.NodeProto) -> str:
+    """What a QuantizeLinear reads, in the type that the DequantizeLinear makes: its scale has that type, too."""
+    given, made = (edit.constants.get(node.input[1]) for node in (quantize, dequantize))
+    if given is None or made is None or given.data_type == made.data_type:
+        return str(quantize.input[0])
+    result = edit.fresh(f"{quantize.input[0]}_cast")
+    edit.node("Cast", [quantize.input[0]], [result], name=f"{quantize.name}_Cast", to=made.data_type)
+    return result
 
 
 def _divides(scales: tuple[int, ...], shape: tuple[int, ...], axis: int) -> bool:

@@ -21,6 +21,7 @@ from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import AUTO, Recipe, WeightOptions
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.deferred import whole
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.preparation.placed import prepare_as_placed
@@ -52,6 +53,7 @@ def prepare_traced(traced: Traced, recipe: Recipe, placement: Placement | None =
         path = Path(folder) / "float.onnx"
         write_float(traced.flat, traced.example, path, exporter=recipe.qat.exporter, opset=recipe.qat.opset)
         ready = _ready(path, recipe, placement)
+        ready = replace(ready, proto=whole(ready.proto))  # it outlives its file
     refuse_unmatched(recipe, ready.view, "calibrate", "insert", *([] if placement else ["place"]))
     chosen = placement or decide(ready.view, recipe.placing)
     if not chosen.quantized:
