@@ -35,7 +35,7 @@ def run(arguments: list[str]) -> int:
         code = copy_context().run(_run, arguments)  # what options said does not outlive the command
         sys.stdout.flush()  # a full disk is told by us, not by the interpreter on its way out
     except BrokenPipeError as error:
-        gone = isinstance(error, process.Unread) or process.is_unread()
+        gone = isinstance(error, process.AnswerUnread) or process.is_unread()
         _close_stdout()
         # Where the reader of our answer went away nothing is left to say to it; else a child process did.
         return 0 if gone else _failed(of_machine(error), error, arguments)
@@ -60,7 +60,7 @@ def _run(arguments: list[str]) -> int:
         wrong_usage.show()
         return 2
     except SystemExit:  # how typer answers when the reader of our answer went away
-        raise process.Unread from None
+        raise process.AnswerUnread from None
     if code == Interrupted.exit_code:  # how typer answers to a KeyboardInterrupt
         return _shown(process.stopped() or process.interrupted())
     return code if isinstance(code, int) else 0

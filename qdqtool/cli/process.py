@@ -104,7 +104,7 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
     return "".join(f"\\u{high:02x}{low:02x}" for high, low in pairs), error.end
 
 
-class Unread(BrokenPipeError):  # noqa: N818 -- what happened
+class AnswerUnread(BrokenPipeError):  # noqa: N818 -- what happened
     """The reader of our answer went away."""
 
 
