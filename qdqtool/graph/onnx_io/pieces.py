@@ -7,9 +7,9 @@ is 5, TensorProto.raw_data is 9).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from io import BufferedReader, BytesIO
+from io import BytesIO
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 import onnx
 from google.protobuf.message import DecodeError
@@ -79,12 +79,12 @@ def serialized_in_pieces(proto: onnx.ModelProto) -> Iterator[bytes]:
     if not put_off:
         yield content
         return
-    with BufferedReader(BytesIO(content)) as stream:  # type: ignore[arg-type]
-        for field in _fields(stream, 0, len(content)):
-            if field.number == _GRAPH:
-                yield from _graph_in_pieces(stream, field, put_off)
-            else:
-                yield content[field.begin : field.end]
+    stream = BytesIO(content)
+    for field in _fields(stream, 0, len(content)):
+        if field.number == _GRAPH:
+            yield from _graph_in_pieces(stream, field, put_off)
+        else:
+            yield content[field.begin : field.end]
 
 
 _STAND_IN: Final = b"?"
@@ -92,7 +92,7 @@ _STAND_IN: Final = b"?"
 
 
 def _graph_in_pieces(
-    stream: BufferedReader, whole: _Field, put_off: Mapping[int, onnx.TensorProto]
+    stream: BinaryIO, whole: _Field, put_off: Mapping[int, onnx.TensorProto]
 ) -> Iterator[bytes]:
     fields = list(_fields(stream, whole.content, whole.end))
     numbers = iter(range(len(fields)))
@@ -171,7 +171,7 @@ def _locations(tensor: onnx.TensorProto) -> Iterator[str]:
     return (entry.value for entry in tensor.external_data if entry.key == "location")
 
 
-def _parse_graph(stream: BufferedReader, whole: _Field, graph: onnx.GraphProto, source: Path | None) -> None:
+def _parse_graph(stream: BinaryIO, whole: _Field, graph: onnx.GraphProto, source: Path | None) -> None:
     graph.SetInParent()
     others = bytearray()
     for field in _fields(stream, whole.content, whole.end):
@@ -185,7 +185,7 @@ def _parse_graph(stream: BufferedReader, whole: _Field, graph: onnx.GraphProto, 
     graph.MergeFromString(bytes(others))
 
 
-def _referred(stream: BufferedReader, field: _Field, tensor: onnx.TensorProto, source: Path) -> bool:
+def _referred(stream: BinaryIO, field: _Field, tensor: onnx.TensorProto, source: Path) -> bool:
     """Whether `tensor` became a reference to the packed values in the file; what is odd in any way is not."""
     if field.end - field.content < deferred.HEAVY:
         return False
@@ -205,7 +205,7 @@ def _referred(stream: BufferedReader, field: _Field, tensor: onnx.TensorProto, s
     return True
 
 
-def _fields(stream: BufferedReader, position: int, end: int) -> Iterator[_Field]:
+def _fields(stream: BinaryIO, position: int, end: int) -> Iterator[_Field]:
     while position < end:
         stream.seek(position)
         tag = _varint(stream)
@@ -227,7 +227,7 @@ def _fields(stream: BufferedReader, position: int, end: int) -> Iterator[_Field]
         position = field.end
 
 
-def _varint(stream: BufferedReader) -> int:
+def _varint(stream: BinaryIO) -> int:
     value = 0
     for index in range(_LONGEST_VARINT):
         byte = stream.read(1)
@@ -239,6 +239,6 @@ def _varint(stream: BufferedReader) -> int:
     raise DecodeError("a number does not end")
 
 
-def _bytes(stream: BufferedReader, begin: int, end: int) -> bytes:
+def _bytes(stream: BinaryIO, begin: int, end: int) -> bytes:
     stream.seek(begin)
     return stream.read(end - begin)
