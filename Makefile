@@ -60,13 +60,14 @@ format: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
 
-# What is installed where nothing may change unseen: versions with hashes, for all systems and releases of Python, and for
-# the image alone.
-LOCK = $(BIN)/uv pip compile pyproject.toml --quiet --generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
+# What is installed where nothing may change unseen: versions with hashes, for all systems and releases of Python, for the
+# image alone, and the tools that build, check and describe a release.
+LOCK = $(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 lock: | $(BIN)/python
 	$(BIN)/python -m pip install --quiet uv
-	$(LOCK) --upgrade --universal --python-version 3.10 --extra rtx --extra sweep --extra cluster --extra png --extra parquet --extra dev --extra docs --output-file .ci/requirements.lock
-	$(LOCK) --upgrade --python-version 3.12 --python-platform x86_64-unknown-linux-gnu --extra rtx --output-file .ci/image.lock
+	$(LOCK) pyproject.toml --upgrade --universal --python-version 3.10 --extra rtx --extra sweep --extra cluster --extra png --extra parquet --extra dev --extra docs --output-file .ci/requirements.lock
+	$(LOCK) pyproject.toml --upgrade --python-version 3.12 --python-platform x86_64-unknown-linux-gnu --extra rtx --output-file .ci/image.lock
+	$(LOCK) .ci/tools.in --upgrade --universal --python-version 3.10 --output-file .ci/tools.lock
 
 clean:
 	rm -rf $(VENV) $(TORCH) build dist runs

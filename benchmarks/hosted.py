@@ -1,6 +1,6 @@
 """Runs the jobs of a hosted workflow, or the steps of the action, on this machine: what a service would be told to do.
 
-    python benchmarks/hosted.py .github/workflows/release.yml build --ref v0.1.0 --without .ci/run
+    python benchmarks/hosted.py .github/workflows/release.yml build --ref v0.1.0
     python benchmarks/hosted.py .github/workflows/test.yml locked --without pytest
     python benchmarks/hosted.py action.yml --input subject=engine.json --input upload=false
 

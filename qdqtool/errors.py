@@ -18,6 +18,7 @@ Each carries what is wrong, where, and how to fix it; the command line prints th
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -144,6 +145,43 @@ def of_system(error: OSError) -> SystemFault | None:
         return None
     where = error.filename if isinstance(error.filename, str) else None
     return SystemFault(known[0], fix=known[1], where=where)
+
+
+_NO_MEMORY = (
+    "no memory is left: the machine's, or what a limit allows this process, is used up",
+    "raise the limit (ulimit -v, the container's), close other programs, or use a machine with more memory",
+)
+_OUT_OF_MEMORY = re.compile(
+    r"bad_alloc|Failed to serialize proto|[Cc]annot allocate memory|Unable to allocate|can't start new thread|out of memory"
+)
+"""What libraries say that lacked memory or another thread, in errors of all kinds: protobuf, onnxruntime, numpy, pyarrow, the
+interpreter."""
+_ENDED_CHILDREN = frozenset({"BrokenProcessPool", "BrokenExecutor", "BrokenThreadPool"})
+"""Names of the errors that a pool raises whose process was killed."""
+
+
+def of_machine(error: BaseException) -> SystemFault | None:
+    """The error to show where the machine, and no mistake of ours, stopped us; the stated causes of `error` are asked too.
+
+    Lack of memory, a killed child process, a closed pipe to one, and whatever `of_system` knows.
+    """
+    found = _of_one(error)
+    if found is not None or error.__cause__ is None:
+        return found
+    return of_machine(error.__cause__)
+
+
+def _of_one(error: BaseException) -> SystemFault | None:
+    if isinstance(error, MemoryError) or (
+        isinstance(error, Exception) and not isinstance(error, QdqError) and _OUT_OF_MEMORY.search(str(error))
+    ):
+        return SystemFault(_NO_MEMORY[0], fix=_NO_MEMORY[1])
+    if isinstance(error, BrokenPipeError | ConnectionResetError) or type(error).__name__ in _ENDED_CHILDREN:
+        return SystemFault(
+            "a process that did part of the work ended, or was killed, for memory perhaps",
+            fix="run the same command again when more memory is free; finished steps are kept",
+        )
+    return of_system(error) if isinstance(error, OSError) else None
 
 
 def _rebuild(kind: type[QdqError], what: str, fix: str, where: str | None) -> QdqError:

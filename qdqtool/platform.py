@@ -10,7 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -243,6 +244,24 @@ def limit_further(*, memory: int, seconds: int) -> None:
     with suppress(OSError):
         size = int(_STATM.read_text("ascii").split()[0]) * mmap.PAGESIZE
         _limit(resource.RLIMIT_AS, size + memory)
+
+
+@contextmanager
+def bounded_memory(size: int) -> Iterator[None]:
+    """Let this process take `size` bytes of address space more inside the block, where the system has such a limit (Linux)."""
+    if not is_posix() or not _STATM.exists():
+        yield
+        return
+    import resource
+
+    before, hard = resource.getrlimit(resource.RLIMIT_AS)
+    taken = int(_STATM.read_text("ascii").split()[0]) * mmap.PAGESIZE
+    known = [limit for limit in (taken + size, before, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min(known), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (before, hard))
 
 
 def lift_limits() -> None:

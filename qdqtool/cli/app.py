@@ -22,7 +22,7 @@ from qdqtool.cli.command import QdqCommand, QdqGroup
 from qdqtool.cli.file_kinds import advised
 from qdqtool.cli.options import examples, log_to_stderr, with_common
 from qdqtool.cli.screen import readable, stderr
-from qdqtool.errors import Bug, InputFileError, Interrupted, QdqError, of_system
+from qdqtool.errors import Bug, Interrupted, QdqError, of_machine
 from qdqtool.plugins import Registry
 from qdqtool.redact import redacted
 
@@ -34,21 +34,16 @@ def run(arguments: list[str]) -> int:
     try:
         code = copy_context().run(_run, arguments)  # what options said does not outlive the command
         sys.stdout.flush()  # a full disk is told by us, not by the interpreter on its way out
-    except BrokenPipeError:
-        # The reader of our answer went away: nothing is left to say to it.
+    except BrokenPipeError as error:
+        gone = isinstance(error, process.AnswerUnread) or process.is_unread()
         _close_stdout()
-        return 0
+        # Where the reader of our answer went away nothing is left to say to it; else a child process did.
+        return 0 if gone else _failed(of_machine(error), error, arguments)
     except OSError as error:
         _close_stdout()
-        return _failed(of_system(error), error, arguments)
-    except MemoryError as error:
-        wanted = InputFileError(
-            f"the memory of this machine, or the limit set for this process, is used up: {error}",
-            fix="raise the limit (ulimit -v), or use a machine with more memory",
-        )
-        return _failed(wanted, error, arguments)
+        return _failed(of_machine(error), error, arguments)
     except Exception as error:  # noqa: BLE001 -- the outermost handler: a bug becomes a report, not a traceback
-        return _failed(None, error, arguments)
+        return _failed(of_machine(error), error, arguments)
     return code
 
 
@@ -65,7 +60,7 @@ def _run(arguments: list[str]) -> int:
         wrong_usage.show()
         return 2
     except SystemExit:  # how typer answers when the reader of our answer went away
-        raise BrokenPipeError from None
+        raise process.AnswerUnread from None
     if code == Interrupted.exit_code:  # how typer answers to a KeyboardInterrupt
         return _shown(process.stopped() or process.interrupted())
     return code if isinstance(code, int) else 0

@@ -37,9 +37,11 @@ def drawn(explored: Explored, out: Path) -> None:
             save(picture(explored.view), out)
         case ".svg" | ".png":
             if len(explored.engine.layers) > LARGEST:
+                # Of a larger engine the first layers were read, so that their number is not that of its layers.
                 raise UsageError(
-                    f"a picture of {counted(len(explored.engine.layers), 'layer cannot', 'layers cannot')} be read",
+                    f"this engine has more layers than a picture shows ({LARGEST:,})",
                     fix="write .dot or .onnx",
+                    where=str(out),
                 )
             drawing = draw(network(layer_rows(explored.engine, explored.view)))
             write_picture(out, drawing)

@@ -30,7 +30,11 @@ _trust: ContextVar[bool] = ContextVar("trust", default=False)
 _VERBOSE = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on standard error.")]
 _WIDE = Annotated[bool, typer.Option("--wide", help="Print tables as wide as their content.")]
 _TRUST = Annotated[
-    bool, typer.Option("--trust", help="The recipe may name Python functions, which are imported and run.")
+    bool,
+    typer.Option(
+        "--trust",
+        help="The recipe may name Python functions, which are imported and run, and extend files anywhere.",
+    ),
 ]
 _MAX_MEMORY = Annotated[
     str | None,
@@ -54,7 +58,7 @@ def load_recipe(
     """The recipe of this name or path with `--set` changes and for these labels, under the trust that the user gave.
 
     Raises:
-        UsageError: mistakes in the recipe or the changes, or functions without trust.
+        UsageError: mistakes in the recipe or the changes; functions, or a file outside its folder, without trust.
         InputFileError: the recipe or the configuration cannot be read.
     """
     from qdqtool.pipeline import recipes

@@ -104,6 +104,24 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
     return "".join(f"\\u{high:02x}{low:02x}" for high, low in pairs), error.end
 
 
+class AnswerUnread(BrokenPipeError):  # noqa: N818 -- what happened
+    """The reader of our answer went away."""
+
+
+def is_unread() -> bool:
+    """Whether nobody reads standard output any more; True where the system does not tell."""
+    import select
+
+    if not hasattr(select, "poll"):
+        return True
+    watch = select.poll()
+    try:
+        watch.register(sys.stdout.fileno(), 0)  # errors are always told
+        return bool(watch.poll(0))
+    except (OSError, ValueError):
+        return True
+
+
 def hide_arguments() -> None:
     """Take passwords out of the argument list that other users of the machine can read."""
     from qdqtool.platform import overwrite_arguments

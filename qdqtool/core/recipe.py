@@ -83,7 +83,7 @@ class Preprocess(RecipeSection):
     colour: Literal["rgb", "bgr", "gray"] = "rgb"
     """Order of the colour channels."""
     scale: float = 1.0
-    """Factor on the raw value, before mean and std (1/255 = 0.00392156862745098)."""
+    """Factor on the raw value, before mean and std (1/255 = 0.00392156862745098). Pictures hold 0 to 255, those of 16 bits too."""
     mean: tuple[float, ...] = (0.0,)
     """Subtracted after scaling, one value or one per channel."""
     std: tuple[Annotated[float, Field(gt=0)], ...] = (1.0,)

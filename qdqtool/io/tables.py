@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qdqtool.errors import MissingPackage
+from qdqtool.errors import MissingPackage, UsageError
 from qdqtool.io.escaping import csv_cell
 from qdqtool.io.files import replacing, write_text
 
@@ -34,13 +34,19 @@ def csv_of(table: Table) -> str:
 
 
 def write_table(path: Path, table: Table) -> None:
-    """Write the table at `path`, as Parquet where it ends with `.parquet`, else as CSV; all or nothing.
+    """Write the table at `path`, a .csv or a .parquet file; all or nothing.
 
     Raises:
+        UsageError: another ending.
         MissingPackage: Parquet is asked for and pyarrow is not installed.
         InputFileError: the folder cannot be written.
     """
-    if path.suffix.lower() != ".parquet":
+    ending = path.suffix.lower()
+    if ending not in {".csv", ".parquet"}:
+        raise UsageError(
+            f"tables are not written as {ending!r}", fix="name a .csv or .parquet file", where=str(path)
+        )
+    if ending == ".csv":
         write_text(path, csv_of(table))
         return
     try:

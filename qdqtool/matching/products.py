@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from qdqtool.core.advice import setting
+from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Bond, Opinion, QuantSpec, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.beside_attention import is_split
@@ -100,6 +101,17 @@ def channels(view: GraphView, node: Node) -> tuple[int, int] | None:
     flipped = bool(node.attribute("transA" if index == 0 else "transB", 0)) != (index == 0)
     rows, columns = shape[-2], shape[-1]
     return (columns, rows) if flipped else (rows, columns)
+
+
+_QUANTIZABLE = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.UNKNOWN})
+
+
+def of_other_types(view: GraphView, node: Node) -> Iterator[str]:
+    """Why a compute node stays float whatever format it is asked for: a factor has a type that is not quantized."""
+    for tensor in node.inputs[:2]:
+        dtype = view.info(tensor).dtype
+        if dtype not in _QUANTIZABLE:
+            yield f"its input {tensor} is {dtype}, and only floating-point values are quantized"
 
 
 def sums_nothing(einsum: Node) -> bool:

@@ -7,11 +7,12 @@ another; finished shards are kept on disk, so that the command can be interrupte
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shutil
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +24,7 @@ from qdqtool.calibration.pool import CollectOptions
 from qdqtool.calibration.samples import SampleInput
 from qdqtool.calibration.shards import merge_parts, releases
 from qdqtool.calibration.span import Span
-from qdqtool.errors import InputFileError, MissingPackage, QdqError, UsageError
+from qdqtool.errors import InputFileError, MissingPackage, QdqError, SystemFault, UsageError
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest, OnProgress
 from qdqtool.platform import processors
 
@@ -191,6 +192,7 @@ def client_of(address: str) -> Iterator[Any]:
     Raises:
         MissingPackage: dask.distributed or cryptography is not installed, or no scheduler answers.
         UsageError: the address asks for TLS, and Dask's settings name no certificates.
+        SystemFault: workers could not be started on this machine.
     """
     try:
         import dask
@@ -206,22 +208,10 @@ def client_of(address: str) -> Iterator[Any]:
     for name in [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # its notes on every connection are not ours
     if address in LOCAL:
-        with (
-            dask.config.set(LOCAL_SETTINGS),
-            distributed.LocalCluster(
-                # Workers unpickle what they are sent: nobody on the network reaches them, and other users of this
-                # machine lack the key, which is made for this call and is in no file.
-                host="127.0.0.1",
-                protocol="tls://",
-                security=own,
-                n_workers=processors(),
-                threads_per_worker=1,
-                dashboard_address=None,
-                silence_logs=50,
-            ) as cluster,
-            distributed.Client(cluster) as client,
-        ):
-            yield client
+        with dask.config.set(LOCAL_SETTINGS), ExitStack() as stack:
+            client = _workers_here(distributed, own, stack)
+            with _connected(client):
+                yield client
         return
     if (
         address.startswith(_ENCRYPTED)
@@ -240,8 +230,57 @@ def client_of(address: str) -> Iterator[Any]:
             fix="start one with `dask scheduler`, or use --cluster local",
             where=address,
         ) from error
-    with client:
+    with client, _connected(client):
         yield client
+
+
+def _workers_here(distributed: Any, own: Any, stack: ExitStack) -> Any:
+    """A client of workers that are started on this machine, and end with `stack`.
+
+    Raises:
+        SystemFault: one of them was ended while it started, or the machine lets none start.
+    """
+    try:
+        cluster = stack.enter_context(
+            distributed.LocalCluster(
+                # Workers unpickle what they are sent: nobody on the network reaches them, and other users of this
+                # machine lack the key, which is made for this call and is in no file.
+                host="127.0.0.1",
+                protocol="tls://",
+                security=own,
+                n_workers=processors(),
+                threads_per_worker=1,
+                dashboard_address=None,
+                silence_logs=50,
+            )
+        )
+        return stack.enter_context(distributed.Client(cluster))
+    except (RuntimeError, OSError, asyncio.TimeoutError) as error:
+        raise SystemFault(
+            f"workers could not be started on this machine: {error}",
+            fix="run the same command again; if it fails again, free some memory, or leave --cluster out",
+            where="--cluster local",
+        ) from error
+
+
+@contextmanager
+def _connected(client: Any) -> Iterator[None]:
+    """Turn what a lost scheduler or missing workers raise inside the block into an error with a fix.
+
+    Raises:
+        MissingPackage: the scheduler is gone, or no worker came.
+    """
+    from distributed import CancelledError
+    from distributed.comm import CommClosedError
+
+    try:
+        yield
+    except (CommClosedError, CancelledError, asyncio.TimeoutError) as error:
+        raise MissingPackage(
+            f"the Dask cluster does not answer any more: {type(error).__name__}: {error}",
+            fix="look at the scheduler and its workers, then run the same command again; finished shards and trials are kept",
+            where=client.scheduler.address if client.scheduler is not None else "--cluster",
+        ) from error
 
 
 @contextmanager

@@ -9,14 +9,14 @@ from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.calibration.samples.part import SamplePart
 from qdqtool.core.kinds import PREPARATION
 from qdqtool.core.preparation import Preparation
-from qdqtool.core.protocols import Runner, SampleSource
+from qdqtool.core.protocols import SampleSource
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.given import give_constants
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.pipeline.folder import RunFolder
-from qdqtool.pipeline.random_shapes import opener, shaped
+from qdqtool.pipeline.random_shapes import Opener, shaped
 from qdqtool.pipeline.request import ProgressListener, RunRequest
 
 
@@ -82,12 +82,11 @@ class RunContext:
 
     def shaped(self, samples: SampleInput, inputs: tuple[TensorInfo, ...]) -> SampleInput:
         """Random samples of a dynamic model in the usual shapes of the engine, or in those that it runs with."""
-        return shaped(samples, inputs, self.recipe.build.opt_shapes, self._runner)
+        return shaped(samples, inputs, self.recipe.build.opt_shapes, Opener(self._brought))
 
-    def _runner(self) -> Runner:
-        """The model as it was brought, but for inputs that the recipe makes constants, in onnxruntime."""
-        brought = give_constants(self.request.opened(), self.recipe.prepare.constants)
-        return opener(with_float_caches(brought))()
+    def _brought(self) -> Model:
+        """The model as it was brought, but for inputs that the recipe makes constants."""
+        return with_float_caches(give_constants(self.request.opened(), self.recipe.prepare.constants))
 
     def path(self, name: str) -> Path:
         """A file of the run folder."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cache, cached_property
 from itertools import islice
 from math import prod
 from pathlib import Path
@@ -15,12 +16,16 @@ from qdqtool.backends.shapes import batch_place
 from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.core.protocols import Runner
 from qdqtool.core.tensors import TensorInfo
-from qdqtool.errors import QdqError
+from qdqtool.errors import QdqError, UsageError
+from qdqtool.graph.canonical.peak import peak_bytes
+from qdqtool.io.memory import budget
+from qdqtool.platform import bounded_memory
 
 if TYPE_CHECKING:
     from qdqtool.backends.shapes import Shapes
     from qdqtool.graph.model import Model
 
+_log = logging.getLogger(__name__)
 _LENGTHS = (64, 256, 32, 512, 16, 1024, 8, 4096, 2, 1, 16000)
 """Lengths tried where a model fails on the usual ones: text encoders end at 64 to 77 tokens, speech models need frames of 256
 to 512 values (Silero VAD 192 to 703), others a second of 16 kHz."""
@@ -31,6 +36,32 @@ _MOST_TRIES = 48
 """Runs of one sample; most fail within milliseconds, at the first node whose input does not fit."""
 _MOST_ELEMENTS = 1 << 24
 """Elements of one input that is tried."""
+_MOST_MEMORY = 2 << 30
+"""Bytes that the values inside a model may take on one sample whose shape nobody chose, as far as shapes tell. Steps that
+follow hold several times as much."""
+_SHARE = 4
+"""The part of the memory budget that they may take at most is one of so many."""
+_SLACK = 2
+"""A run may take so many times the bytes that shapes allow it: onnxruntime asks for blocks of up to twice the size."""
+
+
+class Opener:
+    """Opens a model in onnxruntime when it is called, and estimates the memory that a run of it takes."""
+
+    def __init__(self, make: Callable[[], Model]) -> None:
+        self._make = make
+
+    @cached_property
+    def model(self) -> Model:
+        """The model, made when it is first asked for."""
+        return self._make()
+
+    def __call__(self) -> Runner:
+        return open_model(self.model, description="random samples")
+
+    def peak(self, found: Shapes) -> int:
+        """Bytes that the values inside the model take at least on a sample of these shapes."""
+        return peak_bytes(self.model, found)
 
 
 def shaped(
@@ -61,16 +92,20 @@ def shapes_of(model: Model) -> Shapes:
     return runnable_shapes(model.view.inputs, opener(model))
 
 
-def opener(model: Model) -> Callable[[], Runner]:
+def opener(model: Model) -> Opener:
     """Opens a model in onnxruntime when it is called."""
-    return partial(open_model, model, description="random samples")
+    return Opener(lambda: model)
 
 
 def runnable_shapes(inputs: tuple[TensorInfo, ...], runner: Callable[[], Runner]) -> Shapes:
     """The usual shapes, or, where the model fails on a random sample of these, the first others on which it does not.
 
-    A model whose only free dimension is the batch is not opened. Where nothing runs, or the model cannot be opened, the
-    usual shapes are returned: the run that follows tells what is wrong.
+    Shapes that would take too much memory are not tried: an `Opener` estimates it, and every trial run is limited. A
+    model whose only free dimension is the batch is not opened. Where nothing runs, or the model cannot be opened, the usual
+    shapes are returned: the run that follows tells what is wrong.
+
+    Raises:
+        UsageError: the usual shapes would take too much memory, and the model runs with none that takes less.
     """
     usual = shapes.usual_shapes(inputs)
     free = _free(inputs)
@@ -83,7 +118,85 @@ def runnable_shapes(inputs: tuple[TensorInfo, ...], runner: Callable[[], Runner]
     leading = dict.fromkeys(info.shape[0] for info in inputs if info.shape and isinstance(info.shape[0], str))
     tries = (shapes.usual_shapes(inputs, lengths) for lengths in _lengths(free, tuple(leading)))
     small = (found for found in tries if all(prod(shape) <= _MOST_ELEMENTS for shape in found.values()))
-    return next((found for found in islice(small, _MOST_TRIES) if _runs(opened, found)), usual)
+    memory = _Memory(runner)
+    for found in islice(small, _MOST_TRIES):
+        if memory.allows(found) and _runs(opened, found, memory.bound):
+            if memory.refused and memory.refused[0] == usual:
+                _say(usual, memory.peaks[0], found)
+            return found
+    if memory.refused and memory.refused[0] == usual:
+        raise UsageError(
+            f"on random samples of the usual shapes ({shapes.spelled(usual)}) the model takes {_size(memory.peaks[0])} or more, "
+            "and it runs with none of the smaller shapes that were tried",
+            fix=_choose(usual),
+        )
+    return usual
+
+
+def _choose(usual: Shapes) -> str:
+    """How other shapes are given, with lengths that are small."""
+    small = shapes.spelled(
+        {name: (*shape[:2], *(min(length, 64) for length in shape[2:])) for name, shape in usual.items()}
+    )
+    return (
+        f"give shapes, as `--samples random:16,{small}` or `--opt-shapes {small}` (recipe: build.opt_shapes)"
+    )
+
+
+@cache
+def _warn_once(text: str) -> None:
+    """Every step of a command asks for shapes; one hint is enough."""
+    _log.warning(text)
+
+
+def _say(usual: Shapes, peak: int, found: Shapes) -> None:
+    _warn_once(
+        f"random samples have the shapes {shapes.spelled(found)}: with {shapes.spelled(usual)} one sample would take "
+        f"{_size(peak)} or more; for others, {_choose(usual)}"
+    )
+
+
+def _size(count: int) -> str:
+    """Bytes in words."""
+    return f"{count / (1 << 30):.1f} GiB" if count >= 1 << 30 else f"{count / (1 << 20):.1f} MiB"
+
+
+class _Memory:
+    """Which shapes a model may be tried with.
+
+    Attributes:
+        bound: bytes that the values inside the model may take.
+        refused: the shapes that would take more, in the order in which they were asked for.
+        peaks: bytes that each of them would take at least.
+    """
+
+    def __init__(self, runner: Callable[[], Runner]) -> None:
+        self._runner = runner if isinstance(runner, Opener) else None
+        self._allowed: list[Shapes] = []
+        self.bound = min(_MOST_MEMORY, budget() // _SHARE)
+        self.refused: list[Shapes] = []
+        self.peaks: list[int] = []
+
+    def allows(self, found: Shapes) -> bool:
+        """Whether a run on a sample of these shapes stays below the bound, as far as its shapes tell."""
+        if self._runner is None or any(_is_below(found, other) for other in self._allowed):
+            return True
+        peak = self._runner.peak(found)
+        if peak > self.bound:
+            self.refused.append(found)
+            self.peaks.append(peak)
+            return False
+        self._allowed.append(found)
+        return True
+
+
+def _is_below(found: Shapes, other: Shapes) -> bool:
+    """Whether no length is larger than the other's: then nothing inside is larger either."""
+    return all(
+        mine <= theirs
+        for name, shape in found.items()
+        for mine, theirs in zip(shape, other[name], strict=True)
+    )
 
 
 def _free(inputs: tuple[TensorInfo, ...]) -> tuple[str, ...]:
@@ -106,10 +219,11 @@ def _lengths(free: tuple[str, ...], leading: tuple[str, ...]) -> Iterator[Mappin
         yield from ({dim: length} for length in _LENGTHS for dim in free)
 
 
-def _runs(runner: Runner, found: Shapes) -> bool:
+def _runs(runner: Runner, found: Shapes, bound: int) -> bool:
     try:
         (sample,) = open_samples(f"random:1,{shapes.spelled(found)}", runner.inputs)
-        runner.run(sample.feeds)
-    except QdqError:
+        with bounded_memory(_SLACK * bound):
+            runner.run(sample.feeds)
+    except (QdqError, MemoryError):
         return False
     return True

@@ -96,13 +96,17 @@ def locate(recipe: str) -> Path:
         raise UsageError("there is no such recipe file", fix="check the path", where=recipe)
     if recipe in names():
         return folder() / f"{recipe}.yaml"
+    raise _unknown(recipe)
+
+
+def _unknown(recipe: str) -> UsageError:
     close = get_close_matches(recipe, names(), n=1)
     hint = (
         f"did you mean {close[0]!r}?"
         if close
         else f"choose one of {', '.join(names())}, or pass a .yaml file"
     )
-    raise UsageError(f"no recipe is called {recipe!r}", fix=hint)
+    return UsageError(f"no recipe is called {recipe!r}", fix=hint)
 
 
 def load(recipe: str | None, changes: Iterable[str] = (), *, trust: bool = False) -> Recipe:
@@ -111,15 +115,17 @@ def load(recipe: str | None, changes: Iterable[str] = (), *, trust: bool = False
     Args:
         recipe: name of a shipped recipe, or a path.
         changes: "key=value", applied over it.
-        trust: whether a file that is not shipped may name functions, which are imported and run.
+        trust: whether a file that is not shipped may name functions, which are imported and run, and extend files
+            outside its own folder.
 
     Raises:
-        UsageError: mistakes in the recipe or the changes, all of them in one message; or functions without `trust`.
+        UsageError: mistakes in the recipe or the changes, all of them in one message; or functions, or a file outside
+            the recipe's folder, without `trust`.
         InputFileError: the file cannot be read.
     """
     path = None if recipe is None else locate(recipe)
     places = Places()
-    files = [] if path is None else _chain(path)
+    files = [] if path is None else _chain(path, trust=trust)
     document: dict[str, Any] = {}
     for file in reversed(files):
         _merge(document, file.document)
@@ -178,9 +184,19 @@ def scored(changes: Iterable[str], labels: object) -> tuple[str, ...]:
     return (f"{_TASK}=classify", *typed)
 
 
-def functions(recipe: str) -> tuple[str, ...]:
-    """Functions that files of the user name in a recipe, as "compare.metrics: module:function"."""
-    return tuple(words for file in _chain(locate(recipe)) for words in _named_code(file))
+def inspect(
+    recipe: str, changes: Iterable[str] = (), *, trust: bool = False
+) -> tuple[Recipe, tuple[str, ...]]:
+    """The recipe as `load` makes it, and the functions that it names: they need no trust, because none of them is run.
+
+    Functions are returned as "compare.metrics: module:function". `trust` lets the recipe extend files outside its folder.
+
+    Raises:
+        UsageError: mistakes in the recipe or the changes, or a file outside the recipe's folder without `trust`.
+        InputFileError: the file cannot be read.
+    """
+    named = tuple(words for file in _chain(locate(recipe), trust=trust) for words in _named_code(file))
+    return load(recipe, changes, trust=True), named
 
 
 def head(recipe: str) -> str:
@@ -206,7 +222,7 @@ def schema() -> dict[str, Any]:
     } | Recipe.model_json_schema()
     found["properties"]["extends"] = {
         "type": "string",
-        "description": "A shipped recipe or a file beside this one; only what differs need be said.",
+        "description": "A shipped recipe, or a file in this one's folder; only what differs need be said.",
     }
     return found
 
@@ -220,10 +236,10 @@ class _File:
     root: Node | None
 
 
-def _chain(path: Path) -> list[_File]:
+def _chain(path: Path, *, trust: bool) -> list[_File]:
     """The file, the one that it extends, and so on: sections are merged value by value, everything else is replaced.
 
-    `extends:` names a shipped recipe or a file beside this one.
+    `extends:` names a shipped recipe or a file beside this one; with `trust` a file anywhere.
     """
     found: list[_File] = []
     seen: list[Path] = []
@@ -238,7 +254,7 @@ def _chain(path: Path) -> list[_File]:
         if here != path:
             _anchor(document, here.parent)
         found.append(_File(path=here, document=document, root=root))
-        here = None if parent is None else _parent(parent, here)
+        here = None if parent is None else _parent(parent, here, None if trust else path.parent)
     return found
 
 
@@ -296,13 +312,34 @@ def _anchor(document: dict[str, Any], folder: Path) -> None:
             options[key] = f"{(folder / file).resolve()}:{name}"
 
 
-def _parent(name: object, child: Path) -> Path:
-    if not isinstance(name, str) or not name.strip():
+def _parent(name: object, child: Path, home: Path | None) -> Path:
+    """The file that `child` extends; where `home` is given, a shipped one or one in that folder.
+
+    What lies outside is not looked at: whether a file is there, and which names it holds, is nobody's business who
+    writes a recipe.
+    """
+    if not isinstance(name, str) or not name.strip() or "\0" in name:
         raise UsageError(
             f"extends: {name!r} is no recipe", fix="name one shipped recipe or file", where=str(child)
         )
+    if name in names():
+        return folder() / f"{name}.yaml"
     beside = child.parent / name
-    return beside if beside.suffix in {".yaml", ".yml"} and beside.is_file() else locate(name)
+    # `Path.resolve` raises where links make a circle.
+    if home is not None and Path(os.path.realpath(home)) not in Path(os.path.realpath(beside)).parents:
+        raise UsageError(
+            f"extends: {name!r} is outside the folder of the recipe",
+            fix="copy that file into the folder of the recipe; or read it and, if you trust it, pass --trust "
+            "(in Python: trust=True)",
+            where=str(child),
+        )
+    if beside.suffix not in {".yaml", ".yml"}:
+        raise _unknown(name)
+    if beside.is_file():
+        return beside
+    if home is None:
+        return locate(name)
+    raise UsageError("there is no such recipe file", fix="check `extends`", where=str(beside))
 
 
 def _merge(under: dict[str, Any], over: dict[str, Any]) -> None:

@@ -43,7 +43,7 @@ from qdqtool.graph.beside_attention import reads_attention
 from qdqtool.graph.kv_caches import kv_caches
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.patterns import attentions, has_one_query
-from qdqtool.matching.products import compute_nodes, factors, weight_specs
+from qdqtool.matching.products import compute_nodes, factors, of_other_types, weight_specs
 from qdqtool.matching.silent_float import FEWEST_BLOCKS, rows_of, too_many_taps
 from qdqtool.trt.ops import summed_axis
 
@@ -293,6 +293,8 @@ def _objection(
     """Why a node stays float although a scheme was asked for, and what to do; None where nothing speaks against it."""
     if scheme.weights is None:
         return "place.format asks for float", "choose another place.format"
+    for reason in of_other_types(view, node):
+        return reason, ""
     if node.op not in scheme.ops:
         if scheme.weight_only:
             return (

@@ -12,15 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Opinion
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import Explanation, NodeEvidence
-from qdqtool.matching.products import compute_nodes, sums_nothing, veto
+from qdqtool.matching.products import compute_nodes, of_other_types, sums_nothing, veto
 from qdqtool.matching.rule import Rule
-
-_QUANTIZABLE = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.UNKNOWN})
 
 
 def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
@@ -37,10 +34,8 @@ def _obstacles(view: GraphView, node: Node, options: PlacementOptions) -> Iterat
             "it multiplies constants, the same in every inference",
             "nothing to do: the builder computes it once",
         )
+    yield from ((reason, "") for reason in of_other_types(view, node))
     for tensor in node.inputs[:2]:
-        dtype = view.info(tensor).dtype
-        if dtype not in _QUANTIZABLE:
-            yield f"its input {tensor} is {dtype}, and only floating-point values are quantized", ""
         producer = view.producer(tensor)
         if producer is not None and producer.op == "DequantizeLinear":
             yield (

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from qdqtool.cli import app
-from qdqtool.errors import InputFileError, UsageError, of_system
+from qdqtool.errors import InputFileError, UsageError, of_machine, of_system
 from qdqtool.redact import redacted, without_password
 from tests import models
 
@@ -146,12 +149,109 @@ def test_json_for_a_narrow_encoding_stays_json() -> None:
 
 def test_the_system_is_named_where_it_is_at_fault() -> None:
     for name in ("ENOSPC", "EROFS", "EMFILE", "EIO", "EACCES"):
-        import errno
-
         found = of_system(OSError(getattr(errno, name), "x", "file"))
         assert isinstance(found, InputFileError)
         assert found.where == "file"
     assert of_system(ValueError("x") if False else OSError("no number")) is None
+
+
+def encode_error() -> Exception:
+    from google.protobuf.message import EncodeError
+
+    return EncodeError("Failed to serialize proto")
+
+
+def too_large() -> Exception:
+    with pytest.raises(MemoryError) as raised:
+        np.empty(1 << 60, np.uint8)
+    return raised.value
+
+
+def caused(error: Exception) -> Exception:
+    found = RuntimeError("something that a library makes of it")
+    found.__cause__ = error
+    return found
+
+
+MACHINES = {
+    "no memory": MemoryError(),
+    "numpy": too_large(),
+    "protobuf": encode_error(),
+    "onnxruntime": RuntimeError("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : std::bad_alloc"),
+    "no thread": RuntimeError("can't start new thread"),
+    "system": OSError(errno.ENOMEM, "Cannot allocate memory"),
+    "killed child": BrokenProcessPool("A process in the process pool was terminated abruptly"),
+    "reset": ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
+    "cause": caused(MemoryError()),
+    "cause of a cause": caused(caused(BrokenProcessPool("gone"))),
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_what_the_machine_does_is_no_mistake_of_qdqtool(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_arguments: list[str]) -> int:
+        raise MACHINES[name]
+
+    monkeypatch.setattr(app, "_run", fail)
+    monkeypatch.chdir(tmp_path)
+    assert app.run(["convert"]) == 5
+    said = capsys.readouterr().err
+    assert "fix: " in said
+    assert "mistake in qdqtool" not in said
+    assert not list(tmp_path.iterdir()), "no report of a bug"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("x"), ValueError("memory"), EOFError(), KeyError("k")])
+def test_a_mistake_of_ours_is_not_put_on_the_machine(error: Exception) -> None:
+    assert of_machine(error) is None
+
+
+BROKEN = """
+import sys
+from qdqtool.cli import app
+def fail(_arguments):
+    raise BrokenPipeError(32, "Broken pipe")
+app._run = fail
+raise SystemExit(app.run([]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not tell whether a pipe is read")
+def test_a_broken_pipe_to_a_child_is_no_success() -> None:
+    """Only where nobody reads our answer: any broken pipe ended with exit code 0 and no word."""
+    words = [sys.executable, "-c", BROKEN]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 5
+    assert "a process that did part of the work ended" in done.stderr
+    reader, writer = os.pipe()
+    os.close(reader)
+    assert subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, check=False).returncode == 0
+    os.close(writer)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the address space of a process")
+@pytest.mark.parametrize("limit", [600, 800, 1000, 1400, 2000])
+def test_convert_under_a_limit_of_memory_ends_well_or_with_a_documented_code(
+    limit: int, tmp_path: Path
+) -> None:
+    """`ulimit -v` in MiB: of 256 MiB of weights in the file of the model."""
+    sketch = models.Sketch()
+    sketch.output(
+        sketch.node("MatMul", [sketch.input("x", ["N", 8192]), sketch.weight("w", 8192, 8192)], "y"), None
+    )
+    path = models.save(sketch.model(), tmp_path)
+    words = f"ulimit -v {limit << 10}; exec {sys.executable} -m qdqtool convert {path} --types fp16 -o {tmp_path}/h.onnx"
+    env = {**os.environ, "PYTHONPATH": str(DIGITS.parents[3]), "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        ["bash", "-c", words], capture_output=True, text=True, check=False, env=env, cwd=tmp_path
+    )
+    assert done.returncode in {0, 5}, done.stderr
+    assert (tmp_path / "h.onnx").exists() == (done.returncode == 0)
+    if done.returncode:
+        assert "fix: " in done.stderr
 
 
 @pytest.mark.parametrize(

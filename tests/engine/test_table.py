@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 
 import onnx
 import pytest
 
+from qdqtool.cli.app import run
 from qdqtool.core.explore import EngineView
 from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.engine import read_text
@@ -73,6 +75,31 @@ def test_the_csv_can_be_read_back():
 
 def test_columns_can_be_chosen():
     assert cells(select(seen(), limit=1), ("kind", "precision")) == [["kgen", "int8"]]
+
+
+@pytest.mark.parametrize("command", ["layers", "graph"])
+@pytest.mark.parametrize("ending", [".md", ".txt", "", ".CSVX"])
+def test_files_of_an_unknown_ending_are_refused(
+    tmp_path, capsys: pytest.CaptureFixture[str], command: str, ending: str
+):
+    """`engine layers -o x.md` wrote CSV."""
+    (tmp_path / "e.json").write_text(dump(QUANTIZE, CONV, EPILOGUE, bindings=("x",)))
+    out = tmp_path / f"x{ending}"
+    assert run(["engine", command, str(tmp_path / "e.json"), "-o", str(out)]) == 2
+    assert not out.exists()
+    assert "fix: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", [4001, 20_001])
+def test_no_picture_claims_a_number_of_layers_that_was_not_counted(
+    tmp_path, capsys: pytest.CaptureFixture[str], count: int
+):
+    """Of 50 000 layers the error said "a picture of 20000 layers": so many are read."""
+    (tmp_path / "e.json").write_text(dump(*(CONV,) * count, bindings=("x",)))
+    assert run(["engine", "graph", str(tmp_path / "e.json"), "-o", str(tmp_path / "x.svg")]) == 2
+    said = " ".join(capsys.readouterr().err.rpartition("error:")[2].split())
+    assert "more layers than a picture shows (4,000)" in said
+    assert not re.search(r"20,?00", said)
 
 
 def test_dot_names_every_kernel_and_joins_them():

@@ -23,7 +23,7 @@ from qdqtool.graph.onnx_io.deferred import whole
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.unquantize import float_graph
-from qdqtool.graph.typed.emulate import emulation
+from qdqtool.graph.typed.emulate import emulated
 from tests.generated.disturb import disturbed
 from tests.generated.draft import Array, Network, NoKernel, Unfit, run
 from tests.generated.networks import network as start_of
@@ -145,12 +145,12 @@ def _described(values: Iterable[onnx.ValueInfoProto]) -> list[tuple[str, int, tu
 
 
 def _values(network: Network, after: onnx.ModelProto, floor: float, command: Command) -> None:
-    narrow = emulation(after.SerializeToString())
-    emulated = after if narrow is None else onnx.load_from_string(narrow)
+    rounded = emulated(after.SerializeToString())
+    runnable = after if rounded is None else rounded[0].proto
     for feeds in (*network.samples[:2], *_joined(network)):
         wanted = run(network.proto, feeds)
         try:
-            made = run(emulated, feeds)
+            made = run(runnable, feeds)
         except Unfit as error:
             if isinstance(error, NoKernel) and command.foreign:
                 return

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +22,7 @@ from qdqtool.calibration.pool import CollectOptions
 from qdqtool.calibration.shards import releases
 from qdqtool.calibration.span import Span
 from qdqtool.core.recipe import Recipe
-from qdqtool.errors import InputFileError, MissingPackage, UsageError
+from qdqtool.errors import InputFileError, MissingPackage, SystemFault, UsageError
 from qdqtool.pipeline import cluster
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.cluster import absolute, client_of, collect_on_cluster, collect_shard
@@ -135,6 +138,74 @@ def test_workers_that_keep_dying_are_named() -> None:
     worker = SimpleNamespace(address="tcp://host:1")
     with pytest.raises(MissingPackage, match="died again and again"):
         _result(ended("error", distributed.KilledWorker("shard", worker, 3)))
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("Nanny failed to start."), OSError("no port"), asyncio.TimeoutError("late")]
+)
+def test_workers_that_cannot_start_are_a_fault_of_the_machine(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distributed = pytest.importorskip("distributed", reason="needs the extra cluster")
+
+    def refuse(**_settings: object) -> None:
+        raise error
+
+    monkeypatch.setattr(distributed, "LocalCluster", refuse)
+    with pytest.raises(SystemFault, match="could not be started") as told, client_of("local"):
+        raise AssertionError("there is no client")
+    assert told.value.fix
+
+
+@pytest.mark.parametrize("kind", ["CommClosedError", "CancelledError", "TimeoutError"])
+def test_a_cluster_that_is_lost_is_no_mistake_of_qdqtool(kind: str) -> None:
+    distributed = pytest.importorskip("distributed", reason="needs the extra cluster")
+    error = {
+        "CommClosedError": distributed.comm.CommClosedError,
+        "CancelledError": distributed.CancelledError,
+        "TimeoutError": asyncio.TimeoutError,
+    }[kind]
+    client = SimpleNamespace(scheduler=SimpleNamespace(address="tcp://host:1"))
+    with pytest.raises(MissingPackage, match="does not answer any more"), cluster._connected(client):
+        raise error("gone")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
+@pytest.mark.parametrize("after_s", [0.0, 0.3, 1.0])
+def test_a_worker_that_is_killed_while_it_starts_ends_in_a_documented_code(
+    after_s: float, order: CalibrationRequest, tmp_path: Path
+) -> None:
+    pytest.importorskip("distributed", reason="needs the extra cluster")
+    words = ["calibrate", str(order.model), "--samples", order.samples, "--cluster", "local"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "qdqtool", *words, "-o", str(tmp_path / "c.json")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(cluster.__file__).parents[2])},
+    )
+    while process.poll() is None and not (found := spawned(process.pid)):
+        time.sleep(0.01)
+    time.sleep(after_s)
+    for child in spawned(process.pid) or found:
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+    _, said = process.communicate(timeout=180)
+    assert process.returncode in {0, 3, 5}, said
+    assert "mistake in qdqtool" not in said
+
+
+def spawned(parent: int) -> list[int]:
+    """The workers of a process: its children that were made for multiprocessing."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            is_child = (place / "stat").read_text().rpartition(")")[2].split()[1] == str(parent)
+            if is_child and b"spawn_main" in (place / "cmdline").read_bytes():
+                found.append(int(place.name))
+    return found
 
 
 STRANGER = """

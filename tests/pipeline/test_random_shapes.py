@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import TensorProto
 
+from qdqtool.backends.shapes import Shapes
 from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.app import run
 from qdqtool.core.dtypes import DType
 from qdqtool.core.tensors import TensorInfo
-from qdqtool.errors import InputFileError
+from qdqtool.errors import InputFileError, UsageError
+from qdqtool.graph.canonical.peak import peak_bytes
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.pipeline import random_shapes
 from qdqtool.pipeline.random_shapes import runnable_shapes, shapes_of
 from tests import models
 from tests.shared import shared
@@ -141,3 +147,99 @@ def test_a_model_with_ifs_in_ifs_runs_from_its_file_alone(tmp_path: Path) -> Non
     pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
     model = shared("models/silero_vad_16k/model.onnx")
     assert run(["run", str(model), "--out", str(tmp_path / "run")]) == 0
+
+
+def decoder(folder: Path, channels: int = 16) -> Path:
+    """Attends over all pixels of a picture of any size, as the decoder of a latent diffusion model does."""
+    sketch = models.Sketch()
+    x = sketch.node(
+        "Conv",
+        [sketch.input("x", ["N", 4, "H", "W"]), sketch.weight("wi", channels, 4, 1, 1)],
+        "i",
+        name="inside",
+    )
+    pixels = sketch.node("Reshape", [x, sketch.constant("flat", np.array([0, channels, -1]))], "pixels")
+    rows = sketch.node("Transpose", [pixels], "rows", perm=[0, 2, 1])
+    scores = sketch.node("Softmax", [sketch.node("MatMul", [rows, pixels], "s", name="scores")], "p", axis=-1)
+    mixed = sketch.node(
+        "Transpose", [sketch.node("MatMul", [scores, rows], "m", name="mix")], "mt", perm=[0, 2, 1]
+    )
+    mixed = sketch.node("Reshape", [mixed, sketch.node("Shape", [x], "size")], "mr")
+    out = sketch.node("Add", [x, mixed], "sum")
+    sketch.output(
+        sketch.node("Conv", [out, sketch.weight("wo", 3, channels, 1, 1)], "y", name="outside"),
+        ["N", 3, "H", "W"],
+    )
+    return models.save(sketch.model(), folder)
+
+
+def scores_of(side: int) -> int:
+    """Bytes of the scores of such a decoder before and after its Softmax."""
+    return 2 * 4 * side**4
+
+
+@pytest.mark.parametrize("side", [16, 64, 224])
+def test_the_scores_of_an_attention_over_pixels_are_in_the_estimate(tmp_path: Path, side: int) -> None:
+    peak = peak_bytes(load(decoder(tmp_path)), {"x": (1, 4, side, side)})
+    assert scores_of(side) <= peak <= 1.1 * scores_of(side) + (1 << 20)
+
+
+def test_an_estimate_is_what_onnxruntime_takes(tmp_path: Path) -> None:
+    """The law of the estimate: it grows as the values do, and never falls where a dimension grows."""
+    model = load(speech(tmp_path, 400))
+    peaks = [peak_bytes(model, {"x": (1, length)}) for length in (400, 4000, 40_000, 400_000)]
+    assert peaks == sorted(peaks)
+    assert 9 * peaks[2] <= peaks[3] <= 11 * peaks[2]
+
+
+def test_no_sample_of_a_size_that_nobody_chose_takes_gigabytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A decoder of half a megabyte was fed 224 x 224 and took 21 GB."""
+    tried: list[Shapes] = []
+    monkeypatch.setattr(random_shapes, "_runs", lambda _runner, found, _bound: tried.append(found) is None)
+    assert shapes_of(load(decoder(tmp_path))) == {"x": (1, 4, 64, 64)}
+    assert tried == [{"x": (1, 4, 64, 64)}]
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert "x:1x4x64x64" in said
+    assert "with x:1x4x224x224 one sample would take 18." in said
+    assert "--samples random:16,x:1x4x" in said
+    assert "--opt-shapes" in said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the address space of a process")
+def test_a_run_of_what_no_estimate_knows_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random_shapes, "peak_bytes", lambda _model, _shapes: 0)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    assert shapes_of(load(decoder(tmp_path))) == {"x": (1, 4, 64, 64)}
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+def test_a_budget_of_memory_holds_for_samples_that_nobody_chose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(decoder(tmp_path))
+    monkeypatch.setenv("QDQTOOL_MAX_MEMORY", "64MiB")
+    assert shapes_of(model) == {"x": (1, 4, 32, 32)}
+    monkeypatch.setattr(random_shapes, "_MOST_MEMORY", 10)
+    with pytest.raises(UsageError) as refused:
+        shapes_of(model)
+    assert "random:16,x:1x4x" in refused.value.fix
+
+
+@pytest.mark.slow
+def test_commands_on_random_pictures_of_free_size_take_little_memory(tmp_path: Path) -> None:
+    """Each in a process of its own, whose address space would not hold the scores of 112 x 112."""
+    path = decoder(tmp_path)
+    code = (
+        "import resource, sys; from qdqtool.cli.app import run; code = run(sys.argv[1:]); "
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10); raise SystemExit(code)"
+    )
+    for words in (
+        ["quantize", str(path), "--samples", "random:2", "-o", str(tmp_path / "q.onnx")],
+        ["compare", str(path), str(path), "--samples", "random:2"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], capture_output=True, text=True, check=True
+        )
+        assert int(done.stdout.split()[-1]) < 3000

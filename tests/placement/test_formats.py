@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import onnx
 import pytest
 
@@ -47,6 +48,33 @@ def convolution(size: int = 3) -> onnx.ModelProto:
     s.node("Conv", ["x", "w"], "y", name="conv", pads=[size // 2] * 4)
     s.output("y", None)
     return s.model()
+
+
+def of_two_types() -> onnx.ModelProto:
+    """A product of FP64 values among others, and a table of FP64 values."""
+    s = models.Sketch()
+    s.input("x", (64, 256))
+    s.weight("w1", 256, 256)
+    s.constant("w2", np.random.default_rng(0).standard_normal((256, 256)))
+    s.node("MatMul", ["x", "w1"], "a", name="single")
+    s.node("Cast", ["a"], "wide", to=onnx.TensorProto.DOUBLE)
+    s.node("MatMul", ["wide", "w2"], "b", name="double")
+    s.node("Cast", ["b"], "y", to=onnx.TensorProto.FLOAT)
+    s.output("y", (64, 256))
+    return s.model()
+
+
+@pytest.mark.parametrize("format_", sorted({*SCHEMES, "int8"} - {"float"}))
+def test_no_format_is_asked_of_values_that_are_not_quantized(format_: str, tmp_path):
+    """conv-fp8 ended on a DOUBLE MatMul that conv-int8 leaves float."""
+    model = load(models.save(of_two_types(), tmp_path))
+    options = PlacementOptions(format=format_, sm=("120",))
+    placement = decide(model.view, options)
+    said = [decision for decision in placement.decisions if decision.slot.node == "double"]
+    assert said
+    assert not any(decision.quantize for decision in said)
+    reasons = [opinion.reason for decision in said for opinion in decision.opinions]
+    assert any("only floating-point values are quantized" in reason for reason in reasons)
 
 
 def two_layers() -> onnx.ModelProto:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from qdqtool.cli.app import run
 from qdqtool.errors import UsageError
 from qdqtool.pipeline import recipes
 
@@ -64,6 +65,70 @@ def test_a_circle_is_named(tmp_path: Path) -> None:
 def test_a_wrong_heir_is_refused(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         recipes.load(write(tmp_path, "mine.yaml", text))
+
+
+def outside(folder: Path) -> dict[str, str]:
+    """Ways to name a file that is not in the folder `mine`, by what they are."""
+    (folder / "mine" / "deep").mkdir(parents=True)
+    for name in ("secret.yaml", "secret"):
+        write(folder, name, "password_of_the_database: hunter2\n")
+    (folder / "mine" / "link.yaml").symlink_to(folder / "secret.yaml")
+    (folder / "mine" / "circle.yaml").symlink_to("circle.yaml")
+    return {
+        "absolute": str(folder / "secret.yaml"),
+        "above": "../secret.yaml",
+        "down and up": "deep/../../secret.yaml",
+        "link": "link.yaml",
+        "no ending": "../secret",
+        "working folder": "secret",
+        "device": "/dev/stdin",
+        "null": '"a\\0.yaml"',
+        "circle": "circle.yaml",
+        "not there": str(folder / "nothing.yaml"),
+    }
+
+
+@pytest.mark.parametrize("through", ["one file", "a file beside it"])
+def test_a_recipe_reads_no_file_outside_its_folder_without_trust(
+    tmp_path: Path, through: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what stands in it, nor whether it is there."""
+    monkeypatch.chdir(tmp_path)
+    for way, name in outside(tmp_path).items():
+        path = write(tmp_path / "mine", "mine.yaml", f"extends: {name}\n")
+        if through == "a file beside it":
+            path = write(tmp_path / "mine", "heir.yaml", "extends: mine.yaml\n")
+        for read in (recipes.load, recipes.inspect):
+            with pytest.raises(UsageError) as refused:
+                read(path)
+            assert "password" not in str(refused.value), way
+            if way in {"absolute", "above", "down and up", "link", "no ending", "device", "not there"}:
+                assert "outside the folder of the recipe" in refused.value.what, way
+                assert "--trust" in refused.value.fix
+
+
+def test_a_trusted_recipe_extends_files_anywhere(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    write(tmp_path, "team.yaml", "extends: conv-int8\ncalibrate:\n  percentile: 99.9\n")
+    path = write(tmp_path / "mine", "mine.yaml", "extends: ../team.yaml\n")
+    assert recipes.load(path, trust=True).calibrate.percentile == 99.9
+
+
+def test_a_file_below_the_folder_extends_one_in_it(tmp_path: Path) -> None:
+    (tmp_path / "teams").mkdir()
+    write(tmp_path, "base.yaml", "extends: conv-int8\ncalibrate:\n  percentile: 99.9\n")
+    write(tmp_path / "teams", "team.yaml", "extends: ../base.yaml\n")
+    path = write(tmp_path, "mine.yaml", "extends: teams/team.yaml\n")
+    assert recipes.load(path).calibrate.percentile == 99.9
+
+
+def test_the_commands_on_recipes_ask_for_trust_as_all_do(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    write(tmp_path, "team.yaml", "extends: conv-int8\n")
+    path = write(tmp_path / "mine", "mine.yaml", "extends: ../team.yaml\n")
+    for command in ("show", "check"):
+        assert run(["recipe", command, path]) == 2
+        assert run(["recipe", command, path, "--trust"]) == 0
 
 
 def test_the_schema_knows_inheritance() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -26,23 +29,39 @@ def binaries() -> Path:
     return Path(on_path).parent
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Server:
+    """A database that can be stopped and started again."""
+
+    address: str
+    stop: Callable[[], None]
+    start: Callable[[], None]
+
+
 @contextmanager
 def server() -> Iterator[str]:
-    """The address of an empty database.
+    """The address of an empty database."""
+    with restartable() as found:
+        yield found.address
+
+
+@contextmanager
+def restartable() -> Iterator[Server]:
+    """An empty database.
 
     Its files lie in a folder of their own: other test runs close pytest's shared one to the user of the database.
     """
     programs = binaries()
     place = Path(tempfile.mkdtemp(prefix="qdqtool-postgres-"))
     try:
-        with _running(programs, place) as address:
-            yield address
+        with _running(programs, place) as found:
+            yield found
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
 @contextmanager
-def _running(programs: Path, place: Path) -> Iterator[str]:
+def _running(programs: Path, place: Path) -> Iterator[Server]:
     data = place / "pg"
     data.mkdir()
     as_user: list[str] = []
@@ -63,8 +82,21 @@ def _running(programs: Path, place: Path) -> Iterator[str]:
 
     call(str(programs / "initdb"), "-D", str(data), "-A", "trust", "-U", "sweeper", "--no-sync")
     options = f"-p {port} -k {data} -c listen_addresses=127.0.0.1 -c fsync=off"
-    call(str(programs / "pg_ctl"), "-D", str(data), "-o", options, "-l", str(data / "log"), "-w", "start")
+    address = f"postgresql://sweeper@127.0.0.1:{port}/postgres"
+    control = (str(programs / "pg_ctl"), "-D", str(data))
+
+    def begin() -> None:
+        call(*control, "-o", options, "-l", str(data / "log"), "-w", "start")
+
+    def end() -> None:
+        """Kill the process that `postmaster.pid` names; those that it started go with it."""
+        os.kill(int((data / "postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
+        while (data / "postmaster.pid").exists():
+            time.sleep(0.01)
+
+    begin()
     try:
-        yield f"postgresql://sweeper@127.0.0.1:{port}/postgres"
+        yield Server(address=address, stop=end, start=begin)
     finally:
-        call(str(programs / "pg_ctl"), "-D", str(data), "-m", "immediate", "-w", "stop")
+        if (data / "postmaster.pid").exists():
+            call(*control, "-m", "immediate", "-w", "stop")

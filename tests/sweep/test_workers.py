@@ -17,7 +17,7 @@ import pytest
 
 from qdqtool.cli.app import run as cli
 from tests.sweep.digits import DIGITS, METHODS, ROOT, essence, result, settings_of, words
-from tests.sweep.postgres import server
+from tests.sweep.postgres import restartable, server
 
 pytest.importorskip("optuna", reason="sweeps need the extra sweep")
 pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
@@ -177,6 +177,40 @@ def test_four_workers_on_postgresql_find_what_one_finds_though_one_is_killed_and
             assert essence(data) == essence(result(tmp_path / "alone"))
             assert settings_of(data) == settings_of(result(tmp_path / "alone"))
     assert len(list(tmp_path.glob("worker*/sweep.json"))) >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["before the first connection", "in a trial"])
+def test_a_sweep_outlives_a_server_that_restarts(tmp_path: Path, start: Start, moment: str) -> None:
+    """PostgreSQL is ended by its process number and is away for three seconds."""
+    psycopg = pytest.importorskip("psycopg")
+    assert cli(words(tmp_path / "alone")) == 0
+    with restartable() as database:
+        call = words(tmp_path / "worker", "--storage", database.address)
+        if moment == "in a trial":
+            process = start(call)
+            with psycopg.connect(database.address, autocommit=True) as connection:
+                at_work(connection, [process])
+            database.stop()
+        else:
+            database.stop()
+            process = start(call)
+            wait_for_words(process)
+        time.sleep(3)
+        assert process.poll() is None, "the sweep gave up"
+        database.start()
+        _, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said.decode()
+    assert essence(result(tmp_path / "worker")) == essence(result(tmp_path / "alone"))
+
+
+def wait_for_words(process: subprocess.Popen[bytes]) -> None:
+    """Until a worker says that it tries again."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if b"trying again" in line:
+            return
+    raise AssertionError("the sweep ended without a try")
 
 
 def test_workers_that_die_and_lose_their_connections_all_the_time_find_what_one_finds(

@@ -8,9 +8,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Final
 
 from qdqtool.calibration.samples.conform import fitted_shape, single
 from qdqtool.calibration.samples.raw import RawSample
@@ -59,7 +57,7 @@ class Images:
                 is_image=True,
             )
 
-    def _decoded(self, path: Path) -> NDArray[np.uint8]:
+    def _decoded(self, path: Path) -> NDArray[Any]:
         from PIL import Image, UnidentifiedImageError
 
         try:

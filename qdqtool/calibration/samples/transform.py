@@ -20,13 +20,22 @@ MOST_FED: Final = 1 << 24
 """Pixels of a picture as the model is fed it: 4096 x 4096, which take 192 MiB in FP32."""
 
 
-def shape_image(image: Image, preprocess: Preprocess) -> NDArray[np.uint8]:
+_SIXTEEN_BITS: Final = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
+_WITHIN_SIXTEEN: Final = frozenset({"PNG", "PPM"})
+"""Formats whose mode "I" holds 16 bits: releases of Pillow differ in the mode that they give such a file."""
+_THROUGH: Final = {"HSV": "RGB", "LAB": "RGB", "La": "LA", "RGBa": "RGBA"}
+"""Modes that Pillow converts to all others only through these."""
+
+
+def shape_image(image: Image, preprocess: Preprocess) -> NDArray[np.uint8] | NDArray[np.float32]:
     """Resize, crop and letterbox a picture; (height, width, channels) in the colour order of the recipe.
 
+    Values are from 0 to 255 for every mode of picture. Of 16 bits they are float32, so that no grey level is lost.
+
     Raises:
-        UsageError: the crop is larger than the picture.
+        UsageError: the crop is larger than the picture, or the picture does not say the range of its values.
     """
-    image = image.convert("L" if preprocess.colour == "gray" else "RGB")
+    image = _ranging_to_255(image, "L" if preprocess.colour == "gray" else "RGB")
     if preprocess.resize is not None:
         image = _resized(image, preprocess.resize)
     if preprocess.crop is not None:
@@ -35,7 +44,25 @@ def shape_image(image: Image, preprocess: Preprocess) -> NDArray[np.uint8]:
         image = _letterboxed(image, preprocess.letterbox, preprocess)
     pixels = np.asarray(image)
     pixels = pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels
+    if preprocess.colour != "gray" and pixels.shape[-1] == 1:
+        pixels = np.repeat(pixels, 3, axis=-1)
     return pixels[:, :, ::-1] if preprocess.colour == "bgr" else pixels
+
+
+def _ranging_to_255(image: Image, mode: str) -> Image:
+    """The picture in `mode`, or in mode "F" if it has more than 8 bits; Pillow's own conversion clips these at 255."""
+    if image.mode in _SIXTEEN_BITS or (image.mode == "I" and image.format in _WITHIN_SIXTEEN):
+        from PIL import Image as Images
+
+        return Images.fromarray(np.asarray(image).astype(np.float32) / 257)
+    if image.mode in {"I", "F"}:
+        kind = "32-bit integers" if image.mode == "I" else "floats"
+        raise UsageError(
+            f"holds {kind}, and the file does not say which of them is white",
+            fix="save the picture with 8 or 16 bits; or store arrays (.npy), with samples.preprocess.arrays=true and "
+            "samples.preprocess.scale for their range",
+        )
+    return (image.convert(_THROUGH[image.mode]) if image.mode in _THROUGH else image).convert(mode)
 
 
 def shaped_size(size: tuple[int, int], preprocess: Preprocess) -> tuple[int, int]:
@@ -152,7 +179,7 @@ def _letterboxed(image: Image, wanted: tuple[int, int], preprocess: Preprocess) 
     height, width = wanted
     ratio = min(width / image.width, height / image.height)
     size = (max(1, int(image.width * ratio)), max(1, int(image.height * ratio)))
-    fill = preprocess.pad if image.mode == "L" else (preprocess.pad,) * 3
+    fill = (preprocess.pad,) * 3 if image.mode == "RGB" else preprocess.pad
     canvas = Images.new(image.mode, (width, height), fill)
     is_centred = preprocess.anchor == "center"
     offset = ((width - size[0]) // 2, (height - size[1]) // 2) if is_centred else (0, 0)

@@ -1,6 +1,7 @@
 """List, show, check and write recipes, and print the schema of everything a recipe can say.
 
-A recipe may begin with `extends: NAME` (a shipped recipe, or a file beside it): it then only says what differs.
+A recipe may begin with `extends: NAME` (a shipped recipe, or a file in its own folder): it then only says what differs. A file
+outside that folder needs `--trust`.
 
     qdqtool recipe list
     qdqtool recipe show conv-int8
@@ -54,10 +55,11 @@ def show(
     recipe: Annotated[str, typer.Argument(help="Shipped recipe or .yaml file.")], changes: Changes = None
 ) -> None:
     """Print what a recipe says of itself, and every value written out."""
+    from qdqtool.cli.options import is_trusted
     from qdqtool.pipeline import recipes
 
-    values = recipes.dump(recipes.load(recipe, changes or [], trust=True))
-    sys.stdout.write(recipes.head(recipe) + values)
+    found, _ = recipes.inspect(recipe, changes or [], trust=is_trusted())
+    sys.stdout.write(recipes.head(recipe) + recipes.dump(found))
 
 
 @PLUGIN.command()
@@ -65,11 +67,12 @@ def check(
     recipe: Annotated[str, typer.Argument(help="Shipped recipe or .yaml file.")], changes: Changes = None
 ) -> None:
     """Say whether a recipe is right; all mistakes are reported at once."""
+    from qdqtool.cli.options import is_trusted
     from qdqtool.pipeline import recipes
 
-    recipes.load(recipe, changes or [], trust=True)
+    _, functions = recipes.inspect(recipe, changes or [], trust=is_trusted())
     sys.stdout.write(f"{recipe}: no mistakes\n")
-    for function in recipes.functions(recipe):
+    for function in functions:
         sys.stdout.write(f"runs code, so it needs --trust: {function}\n")
 
 

@@ -22,6 +22,7 @@ import onnx
 from onnx import numpy_helper
 
 from qdqtool.errors import InputFileError
+from qdqtool.graph.onnx_io.sixteen_bits import bits
 from qdqtool.graph.onnx_io.skeleton import is_heavy
 from qdqtool.graph.onnx_io.weight import byte_size
 
@@ -37,6 +38,8 @@ Weights in memory lie there beside those of every session, too.
 """
 
 _MARK: Final = "qdqtool.mark"
+_NARROW: Final = "qdqtool.narrow"
+"""Of a reference that stands for the values of its file in another type."""
 # Not to be guessed: no file from outside can claim to be a weight of this process.
 _TOKEN: Final = secrets.token_hex(16)
 _AGAIN: Final = "leave the file alone while it is worked on, and run the command again"
@@ -67,6 +70,25 @@ def is_deferred(tensor: onnx.TensorProto) -> bool:
     return tensor.data_location == onnx.TensorProto.EXTERNAL and any(
         entry.key == _MARK and entry.value.startswith(_TOKEN) for entry in tensor.external_data
     )
+
+
+def is_whole(tensor: onnx.TensorProto) -> bool:
+    """Whether the values are still in a file, as FP32."""
+    return tensor.data_type == onnx.TensorProto.FLOAT and _lies(tensor)
+
+
+def narrowed(tensor: onnx.TensorProto, name: str, element: int) -> onnx.TensorProto:
+    """A reference to FP32 values in a file that stands for these in a type of 16 bits: converted whenever they are read."""
+    found = onnx.TensorProto()
+    found.CopyFrom(tensor)
+    found.name, found.data_type = name, element
+    found.external_data.add(key=_NARROW, value=str(element))
+    return found
+
+
+def _lies(tensor: onnx.TensorProto) -> bool:
+    """Whether the bytes of its values are those in the file."""
+    return is_deferred(tensor) and _NARROW not in _entries(tensor)
 
 
 def content(tensor: onnx.TensorProto) -> bytes:
@@ -121,12 +143,12 @@ def whole(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def home_of(tensors: Iterable[onnx.TensorProto]) -> Path | None:
-    """The folder of the files in which those of the tensors lie that are in files; None where it is not one folder.
+    """The folder of the files in which those of the tensors lie that are in files as they are; None where it is not one folder.
 
     Raises:
         InputFileError: a file is gone or not what it was.
     """
-    files = {_entries(tensor)["location"]: tensor for tensor in tensors if is_deferred(tensor)}
+    files = {_entries(tensor)["location"]: tensor for tensor in tensors if _lies(tensor)}
     for tensor in files.values():
         with _opened(tensor):
             pass
@@ -136,8 +158,8 @@ def home_of(tensors: Iterable[onnx.TensorProto]) -> Path | None:
 
 def from_home(tensor: onnx.TensorProto) -> onnx.TensorProto:
     """The tensor as an external one of ONNX, for a reader that looks for files in the folder of its own."""
-    if not is_deferred(tensor):
-        return tensor
+    if not _lies(tensor):
+        return held(tensor)
     entries = _entries(tensor)
     stub = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
     stub.data_location = onnx.TensorProto.EXTERNAL
@@ -145,6 +167,11 @@ def from_home(tensor: onnx.TensorProto) -> onnx.TensorProto:
     for key in ("offset", "length"):
         stub.external_data.add(key=key, value=entries[key])
     return stub
+
+
+def in_memory(tensor: onnx.TensorProto) -> int:
+    """Bytes of the values that no file holds as they are."""
+    return 0 if _lies(tensor) else byte_size(tensor) or 0
 
 
 def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
@@ -174,7 +201,8 @@ def _read(tensor: onnx.TensorProto) -> bytes:
         found = stream.read(size)
     if len(found) != size:
         raise InputFileError("shrank while it was read", fix=_AGAIN, where=entries["location"])
-    return found
+    element = entries.get(_NARROW)
+    return found if element is None else bits(np.frombuffer(found, "<f4"), int(element)).tobytes()
 
 
 def _stamp(stream: BinaryIO) -> str:

@@ -1,4 +1,4 @@
-"""Parses a large model file weight by weight: heavy ones of a very large model stay in the file.
+"""Parses and writes a large model weight by weight: heavy ones of a very large model stay in the file.
 
 Source: the protobuf wire format; field numbers from onnx.proto (ModelProto.graph is 7, GraphProto.initializer
 is 5, TensorProto.raw_data is 9).
@@ -6,10 +6,10 @@ is 5, TensorProto.raw_data is 9).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from io import BufferedReader
+from collections.abc import Iterator, Mapping
+from io import BytesIO
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 import onnx
 from google.protobuf.message import DecodeError
@@ -57,6 +57,89 @@ def parse_in_pieces(path: Path) -> onnx.ModelProto:
     return proto
 
 
+def serialized_in_pieces(proto: onnx.ModelProto) -> Iterator[bytes]:
+    """The bytes of the whole model, as `deferred.whole` and protobuf would write it, with one deferred weight in memory at a time.
+
+    Raises:
+        InputFileError: a file that holds weights is gone or not what it was.
+    """
+    put_off = {
+        number: tensor
+        for number, tensor in enumerate(proto.graph.initializer)
+        if deferred.is_deferred(tensor)
+    }
+    light = onnx.ModelProto()
+    light.CopyFrom(proto)
+    for number in put_off:
+        stub = light.graph.initializer[number]
+        stub.ClearField("external_data")
+        stub.ClearField("data_location")
+        stub.raw_data = _STAND_IN
+    content = light.SerializeToString(deterministic=True)
+    if not put_off:
+        yield content
+        return
+    stream = BytesIO(content)
+    for field in _fields(stream, 0, len(content)):
+        if field.number == _GRAPH:
+            yield from _graph_in_pieces(stream, field, put_off)
+        else:
+            yield content[field.begin : field.end]
+
+
+_STAND_IN: Final = b"?"
+"""Stands for the values of a weight: tag, length and itself are three bytes."""
+
+
+def _graph_in_pieces(
+    stream: BinaryIO, whole: _Field, put_off: Mapping[int, onnx.TensorProto]
+) -> Iterator[bytes]:
+    fields = list(_fields(stream, whole.content, whole.end))
+    numbers = iter(range(len(fields)))
+    weights = [put_off.get(next(numbers)) if field.number == _INITIALIZER else None for field in fields]
+    sizes = [
+        field.end - field.begin if weight is None else _field_size(_tensor_size(field, weight))
+        for field, weight in zip(fields, weights, strict=True)
+    ]
+    yield _head(_GRAPH, sum(sizes))
+    for field, weight in zip(fields, weights, strict=True):
+        if weight is None:
+            yield _bytes(stream, field.begin, field.end)
+            continue
+        yield _head(_INITIALIZER, _tensor_size(field, weight))
+        for part in list(_fields(stream, field.content, field.end)):
+            if part.number == _RAW_DATA:
+                values = deferred.content(weight)
+                yield _head(_RAW_DATA, len(values))
+                yield values
+            else:
+                yield _bytes(stream, part.begin, part.end)
+
+
+def _tensor_size(stub: _Field, weight: onnx.TensorProto) -> int:
+    """Bytes of a tensor whose values take the place of the stand-in."""
+    return stub.end - stub.content - _field_size(len(_STAND_IN)) + _field_size(byte_size(weight) or 0)
+
+
+def _head(number: int, size: int) -> bytes:
+    """Tag and length of a field of bytes; the numbers that are used here fit into one byte."""
+    return bytes([number << 3 | _BYTES]) + _spelled(size)
+
+
+def _field_size(size: int) -> int:
+    """Bytes of a field with so many bytes of content."""
+    return 1 + len(_spelled(size)) + size
+
+
+def _spelled(number: int) -> bytes:
+    """A number as protobuf writes it: seven bits a byte, the lowest first."""
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
+
+
 def external_locations(path: Path) -> tuple[str, ...]:
     """The external files that the tensors of a model name, whatever they name; empty for what is no model.
 
@@ -88,7 +171,7 @@ def _locations(tensor: onnx.TensorProto) -> Iterator[str]:
     return (entry.value for entry in tensor.external_data if entry.key == "location")
 
 
-def _parse_graph(stream: BufferedReader, whole: _Field, graph: onnx.GraphProto, source: Path | None) -> None:
+def _parse_graph(stream: BinaryIO, whole: _Field, graph: onnx.GraphProto, source: Path | None) -> None:
     graph.SetInParent()
     others = bytearray()
     for field in _fields(stream, whole.content, whole.end):
@@ -102,7 +185,7 @@ def _parse_graph(stream: BufferedReader, whole: _Field, graph: onnx.GraphProto, 
     graph.MergeFromString(bytes(others))
 
 
-def _referred(stream: BufferedReader, field: _Field, tensor: onnx.TensorProto, source: Path) -> bool:
+def _referred(stream: BinaryIO, field: _Field, tensor: onnx.TensorProto, source: Path) -> bool:
     """Whether `tensor` became a reference to the packed values in the file; what is odd in any way is not."""
     if field.end - field.content < deferred.HEAVY:
         return False
@@ -122,7 +205,7 @@ def _referred(stream: BufferedReader, field: _Field, tensor: onnx.TensorProto, s
     return True
 
 
-def _fields(stream: BufferedReader, position: int, end: int) -> Iterator[_Field]:
+def _fields(stream: BinaryIO, position: int, end: int) -> Iterator[_Field]:
     while position < end:
         stream.seek(position)
         tag = _varint(stream)
@@ -144,7 +227,7 @@ def _fields(stream: BufferedReader, position: int, end: int) -> Iterator[_Field]
         position = field.end
 
 
-def _varint(stream: BufferedReader) -> int:
+def _varint(stream: BinaryIO) -> int:
     value = 0
     for index in range(_LONGEST_VARINT):
         byte = stream.read(1)
@@ -156,6 +239,6 @@ def _varint(stream: BufferedReader) -> int:
     raise DecodeError("a number does not end")
 
 
-def _bytes(stream: BufferedReader, begin: int, end: int) -> bytes:
+def _bytes(stream: BinaryIO, begin: int, end: int) -> bytes:
     stream.seek(begin)
     return stream.read(end - begin)

@@ -10,7 +10,8 @@ import onnx
 
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.deferred import content, from_home, home_of, is_deferred, whole
+from qdqtool.graph.onnx_io.deferred import content, from_home, home_of, in_memory, whole
+from qdqtool.graph.onnx_io.pieces import serialized_in_pieces
 from qdqtool.graph.onnx_io.skeleton import skeleton
 from qdqtool.graph.onnx_io.weight import byte_size
 from qdqtool.io.files import replacing, write_bytes
@@ -38,7 +39,8 @@ def save(model: Model, path: Path) -> None:
             "would overwrite the original model", fix="choose another output path", where=str(path)
         )
     if weight_bytes(model) < SINGLE_FILE_LIMIT:
-        write_bytes(path, serialize(model))
+        with replacing(path) as draft, draft.open("wb") as stream:
+            stream.writelines(serialized_in_pieces(model.proto))
     else:
         save_split(model, path)
 
@@ -97,7 +99,7 @@ def left_there(
     Where it is not one folder, or too many are in memory, all are written to `data`, in the folder of the model.
     """
     home = home_of(heavy)
-    inside = sum(byte_size(tensor) or 0 for tensor in heavy if not is_deferred(tensor))
+    inside = sum(map(in_memory, heavy))
     if home is not None and inside < _INSIDE:
         return home, tuple(map(from_home, heavy))
     return None, store_weights(heavy, data)

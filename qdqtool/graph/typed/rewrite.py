@@ -10,6 +10,7 @@ import onnx
 
 from qdqtool.core.dtypes import DType
 from qdqtool.graph.edit import Edit
+from qdqtool.graph.onnx_io.deferred import is_whole, narrowed
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.qdq.scales import storable_as
 from qdqtool.graph.typed.forms import NARROW, WIDE, Form, Forms
@@ -183,6 +184,10 @@ class Rewrite:
         if tensor in self._rounded:
             value = storable_as(value, self._narrow.dtype)
         name = self._name(tensor, form)
+        source = self._edit.constants.get(tensor)
+        stays = source if source is not None and is_whole(source) and tensor not in self._rounded else None
+        if form == WIDE and stays is not None and name == tensor:
+            return
         if form == WIDE:
             self._edit.put(name, np.asarray(value, np.float32))
             return
@@ -190,7 +195,11 @@ class Rewrite:
             self.clipped.append(tensor)
         elif is_faint(self._narrow, value) and tensor not in self._scales:
             self.faint.append(tensor)
-        self._edit.constants[name] = stored(self._narrow, name, value)
+        self._edit.constants[name] = (
+            stored(self._narrow, name, value)
+            if stays is None
+            else narrowed(stays, name, self._narrow.element)
+        )
 
     def _forget(self) -> None:
         """Drop FP32 constants whose old name nobody reads any more."""

@@ -34,6 +34,8 @@ _WAIT_S = 1.0
 """Seconds between two looks at trials of which all are done or at work."""
 _PAUSES_S = (1, 2, 4, 8, 16)
 """Seconds between attempts to reach a storage that was lost."""
+_OPENING_S = (1, 2, 4)
+"""The same for a storage that was not reached yet: long enough for a server to restart, short for a wrong address."""
 
 
 def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None = None) -> Sweep:
@@ -73,7 +75,7 @@ def join(request: SweepRequest) -> int:
 
 def _take_part(request: SweepRequest, bench: SweepContext, tell: OnProgress) -> tuple[list[Any], Space]:
     url = _address(request)
-    with closing(_persevering(lambda: Storage(url), pauses=(1,))) as storage:
+    with closing(_persevering(lambda: Storage(url), pauses=_OPENING_S)) as storage:
         name = request.study or f"qdqtool {request.base.model.stem}"
         study = _persevering(lambda: Study(storage, name, bench.identity, _sampler(request)))
         ranking = _persevering(
