@@ -24,6 +24,7 @@ from qdqtool.api.inputs import (
 )
 from qdqtool.api.progress import ProgressInput, public, showing
 from qdqtool.api.results import Converted, ModelResult, Quantized, Repaired
+from qdqtool.backends.writing import checked
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.lint import LintReport
@@ -183,6 +184,7 @@ def _placement_of(placement: Placement | AnyPath | None) -> Placement | Path | N
 def _quantized(
     work: QuantizationJob, table: CalibrationTable, made: Model, out: AnyPath | None, original: Path
 ) -> Quantized:
+    checked(made, step="insert")
     result = Quantized(model=whole(made.proto), notes=made.notes, placement=work.placement, calibration=table)
     _save_elsewhere(result, out, original)
     return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from qdqtool.auditing.noop import ExtraEvidence
+from qdqtool.backends.writing import write
 from qdqtool.core.noop import NoOpReport, NoOpVerdict
 from qdqtool.core.wording import computing_in, counted
 from qdqtool.engine.diff import Explored
@@ -65,7 +66,7 @@ def annotated(explored: Explored, model: Path, out: Path) -> None:
             fix="pass the model that the engine was built from",
             where=str(model),
         )
-    save(annotate(opened, facts), out)
+    write(annotate(opened, facts), out, step="engine graph")
 
 
 def besides(

@@ -9,13 +9,13 @@ import numpy as np
 
 from qdqtool.auditing.noop import ExtraEvidence, really_int8
 from qdqtool.backends.ort import open_runner
+from qdqtool.backends.writing import write
 from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.audit_material import build
 from qdqtool.core.noop import NoOpReport
 from qdqtool.engine.read import read
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.qdq.unquantize import float_graph
 
 _PLAN = "engine.plan"
@@ -69,7 +69,7 @@ def built(model: Path, plain: Path | None, sm: str) -> NoOpReport:
         if plain is None:
             plain = theirs / "model.onnx"
             opened = load(model)
-            save(float_graph(opened), plain)
+            write(float_graph(opened), plain, step="noop")
         layers = [build(model, ours, sm), build(plain, theirs, sm)]
         sizes = [(folder / _PLAN).stat().st_size for folder in (ours, theirs) if (folder / _PLAN).is_file()]
         besides = ExtraEvidence(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from qdqtool.backends.writing import write
 from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.core.conversion import Conversion
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.typed.convert import convert
 from qdqtool.pipeline.dynamic_range import OnProgress, measure_reach
 from qdqtool.pipeline.random_shapes import opener, shaped
@@ -41,5 +41,5 @@ def convert_file(
             opened, source, options.types, limit=options.overflow_samples, on_progress=on_progress
         )
     result, found = convert(opened, options, reach)
-    save(result, out)
+    write(result, out, step="convert")
     return found

@@ -11,6 +11,7 @@ import numpy as np
 
 from qdqtool.accuracy.compare import compare
 from qdqtool.backends.ort import open_runner
+from qdqtool.backends.writing import write
 from qdqtool.calibration.samples import SampleInput, Samples, open_samples
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.recipe import Recipe
@@ -19,7 +20,7 @@ from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.save import save
+from qdqtool.graph.onnx_io.save import save_beside
 from qdqtool.graph.origin import origin
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.slots import slot_changes
@@ -83,7 +84,7 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
         changes += more
     comparison, notes = _difference(request, made, samples, on_progress)
     # Last, so that a repair that ends in an error leaves nothing behind.
-    save(made, request.out)
+    write(made, request.out, step="repair")
     return RepairReport(
         model=request.model.name,
         changes=changes,
@@ -135,7 +136,7 @@ def _difference(
     small = len(made.view.nodes) < _LARGE
     with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder) / "repaired.onnx"
-        save(with_float_caches(made), draft)
+        save_beside(with_float_caches(made), draft)
         try:
             after = open_runner(draft, description="after the repair", crowded=True, optimized=small)
             before = open_quantized(request.model, "before the repair", optimized=small)

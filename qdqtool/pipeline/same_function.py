@@ -7,19 +7,16 @@ at. So the file and what became of it run side by side wherever an opset was rai
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.backends.ort import open_runner
+from qdqtool.backends.ort import open_model, open_runner
 from qdqtool.core.protocols import Feeds, Sample
 from qdqtool.errors import Bug, InputFileError
 from qdqtool.graph.canonical.opset import was_raised
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.save import save
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,17 +55,14 @@ def check_conversion(model: Model, samples: Iterable[Sample]) -> None:
 
 
 def _run(model: Model, sample: Feeds) -> dict[str, NDArray[Any]]:
-    with tempfile.TemporaryDirectory(prefix="qdqtool-") as folder:
-        draft = Path(folder) / "model.onnx"
-        save(model, draft)
-        try:
-            return open_runner(draft, description="what was made of it").run(sample)
-        except InputFileError as error:
-            raise Bug(
-                f"the file runs, and what became of it by raising its opset does not: {error.what}",
-                fix=_FIX,
-                where=str(model.path),
-            ) from error
+    try:
+        return open_model(model, description="what was made of it").run(sample)
+    except InputFileError as error:
+        raise Bug(
+            f"the file runs, and what became of it by raising its opset does not: {error.what}",
+            fix=_FIX,
+            where=str(model.path),
+        ) from error
 
 
 def _is_close(one: NDArray[Any], other: NDArray[Any]) -> bool:

@@ -16,6 +16,7 @@ from qdqtool.backends import BUILDERS
 from qdqtool.backends.flags import split_flags
 from qdqtool.backends.ort import open_model, open_runner
 from qdqtool.backends.shapes import parse_shapes, profiles
+from qdqtool.backends.writing import write
 from qdqtool.calibration.collect import Collection, activations
 from qdqtool.calibration.collect import collect as collect_histograms
 from qdqtool.calibration.histograms import EQUALIZED, Histograms, load_histograms, save_histograms
@@ -47,7 +48,7 @@ from qdqtool.core.weights_file import load_weights, save_weights
 from qdqtool.engine.read import read as read_layers
 from qdqtool.errors import BuildError, MissingPackage
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.save import save, weight_bytes
+from qdqtool.graph.onnx_io.save import weight_bytes
 from qdqtool.graph.preparation.prepare import prepare as prepare_model
 from qdqtool.graph.qdq.changes import unrounded, with_changes
 from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
@@ -84,7 +85,7 @@ def prepare(work: RunContext) -> Measured:
     original = work.request.opened()
     refuse_quantized(original)
     model = prepare_model(original, work.recipe.preparing)
-    save(model, work.path("model.prepared.onnx"))
+    write(model, work.path("model.prepared.onnx"), step="prepare")
     preparation = Preparation(
         model=work.request.model.name,
         digest=digest_file(work.request.model),
@@ -234,7 +235,7 @@ def insert(work: RunContext) -> Measured:
     prepared, options = work.model("model.prepared.onnx"), work.recipe.insert
     reach = reach_for(prepared, options, work.samples, work.listener.progressed)
     model = insert_for_engine(prepared, placement, table, options, reach)
-    save(model, work.path(_QUANTIZED))
+    write(model, work.path(_QUANTIZED), step="insert")
     INSERTION.write(work.path("insertion.json"), Insertion(notes=model.notes))
     return {}
 

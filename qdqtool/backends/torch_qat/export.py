@@ -20,7 +20,7 @@ from qdqtool.backends.torch_qat.flat import placeholders, tensors, with_tensors_
 from qdqtool.backends.torch_qat.presence import need
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, save
+from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT
 from qdqtool.io.files import make_folder, replacing
 
 Inputs = tuple[torch.Tensor, ...]
@@ -51,7 +51,7 @@ def export(flat: fx.GraphModule, inputs: Inputs, path: Path, *, exporter: str, o
         draft = Path(folder) / path.name
         write(draft)
         # The exporters scatter large weights over many files; ours puts them into one.
-        save(load(draft), path)
+        write(load(draft), path, step="qat export")
 
 
 def _clear(path: Path) -> None:

@@ -33,10 +33,10 @@ def insert(
     samples: Annotated[str, typer.Option(help="With fp16: samples that show what overflows.")] = "",
 ) -> None:
     """Write the Q/DQ model that a placement and a calibration table describe."""
+    from qdqtool.backends.writing import write
     from qdqtool.cli.options import load_recipe
     from qdqtool.cli.screen import stderr
     from qdqtool.core.kinds import CALIBRATION
-    from qdqtool.graph.onnx_io.save import save
     from qdqtool.pipeline.quantization import QuantizationJob
 
     typed = {"insert.types": types, "insert.weights": weights}
@@ -45,7 +45,7 @@ def insert(
     )
     work = QuantizationJob(model, chosen, samples, placement)
     result = work.inserted(CALIBRATION.read(calibration))
-    save(result, out)
+    write(result, out, step="insert")
     for note in result.notes:
         stderr().print(f"note: {note}", markup=False, highlight=False)
     stderr().print(f"wrote {out}", markup=False, highlight=False)

@@ -48,6 +48,10 @@ def _passes() -> dict[str, Callable[..., bytes]]:
     def infer(content: bytes) -> bytes:
         return bytes(shape_inference.infer_shapes(content, data_prop=True).SerializeToString())
 
+    def judge(content: bytes) -> bytes:
+        shape_inference.infer_shapes(content, check_type=True, strict_mode=True, data_prop=True)
+        return b""
+
     def resolve(content: bytes, opset: int) -> bytes:
         from qdqtool.graph.canonical.symbols import resolve
 
@@ -68,4 +72,11 @@ def _passes() -> dict[str, Callable[..., bytes]]:
         checker.check_model(content)
         return b""
 
-    return {"infer": infer, "resolve": resolve, "convert": convert, "inline": inline, "check": check}
+    return {
+        "infer": infer,
+        "judge": judge,
+        "resolve": resolve,
+        "convert": convert,
+        "inline": inline,
+        "check": check,
+    }

@@ -12,6 +12,7 @@ from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.auditing.run import examine
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.ort import open_model
+from qdqtool.backends.writing import write
 from qdqtool.core.audit import Audit
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.core.comparison import Comparison
@@ -23,7 +24,6 @@ from qdqtool.engine.read import read
 from qdqtool.errors import BuildError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.qdq.find import find
 from qdqtool.io.files import make_folder
 from qdqtool.pipeline.autofix.drafts import DraftModel, Edits, merged
@@ -148,7 +148,7 @@ class CandidateBuilder:
         """
         make_folder(folder)
         model = self.draft.apply(edits)
-        save(model, folder / MODEL)
+        write(model, folder / MODEL, step="fix")
         request = replace(self._request, model=folder / MODEL, folder=folder)
         retries = max(0, min(self.recipe.build.retries, most - 1))
         built, _ = build_engine(self._builder, request, most=retries)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from qdqtool.backends.flags import split_flags
 from qdqtool.backends.shapes import parse_shapes, profiles
+from qdqtool.backends.writing import write
 from qdqtool.buildlog import read as read_log
 from qdqtool.calibration.histograms import EQUALIZED
 from qdqtool.calibration.samples import SampleInput, open_samples
@@ -35,7 +36,6 @@ from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import BuildError, InputFileError, QdqError, SystemFault, UsageError
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.slots import slot_changes
 from qdqtool.io.files import replacing
@@ -244,7 +244,7 @@ def _deliver(request: FixRequest, builder: CandidateBuilder, search: Search, not
     plan = builder.draft.plan(best.edits)
     if plan is None:
         return
-    save(builder.draft.reference, out / "model.prepared.onnx")
+    write(builder.draft.reference, out / "model.prepared.onnx", step="prepare")
     PLACEMENT.write(out / "placement.json", plan.placement)
     CALIBRATION.write(out / "calibration.json", plan.table)
     INSERTION.write(out / "insertion.json", Insertion(notes=best.notes))

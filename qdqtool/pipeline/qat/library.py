@@ -15,6 +15,7 @@ from qdqtool.backends.torch_qat.material import Traced, feeds_of, trace
 from qdqtool.backends.torch_qat.model import PreparedModel
 from qdqtool.backends.torch_qat.quantized_model import TRAINED
 from qdqtool.backends.torch_qat.ranks import from_first, gathered
+from qdqtool.backends.writing import write
 from qdqtool.calibration.samples import sample_objects
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
@@ -22,7 +23,6 @@ from qdqtool.core.recipe import AUTO, Recipe, WeightOptions
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.preparation.placed import prepare_as_placed
 from qdqtool.graph.preparation.prepare import prepare as prepare_graph
 from qdqtool.graph.qdq.insert import insert_for_engine
@@ -123,7 +123,7 @@ def export(model: PreparedModel, path: Path, loader: Iterable[Any] = (), limit: 
             table = _refreshed(table, job) if model.sites.lost else table
             reach = reach_for(ready, options, job.samples)
         make_folder(path.parent)
-        save(insert_for_engine(ready, model.placement, table, options, reach), path)
+        write(insert_for_engine(ready, model.placement, table, options, reach), path, step="qat export")
     return path
 
 
