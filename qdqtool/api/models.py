@@ -24,7 +24,6 @@ from qdqtool.api.inputs import (
 )
 from qdqtool.api.progress import ProgressInput, public, showing
 from qdqtool.api.results import Converted, ModelResult, Quantized, Repaired
-from qdqtool.backends.writing import checked
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.lint import LintReport
@@ -39,6 +38,7 @@ from qdqtool.io.files import path_of
 from qdqtool.pipeline.conversion import convert_file
 from qdqtool.pipeline.quantization import QuantizationJob
 from qdqtool.pipeline.repair import RepairRequest, repair_file
+from qdqtool.pipeline.writing import checked
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint as lint_model
 from qdqtool.prediction.run import predict as predict_model

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from qdqtool.auditing.noop import ExtraEvidence
-from qdqtool.backends.writing import write
 from qdqtool.core.noop import NoOpReport, NoOpVerdict
 from qdqtool.core.wording import computing_in, counted
 from qdqtool.engine.diff import Explored
@@ -19,6 +18,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.picture import picture
 from qdqtool.io.files import unreadable, write_text
+from qdqtool.pipeline.writing import write
 from qdqtool.report import palette
 from qdqtool.report.graph import LARGEST, draw, network
 from qdqtool.report.layers import layer_rows

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qdqtool.backends.writing import write
 from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.core.conversion import Conversion
 from qdqtool.core.recipe import Recipe
@@ -13,6 +12,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.typed.convert import convert
 from qdqtool.pipeline.dynamic_range import OnProgress, measure_reach
 from qdqtool.pipeline.random_shapes import opener, shaped
+from qdqtool.pipeline.writing import write
 
 
 def convert_file(

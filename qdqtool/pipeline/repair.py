@@ -11,7 +11,6 @@ import numpy as np
 
 from qdqtool.accuracy.compare import compare
 from qdqtool.backends.ort import open_runner
-from qdqtool.backends.writing import write
 from qdqtool.calibration.samples import SampleInput, Samples, open_samples
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.recipe import Recipe
@@ -29,6 +28,7 @@ from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.matching.half_quantized import quantize_activations, wanted
 from qdqtool.pipeline.float_sides import open_quantized
 from qdqtool.pipeline.random_shapes import opener, shaped
+from qdqtool.pipeline.writing import write
 from qdqtool.placement.on_request import on_request
 from qdqtool.placement.repair import remaining
 from qdqtool.placement.repair import repair as repaired

@@ -7,16 +7,22 @@ at. So the file and what became of it run side by side wherever an opset was rai
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.backends.ort import open_model, open_runner
+from qdqtool.backends.ort import OrtRunner, open_model, open_runner
+from qdqtool.calibration.samples import Samples, open_samples
 from qdqtool.core.protocols import Feeds, Sample
 from qdqtool.errors import Bug, InputFileError
 from qdqtool.graph.canonical.opset import was_raised
+from qdqtool.graph.instrumented.forced import as_written, forced
 from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.pipeline.random_shapes import opener, shaped
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,23 +33,59 @@ _SHARE = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-2}
 _FIX = "export the model with opset 13 or newer, and report this with the model"
 
 
-def check_conversion(model: Model, samples: Iterable[Sample]) -> None:
-    """Compare the file of `model` with the model on the first sample, where its opset was raised.
+_compared: set[tuple[str, int, int]] = set()
+"""Files that were compared in this process, by path, size and time of the last change."""
 
-    A file that does not run on onnxruntime, or not twice alike, is not compared.
+
+def check_conversion(model: Model, samples: Iterable[Sample] | None = None) -> None:
+    """Compare the file of `model` with what `load` and `prepare` made of it, if its opset was raised.
+
+    One sample is run: the first of `samples`, or a random one. If the network has an If, the sample runs a second and a third time
+    with all conditions true, and all false. A file is compared once. A file that does not run on onnxruntime, or gives
+    different outputs each time, is not compared.
 
     Raises:
-        Bug: the model does not run any more, or computes something else.
+        Bug: the model no longer runs, or computes something else.
     """
-    if not was_raised(model.notes):
+    if not was_raised(model.notes) or not model.path.is_file():
         return
+    if samples is None and _key(model.path) in _compared:
+        return
+    if samples is None:
+        # `model` may be quantized or in FP16 by now: the file is opened again.
+        model = load(model.path)
+        if not was_raised(model.notes):
+            return
+        samples = _random(model)
     sample = next(iter(samples)).feeds
+    if not _compare(model, sample, partial(open_runner, model.path, description="the file")):
+        return
+    for condition in (True, False):
+        ours = forced(model, condition)
+        theirs = forced(as_written(model), condition) if ours else None
+        if ours is not None and theirs is not None:
+            _compare(ours, sample, partial(open_model, theirs, description="the file"))
+    _compared.add(_key(model.path))
+
+
+def _key(path: Path) -> tuple[str, int, int]:
+    seen = path.stat()
+    return str(path.resolve()), seen.st_size, seen.st_mtime_ns
+
+
+def _random(model: Model) -> Samples:
+    inputs = model.view.inputs
+    return open_samples(shaped("random:1", inputs, "", opener(model)), inputs)
+
+
+def _compare(model: Model, sample: Feeds, opened: Callable[[], OrtRunner]) -> bool:
+    """Run the file, which `opened` opens, and the model on the sample; False if the file does not run."""
     try:
-        original = open_runner(model.path, description="the file")
+        original = opened()
         before, again = original.run(sample), original.run(sample)
     except InputFileError as error:
         _log.info("%s does not run as it is, so its conversion was not compared: %s", model.path, error)
-        return
+        return False
     after = _run(model, sample)
     for name, value in before.items():
         if name in after and _is_close(again[name], value) and not _is_close(after[name], value):
@@ -52,6 +94,7 @@ def check_conversion(model: Model, samples: Iterable[Sample]) -> None:
                 fix=_FIX,
                 where=str(model.path),
             )
+    return True
 
 
 def _run(model: Model, sample: Feeds) -> dict[str, NDArray[Any]]:

@@ -16,7 +16,6 @@ from qdqtool.backends import BUILDERS
 from qdqtool.backends.flags import split_flags
 from qdqtool.backends.ort import open_model, open_runner
 from qdqtool.backends.shapes import parse_shapes, profiles
-from qdqtool.backends.writing import write
 from qdqtool.calibration.collect import Collection, activations
 from qdqtool.calibration.collect import collect as collect_histograms
 from qdqtool.calibration.histograms import EQUALIZED, Histograms, load_histograms, save_histograms
@@ -65,6 +64,7 @@ from qdqtool.pipeline.float_sides import LARGE, both_sides, open_quantized
 from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.pipeline.tables import TableRequest, final_tables
 from qdqtool.pipeline.uneven import channel_findings
+from qdqtool.pipeline.writing import write
 from qdqtool.placement.decide import decide
 
 Measured = Mapping[str, float]
@@ -85,7 +85,6 @@ def prepare(work: RunContext) -> Measured:
     original = work.request.opened()
     refuse_quantized(original)
     model = prepare_model(original, work.recipe.preparing)
-    write(model, work.path("model.prepared.onnx"), step="prepare")
     preparation = Preparation(
         model=work.request.model.name,
         digest=digest_file(work.request.model),
@@ -95,6 +94,7 @@ def prepare(work: RunContext) -> Measured:
     )
     PREPARATION.write(work.path("preparation.json"), preparation)
     check_conversion(model, work.samples)
+    write(model, work.path("model.prepared.onnx"), step="prepare")
     return {}
 
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from qdqtool.auditing.context import stage
 from qdqtool.auditing.run import examine
-from qdqtool.backends.writing import write
 from qdqtool.calibration.caches import read_cache
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.kinds import (
@@ -38,6 +37,7 @@ from qdqtool.pipeline.repair import RepairRequest, repair_file
 from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.runner import LINE, RunStep, model_digest
 from qdqtool.pipeline.steps import Measured
+from qdqtool.pipeline.writing import write
 from qdqtool.placement.lint import lint as find_mistakes
 from qdqtool.prediction.run import predict as foresee
 

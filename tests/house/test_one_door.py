@@ -1,4 +1,8 @@
-"""Models are written through one door, which checks them: `qdqtool.backends.writing`."""
+"""Models are written through one door, which checks them.
+
+It is `qdqtool.pipeline.writing`, which also compares what raising an opset did; builders, which may not import it and whose models
+qdqtool wrote, use `qdqtool.backends.writing`.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +53,17 @@ def test_models_are_written_through_the_door_that_checks_them(path: Path) -> Non
     tree = ast.parse(path.read_text("utf-8"))
     assert not unchecked(tree) or name in ALLOWED or name == "graph/onnx_io/save.py"
     assert not foreign(tree) or name in FOREIGN
+
+
+def test_only_builders_write_without_looking_at_the_opset() -> None:
+    past = {
+        path.relative_to(ROOT / "qdqtool").as_posix()
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom)
+        and (node.module == "qdqtool.backends.writing" or "writing" in {name.name for name in node.names})
+    }
+    assert {name for name in past if not name.startswith("backends/")} == {"pipeline/writing.py"}
 
 
 def test_no_exception_is_left_over() -> None:

@@ -219,10 +219,10 @@ def to_qdq(
     ] = "",
 ) -> None:
     """Turn a float model and its calibration cache into a Q/DQ model for TensorRT 10, 11 and RTX."""
-    from qdqtool.backends.writing import write
     from qdqtool.calibration.caches import read_cache
     from qdqtool.cli.options import load_recipe
     from qdqtool.pipeline import caches
+    from qdqtool.pipeline.writing import write
 
     made, notes = caches.to_qdq(model, read_cache(cache), load_recipe(recipe, changes), samples)
     write(made, out, step="cache to-qdq")
@@ -239,10 +239,10 @@ def from_qdq(
     float_model: Annotated[Path | None, typer.Option("--model", help="Write the float model here.")] = None,
 ) -> None:
     """Turn a Q/DQ model into a float model and a calibration cache for TensorRT up to 10."""
-    from qdqtool.backends.writing import write
     from qdqtool.calibration.caches import write_cache
     from qdqtool.calibration.caches.header import make_header
     from qdqtool.pipeline import caches
+    from qdqtool.pipeline.writing import write
 
     plain, cache, notes = caches.from_qdq(model, make_header(release, algorithm))
     if float_model is not None:

@@ -33,11 +33,11 @@ def insert(
     samples: Annotated[str, typer.Option(help="With fp16: samples that show what overflows.")] = "",
 ) -> None:
     """Write the Q/DQ model that a placement and a calibration table describe."""
-    from qdqtool.backends.writing import write
     from qdqtool.cli.options import load_recipe
     from qdqtool.cli.screen import stderr
     from qdqtool.core.kinds import CALIBRATION
     from qdqtool.pipeline.quantization import QuantizationJob
+    from qdqtool.pipeline.writing import write
 
     typed = {"insert.types": types, "insert.weights": weights}
     chosen = load_recipe(

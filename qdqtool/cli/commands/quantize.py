@@ -45,7 +45,6 @@ def quantize(
     from functools import cache, partial
     from tempfile import TemporaryDirectory
 
-    from qdqtool.backends.writing import write
     from qdqtool.cli.options import fitting_recipe, is_trusted
     from qdqtool.cli.placed_words import nodes_of
     from qdqtool.cli.screen import escaped, progress, stderr, stdout
@@ -53,6 +52,7 @@ def quantize(
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.pipeline.quantization import QuantizationJob
     from qdqtool.pipeline.torch_models import as_onnx
+    from qdqtool.pipeline.writing import write
 
     with progress() as bars:
         tasks: dict[str, TaskID] = {}

@@ -33,10 +33,10 @@ def scales(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Read the scales of a Q/DQ model back: per node and module, and as a calibration table."""
-    from qdqtool.backends.writing import write
     from qdqtool.cli.screen import show_table, stderr, stdout
     from qdqtool.core.kinds import CALIBRATION, READBACK
     from qdqtool.pipeline.readback import read_back
+    from qdqtool.pipeline.writing import write
 
     found, reference = read_back(model)
     if plain is not None:

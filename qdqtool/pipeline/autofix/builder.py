@@ -12,7 +12,6 @@ from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.auditing.run import examine
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.ort import open_model
-from qdqtool.backends.writing import write
 from qdqtool.core.audit import Audit
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.core.comparison import Comparison
@@ -29,6 +28,7 @@ from qdqtool.io.files import make_folder
 from qdqtool.pipeline.autofix.drafts import DraftModel, Edits, merged
 from qdqtool.pipeline.building import build_engine
 from qdqtool.pipeline.float_sides import open_quantized
+from qdqtool.pipeline.writing import write
 
 MODEL = "model.qdq.onnx"
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from qdqtool.backends.flags import split_flags
 from qdqtool.backends.shapes import parse_shapes, profiles
-from qdqtool.backends.writing import write
 from qdqtool.buildlog import read as read_log
 from qdqtool.calibration.histograms import EQUALIZED
 from qdqtool.calibration.samples import SampleInput, open_samples
@@ -49,6 +48,7 @@ from qdqtool.pipeline.events import write_events
 from qdqtool.pipeline.folder import RunFolder
 from qdqtool.pipeline.random_shapes import opener, shaped, shapes_of
 from qdqtool.pipeline.request import NullProgress, RunRequest
+from qdqtool.pipeline.writing import write
 
 _COPIED = ("preparation.json", "histograms.npz", EQUALIZED, "recipe.yaml")
 _BUILDS = ".builds"

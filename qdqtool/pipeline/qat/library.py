@@ -15,7 +15,6 @@ from qdqtool.backends.torch_qat.material import Traced, feeds_of, trace
 from qdqtool.backends.torch_qat.model import PreparedModel
 from qdqtool.backends.torch_qat.quantized_model import TRAINED
 from qdqtool.backends.torch_qat.ranks import from_first, gathered
-from qdqtool.backends.writing import write
 from qdqtool.calibration.samples import sample_objects
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
@@ -29,6 +28,7 @@ from qdqtool.graph.qdq.insert import insert_for_engine
 from qdqtool.io.files import make_folder
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.dynamic_range import reach_for, wants_samples
+from qdqtool.pipeline.writing import write
 from qdqtool.placement.decide import decide
 
 _LOGGER = logging.getLogger(__name__)

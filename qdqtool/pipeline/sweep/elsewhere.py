@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from qdqtool.backends.shapes import spelled
-from qdqtool.backends.writing import write
 from qdqtool.core.sweep import FloatPoint, Sweep, Trial
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.load import load
@@ -25,6 +24,7 @@ from qdqtool.io.files import make_folder, write_text
 from qdqtool.io.json_files import canonical, read_json
 from qdqtool.pipeline.random_shapes import shapes_of
 from qdqtool.pipeline.sweep.front import front
+from qdqtool.pipeline.writing import write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
