@@ -61,6 +61,7 @@ from qdqtool.pipeline.dynamic_range import reach_for
 from qdqtool.pipeline.equalization import equalization
 from qdqtool.pipeline.fix_costs import with_costs
 from qdqtool.pipeline.float_sides import LARGE, both_sides, open_quantized
+from qdqtool.pipeline.helpers import or_without
 from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.pipeline.tables import TableRequest, final_tables
 from qdqtool.pipeline.uneven import channel_findings
@@ -154,8 +155,13 @@ def calibrate(work: RunContext) -> Measured:
     model = work.model("model.prepared.onnx")
     work.path(EQUALIZED).unlink(missing_ok=True)
     table = _given_table(work, placement) or _chosen_table(work, placement, model)
-    found = channel_findings(model, placement, table, work.samples)
-    CALIBRATION.write(work.path("calibration.json"), replace(table, findings=found))
+    found, notes = or_without(
+        "the check of depthwise channels",
+        lambda: channel_findings(model, placement, table, work.samples),
+        tuple,
+    )
+    table = replace(table, findings=found, notes=(*table.notes, *notes))
+    CALIBRATION.write(work.path("calibration.json"), table)
     return {}
 
 
@@ -324,9 +330,13 @@ def compare(work: RunContext) -> Measured:
     """Run the float and the Q/DQ model on the evaluation samples."""
     comparison = compare_outputs(work)
     models = (work.model("model.prepared.onnx"), with_float_caches(work.model(_QUANTIZED)))
-    inside = noise_inside(models, work.evaluation, work.recipe.compare)
-    asked = work.request.reference is not None
-    notes = ("tensors inside are compared with the model without its Q/DQ",) if asked else ()
+    inside, notes = or_without(
+        "the comparison of tensors inside",
+        lambda: noise_inside(models, work.evaluation, work.recipe.compare),
+        tuple,
+    )
+    if work.request.reference is not None:
+        notes += ("tensors inside are compared with the model without its Q/DQ",)
     ACCURACY.write(
         work.path("accuracy.json"), replace(comparison, tensors=inside, notes=(*comparison.notes, *notes))
     )
