@@ -33,11 +33,12 @@ from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.equalize import Scalable
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
-from qdqtool.graph.qdq.changes import with_changes
+from qdqtool.graph.qdq.changes import unrounded, with_changes
 from qdqtool.pipeline.auto import Judged, choose
 from qdqtool.pipeline.averaging import is_quieter
 from qdqtool.pipeline.bias import correct_biases, shifted
 from qdqtool.pipeline.equalization import equalization
+from qdqtool.pipeline.extremes import refuse_extremes, smallest_ranges
 from qdqtool.pipeline.few_samples import choose_for_others, parts_of
 from qdqtool.pipeline.helpers import or_without
 from qdqtool.pipeline.judges import fitting_numbers, others, spread_over
@@ -133,7 +134,12 @@ def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -
         table = _Maker(request, options, on_progress).plain()
         made = _with_changes(table, request.changes, way) if request.changes else table
         return FinalTable(table=made, histograms=request.histograms)
+    # A damaged sample is refused before the network runs with its ranges.
+    widest = _Maker(request, options.model_copy(update={"method": "max", "overrides": {}}), None).plain()
+    seen = request.histograms.tensors
+    early = refuse_extremes(request.model, smallest_ranges(widest, seen), seen, request.samples)
     maker, table, notes = _made(request, options, on_progress)
+    notes = (*early, *notes)
     if request.changes:
         table = _with_changes(table, request.changes, way)
     found = FinalTable(table=table, histograms=request.histograms)
@@ -144,7 +150,9 @@ def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -
             lambda: FinalTable(table=table, histograms=request.histograms),
         )
         notes += more
-    return replace(found, table=replace(found.table, notes=notes))
+    network = request.model if request.changes else unrounded(request.model, found.table)
+    notes += refuse_extremes(network, found.table, found.histograms.tensors, request.samples)
+    return replace(found, table=replace(found.table, notes=tuple(dict.fromkeys(notes))))
 
 
 def _made(
