@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto
 
 from qdqtool.cli.app import run
 from qdqtool.core.protocols import Sample
@@ -178,6 +179,25 @@ def test_a_wrong_body_is_found_in_the_branch_that_the_sample_does_not_take(
 ) -> None:
     with pytest.raises(Bug, match="changed what the model computes"):
         check_conversion(load(models.save(branches("Hardmax", 2), tmp_path)))
+
+
+def test_a_branch_that_preparing_removes_is_no_difference(tmp_path: Path) -> None:
+    """The condition of the If is computed from shapes, so that `prepare` takes one branch."""
+    prepared = prepare(load(models.save(branches("Softmax", 2), tmp_path)), PrepareOptions())
+    assert not any(node.op == "If" for node in prepared.view.nodes)
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 16, 8, 8)).astype(np.float32)}
+    check_conversion(prepared, [Sample(name="one", feeds=feeds)])
+
+
+def test_a_model_that_reads_words_is_converted_all_the_same(tmp_path: Path) -> None:
+    s = models.Sketch()
+    words = s.node(
+        "StringNormalizer", [s.input("words", ["N"], TensorProto.STRING)], "lower", case_change_action="LOWER"
+    )
+    s.output(words, None, TensorProto.STRING)
+    s.output(s.relu("relu", s.conv("conv", s.input("x", [1, 8, 8, 8]), (8, 8))), [1, 8, 8, 8])
+    path = models.save(s.model(opset=11), tmp_path)
+    assert run(["convert", str(path), "-o", str(tmp_path / "out.onnx")]) == 0
 
 
 FLOAT_DOORS = {
