@@ -31,7 +31,7 @@ from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.pipeline.equalization import equalization
 from qdqtool.pipeline.float_pass import float_pass
-from qdqtool.pipeline.helpers import or_without
+from qdqtool.pipeline.own_models import or_without
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.pipeline.tables import TableRequest, final_tables

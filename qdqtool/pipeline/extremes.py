@@ -25,7 +25,7 @@ from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
-from qdqtool.pipeline.helpers import or_without
+from qdqtool.pipeline.own_models import or_without
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +43,7 @@ _LARGE: Final = 1e4
 
 
 @dataclass(slots=True)
-class _Seen:
+class _EmptiedTensor:
     """What the samples show of one tensor; magnitudes up to `limit` become zero."""
 
     limit: float
@@ -78,7 +78,7 @@ def refuse_extremes(
     if not chosen:
         return ()
     seen, notes = or_without(
-        "the check for extreme values", lambda: _looked_at(model, chosen, samples), dict[str, _Seen]
+        "the check for extreme values", lambda: _looked_at(model, chosen, samples), dict[str, _EmptiedTensor]
     )
     fed = {info.name for info in model.view.inputs}
     for name, found in seen.items():
@@ -138,8 +138,8 @@ def _is_suspect(seen: Histogram, entry: TensorRange, limit: float, samples: int,
     return samples >= _FEWEST and int(seen.counts[1:].sum()) <= few * seen.total
 
 
-def _looked_at(model: Model, chosen: Mapping[str, float], samples: SampleSource) -> dict[str, _Seen]:
-    found = {name: _Seen(limit=limit) for name, limit in chosen.items()}
+def _looked_at(model: Model, chosen: Mapping[str, float], samples: SampleSource) -> dict[str, _EmptiedTensor]:
+    found = {name: _EmptiedTensor(limit=limit) for name, limit in chosen.items()}
     with TemporaryDirectory(prefix="qdqtool-extremes-") as folder:
         runner = open_runner(probe(model, list(chosen), Path(folder)).source, description="float model")
         for sample in samples:
@@ -149,7 +149,7 @@ def _looked_at(model: Model, chosen: Mapping[str, float], samples: SampleSource)
     return found
 
 
-def _is_emptied(seen: _Seen, *, is_input: bool) -> bool:
+def _is_emptied(seen: _EmptiedTensor, *, is_input: bool) -> bool:
     """Whether the values that one or a few samples hold leave nothing of the others."""
     if is_input:
         return 0 < seen.left <= _SURVIVING * seen.alive
@@ -158,7 +158,7 @@ def _is_emptied(seen: _Seen, *, is_input: bool) -> bool:
     return len(peaks) >= _FEWEST and 0 < peaks[culprits] * _APART <= peaks[culprits - 1]
 
 
-def _refusal(model: Model, tensor: str, seen: _Seen) -> InputFileError:
+def _refusal(model: Model, tensor: str, seen: _EmptiedTensor) -> InputFileError:
     nodes = _names(use.node.name for use in model.view.uses(tensor))
     return InputFileError(
         f"the value {seen.value:.6g} in the tensor {tensor!r} makes its range so large that almost all other values become "

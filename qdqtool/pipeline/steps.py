@@ -61,7 +61,7 @@ from qdqtool.pipeline.dynamic_range import reach_for
 from qdqtool.pipeline.equalization import equalization
 from qdqtool.pipeline.fix_costs import with_costs
 from qdqtool.pipeline.float_sides import LARGE, both_sides, open_quantized
-from qdqtool.pipeline.helpers import or_without
+from qdqtool.pipeline.own_models import or_without
 from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.pipeline.tables import TableRequest, final_tables
 from qdqtool.pipeline.uneven import channel_findings

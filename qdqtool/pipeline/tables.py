@@ -40,10 +40,10 @@ from qdqtool.pipeline.bias import correct_biases, shifted
 from qdqtool.pipeline.equalization import equalization
 from qdqtool.pipeline.extremes import refuse_extremes, smallest_ranges
 from qdqtool.pipeline.few_samples import choose_for_others, parts_of
-from qdqtool.pipeline.helpers import or_without
 from qdqtool.pipeline.judges import fitting_numbers, others, spread_over
 from qdqtool.pipeline.outliers import SAMPLES as OUTLIER_SAMPLES
 from qdqtool.pipeline.outliers import relieved, suspects
+from qdqtool.pipeline.own_models import or_without
 from qdqtool.pipeline.trial import Budget, FloatPass, Reference, TrialSession
 from qdqtool.pipeline.uneven import DEPTHWISE, evened_if_foretold, likely_uneven
 from qdqtool.pipeline.uneven import SAMPLES as SPREAD

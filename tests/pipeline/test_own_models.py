@@ -16,7 +16,7 @@ from qdqtool.errors import InputFileError, SystemFault
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.walk import copied
 from qdqtool.pipeline import channels, float_pass, layer_walk, trial
-from qdqtool.pipeline.helpers import or_without
+from qdqtool.pipeline.own_models import or_without
 from tests import models
 
 
