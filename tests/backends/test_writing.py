@@ -111,6 +111,7 @@ def test_weights_are_not_read_for_the_check(tmp_path: Path, monkeypatch) -> None
     checked(model, step="load")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FLOAT)
 def test_what_placement_insertion_and_conversion_make_is_valid(name: str, tmp_path: Path) -> None:
     model = prepare(load(models.save(FLOAT[name](), tmp_path)), PrepareOptions())
