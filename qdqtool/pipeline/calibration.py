@@ -237,7 +237,8 @@ class Calibration:
         how = self.request.recipe.calibrate
         options = self.collect_options([how.method])
         is_judged = self.samples.meaningful and how.method == AUTO
-        histograms, notes = None, ()
+        histograms: Histograms | None = None
+        notes: tuple[str, ...] = ()
         if (is_judged or how.bias == "correct") and self.request.nan == "error":
             histograms, notes = or_without(
                 "measuring outputs and means in the first pass",
@@ -252,7 +253,9 @@ class Calibration:
         # The session, with the activations of a sample per processor, would lie below what judges tables.
         give_back()
         table = self.tables(histograms, [how.method])[how.method]
-        found, more = or_without("the check of depthwise channels", lambda: self.findings(table), tuple)
+        found, more = or_without(
+            "the check of depthwise channels", lambda: self.findings(table), tuple[Finding, ...]
+        )
         return replace(table, findings=found, notes=(*notes, *table.notes, *more))
 
     def _watched(self, options: CollectOptions, on_progress: OnProgress | None) -> Histograms | None:

@@ -23,7 +23,8 @@ from qdqtool.calibration.span import Span
 from qdqtool.calibration.table import constants, formats_of, make_table
 from qdqtool.core.build import BuildProgress, BuildRequest, InputProfile
 from qdqtool.core.calibration import CalibrationTable
-from qdqtool.core.comparison import Comparison
+from qdqtool.core.comparison import Comparison, OutputComparison
+from qdqtool.core.findings import Finding
 from qdqtool.core.kinds import (
     ACCURACY,
     AUDIT,
@@ -158,7 +159,7 @@ def calibrate(work: RunContext) -> Measured:
     found, notes = or_without(
         "the check of depthwise channels",
         lambda: channel_findings(model, placement, table, work.samples),
-        tuple,
+        tuple[Finding, ...],
     )
     table = replace(table, findings=found, notes=(*table.notes, *notes))
     CALIBRATION.write(work.path("calibration.json"), table)
@@ -333,7 +334,7 @@ def compare(work: RunContext) -> Measured:
     inside, notes = or_without(
         "the comparison of tensors inside",
         lambda: noise_inside(models, work.evaluation, work.recipe.compare),
-        tuple,
+        tuple[OutputComparison, ...],
     )
     if work.request.reference is not None:
         notes += ("tensors inside are compared with the model without its Q/DQ",)

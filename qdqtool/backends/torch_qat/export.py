@@ -18,6 +18,7 @@ from torch import fx
 
 from qdqtool.backends.torch_qat.flat import placeholders, tensors, with_tensors_only
 from qdqtool.backends.torch_qat.presence import need
+from qdqtool.backends.writing import write
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT
@@ -41,15 +42,15 @@ def export(flat: fx.GraphModule, inputs: Inputs, path: Path, *, exporter: str, o
     device = next((parameter.device for parameter in flat.parameters()), torch.device("cpu"))
     inputs = tuple(value.to(device) for value in inputs)
     _clear(path)
-    write = partial(_write, flat, inputs, exporter=exporter, opset=opset)
+    export = partial(_write, flat, inputs, exporter=exporter, opset=opset)
     if _weight_bytes(flat) < SINGLE_FILE_LIMIT:
         with replacing(path) as draft:
-            write(draft)
+            export(draft)
         return
     make_folder(path.parent)
     with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
         draft = Path(folder) / path.name
-        write(draft)
+        export(draft)
         # The exporters scatter large weights over many files; ours puts them into one.
         write(load(draft), path, step="qat export")
 
