@@ -42,6 +42,7 @@ from qdqtool.pipeline.conversion import convert_file
 from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.pipeline.quantization import QuantizationJob
 from qdqtool.pipeline.repair import RepairRequest, repair_file
+from qdqtool.pipeline.writing import checked
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint as lint_model
 from qdqtool.prediction.run import predict as predict_model
@@ -189,6 +190,7 @@ def _placement_of(placement: Placement | AnyPath | None) -> Placement | Path | N
 def _quantized(
     work: QuantizationJob, table: CalibrationTable, made: Model, out: AnyPath | None, original: Path
 ) -> Quantized:
+    checked(made, step="insert")
     result = Quantized(model=whole(made.proto), notes=made.notes, placement=work.placement, calibration=table)
     _save_elsewhere(result, out, original)
     return result

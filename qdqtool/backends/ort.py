@@ -61,6 +61,13 @@ _ADVICE = {
 """What to do about the messages of onnxruntime that people meet."""
 
 
+_PREFIX = r"^\[ONNXRuntimeError\] : \d+ : \w+ : "
+_EMULATED = r"NOT_IMPLEMENTED|\btrt:|[Ff]loat4e2m1"
+"""What onnxruntime says of kernels, operators and types that the CPU lacks and that may be emulated."""
+_LACKING = rf"{_EMULATED}|bad_alloc|Failed to allocate|BFCArena"
+"""What says nothing about whether a model is valid."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Provider:
     """An execution provider by onnxruntime's name, with its options."""
@@ -294,6 +301,25 @@ def open_rewritten(model: Model, rewrite: Callable[[Path], bool], *, description
     return OrtRunner(session, description, None)
 
 
+def refusal(model: bytes) -> str | None:
+    """Why onnxruntime refuses the types, shapes or operators of a model; None if it opens.
+
+    A kernel or a type that the CPU lacks, and memory, say nothing about the model: the result is None for them too.
+    """
+    options = session_options(threads=1)
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.enable_mem_reuse = False
+    try:
+        _session(model, options, CPU)
+    except _TROUBLE as error:
+        text = " ".join(str(error).split())
+        if re.search(_LACKING, text):
+            _log.info("onnxruntime cannot judge the model: %s", text)
+            return None
+        return re.sub(_PREFIX, "", text)
+    return None
+
+
 def optimize(source: Path, target: Path) -> bool:
     """Write what onnxruntime makes of a model, its weights beside it; False where it does not run the model as it stands.
 
@@ -321,7 +347,7 @@ def _save_optimized(source: Path, target: Path, options: onnxruntime.SessionOpti
 
 def _without_blocks(model: Model | Path | bytes, message: str) -> bytes | None:
     """A model that computes the same without kernels for blocks of FP4 and FP8; None where that is not what is missing."""
-    if not re.search(r"NOT_IMPLEMENTED|\btrt:|[Ff]loat4e2m1", message):
+    if not re.search(_EMULATED, message):
         return None
     blocks = block_emulation(serialize(model) if isinstance(model, Model) else model)
     found = None if blocks is None else emulated(blocks)
@@ -404,7 +430,7 @@ def _fits(info: TensorInfo, shape: tuple[int, ...]) -> bool:
 
 def _trouble(what: str, error: Exception, where: str | None) -> InputFileError:
     text = " ".join(str(error).split())
-    message = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+    message = re.sub(_PREFIX, "", text)
     advice = next(
         (fix for pattern, fix in _ADVICE.items() if re.search(pattern, text)),
         "check the model with onnxruntime",

@@ -18,6 +18,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.picture import picture
 from qdqtool.io.files import unreadable, write_text
+from qdqtool.pipeline.writing import write
 from qdqtool.report import palette
 from qdqtool.report.graph import LARGEST, draw, network
 from qdqtool.report.layers import layer_rows
@@ -67,7 +68,7 @@ def annotated(explored: Explored, model: Path, out: Path) -> None:
             fix="pass the model that the engine was built from",
             where=str(model),
         )
-    save(annotate(opened, facts), out)
+    write(annotate(opened, facts), out, step="engine graph")
 
 
 def besides(

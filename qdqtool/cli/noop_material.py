@@ -15,8 +15,8 @@ from qdqtool.core.noop import NoOpReport
 from qdqtool.engine.read import read
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.qdq.unquantize import float_graph
+from qdqtool.pipeline.writing import write
 
 _PLAN = "engine.plan"
 
@@ -69,7 +69,7 @@ def built(model: Path, plain: Path | None, sm: str) -> NoOpReport:
         if plain is None:
             plain = theirs / "model.onnx"
             opened = load(model)
-            save(float_graph(opened), plain)
+            write(float_graph(opened), plain, step="noop")
         layers = [build(model, ours, sm), build(plain, theirs, sm)]
         sizes = [(folder / _PLAN).stat().st_size for folder in (ours, theirs) if (folder / _PLAN).is_file()]
         besides = ExtraEvidence(

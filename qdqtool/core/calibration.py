@@ -114,6 +114,7 @@ class CalibrationTable(Shown):
         weights: constants that calibration changed; None where it changed none.
         equalized: which channels were scaled, and what that gained; None where none were.
         weights_digest: SHA-256 of the file beside calibration.json that holds them; "" without one.
+        notes: steps that were left out, and why, one sentence each.
     """
 
     ranges: tuple[TensorRange, ...]
@@ -127,6 +128,7 @@ class CalibrationTable(Shown):
         default=None, repr=False, compare=False
     )
     weights_digest: Annotated[str, Field(exclude_if=lambda digest: not digest)] = ""
+    notes: Annotated[tuple[str, ...], Field(exclude_if=lambda notes: not notes)] = ()
 
     def by_tensor(self) -> dict[str, TensorRange]:
         """The same ranges, found by tensor name."""

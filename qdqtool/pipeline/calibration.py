@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from glob import glob
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.pipeline.equalization import equalization
 from qdqtool.pipeline.float_pass import float_pass
+from qdqtool.pipeline.own_models import or_without
 from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.same_function import check_conversion
@@ -238,21 +239,39 @@ class Calibration:
         check_conversion(self.model, self.samples)
         how = self.request.recipe.calibrate
         options = self.collect_options([how.method])
-        model, watch = self._changed, None
         is_judged = self.samples.meaningful and how.method == AUTO
+        histograms: Histograms | None = None
+        notes: tuple[str, ...] = ()
         if (is_judged or how.bias == "correct") and self.request.nan == "error":
-            found = float_pass(model, self.placement, self.samples, bias=how.bias == "correct")
-            if found is not None:
-                model, self._seen = found
-                watch = self._seen.watch
-        collection = Collection(model, self.placement, self.samples, options=options, watch=watch)
-        del model
-        histograms = collection.run(Span(total=len(self.samples)), on_progress=on_progress)
-        # Its session, with the activations of a sample per processor, would lie below what judges tables.
-        del collection
+            histograms, notes = or_without(
+                "measuring outputs and means in the first pass",
+                partial(self._watched, options, on_progress),
+                lambda: None,
+            )
+        if histograms is None:
+            self._seen = None
+            plain = Collection(self._changed, self.placement, self.samples, options=options)
+            histograms = plain.run(Span(total=len(self.samples)), on_progress=on_progress)
+            del plain
+        # The session, with the activations of a sample per processor, would lie below what judges tables.
         give_back()
         table = self.tables(histograms, [how.method])[how.method]
-        return replace(table, findings=self.findings(table))
+        found, more = or_without(
+            "the check of depthwise channels", lambda: self.findings(table), tuple[Finding, ...]
+        )
+        return replace(table, findings=found, notes=(*notes, *table.notes, *more))
+
+    def _watched(self, options: CollectOptions, on_progress: OnProgress | None) -> Histograms | None:
+        """One pass that also keeps what judging needs; None if that saves nothing."""
+        corrects = self.request.recipe.calibrate.bias == "correct"
+        found = float_pass(self._changed, self.placement, self.samples, bias=corrects)
+        if found is None:
+            return None
+        model, self._seen = found
+        del found
+        collection = Collection(model, self.placement, self.samples, options=options, watch=self._seen.watch)
+        del model
+        return collection.run(Span(total=len(self.samples)), on_progress=on_progress)
 
     def findings(self, table: CalibrationTable) -> tuple[Finding, ...]:
         """What will cost accuracy; runs a few samples again where there are depthwise convolutions."""

@@ -9,11 +9,11 @@ from qdqtool.core.conversion import Conversion
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.typed.convert import convert
 from qdqtool.pipeline.dynamic_range import OnProgress, measure_reach
 from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.pipeline.random_shapes import opener, shaped
+from qdqtool.pipeline.writing import write
 
 
 def convert_file(
@@ -43,5 +43,5 @@ def convert_file(
             opened, source, options.types, limit=options.overflow_samples, on_progress=on_progress
         )
     result, found = convert(opened, options, reach)
-    save(result, out)
+    write(result, out, step="convert")
     return found

@@ -18,8 +18,8 @@ from qdqtool.engine.read import read
 from qdqtool.errors import BuildError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.save import save
 from qdqtool.pipeline.building import build_engine
+from qdqtool.pipeline.writing import write
 
 _MODEL = "model.onnx"
 
@@ -88,5 +88,5 @@ def _file(model: Model | Path) -> Iterator[Path]:
         return
     with TemporaryDirectory(prefix="qdqtool-model-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / _MODEL
-        save(model, path)
+        write(model, path, step="build")
         yield path

@@ -22,7 +22,7 @@ from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.save import save
+from qdqtool.graph.onnx_io.save import save_beside
 from qdqtool.graph.origin import origin
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.other_tools import OtherQuantizer, other_quantizers
@@ -32,6 +32,7 @@ from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.matching.half_quantized import quantize_activations, wanted
 from qdqtool.pipeline.float_sides import open_quantized
 from qdqtool.pipeline.random_shapes import opener, shaped
+from qdqtool.pipeline.writing import write
 from qdqtool.placement.lint import lint
 from qdqtool.placement.on_request import on_request
 from qdqtool.placement.repair import remaining
@@ -90,7 +91,7 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
         changes += more
     comparison, notes = _difference(request, made, samples, on_progress)
     # Last, so that a repair that ends in an error leaves nothing behind.
-    save(made, request.out)
+    write(made, request.out, step="repair")
     return RepairReport(
         model=request.model.name,
         changes=changes,
@@ -174,7 +175,7 @@ def _difference(
     small = len(made.view.nodes) < _LARGE
     with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder) / "repaired.onnx"
-        save(with_float_caches(made), draft)
+        save_beside(with_float_caches(made), draft)
         try:
             after = open_runner(draft, description="after the repair", crowded=True, optimized=small)
             before = open_quantized(request.model, "before the repair", optimized=small)

@@ -7,19 +7,22 @@ at. So the file and what became of it run side by side wherever an opset was rai
 from __future__ import annotations
 
 import logging
-import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.backends.ort import open_runner
+from qdqtool.backends.ort import OrtRunner, open_model, open_runner
+from qdqtool.calibration.samples import open_samples
 from qdqtool.core.protocols import Feeds, Sample
-from qdqtool.errors import Bug, InputFileError
+from qdqtool.errors import Bug, InputFileError, UsageError
 from qdqtool.graph.canonical.opset import was_raised
+from qdqtool.graph.instrumented.forced import as_written, forced
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.save import save
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.pipeline.random_shapes import opener, shaped
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,23 +33,68 @@ _SHARE = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-2}
 _FIX = "export the model with opset 13 or newer, and report this with the model"
 
 
-def check_conversion(model: Model, samples: Iterable[Sample]) -> None:
-    """Compare the file of `model` with the model on the first sample, where its opset was raised.
+_compared: set[tuple[str, int, int]] = set()
+"""Files that were compared in this process, by path, size and time of the last change."""
 
-    A file that does not run on onnxruntime, or not twice alike, is not compared.
+
+def check_conversion(model: Model, samples: Iterable[Sample] | None = None) -> None:
+    """Compare the file of `model` with what `load` and `prepare` made of it, if its opset was raised.
+
+    One sample is run: the first of `samples`, or a random one. If the network has an If, the sample runs a second and a third time
+    with all conditions true, and all false. A file is compared once. A file that does not run on onnxruntime, or gives
+    different outputs each time, is not compared.
 
     Raises:
-        Bug: the model does not run any more, or computes something else.
+        Bug: the model no longer runs, or computes something else.
     """
-    if not was_raised(model.notes):
+    if not was_raised(model.notes) or not model.path.is_file():
         return
-    sample = next(iter(samples)).feeds
+    if samples is None and _key(model.path) in _compared:
+        return
+    if samples is None:
+        # `model` may be quantized or in FP16 by now: the file is opened again.
+        model = load(model.path)
+        if not was_raised(model.notes):
+            return
+        samples = _random(model)
+    sample = next((one.feeds for one in samples), None)
+    if sample is None:
+        return
+    if not _compare(model, sample, partial(open_runner, model.path, description="the file")):
+        return
+    written = as_written(model)
+    for condition in (True, False):
+        theirs = forced(written, condition)
+        # `prepare` takes the branch of a constant condition: the other one is compared as it was opened.
+        ours = forced(load(model.path), condition) if theirs else None
+        if ours is not None and theirs is not None:
+            _compare(ours, sample, partial(open_model, theirs, description="the file"))
+    _compared.add(_key(model.path))
+
+
+def _key(path: Path) -> tuple[str, int, int]:
+    seen = path.stat()
+    return str(path.resolve()), seen.st_size, seen.st_mtime_ns
+
+
+def _random(model: Model) -> Iterable[Sample]:
+    """One random sample; none where an input takes no numbers."""
+    inputs = model.view.inputs
     try:
-        original = open_runner(model.path, description="the file")
+        return [next(iter(open_samples(shaped("random:1", inputs, "", opener(model)), inputs)))]
+    except (InputFileError, UsageError) as error:
+        _log.info("%s cannot be fed random values, so its conversion was not compared: %s", model.path, error)
+        return []
+
+
+def _compare(model: Model, sample: Feeds, opened: Callable[[], OrtRunner]) -> bool:
+    """Run the file, which `opened` opens, and the model on the sample; False if the file does not run."""
+    try:
+        original = opened()
         before, again = original.run(sample), original.run(sample)
     except InputFileError as error:
         _log.info("%s does not run as it is, so its conversion was not compared: %s", model.path, error)
-        return
+        return False
     after = _run(model, sample)
     for name, value in before.items():
         if name in after and _is_close(again[name], value) and not _is_close(after[name], value):
@@ -55,20 +103,18 @@ def check_conversion(model: Model, samples: Iterable[Sample]) -> None:
                 fix=_FIX,
                 where=str(model.path),
             )
+    return True
 
 
 def _run(model: Model, sample: Feeds) -> dict[str, NDArray[Any]]:
-    with tempfile.TemporaryDirectory(prefix="qdqtool-") as folder:
-        draft = Path(folder) / "model.onnx"
-        save(model, draft)
-        try:
-            return open_runner(draft, description="what was made of it").run(sample)
-        except InputFileError as error:
-            raise Bug(
-                f"the file runs, and what became of it by raising its opset does not: {error.what}",
-                fix=_FIX,
-                where=str(model.path),
-            ) from error
+    try:
+        return open_model(model, description="what was made of it").run(sample)
+    except InputFileError as error:
+        raise Bug(
+            f"the file runs, and what became of it by raising its opset does not: {error.what}",
+            fix=_FIX,
+            where=str(model.path),
+        ) from error
 
 
 def _is_close(one: NDArray[Any], other: NDArray[Any]) -> bool:

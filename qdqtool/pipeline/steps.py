@@ -23,7 +23,8 @@ from qdqtool.calibration.span import Span
 from qdqtool.calibration.table import constants, formats_of, make_table
 from qdqtool.core.build import BuildProgress, BuildRequest, InputProfile
 from qdqtool.core.calibration import CalibrationTable
-from qdqtool.core.comparison import Comparison
+from qdqtool.core.comparison import Comparison, OutputComparison
+from qdqtool.core.findings import Finding
 from qdqtool.core.kinds import (
     ACCURACY,
     AUDIT,
@@ -48,7 +49,7 @@ from qdqtool.datachecks.evidence import NarrowLoss
 from qdqtool.engine.read import read as read_layers
 from qdqtool.errors import BuildError, MissingPackage
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.save import save, weight_bytes
+from qdqtool.graph.onnx_io.save import weight_bytes
 from qdqtool.graph.preparation.prepare import prepare as prepare_model
 from qdqtool.graph.qdq.changes import unrounded, with_changes
 from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
@@ -63,10 +64,12 @@ from qdqtool.pipeline.equalization import equalization
 from qdqtool.pipeline.fix_costs import FixCosts
 from qdqtool.pipeline.float_sides import LARGE, both_sides, open_quantized
 from qdqtool.pipeline.narrow_loss import narrow_loss
+from qdqtool.pipeline.own_models import or_without
 from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.pipeline.tables import TableRequest, final_tables
 from qdqtool.pipeline.uneven import channel_findings
+from qdqtool.pipeline.writing import write
 from qdqtool.placement.decide import decide
 
 Measured = Mapping[str, float]
@@ -89,7 +92,6 @@ def prepare(work: RunContext) -> Measured:
     original = work.request.opened()
     refuse_quantized(original)
     model = prepare_model(original, work.recipe.preparing)
-    save(model, work.path("model.prepared.onnx"))
     preparation = Preparation(
         model=work.request.model.name,
         digest=digest_file(work.request.model),
@@ -99,6 +101,7 @@ def prepare(work: RunContext) -> Measured:
     )
     PREPARATION.write(work.path("preparation.json"), preparation)
     check_conversion(model, work.samples)
+    write(model, work.path("model.prepared.onnx"), step="prepare")
     return {}
 
 
@@ -160,8 +163,13 @@ def calibrate(work: RunContext) -> Measured:
     refuse_unmatched(work.recipe, model.view, "calibrate")
     work.path(EQUALIZED).unlink(missing_ok=True)
     table = _given_table(work, placement) or _chosen_table(work, placement, model)
-    found = channel_findings(model, placement, table, work.samples)
-    CALIBRATION.write(work.path("calibration.json"), replace(table, findings=found))
+    found, notes = or_without(
+        "the check of depthwise channels",
+        lambda: channel_findings(model, placement, table, work.samples),
+        tuple[Finding, ...],
+    )
+    table = replace(table, findings=found, notes=(*table.notes, *notes))
+    CALIBRATION.write(work.path("calibration.json"), table)
     return {}
 
 
@@ -242,7 +250,7 @@ def insert(work: RunContext) -> Measured:
     refuse_unmatched(work.recipe, prepared.view, "insert")
     reach = reach_for(prepared, options, work.samples, work.listener.progressed)
     model = insert_for_engine(prepared, placement, table, options, reach)
-    save(model, work.path(_QUANTIZED))
+    write(model, work.path(_QUANTIZED), step="insert")
     INSERTION.write(work.path("insertion.json"), Insertion(notes=model.notes))
     return {}
 
@@ -338,9 +346,13 @@ def compare(work: RunContext) -> Measured:
     """Run the float and the Q/DQ model on the evaluation samples."""
     comparison = compare_outputs(work)
     models = (work.model("model.prepared.onnx"), with_float_caches(work.model(_QUANTIZED)))
-    inside = noise_inside(models, work.evaluation, work.recipe.compare)
-    asked = work.request.reference is not None
-    notes = ("tensors inside are compared with the model without its Q/DQ",) if asked else ()
+    inside, notes = or_without(
+        "the comparison of tensors inside",
+        lambda: noise_inside(models, work.evaluation, work.recipe.compare),
+        tuple[OutputComparison, ...],
+    )
+    if work.request.reference is not None:
+        notes += ("tensors inside are compared with the model without its Q/DQ",)
     ACCURACY.write(
         work.path("accuracy.json"), replace(comparison, tensors=inside, notes=(*comparison.notes, *notes))
     )

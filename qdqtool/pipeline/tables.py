@@ -33,15 +33,17 @@ from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.equalize import Scalable
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
-from qdqtool.graph.qdq.changes import with_changes
+from qdqtool.graph.qdq.changes import unrounded, with_changes
 from qdqtool.pipeline.auto import Judged, choose
 from qdqtool.pipeline.averaging import is_quieter
 from qdqtool.pipeline.bias import correct_biases, shifted
 from qdqtool.pipeline.equalization import equalization
+from qdqtool.pipeline.extremes import refuse_extremes, smallest_ranges
 from qdqtool.pipeline.few_samples import choose_for_others, parts_of
 from qdqtool.pipeline.judges import fitting_numbers, others, spread_over
 from qdqtool.pipeline.outliers import SAMPLES as OUTLIER_SAMPLES
 from qdqtool.pipeline.outliers import relieved, suspects
+from qdqtool.pipeline.own_models import or_without
 from qdqtool.pipeline.trial import Budget, FloatPass, Reference, TrialSession
 from qdqtool.pipeline.uneven import DEPTHWISE, evened_if_foretold, likely_uneven
 from qdqtool.pipeline.uneven import SAMPLES as SPREAD
@@ -127,18 +129,60 @@ def final_tables(
 
 def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -> FinalTable:
     options = request.recipe.calibrate.model_copy(update={"method": method})
-    maker = _Maker(request, options, on_progress)
     way = request.recipe.weights.equalize
     if request.samples is None:
-        table = maker.plain()
+        table = _Maker(request, options, on_progress).plain()
         made = _with_changes(table, request.changes, way) if request.changes else table
         return FinalTable(table=made, histograms=request.histograms)
-    table = maker.table(request.samples)
+    # A damaged sample is refused before the network runs with its ranges.
+    widest = _Maker(request, options.model_copy(update={"method": "max", "overrides": {}}), None).plain()
+    seen = request.histograms.tensors
+    early = refuse_extremes(request.model, smallest_ranges(widest, seen), seen, request.samples)
+    maker, table, notes = _made(request, options, on_progress)
+    notes = (*early, *notes)
     if request.changes:
         table = _with_changes(table, request.changes, way)
-    elif way == AUTO:
-        return _equalized_if_better(request, table, maker, on_progress)
-    return FinalTable(table=table, histograms=request.histograms)
+    found = FinalTable(table=table, histograms=request.histograms)
+    if way == AUTO and not request.changes:
+        found, more = or_without(
+            "equalization",
+            lambda: _equalized_if_better(request, table, maker, on_progress),
+            lambda: FinalTable(table=table, histograms=request.histograms),
+        )
+        notes += more
+    network = request.model if request.changes else unrounded(request.model, found.table)
+    notes += refuse_extremes(network, found.table, found.histograms.tensors, request.samples)
+    return replace(found, table=replace(found.table, notes=tuple(dict.fromkeys(notes))))
+
+
+def _made(
+    request: TableRequest, options: CalibrationOptions, on_progress: OnProgress | None
+) -> tuple[_Maker, CalibrationTable, tuple[str, ...]]:
+    """The table with what can be had: without corrected biases, or without running the network, if a helper model fails."""
+    samples = request.samples
+    assert samples is not None
+
+    def made(chosen: CalibrationOptions) -> tuple[_Maker, CalibrationTable]:
+        maker = _Maker(request, chosen, on_progress)
+        return maker, maker.table(samples)
+
+    def plain() -> tuple[_Maker, CalibrationTable]:
+        maker = _Maker(request, kept, on_progress)
+        return maker, maker.plain()
+
+    kept = options.model_copy(update={"bias": "keep"})
+    notes: tuple[str, ...] = ()
+
+    def without_bias() -> tuple[_Maker, CalibrationTable]:
+        nonlocal notes
+        found, notes = or_without("the choice of ranges by the outputs", lambda: made(kept), plain)
+        return found
+
+    if options.bias == "correct":
+        (maker, table), first = or_without("bias correction", lambda: made(options), without_bias)
+        return maker, table, (*first, *notes)
+    maker, table = without_bias()
+    return maker, table, notes
 
 
 def _with_changes(

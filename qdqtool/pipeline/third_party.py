@@ -28,7 +28,6 @@ from qdqtool.core.preparation import Preparation
 from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.unquantize import float_graph
 from qdqtool.io.files import digest_file, write_text
@@ -38,6 +37,7 @@ from qdqtool.pipeline.repair import RepairRequest, repair_file
 from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.runner import LINE, RunStep, model_digest, read_by_sections
 from qdqtool.pipeline.steps import Measured
+from qdqtool.pipeline.writing import write
 from qdqtool.placement.lint import lint as find_mistakes
 from qdqtool.prediction.run import predict as foresee
 
@@ -49,13 +49,13 @@ def take(work: RunContext) -> Measured:
     """Keep the model as it came; a calibration cache becomes Q/DQ nodes."""
     order = work.request
     if order.calibration_cache is None:
-        save(load(order.model), work.path(GIVEN))
+        write(load(order.model), work.path(GIVEN), step="load")
         return {}
     cache = read_cache(order.calibration_cache)
     typed = order.samples if isinstance(order.samples, str) else ""
     samples = "" if typed.startswith("random") else typed
     model, notes = caches.to_qdq(order.model, cache, order.recipe, samples)
-    save(model, work.path(GIVEN))
+    write(model, work.path(GIVEN), step="cache to-qdq")
     return {"notes": float(len(notes))}
 
 
@@ -79,7 +79,7 @@ def repair(work: RunContext) -> Measured:
     REPAIR.write(work.path("repair.json"), replace(report, model=work.request.model.name))
     repaired = load(work.path("model.qdq.onnx"))
     plain = float_graph(repaired)
-    save(plain, work.path("model.prepared.onnx"))
+    write(plain, work.path("model.prepared.onnx"), step="prepare")
     preparation = Preparation(
         model=work.request.model.name,
         digest=digest_file(work.request.model),

@@ -43,6 +43,7 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.pipeline.judges import TAKEN, sizes, spread, spread_over, taken
 from qdqtool.pipeline.layer_walk import LayerWalk, float_means
 from qdqtool.platform import give_back, processors
+from qdqtool.trt.ops import BRANCHING
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -646,7 +647,12 @@ def believed(differences: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def may_be_batched(view: GraphView, layers: Sequence[str]) -> bool:
-    """Whether a batch of samples is worth a try: leading dimensions are free or 1, and layers compute in FP32."""
+    """Whether a batch of samples is worth a try: leading dimensions are free or 1, and layers compute in FP32.
+
+    A condition of an If or a Loop holds for a whole batch, so that samples of one batch cannot take different branches.
+    """
+    if any(node.op in BRANCHING for node in view.nodes):
+        return False
     shapes = [info.shape or () for info in view.inputs]
     of_floats = all(view.info(view.by_name[node].outputs[0]).dtype is DType.FLOAT32 for node in layers)
     return of_floats and all(shape and (shape[0] == 1 or isinstance(shape[0], str)) for shape in shapes)

@@ -151,6 +151,8 @@ FACTORS = frozenset({"Div", "Mul"})
 SHAPE_READERS = frozenset({"Shape", "Size"})
 SHAPE_MAKERS = SHAPE_READERS | {"NonZero"}
 SOFTMAXES = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
+BRANCHING = frozenset({"If", "Loop"})
+"""Operators whose condition decides what is computed, for all samples of a batch together."""
 SELECTING = frozenset({"ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "TopK"})
 """Operators whose result is which of the values they read are chosen, and in which order: a small difference changes all of it or
 nothing."""

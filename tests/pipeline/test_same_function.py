@@ -7,14 +7,18 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto
 
 from qdqtool.cli.app import run
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import PrepareOptions
 from qdqtool.errors import Bug
+from qdqtool.graph.canonical import opset
+from qdqtool.graph.instrumented.forced import as_written, forced
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.pipeline import same_function
 from qdqtool.pipeline.same_function import check_conversion
 from tests import models
 
@@ -105,3 +109,154 @@ def test_a_file_that_does_not_run_is_not_compared(raised) -> None:
     model, samples = raised
     model.path.write_bytes(b"")
     check_conversion(model, samples)
+
+
+def hardmax(quantized: bool = False) -> onnx.ModelProto:
+    """A convolution and a Hardmax of opset 11, which flattens its input; with Q/DQ if asked for."""
+    s = models.Sketch()
+    x = s.input("x", [1, 16, 8, 8])
+    if quantized:
+        scale, zero = s.constant("scale", np.float32(0.05)), s.constant("zero", np.int8(0))
+        x = s.node("QuantizeLinear", [x, scale, zero], "codes")
+        x = s.node("DequantizeLinear", [x, scale, zero], "values")
+    x = s.conv("conv", x, (16, 16))
+    s.output(s.node("Hardmax", [x], "y", axis=2), [1, 16, 8, 8])
+    proto = s.model(opset=11)
+    proto.ir_version = 6
+    return proto
+
+
+def branches(op: str, axis: int) -> onnx.ModelProto:
+    """An If of opset 11 whose else-branch alone holds the operator; its condition is computed, and true."""
+    s = models.Sketch()
+    x = s.conv("conv", s.input("x", [1, 16, 8, 8]), (16, 16))
+    value = onnx.helper.make_tensor_value_info
+    bodies = {
+        f"{name}_branch": onnx.helper.make_graph([node], name, [], [value(f"{name}_y", 1, None)])
+        for name, node in (
+            ("then", onnx.helper.make_node("Neg", [x], ["then_y"])),
+            ("else", onnx.helper.make_node(op, [x], ["else_y"], axis=axis)),
+        )
+    }
+    same = s.node(
+        "Equal", [s.constant("one", np.int64(1)), s.node("Size", [s.node("Size", [x], "n")], "m")], "is"
+    )
+    s.output(s.node("If", [same], "y", name="if", **bodies))
+    proto = s.model(opset=11)
+    proto.ir_version = 6
+    return proto
+
+
+def test_a_hardmax_of_an_old_opset_keeps_what_it_computes(tmp_path: Path) -> None:
+    path = models.save(hardmax(), tmp_path)
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 16, 8, 8)).astype(np.float32)}
+    (before,) = models.run(onnx.load(path), feeds).values()
+    (after,) = models.run(load(path).proto, feeds).values()
+    np.testing.assert_array_equal(after, before)
+    assert before.sum() == 16  # one row for each channel, not one for each line of a picture
+
+
+@pytest.mark.parametrize("axis", [1, 2, 3, -1])
+@pytest.mark.parametrize("op", ["Hardmax", "LogSoftmax", "Softmax"])
+def test_so_does_one_in_a_body(op: str, axis: int, tmp_path: Path) -> None:
+    model = load(models.save(branches(op, axis), tmp_path))
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 16, 8, 8)).astype(np.float32)}
+    theirs, ours = forced(as_written(model), condition=False), forced(model, condition=False)
+    (before,) = models.run(theirs.proto, feeds).values()
+    (after,) = models.run(ours.proto, feeds).values()
+    np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture
+def forgets_hardmax(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The conversion as it is without our own hand: onnx leaves a Hardmax as it is."""
+    monkeypatch.setattr(opset, "write_out_hardmax", lambda graph: None)
+    monkeypatch.setattr(same_function, "_compared", set())
+
+
+def test_a_wrong_body_is_found_in_the_branch_that_the_sample_does_not_take(
+    forgets_hardmax: None, tmp_path: Path
+) -> None:
+    with pytest.raises(Bug, match="changed what the model computes"):
+        check_conversion(load(models.save(branches("Hardmax", 2), tmp_path)))
+
+
+def test_a_branch_that_preparing_removes_is_no_difference(tmp_path: Path) -> None:
+    """The condition of the If is computed from shapes, so that `prepare` takes one branch."""
+    prepared = prepare(load(models.save(branches("Softmax", 2), tmp_path)), PrepareOptions())
+    assert not any(node.op == "If" for node in prepared.view.nodes)
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 16, 8, 8)).astype(np.float32)}
+    check_conversion(prepared, [Sample(name="one", feeds=feeds)])
+
+
+def test_a_model_that_reads_words_is_converted_all_the_same(tmp_path: Path) -> None:
+    s = models.Sketch()
+    words = s.node(
+        "StringNormalizer", [s.input("words", ["N"], TensorProto.STRING)], "lower", case_change_action="LOWER"
+    )
+    s.output(words, None, TensorProto.STRING)
+    s.output(s.relu("relu", s.conv("conv", s.input("x", [1, 8, 8, 8]), (8, 8))), [1, 8, 8, 8])
+    path = models.save(s.model(opset=11), tmp_path)
+    assert run(["convert", str(path), "-o", str(tmp_path / "out.onnx")]) == 0
+
+
+FLOAT_DOORS = {
+    "convert": ["convert", "{float}", "-o", "{out}"],
+    "convert to bf16": ["convert", "{float}", "--types", "bf16", "-o", "{out}"],
+    "quantize": ["quantize", "{float}", "--samples", "random:2", "-o", "{out}"],
+    "calibrate": ["calibrate", "{float}", "--samples", "random:2", "-o", "{out}"],
+    "insert": ["insert", "{float}", "--placement", "{placement}", "--calibration", "{table}", "-o", "{out}"],
+    "cache to-qdq": ["cache", "to-qdq", "{float}", "{cache}", "-o", "{out}"],
+    "run": ["run", "{float}", "--samples", "random:2", "-o", "{out}"],
+    "run with a cache": ["run", "{float}", "--calibration-cache", "{cache}", "-o", "{out}"],
+}
+QUANTIZED_DOORS = {
+    "repair": ["repair", "{quantized}", "-o", "{out}"],
+    "run of a Q/DQ model": ["run", "{quantized}", "--samples", "random:2", "-o", "{out}"],
+    "cache from-qdq": [
+        "cache",
+        "from-qdq",
+        "{quantized}",
+        "--trt",
+        "8.6.1",
+        "--model",
+        "{out}",
+        "-o",
+        "{other}",
+    ],
+    "scales": ["scales", "{quantized}", "--model", "{out}"],
+}
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A float and a Q/DQ model of opset 11, and what `place` and `calibrate` make of the first."""
+    folder = tmp_path_factory.mktemp("given")
+    paths = {"float": folder / "float.onnx", "quantized": folder / "quantized.onnx"}
+    for name, path in paths.items():
+        onnx.save(hardmax(name == "quantized"), path)
+    paths |= {name: folder / f"{name}.json" for name in ("placement", "table")}
+    paths["cache"] = folder / "old.cache"
+    given, placement, table = (str(paths[name]) for name in ("float", "placement", "table"))
+    assert run(["place", given, "-o", placement]) == 0
+    assert run(["calibrate", given, "--samples", "random:2", "--placement", placement, "-o", table]) == 0
+    inserted = str(folder / "inserted.onnx")
+    words = ["insert", given, "--placement", placement, "--calibration", table, "-o", inserted]
+    assert run(words) == 0
+    assert run(["cache", "from-qdq", inserted, "--trt", "8.6.1", "-o", str(paths["cache"])]) == 0
+    return {name: str(path) for name, path in paths.items()}
+
+
+@pytest.mark.parametrize("door", [*FLOAT_DOORS, *QUANTIZED_DOORS])
+def test_no_door_writes_what_a_wrong_conversion_made(
+    door: str,
+    given: dict[str, str],
+    forgets_hardmax: None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    places = {**given, "out": str(tmp_path / "out.onnx"), "other": str(tmp_path / "other")}
+    words = [word.format(**places) for word in (FLOAT_DOORS | QUANTIZED_DOORS)[door]]
+    assert run(words) == Bug.exit_code
+    assert "raising the opset changed what the model computes" in capsys.readouterr().err
+    assert not (tmp_path / "out.onnx").is_file()

@@ -68,8 +68,8 @@ def _float_instead(
     Raises:
         NoKernelError: the error itself, when it names no node with Q/DQ.
     """
+    from qdqtool.backends.writing import write
     from qdqtool.graph.onnx_io.load import load
-    from qdqtool.graph.onnx_io.save import save
     from qdqtool.graph.qdq.unquantize import unquantize
 
     model = load(request.model)
@@ -77,7 +77,7 @@ def _float_instead(
     names = tuple(name for name in _quantized_nodes(model, error.node) if name not in already)
     if not names:
         raise error
-    save(unquantize(model, already | set(names)), request.folder / MODEL)
+    write(unquantize(model, already | set(names)), request.folder / MODEL, step="build")
     return names
 
 

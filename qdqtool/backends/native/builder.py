@@ -208,12 +208,12 @@ def _sparse(request: BuildRequest, drafts: Path) -> Path:
     """The model to build: with `--sparsity=force` a copy whose weights have the 2:4 pattern, as trtexec makes it."""
     if "--sparsity=force" not in request.flags:
         return request.model
+    from qdqtool.backends.writing import write
     from qdqtool.graph.onnx_io.load import load
-    from qdqtool.graph.onnx_io.save import save
     from qdqtool.graph.sparse import sparsify
 
     target = drafts / "model.sparse.onnx"
-    save(sparsify(load(request.model))[0], target)
+    write(sparsify(load(request.model))[0], target, step="build")
     return target
 
 

@@ -18,9 +18,10 @@ from torch import fx
 
 from qdqtool.backends.torch_qat.flat import placeholders, tensors, with_tensors_only
 from qdqtool.backends.torch_qat.presence import need
+from qdqtool.backends.writing import write
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, save
+from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT
 from qdqtool.io.files import make_folder, replacing
 
 Inputs = tuple[torch.Tensor, ...]
@@ -41,17 +42,17 @@ def export(flat: fx.GraphModule, inputs: Inputs, path: Path, *, exporter: str, o
     device = next((parameter.device for parameter in flat.parameters()), torch.device("cpu"))
     inputs = tuple(value.to(device) for value in inputs)
     _clear(path)
-    write = partial(_write, flat, inputs, exporter=exporter, opset=opset)
+    export = partial(_write, flat, inputs, exporter=exporter, opset=opset)
     if _weight_bytes(flat) < SINGLE_FILE_LIMIT:
         with replacing(path) as draft:
-            write(draft)
+            export(draft)
         return
     make_folder(path.parent)
     with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
         draft = Path(folder) / path.name
-        write(draft)
+        export(draft)
         # The exporters scatter large weights over many files; ours puts them into one.
-        save(load(draft), path)
+        write(load(draft), path, step="qat export")
 
 
 def _clear(path: Path) -> None:

@@ -221,11 +221,11 @@ def to_qdq(
     """Turn a float model and its calibration cache into a Q/DQ model for TensorRT 10, 11 and RTX."""
     from qdqtool.calibration.caches import read_cache
     from qdqtool.cli.options import load_recipe
-    from qdqtool.graph.onnx_io.save import save
     from qdqtool.pipeline import caches
+    from qdqtool.pipeline.writing import write
 
     made, notes = caches.to_qdq(model, read_cache(cache), load_recipe(recipe, changes), samples)
-    save(made, out)
+    write(made, out, step="cache to-qdq")
     _notes(notes)
     _say(f"wrote {out}")
 
@@ -241,12 +241,12 @@ def from_qdq(
     """Turn a Q/DQ model into a float model and a calibration cache for TensorRT up to 10."""
     from qdqtool.calibration.caches import write_cache
     from qdqtool.calibration.caches.header import make_header
-    from qdqtool.graph.onnx_io.save import save
     from qdqtool.pipeline import caches
+    from qdqtool.pipeline.writing import write
 
     plain, cache, notes = caches.from_qdq(model, make_header(release, algorithm))
     if float_model is not None:
-        save(plain, float_model)
+        write(plain, float_model, step="cache from-qdq")
     write_cache(out, cache)
     _notes(notes)
     _say(f"{counted(len(cache.entries), 'entry', 'entries')}: wrote {out}")

@@ -124,7 +124,7 @@ def calibrate(
     _deliver(tables, out, as_json=as_json)
     *_, main = tables.values()
     warnings = [f"{each.code} {each.subject}: {each.reason}; {each.fix}" for each in job.findings(main)]
-    for warning in (*calibration.doubts(found), *warnings):
+    for warning in (*calibration.doubts(found), *warnings, *main.notes):
         stderr().print(readable(warning), style="yellow", markup=False, highlight=False)
 
 

@@ -36,8 +36,8 @@ def insert(
     from qdqtool.cli.options import load_recipe
     from qdqtool.cli.screen import stderr
     from qdqtool.core.kinds import CALIBRATION
-    from qdqtool.graph.onnx_io.save import save
     from qdqtool.pipeline.quantization import QuantizationJob
+    from qdqtool.pipeline.writing import write
 
     typed = {"insert.types": types, "insert.weights": weights}
     chosen = load_recipe(
@@ -45,7 +45,7 @@ def insert(
     )
     work = QuantizationJob(model, chosen, samples, placement)
     result = work.inserted(CALIBRATION.read(calibration))
-    save(result, out)
+    write(result, out, step="insert")
     for note in result.notes:
         stderr().print(f"note: {note}", markup=False, highlight=False)
     stderr().print(f"wrote {out}", markup=False, highlight=False)

@@ -50,9 +50,9 @@ def quantize(
     from qdqtool.cli.screen import escaped, progress, stderr, stdout
     from qdqtool.core.kinds import CALIBRATION
     from qdqtool.graph.onnx_io.load import load
-    from qdqtool.graph.onnx_io.save import save
     from qdqtool.pipeline.quantization import QuantizationJob
     from qdqtool.pipeline.torch_models import as_onnx
+    from qdqtool.pipeline.writing import write
 
     with progress() as bars:
         tasks: dict[str, TaskID] = {}
@@ -69,7 +69,7 @@ def quantize(
             work = QuantizationJob(source, chosen, samples, opened=opened)
             table = work.table(on_step)
             made = work.inserted(table, on_step)
-            save(made, out)
+            write(made, out, step="quantize")
     for finding in table.findings:
         words = f"{finding.code} {finding.subject}: {finding.reason}; {finding.fix}"
         stderr().print(escaped(words), style="yellow", markup=False, highlight=False)

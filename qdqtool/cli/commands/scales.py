@@ -35,12 +35,12 @@ def scales(
     """Read the scales of a Q/DQ model back: per node and module, and as a calibration table."""
     from qdqtool.cli.screen import show_table, stderr, stdout
     from qdqtool.core.kinds import CALIBRATION, READBACK
-    from qdqtool.graph.onnx_io.save import save
     from qdqtool.pipeline.readback import read_back
+    from qdqtool.pipeline.writing import write
 
     found, reference = read_back(model)
     if plain is not None:
-        save(reference, plain)
+        write(reference, plain, step="scales")
     if out is not None:
         CALIBRATION.write(out, found.table)
     for path in filter(None, (plain, out)):

@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx
 
 from qdqtool.errors import InputFileError
+from qdqtool.graph.canonical.softmax import write_out_hardmax
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.onnx_io.read import default_opset
 from qdqtool.graph.onnx_io.skeleton import restore, skeleton
@@ -99,6 +100,8 @@ def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.M
         ) from error
     # Only graph and version are taken: the converter forgets metadata and other domains.
     light.graph.CopyFrom(raised.graph)
+    if opset < LOWEST <= target:
+        write_out_hardmax(light.graph)
     _move(light, later, "")
     for entry in light.opset_import:
         if entry.domain in {"", "ai.onnx"}:

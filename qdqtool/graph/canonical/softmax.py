@@ -1,4 +1,7 @@
-"""Undoes what the version converter does to Softmax: four nodes where one says the same.
+"""Softmax, LogSoftmax and Hardmax of opsets before 13, which flattened their input to a matrix.
+
+The version converter leaves a Hardmax as it is, although its meaning changed: `write_out_hardmax` does by hand what the converter
+does to Softmax. `unflatten` undoes that: four nodes where one says the same.
 
 Before opset 13, Softmax flattened its input to a matrix from `axis` on. The converter writes that out as
 Shape, Flatten, Softmax and Reshape, which hides the softmax of an attention from every pattern. Where all dimensions
@@ -7,12 +10,51 @@ behind one axis are 1 (always so for the last axis), a single Softmax along that
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import onnx
 
+from qdqtool.graph.canonical.naming import TakenNames
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.walk import copied, parts
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import SOFTMAXES
+
+
+def write_out_hardmax(graph: onnx.GraphProto) -> None:
+    """Give every Hardmax of a graph that came from an opset before 13 the meaning that it had there, in bodies too.
+
+    x -> Shape, Flatten(axis) -> Hardmax(-1) -> Reshape -> y: the largest of a whole row of the flattened matrix is 1.
+    """
+    taken = TakenNames(name for part in parts(graph) for name in _names(part))
+    for part in [part for part in parts(graph) if isinstance(part, onnx.GraphProto)]:
+        if not any(node.op_type == "Hardmax" for node in part.node):
+            continue
+        nodes = [made for node in part.node for made in _written_out(node, taken)]
+        del part.node[:]
+        part.node.extend(nodes)
+
+
+def _names(part: Any) -> tuple[str, ...]:
+    if isinstance(part, onnx.NodeProto):
+        return (*part.input, *part.output, part.name)
+    return (part.name,) if isinstance(part, onnx.ValueInfoProto | onnx.TensorProto) else ()
+
+
+def _written_out(node: onnx.NodeProto, taken: TakenNames) -> Iterator[onnx.NodeProto]:
+    if node.op_type != "Hardmax" or node.domain not in {"", "ai.onnx"}:
+        yield copied(node)
+        return
+    axis = next((field.i for field in node.attribute if field.name == "axis"), 1)
+    stem = node.name or node.output[0]
+    shape, flat, chosen = (taken.take(f"{stem}_{word}") for word in ("shape", "flat", "chosen"))
+    make = onnx.helper.make_node
+    yield make("Shape", [node.input[0]], [shape], name=shape)
+    yield make("Flatten", [node.input[0]], [flat], name=flat, axis=axis)
+    yield make("Hardmax", [flat], [chosen], name=node.name, axis=-1)
+    yield make("Reshape", [chosen, shape], [node.output[0]], name=taken.take(f"{stem}_back"))
 
 
 def unflatten(model: Model) -> Model:

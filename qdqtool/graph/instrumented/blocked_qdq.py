@@ -77,7 +77,7 @@ def with_stand_ins(
     edit = Edit(model)
     used = {node.op_type for node in edit.nodes}
     stand_in = next((op for op in BLOCKED_STAND_INS if op not in used), None)
-    if stand_in is None or not shifts:
+    if stand_in is None or not shifts or not _all_single(edit, scales):
         return None
     readers = edit.consumers()
     pairs: dict[str, tuple[onnx.NodeProto, onnx.NodeProto]] = {}
@@ -108,9 +108,7 @@ def with_stand_ins(
     made = edit.producers()
     returned = {value.name for value in edit.outputs}
     sources = {quantize.input[0] for quantize, _ in pairs.values()} & made.keys() - returned
-    edit.outputs += [
-        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in sorted(sources)
-    ]
+    edit.outputs += [onnx.ValueInfoProto(name=name) for name in sorted(sources)]
     readers = edit.consumers()
     return StandIns(
         model=edit.finish(retyped=True, shapes=False),
@@ -120,6 +118,15 @@ def with_stand_ins(
         zero_points=tuple(zero_points.values()),
         shifts=tuple(_shifted(readers, view.by_name[node], shift, view) for node, shift in shifts.items()),
         tail=tail,
+    )
+
+
+def _all_single(edit: Edit, scales: Collection[str]) -> bool:
+    """Whether all scales are FP32: around a stand-in for FP16 values onnxruntime puts casts, and the scale no longer fits."""
+    return all(
+        value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+        for value in edit.inputs
+        if value.name in scales
     )
 
 

@@ -290,7 +290,8 @@ def _take(inputs: list[onnx.ValueInfoProto], name: str, kind: int, shape: Sequen
 
 
 def _return(outputs: list[onnx.ValueInfoProto], names: Iterable[str]) -> None:
-    outputs += [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names]
+    # A runtime infers the types: not every part of a network is FP32.
+    outputs += [onnx.ValueInfoProto(name=name) for name in names]
 
 
 class _Behind:

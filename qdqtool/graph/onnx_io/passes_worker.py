@@ -51,6 +51,10 @@ def _passes() -> dict[str, Callable[..., bytes]]:
     def infer(content: bytes) -> bytes:
         return bytes(shape_inference.infer_shapes(content, data_prop=True).SerializeToString())
 
+    def judge(content: bytes) -> bytes:
+        shape_inference.infer_shapes(content, check_type=True, strict_mode=True, data_prop=True)
+        return b""
+
     def resolve(content: bytes, opset: int) -> bytes:
         from qdqtool.graph.canonical.symbols import resolve
 
@@ -76,6 +80,7 @@ def _passes() -> dict[str, Callable[..., bytes]]:
 
     return {
         "infer": infer,
+        "judge": judge,
         "resolve": resolve,
         "convert": convert,
         "inline": inline,

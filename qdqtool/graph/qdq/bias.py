@@ -13,6 +13,7 @@ from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.skeleton import declaration
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import BIASED
 
@@ -45,15 +46,17 @@ def shift_biases(model: Model, shifts: Iterable[NodeShift]) -> Model:
                 fix="measure the shifts on this model again",
                 where=str(model.path),
             )
-        _shift(edit, node, np.asarray(entry.shift, np.float32))
+        _shift(edit, node, np.asarray(entry.shift, np.float32), _element_type(model, edit, node.input[1]))
     edit.prune()
     return edit.finish()
 
 
-def _shift(edit: Edit, node: onnx.NodeProto, shift: np.ndarray[Any, np.dtype[np.float32]]) -> None:
-    """Give `node` a bias of its own, larger by `shift`."""
+def _shift(
+    edit: Edit, node: onnx.NodeProto, shift: np.ndarray[Any, np.dtype[np.float32]], kind: np.dtype[Any]
+) -> None:
+    """Give `node` a bias of its own, larger by `shift`; `kind` is the element type of its other inputs."""
     has_bias = len(node.input) > BIAS and bool(node.input[BIAS])
-    old = edit.value(node.input[BIAS]) if has_bias else np.zeros_like(shift)
+    old = edit.value(node.input[BIAS]) if has_bias else np.zeros(shift.shape, kind)
     if old is None or old.size not in {1, shift.size}:
         raise InputFileError(
             f"the bias of {node.name!r} does not have {counted(shift.size, 'value')}",
@@ -66,6 +69,13 @@ def _shift(edit: Edit, node: onnx.NodeProto, shift: np.ndarray[Any, np.dtype[np.
     else:
         del node.input[BIAS:]
         node.input.append(name)
+
+
+def _element_type(model: Model, edit: Edit, tensor: str) -> np.dtype[Any]:
+    """The NumPy type of a tensor's elements; FP32 if the model does not say it."""
+    stored = edit.constants.get(tensor)
+    kind = declaration(model.proto, tensor).type.tensor_type.elem_type if stored is None else stored.data_type
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind or onnx.TensorProto.FLOAT))
 
 
 def _has_plain_bias(view: GraphView, node: Node) -> bool:

@@ -65,6 +65,7 @@ def insert(
         InputFileError: placement or table belong to another model, or a range is missing or not a positive number.
     """
     refuse_quantized(model)
+    model = replace(model, notes=(*model.notes, *table.notes))
     changes = table.weights or WeightChanges()
     if changes.values or changes.scaled:
         model = with_changes(model, replace(changes, rounded={}))

@@ -23,12 +23,12 @@ from qdqtool.engine.read import read
 from qdqtool.errors import BuildError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.qdq.find import find
 from qdqtool.io.files import make_folder
 from qdqtool.pipeline.autofix.drafts import DraftModel, Edits, merged
 from qdqtool.pipeline.building import build_engine
 from qdqtool.pipeline.float_sides import open_quantized
+from qdqtool.pipeline.writing import write
 
 MODEL = "model.qdq.onnx"
 
@@ -141,7 +141,7 @@ class CandidateBuilder:
         """
         make_folder(folder)
         model = self.draft.apply(edits)
-        save(model, folder / MODEL)
+        write(model, folder / MODEL, step="fix")
         request = replace(self._request, model=folder / MODEL, folder=folder)
         retries = max(0, min(self.recipe.build.retries, most - 1))
         built, _ = build_engine(self._builder, request, most=retries)

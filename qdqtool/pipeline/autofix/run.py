@@ -35,7 +35,6 @@ from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import BuildError, InputFileError, QdqError, SystemFault, UsageError
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.slots import slot_changes
 from qdqtool.io.files import replacing
@@ -49,6 +48,7 @@ from qdqtool.pipeline.events import write_events
 from qdqtool.pipeline.folder import RunFolder
 from qdqtool.pipeline.random_shapes import opener, shaped, shapes_of
 from qdqtool.pipeline.request import NullProgress, RunRequest
+from qdqtool.pipeline.writing import write
 
 _COPIED = ("preparation.json", "histograms.npz", EQUALIZED, "recipe.yaml")
 _BUILDS = ".builds"
@@ -244,7 +244,7 @@ def _deliver(request: FixRequest, builder: CandidateBuilder, search: Search, not
     plan = builder.draft.plan(best.edits)
     if plan is None:
         return
-    save(builder.draft.reference, out / "model.prepared.onnx")
+    write(builder.draft.reference, out / "model.prepared.onnx", step="prepare")
     PLACEMENT.write(out / "placement.json", plan.placement)
     CALIBRATION.write(out / "calibration.json", plan.table)
     INSERTION.write(out / "insertion.json", Insertion(notes=best.notes))

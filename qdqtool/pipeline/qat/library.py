@@ -23,7 +23,6 @@ from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import whole
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.preparation.placed import prepare_as_placed
 from qdqtool.graph.preparation.prepare import prepare as prepare_graph
 from qdqtool.graph.qdq.insert import insert_for_engine
@@ -31,6 +30,7 @@ from qdqtool.io.files import make_folder
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.dynamic_range import reach_for, wants_samples
 from qdqtool.pipeline.patterns import refuse_unmatched
+from qdqtool.pipeline.writing import write
 from qdqtool.placement.decide import decide
 
 _LOGGER = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ def export(model: PreparedModel, path: Path, loader: Iterable[Any] = (), limit: 
             table = _refreshed(table, job) if model.sites.lost else table
             reach = reach_for(ready, options, job.samples)
         make_folder(path.parent)
-        save(insert_for_engine(ready, model.placement, table, options, reach), path)
+        write(insert_for_engine(ready, model.placement, table, options, reach), path, step="qat export")
     return path
 
 

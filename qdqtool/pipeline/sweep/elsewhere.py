@@ -20,11 +20,11 @@ from qdqtool.backends.shapes import spelled
 from qdqtool.core.sweep import FloatPoint, Sweep, Trial
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.save import save
 from qdqtool.io.files import make_folder, write_text
 from qdqtool.io.json_files import canonical, read_json
 from qdqtool.pipeline.random_shapes import shapes_of
 from qdqtool.pipeline.sweep.front import front
+from qdqtool.pipeline.writing import write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -175,7 +175,7 @@ def _read(path: Path) -> MeasuredTimes:
 def _written(model: Path, name: str, folder: Path, *, weakly: Sequence[str]) -> Mapping[str, Any]:
     """The entry of a model that is written; `weakly` are the flags of a trtexec that knows no strong typing."""
     found = load(model)
-    save(found, folder / f"{name}.onnx")
+    write(found, folder / f"{name}.onnx", step="sweep")
     shapes = shapes_of(found)
     text = spelled(shapes) if shapes else ""
     return {"name": name, "file": f"{name}.onnx", "shapes": text, "weakly": list(weakly)}

@@ -1,0 +1,65 @@
+"""The one door through which models are written: types, shapes and a session are checked before the file is written.
+
+A rewrite of ours that makes an invalid model is found here and not in the builder, which blames the model. The check
+demands no new failure: a model with plug-in operators, or with types that onnxruntime's CPU lacks, is compared with the
+file that it was made from. Heavy weights are only declared, so that the cost depends on the nodes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from qdqtool.backends.ort import refusal
+from qdqtool.errors import Bug, InputFileError
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.read import read
+from qdqtool.graph.onnx_io.save import save
+from qdqtool.graph.onnx_io.valid import disagreement, without_weights
+
+_LONGEST: Final = 300
+"""Characters of what a library says."""
+
+
+def write(model: Model, out: Path, *, step: str) -> None:
+    """Check a model that `step` made, and write it to `out`.
+
+    Raises:
+        Bug: the model is invalid, and the file that it was made from is not.
+        UsageError: `out` is the file that the model was read from.
+        InputFileError: the folder cannot be written.
+    """
+    save(checked(model, step=step), out)
+
+
+def checked(model: Model, *, step: str) -> Model:
+    """The model, if its types and shapes agree and onnxruntime opens it, or if that failed before `step` as well.
+
+    Raises:
+        Bug: the model is invalid, and the file that it was made from is not.
+    """
+    for check, what in ((disagreement, "is not valid ONNX"), (_closed, "does not open in onnxruntime")):
+        found = check(model.proto)
+        if found is not None and not _was_so(check, model.path):
+            raise Bug(
+                f"the model that {step!r} made {what}: {found[:_LONGEST]}; nothing was written",
+                fix="report this with the model: qdqtool made the mistake, the model is not at fault",
+                where=str(model.path),
+            )
+    return model
+
+
+def _closed(proto: Any) -> str | None:
+    return refusal(without_weights(proto))
+
+
+def _was_so(check: Callable[[Any], str | None], source: Path) -> bool:
+    """Whether the file that a model was made from fails the same check, both as it is and as `load` opens it."""
+    if not source.is_file():
+        return False
+    try:
+        return check(read(source)) is not None and check(load(source).proto) is not None
+    except InputFileError:
+        return False  # the file is gone or was changed since: it excuses nothing

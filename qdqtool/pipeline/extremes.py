@@ -1,0 +1,173 @@
+"""Refuses a sample whose largest value makes all others zero.
+
+A range must reach to the largest value, and all magnitudes below half a step become zero. A damaged sample (3e38 for one
+pixel) so takes the whole network with it: every output is the same, whatever the sample. Histograms say which tensors to
+look at; only for these the samples run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from calibrators.histogram import Histogram
+from qdqtool.backends.ort import open_runner
+from qdqtool.calibration.bounds import bounds
+from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.grids import grid_for
+from qdqtool.core.protocols import SampleSource
+from qdqtool.core.wording import counted
+from qdqtool.errors import InputFileError
+from qdqtool.graph.instrumented.probe import probe
+from qdqtool.graph.model import Model
+from qdqtool.pipeline.own_models import or_without
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_SURVIVING: Final = 1e-3
+"""Share of the values that are not zero which must stay so; below it a tensor holds nothing any more."""
+_CULPRITS: Final = 0.01
+"""Share of the samples that may hold the extreme values; one at least may."""
+_APART: Final = 1e6
+"""How many times larger than all other samples the extreme one must be inside the network, where gates make most values tiny by design."""
+_FEWEST: Final = 8
+"""Samples below which nothing is said of how they compare inside the network."""
+_LARGE: Final = 1e4
+"""Largest magnitude from which a tensor is looked at where only extremes were collected."""
+
+
+@dataclass(slots=True)
+class _EmptiedTensor:
+    """What the samples show of one tensor; magnitudes up to `limit` become zero."""
+
+    limit: float
+    alive: int = 0
+    left: int = 0
+    peaks: list[float] = field(default_factory=list)
+    value: float = 0.0
+    sample: str = ""
+
+    def add(self, values: NDArray[Any], sample: str) -> None:
+        magnitudes = np.abs(values.astype(np.float64))
+        magnitudes[~np.isfinite(magnitudes)] = 0.0
+        self.alive += int(np.count_nonzero(magnitudes))
+        self.left += int(np.count_nonzero(magnitudes > self.limit))
+        peak = float(magnitudes.max(initial=0.0))
+        self.peaks.append(peak)
+        if peak > abs(self.value):
+            self.value, self.sample = float(values.reshape(-1)[int(magnitudes.argmax())]), sample
+
+
+def refuse_extremes(
+    model: Model, table: CalibrationTable, tensors: Mapping[str, Histogram], samples: SampleSource
+) -> tuple[str, ...]:
+    """Stop if a few samples make a scale so large that all other values become zero; a note if that could not be checked.
+
+    `model` is the network that the table is for, and `tensors` are its histograms.
+
+    Raises:
+        InputFileError: one sample does; it, the tensor and the value are named.
+    """
+    chosen = _suspects(model, table, tensors, len(samples))
+    if not chosen:
+        return ()
+    seen, notes = or_without(
+        "the check for extreme values", lambda: _looked_at(model, chosen, samples), dict[str, _EmptiedTensor]
+    )
+    fed = {info.name for info in model.view.inputs}
+    for name, found in seen.items():
+        if _is_emptied(found, is_input=name in fed):
+            raise _refusal(model, name, found)
+    return notes
+
+
+def smallest_ranges(table: CalibrationTable, tensors: Mapping[str, Histogram]) -> CalibrationTable:
+    """The table with the smallest range that any calibrator can choose: one bin of the histogram.
+
+    What is zero with it is zero with every calibrator.
+    """
+
+    def smallest(entry: TensorRange) -> TensorRange:
+        seen = tensors.get(entry.tensor)
+        if seen is None or seen.exponent is None or not seen.has_bins:
+            return entry
+        return replace(entry, amax=(min(entry.amax[0], seen.width),))
+
+    return replace(
+        table, ranges=tuple(smallest(entry) if entry.axis is None else entry for entry in table.ranges)
+    )
+
+
+def _suspects(
+    model: Model, table: CalibrationTable, tensors: Mapping[str, Histogram], samples: int
+) -> dict[str, float]:
+    """Tensors that may hold nothing any more, with the magnitude up to which values become zero; inputs first."""
+    fed, bounded = {info.name for info in model.view.inputs}, bounds(model.view)
+    found = {
+        entry.tensor: limit
+        for entry in table.ranges
+        if entry.axis is None and entry.block is None and entry.tensor in tensors
+        for limit in (_limit(entry),)
+        if entry.tensor not in bounded
+        and _is_suspect(tensors[entry.tensor], entry, limit, samples, is_input=entry.tensor in fed)
+    }
+    return dict(sorted(found.items(), key=lambda item: item[0] not in fed))
+
+
+def _limit(entry: TensorRange) -> float:
+    """Half a step: the largest magnitude that is rounded to zero."""
+    grid = grid_for(entry.format)
+    return entry.amax[0] * float(grid.magnitudes[1]) / (2 * grid.top)
+
+
+def _is_suspect(seen: Histogram, entry: TensorRange, limit: float, samples: int, *, is_input: bool) -> bool:
+    if not seen.total or seen.exponent is None or seen.amax < entry.amax[0] / 2:
+        return False  # another tensor made the range
+    if not seen.has_bins:
+        return seen.amax >= _LARGE
+    if is_input:
+        return int(seen.counts[int(limit / seen.width) + 1 :].sum()) <= _SURVIVING * seen.total
+    # In the first bin are all values below a part in thousands of the largest.
+    few = (1 + _CULPRITS * samples) / samples
+    return samples >= _FEWEST and int(seen.counts[1:].sum()) <= few * seen.total
+
+
+def _looked_at(model: Model, chosen: Mapping[str, float], samples: SampleSource) -> dict[str, _EmptiedTensor]:
+    found = {name: _EmptiedTensor(limit=limit) for name, limit in chosen.items()}
+    with TemporaryDirectory(prefix="qdqtool-extremes-") as folder:
+        runner = open_runner(probe(model, list(chosen), Path(folder)).source, description="float model")
+        for sample in samples:
+            feeds = {info.name: sample.feeds[info.name] for info in runner.inputs}
+            for name, values in runner.run(feeds).items():
+                found[name].add(values, sample.name)
+    return found
+
+
+def _is_emptied(seen: _EmptiedTensor, *, is_input: bool) -> bool:
+    """Whether the values that one or a few samples hold leave nothing of the others."""
+    if is_input:
+        return 0 < seen.left <= _SURVIVING * seen.alive
+    peaks = sorted(seen.peaks, reverse=True)
+    culprits = max(1, int(_CULPRITS * len(peaks)))
+    return len(peaks) >= _FEWEST and 0 < peaks[culprits] * _APART <= peaks[culprits - 1]
+
+
+def _refusal(model: Model, tensor: str, seen: _EmptiedTensor) -> InputFileError:
+    nodes = _names(use.node.name for use in model.view.uses(tensor))
+    return InputFileError(
+        f"the value {seen.value:.6g} in the tensor {tensor!r} makes its range so large that almost all other values become "
+        f"zero: {counted(seen.left, 'value')} of {seen.alive} left",
+        fix="repair the sample, or remove it; if the value is right, keep the nodes that read it in float: "
+        f"--set 'place.exclude=[{nodes}]'",
+        where=seen.sample,
+    )
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(names))
