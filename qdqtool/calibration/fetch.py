@@ -120,7 +120,10 @@ def _other_sizes(fed: Feeds, declared: Mapping[str, Sequence[Any]]) -> str:
     if not letters:
         return ""
     named = ", ".join(letters.values())
-    return f", and whether the model takes its sizes: random samples of others are {','.join(['random:16', *shapes])} with numbers for {named}"
+    return (
+        f", and whether the model takes its sizes (each row of a batch is a sample; a model for one size of batch must declare it): "
+        f"random samples of others are {','.join(['random:16', *shapes])} with numbers for {named}"
+    )
 
 
 _TYPES: dict[str, np.dtype[Any]] = {

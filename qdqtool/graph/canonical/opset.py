@@ -10,7 +10,8 @@ from pathlib import Path
 import onnx
 
 from qdqtool.errors import InputFileError
-from qdqtool.graph.canonical.softmax import write_out_hardmax
+from qdqtool.graph.canonical.resize import write_out_resizes
+from qdqtool.graph.canonical.softmax import shield_readers, unshield_readers, write_out_hardmax
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.onnx_io.read import default_opset
 from qdqtool.graph.onnx_io.skeleton import restore, skeleton
@@ -23,6 +24,8 @@ HALF_SCALES = 19
 """First opset whose QuantizeLinear and DequantizeLinear take FP16 scales."""
 _SCAN_WITHOUT_BATCH = 9
 """First opset whose Scan has no batch dimension and no lengths; onnx's converter leaves the node as it is."""
+_PLACED_PIXELS = 11
+"""First opset whose Resize says where its pixels are."""
 _RAISED = "opset raised from"
 _LATER = "qdqtool.later"
 """Domain of Q/DQ nodes while a converter that does not know their attributes is at work."""
@@ -89,6 +92,7 @@ def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.M
     light.ir_version = max(light.ir_version, 4)
     later = {part.name for part in _late(light, opset)}
     _move(light, later, _LATER)
+    moved = shield_readers(light.graph) if opset < LOWEST else {}
     try:
         raised = onnx.ModelProto.FromString(run_pass("convert", light, target=target))
     except (PassRefused, PassExceeded) as error:
@@ -100,6 +104,9 @@ def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.M
         ) from error
     # Only graph and version are taken: the converter forgets metadata and other domains.
     light.graph.CopyFrom(raised.graph)
+    unshield_readers(light.graph, moved)
+    if opset < _PLACED_PIXELS <= target:
+        write_out_resizes(light.graph)
     if opset < LOWEST <= target:
         write_out_hardmax(light.graph)
     _move(light, later, "")

@@ -10,15 +10,14 @@ behind one axis are 1 (always so for the last axis), a single Softmax along that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import onnx
 
 from qdqtool.graph.canonical.naming import TakenNames
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.walk import copied, parts
+from qdqtool.graph.onnx_io.walk import captured, copied, names, parts
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import SOFTMAXES
 
@@ -28,19 +27,13 @@ def write_out_hardmax(graph: onnx.GraphProto) -> None:
 
     x -> Shape, Flatten(axis) -> Hardmax(-1) -> Reshape -> y: the largest of a whole row of the flattened matrix is 1.
     """
-    taken = TakenNames(name for part in parts(graph) for name in _names(part))
+    taken = TakenNames(name for part in parts(graph) for name in names(part))
     for part in [part for part in parts(graph) if isinstance(part, onnx.GraphProto)]:
         if not any(node.op_type == "Hardmax" for node in part.node):
             continue
         nodes = [made for node in part.node for made in _written_out(node, taken)]
         del part.node[:]
         part.node.extend(nodes)
-
-
-def _names(part: Any) -> tuple[str, ...]:
-    if isinstance(part, onnx.NodeProto):
-        return (*part.input, *part.output, part.name)
-    return (part.name,) if isinstance(part, onnx.ValueInfoProto | onnx.TensorProto) else ()
 
 
 def _written_out(node: onnx.NodeProto, taken: TakenNames) -> Iterator[onnx.NodeProto]:
@@ -55,6 +48,41 @@ def _written_out(node: onnx.NodeProto, taken: TakenNames) -> Iterator[onnx.NodeP
     yield make("Flatten", [node.input[0]], [flat], name=flat, axis=axis)
     yield make("Hardmax", [flat], [chosen], name=node.name, axis=-1)
     yield make("Reshape", [chosen, shape], [node.output[0]], name=taken.take(f"{stem}_back"))
+
+
+def shield_readers(graph: onnx.GraphProto) -> dict[str, str]:
+    """Put an Identity after every Softmax that a body reads, and return the name of its output before by its name now.
+
+    onnx's version converter gives the output of a Softmax to another node, and cannot do so for readers in a body.
+    """
+    held = list(parts(graph))
+    taken = TakenNames(name for part in held for name in names(part))
+    moved: dict[str, str] = {}
+    for part in held:
+        if not isinstance(part, onnx.GraphProto):
+            continue
+        read = {name for node in part.node for name in captured(node)}
+        nodes = []
+        for node in map(copied, part.node):
+            nodes.append(node)
+            if node.op_type in SOFTMAXES and node.output[0] in read:
+                name, node.output[0] = node.output[0], taken.take(f"{node.output[0]}_unread")
+                moved[node.output[0]] = name
+                nodes.append(onnx.helper.make_node("Identity", [node.output[0]], [name], name=node.output[0]))
+        if len(nodes) > len(part.node):
+            del part.node[:]
+            part.node.extend(nodes)
+    return moved
+
+
+def unshield_readers(graph: onnx.GraphProto, moved: Mapping[str, str]) -> None:
+    """Take out the nodes of `shield_readers`, whose result is `moved`."""
+    for part in [part for part in parts(graph) if moved and isinstance(part, onnx.GraphProto)]:
+        nodes = [copied(node) for node in part.node if node.op_type != "Identity" or node.name not in moved]
+        for node in nodes:
+            node.output[:] = [moved.get(name, name) for name in node.output]
+        del part.node[:]
+        part.node.extend(nodes)
 
 
 def unflatten(model: Model) -> Model:

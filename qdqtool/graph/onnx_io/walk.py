@@ -19,6 +19,13 @@ def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
         yield from attribute.graphs
 
 
+def names(part: Any) -> tuple[str, ...]:
+    """The names that one message of a graph gives or reads; empty for messages without any."""
+    if isinstance(part, onnx.NodeProto):
+        return (*part.input, *part.output, part.name)
+    return (part.name,) if isinstance(part, onnx.ValueInfoProto | onnx.TensorProto) else ()
+
+
 def captured(node: onnx.NodeProto) -> Iterator[str]:
     """Outer tensors that the bodies of an If, Loop or Scan read, repeats included."""
     for body in bodies(node):
