@@ -67,7 +67,7 @@ def _reach(
     if samples:
         kept = recipe.samples
         source = open_samples(samples, model.view.inputs, kept.preprocess, on_nan=kept.nan)
-        return reach_for(model, options, source), ()
+        return reach_for(model, options, source)
     doubt = (
         "overflows were judged by the ranges of the cache, which may be clipped; --samples shows all of them"
     )

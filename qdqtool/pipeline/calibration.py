@@ -29,7 +29,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.placed import prepare_as_placed
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.changes import with_changes
-from qdqtool.pipeline.equalization import equalization
+from qdqtool.pipeline.equalization import equalization_or_note
 from qdqtool.pipeline.float_pass import float_pass
 from qdqtool.pipeline.own_models import or_without
 from qdqtool.pipeline.patterns import refuse_unmatched
@@ -107,12 +107,17 @@ class Calibration:
         model = with_changes(self.model, self.changes) if self.changes else self.model
         return constants(self.placement, model.view, self.request.recipe.weight_ranges)
 
-    @cached_property
+    @property
     def changes(self) -> WeightChanges | None:
         """Channels equalized by the way that the recipe names; None where it names none, or without samples."""
+        return self._equalization[0]
+
+    @cached_property
+    def _equalization(self) -> tuple[WeightChanges | None, tuple[str, ...]]:
+        """The changes, and a note if a helper model failed."""
         if not self.request.samples:
-            return None
-        return equalization(self.model, self.placement, self.request.recipe, self.samples)
+            return None, ()
+        return equalization_or_note(self.model, self.placement, self.request.recipe, self.samples)
 
     @cached_property
     def samples(self) -> Samples:
@@ -223,7 +228,8 @@ class Calibration:
         )
         made = final_tables(request, methods)
         self.histograms = {method: one.histograms for method, one in made.items()}
-        return {method: one.table for method, one in made.items()}
+        notes = self._equalization[1]
+        return {method: replace(one.table, notes=(*notes, *one.table.notes)) for method, one in made.items()}
 
     def table(self, on_progress: OnProgress | None = None) -> CalibrationTable:
         """What the recipe's method makes of one pass over the samples, with findings.

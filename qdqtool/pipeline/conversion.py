@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from qdqtool.calibration.samples import SampleInput, open_samples
@@ -10,7 +11,7 @@ from qdqtool.core.recipe import Recipe
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.typed.convert import convert
-from qdqtool.pipeline.dynamic_range import OnProgress, measure_reach
+from qdqtool.pipeline.dynamic_range import OnProgress, reach_or_note
 from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.writing import write
@@ -30,7 +31,7 @@ def convert_file(
         raise UsageError("a model is FP32 already", fix="ask for --types fp16 or bf16")
     opened = load(model)
     refuse_unmatched(recipe, opened.view, "insert")
-    reach = None
+    reach, notes = None, tuple[str, ...]()
     if samples and options.overflow != "ignore":
         given = shaped(
             samples,
@@ -39,9 +40,7 @@ def convert_file(
             opener(opened),
         )
         source = open_samples(given, opened.view.inputs, recipe.samples.preprocess, on_nan=recipe.samples.nan)
-        reach = measure_reach(
-            opened, source, options.types, limit=options.overflow_samples, on_progress=on_progress
-        )
+        reach, notes = reach_or_note(opened, options.types, source, options.overflow_samples, on_progress)
     result, found = convert(opened, options, reach)
     write(result, out, step="convert")
-    return found
+    return replace(found, notes=(*found.notes, *notes))

@@ -6,6 +6,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from qdqtool.graph.instrumented.probe import probe, within
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.typed.narrow import NARROW, Types
+from qdqtool.pipeline.own_models import or_without, run_plainly
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -83,16 +85,29 @@ def wants_samples(options: InsertOptions) -> bool:
 
 def reach_for(
     model: Model, options: InsertOptions, samples: SampleSource, on_progress: OnProgress | None = None
-) -> DynamicRangeReport | None:
-    """The reach of the model's tensors where the options ask for it.
+) -> tuple[DynamicRangeReport | None, tuple[str, ...]]:
+    """The reach of the model's tensors if the options ask for it, and a note if it could not be measured.
 
     Raises:
         InputFileError: there are no samples, or they do not fit the model.
     """
     if options.types == "fp32" or not wants_samples(options):
-        return None
-    return measure_reach(
-        model, samples, options.types, limit=options.overflow_samples, on_progress=on_progress
+        return None, ()
+    return reach_or_note(model, options.types, samples, options.overflow_samples, on_progress)
+
+
+def reach_or_note(
+    model: Model, types: Types, samples: SampleSource, limit: int, on_progress: OnProgress | None = None
+) -> tuple[DynamicRangeReport | None, tuple[str, ...]]:
+    """`measure_reach`; None and a note if the model with its tensors as outputs fails and the model itself runs."""
+
+    def plainly() -> None:
+        run_plainly(model, islice(iter(samples), limit))
+
+    return or_without(
+        f"the search for tensors that overflow {types.upper()}",
+        partial(measure_reach, model, samples, types, limit=limit, on_progress=on_progress),
+        plainly,
     )
 
 

@@ -28,6 +28,7 @@ from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.equalize import Scalable, behind, cross_layer, migration, protection, scaled
 from qdqtool.graph.model import Model
 from qdqtool.pipeline.judges import others
+from qdqtool.pipeline.own_models import or_without
 from qdqtool.pipeline.uneven import DEPTHWISE, candidates, evened, uneven
 from qdqtool.pipeline.uneven import SAMPLES as SPREAD
 
@@ -63,6 +64,17 @@ def equalization(
     if not found:
         return None
     return _made(way, model, placement, recipe, found, others(model.view, samples, _ENOUGH)) or None
+
+
+def equalization_or_note(
+    model: Model, placement: Placement, recipe: Recipe, samples: SampleSource
+) -> tuple[WeightChanges | None, tuple[str, ...]]:
+    """`equalization`; None and a note if a helper model fails. The collection that follows reports faults of samples."""
+    return or_without(
+        f"weights.equalize={recipe.weights.equalize}",
+        lambda: equalization(model, placement, recipe, samples),
+        lambda: None,
+    )
 
 
 def _made(

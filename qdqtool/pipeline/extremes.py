@@ -21,7 +21,7 @@ from qdqtool.calibration.bounds import bounds
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.grids import grid_for
 from qdqtool.core.protocols import SampleSource
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import counted, listed
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
@@ -40,6 +40,10 @@ _FEWEST: Final = 8
 """Samples below which nothing is said of how they compare inside the network."""
 _LARGE: Final = 1e4
 """Largest magnitude from which a tensor is looked at where only extremes were collected."""
+
+
+_SHOWN: Final = 3
+"""Tensors that a note names."""
 
 
 @dataclass(slots=True)
@@ -85,6 +89,22 @@ def refuse_extremes(
         if _is_emptied(found, is_input=name in fed):
             raise _refusal(model, name, found)
     return notes
+
+
+def doubtful_ranges(
+    model: Model, table: CalibrationTable, tensors: Mapping[str, Histogram], samples: int
+) -> tuple[str, ...]:
+    """A note on the tensors that `refuse_extremes` would look at, for histograms whose samples are not there."""
+    names = list(_suspects(model, table, tensors, samples))
+    if not names:
+        return ()
+    first = tensors[names[0]]
+    value = first.high if first.high == first.amax else first.low
+    note = (
+        f"few large values may make all others zero in {counted(len(names), 'tensor')}: {listed(names, _SHOWN)}; the first "
+        f"reaches {value:.6g}. Histograms do not show which sample holds such a value: name the samples with --samples"
+    )
+    return (note,)
 
 
 def smallest_ranges(table: CalibrationTable, tensors: Mapping[str, Histogram]) -> CalibrationTable:

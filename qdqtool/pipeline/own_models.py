@@ -7,10 +7,13 @@ outputs, with a free batch, cut into pieces. If such a copy fails, the network i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
-from qdqtool.errors import InputFileError, SystemFault
+from qdqtool.backends.ort import open_model
+from qdqtool.core.protocols import Sample
+from qdqtool.errors import Bug, InputFileError, SystemFault
+from qdqtool.graph.model import Model
 
 Made = TypeVar("Made")
 _log = logging.getLogger(__name__)
@@ -34,9 +37,45 @@ def or_without(
         raise
     except InputFileError as error:
         _log.info("%s fails", what, exc_info=True)
-        found, reason = instead(), " ".join(error.what.split())[:_LONGEST]
+        found, reason = instead(), _reason(error)
     note = (
         f"{what} was left out: a model that qdqtool made for it fails, and the network is not at fault; "
         f"please report this with the network: {reason}"
     )
     return found, (note,)
+
+
+def or_our_fault(what: str, make: Callable[[], Made], check: Callable[[], object], fix: str) -> Made:
+    """The result of `make`, which the command cannot do without.
+
+    `check` must run what `make` needs of the user's files, as `instead` in `or_without`.
+
+    Raises:
+        Bug: a helper model of `make` fails.
+    """
+    try:
+        return make()
+    except SystemFault:
+        raise
+    except InputFileError as error:
+        check()
+        raise Bug(
+            f"{what} failed: a model that qdqtool made for it fails, and the network is not at fault: {_reason(error)}",
+            fix=f"report this with the network; {fix}",
+            where=error.where,
+        ) from error
+
+
+def run_plainly(model: Model, samples: Iterable[Sample]) -> None:
+    """Run the network itself on samples, to see whether these or the network are at fault.
+
+    Raises:
+        InputFileError: they are.
+    """
+    runner = open_model(model, description="the network")
+    for sample in samples:
+        runner.run(sample.feeds)
+
+
+def _reason(error: InputFileError) -> str:
+    return " ".join(error.what.split())[:_LONGEST]

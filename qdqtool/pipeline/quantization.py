@@ -80,8 +80,8 @@ class QuantizationJob:
             UsageError: a quantized tensor has no range.
         """
         options = self._recipe.insert
-        reach = None
+        reach, notes = None, tuple[str, ...]()
         if self._job.request.samples:
-            reach = reach_for(self.model, options, self._job.samples, partial(on_step, "FP16 range"))
+            reach, notes = reach_for(self.model, options, self._job.samples, partial(on_step, "FP16 range"))
         made = insert_for_engine(self.model, self.placement, table, options, reach)
-        return replace(made, notes=tuple(dict.fromkeys((*self.placement.notes, *made.notes))))
+        return replace(made, notes=tuple(dict.fromkeys((*self.placement.notes, *made.notes, *notes))))

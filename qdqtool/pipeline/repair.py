@@ -31,6 +31,7 @@ from qdqtool.graph.qdq.stored import stored_casts
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.matching.half_quantized import quantize_activations, wanted
 from qdqtool.pipeline.float_sides import open_quantized
+from qdqtool.pipeline.own_models import or_without, run_plainly
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.writing import write
 from qdqtool.placement.lint import lint
@@ -85,9 +86,9 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
     changes = (*named, *changes)
     if packed and not changes:
         raise _nothing(model, request.model)
-    samples = _samples(request, model)
+    samples, doubts = _samples(request, model), tuple[str, ...]()
     if samples is not None and samples.meaningful:
-        made, more = _calibrated(made, samples)
+        (made, more), doubts = _calibrated_or_note(made, samples)
         changes += more
     comparison, notes = _difference(request, made, samples, on_progress)
     # Last, so that a repair that ends in an error leaves nothing behind.
@@ -97,7 +98,7 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
         changes=changes,
         remaining=(*remaining(made), *_refused(made, request)),
         comparison=comparison,
-        notes=(*made.notes, *notes),
+        notes=(*made.notes, *doubts, *notes),
         origin=origin(model),
         slots=slot_changes(model, made),
     )
@@ -164,6 +165,18 @@ def _calibrated(model: Model, samples: Samples) -> tuple[Model, tuple[Change, ..
             for name, value in runner.run(sample.feeds).items():
                 amax[name] = max(amax[name], float(np.abs(value).max(initial=0.0)))
     return quantize_activations(model, amax)
+
+
+def _calibrated_or_note(
+    model: Model, samples: Samples
+) -> tuple[tuple[Model, tuple[Change, ...]], tuple[str, ...]]:
+    """`_calibrated`; without new ranges, and with a note, if only the model with more outputs fails."""
+
+    def plainly() -> tuple[Model, tuple[Change, ...]]:
+        run_plainly(with_float_caches(model), samples)
+        return model, ()
+
+    return or_without("quantizing activations without a range", lambda: _calibrated(model, samples), plainly)
 
 
 def _difference(

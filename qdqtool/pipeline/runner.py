@@ -127,7 +127,7 @@ LINE = (
         act=steps.collect,
         reads=("model.prepared.onnx", "placement.json"),
         writes=("histograms.npz",),
-        may_write=("equalization.npz",),
+        may_write=("equalization.npz", "equalization.txt"),
         obeys=("samples",),
         outside=_collected,
     ),

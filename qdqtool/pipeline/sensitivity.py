@@ -26,9 +26,11 @@ from qdqtool.graph.onnx_io.save import digest
 from qdqtool.graph.qdq.changes import unrounded
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.causes import Origin, explained
+from qdqtool.pipeline.own_models import or_our_fault, or_without, run_plainly
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.staged import StagedRunner
 from qdqtool.trt.ops import PRODUCTS
@@ -108,29 +110,37 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
     runner = StagedRunner(staged, request.model.name, workers=request.workers)
     bench = TrialRunner(runner, request.recipe.compare, store=journal, parts=parts)
     ops = {node.name: node.op for node in model.view.nodes}
-    found = sensitivity(
-        bench,
-        Subject(
-            name=request.model.name,
-            ops={node: ops[node] for node in staged.nodes},
-            compute=frozenset(name for name, op in ops.items() if op in PRODUCTS),
+    asked = Subject(
+        name=request.model.name,
+        ops={node: ops[node] for node in staged.nodes},
+        compute=frozenset(name for name, op in ops.items() if op in PRODUCTS),
+    )
+    found = or_our_fault(
+        "measuring the sensitivity",
+        lambda: sensitivity(
+            bench, asked, samples, request.options, lambda done, total: on_step("run", done, total)
         ),
-        samples,
-        request.options,
-        lambda done, total: on_step("run", done, total),
+        lambda: run_plainly(with_float_caches(model), samples),
+        "`qdqtool compare` measures the whole model",
     )
     if fixed:
         said = f"{counted(len(fixed), 'quantized node is', 'quantized nodes are')} not switched, the first {fixed[0]!r}: {_STUCK}"
         found = replace(found, notes=(*found.notes, said))
     if request.options.causes:
-        found = explained(
-            found,
-            model,
-            plain,
-            subject.origin,
-            samples,
-            lambda done, total: on_step("try cures", done, total),
+        before = found
+        found, notes = or_without(
+            "looking for causes and cures",
+            lambda: explained(
+                before,
+                model,
+                plain,
+                subject.origin,
+                samples,
+                lambda done, total: on_step("try cures", done, total),
+            ),
+            lambda: before,
         )
+        found = replace(found, notes=(*found.notes, *notes))
     if request.out is not None:
         SENSITIVITY.write(
             request.out / "sensitivity.json", found, {"options": canonical(asdict(request.options)).strip()}

@@ -60,7 +60,7 @@ from qdqtool.pipeline.comparing import noise_inside
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.datacheck import DataMaterial, data_report
 from qdqtool.pipeline.dynamic_range import reach_for
-from qdqtool.pipeline.equalization import equalization
+from qdqtool.pipeline.equalization import equalization_or_note
 from qdqtool.pipeline.fix_costs import FixCosts
 from qdqtool.pipeline.float_sides import LARGE, both_sides, open_quantized
 from qdqtool.pipeline.narrow_loss import narrow_loss
@@ -75,6 +75,8 @@ from qdqtool.placement.decide import decide
 Measured = Mapping[str, float]
 
 _QUANTIZED: Final = "model.qdq.onnx"
+_NOT_EQUALIZED: Final = "equalization.txt"
+"""Why channels are not equalized although the recipe asks for it."""
 _WITHOUT_GPU: Final = "rtx"
 """The builder that needs no GPU, so that the cost of a fix can be built in any run."""
 
@@ -125,10 +127,13 @@ def collect(work: RunContext) -> Measured:
 
 def equalized(work: RunContext, placement: Placement) -> WeightChanges | None:
     """The channels that the recipe wants scaled, kept beside the histograms; None where there are none."""
-    path = work.path("equalization.npz")
+    path, said = work.path("equalization.npz"), work.path(_NOT_EQUALIZED)
     path.unlink(missing_ok=True)
+    said.unlink(missing_ok=True)
     model = work.model("model.prepared.onnx")
-    changes = equalization(model, placement, work.recipe, work.samples)
+    changes, notes = equalization_or_note(model, placement, work.recipe, work.samples)
+    if notes:
+        write_text(said, "\n".join(notes))
     if changes:
         save_weights(path, changes)
     return changes
@@ -239,7 +244,9 @@ def _chosen_table(work: RunContext, placement: Placement, model: Model) -> Calib
     made = final_tables(request, [method], work.listener.progressed)[method]
     if made.histograms is not histograms:
         save_histograms(work.path(EQUALIZED), made.histograms)
-    return made.table
+    said = work.path(_NOT_EQUALIZED)
+    notes = said.read_text("utf-8").splitlines() if said.exists() else []
+    return replace(made.table, notes=(*notes, *made.table.notes))
 
 
 def insert(work: RunContext) -> Measured:
@@ -248,10 +255,10 @@ def insert(work: RunContext) -> Measured:
     table = CALIBRATION.read(work.path("calibration.json"))
     prepared, options = work.model("model.prepared.onnx"), work.recipe.insert
     refuse_unmatched(work.recipe, prepared.view, "insert")
-    reach = reach_for(prepared, options, work.samples, work.listener.progressed)
+    reach, notes = reach_for(prepared, options, work.samples, work.listener.progressed)
     model = insert_for_engine(prepared, placement, table, options, reach)
     write(model, work.path(_QUANTIZED), step="insert")
-    INSERTION.write(work.path("insertion.json"), Insertion(notes=model.notes))
+    INSERTION.write(work.path("insertion.json"), Insertion(notes=(*model.notes, *notes)))
     return {}
 
 
@@ -419,7 +426,7 @@ def _narrow_loss(work: RunContext, placement: Placement) -> NarrowLoss | None:
     def make(changed: InsertOptions) -> Model:
         table = CALIBRATION.read(work.path("calibration.json"))
         return insert_for_engine(
-            prepared, placement, table, changed, reach_for(prepared, changed, work.samples)
+            prepared, placement, table, changed, reach_for(prepared, changed, work.samples)[0]
         )
 
     models = (prepared, work.model(_QUANTIZED))

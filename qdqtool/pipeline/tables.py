@@ -38,7 +38,7 @@ from qdqtool.pipeline.auto import Judged, choose
 from qdqtool.pipeline.averaging import is_quieter
 from qdqtool.pipeline.bias import correct_biases, shifted
 from qdqtool.pipeline.equalization import equalization
-from qdqtool.pipeline.extremes import refuse_extremes, smallest_ranges
+from qdqtool.pipeline.extremes import doubtful_ranges, refuse_extremes, smallest_ranges
 from qdqtool.pipeline.few_samples import choose_for_others, parts_of
 from qdqtool.pipeline.judges import fitting_numbers, others, spread_over
 from qdqtool.pipeline.outliers import SAMPLES as OUTLIER_SAMPLES
@@ -133,6 +133,9 @@ def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -
     if request.samples is None:
         table = _Maker(request, options, on_progress).plain()
         made = _with_changes(table, request.changes, way) if request.changes else table
+        seen, samples = request.histograms.tensors, request.histograms.samples
+        doubts = doubtful_ranges(unrounded(request.model, made), made, seen, samples)
+        made = replace(made, notes=(*made.notes, *doubts))
         return FinalTable(table=made, histograms=request.histograms)
     # A damaged sample is refused before the network runs with its ranges.
     widest = _Maker(request, options.model_copy(update={"method": "max", "overrides": {}}), None).plain()

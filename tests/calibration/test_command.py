@@ -113,6 +113,22 @@ def test_shards_without_samples_say_that_no_output_chose(
     assert "to choose it by the network's outputs takes --samples too" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("value", [1.0, 3e30])
+def test_shards_without_samples_say_that_one_value_may_make_all_others_zero(
+    value: float, model: str, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With samples it is an error that names the sample; histograms only show that there is such a value."""
+    array = np.load(data)["x"]
+    array[0].flat[0] = value
+    other, part, table = (str(tmp_path / name) for name in ("damaged.npy", "part.npz", "table.json"))
+    np.save(other, array)
+    assert run(["calibrate", model, "--samples", other, "--shard", "1/1", "-o", part]) == 0
+    assert run(["calibrate", model, "--merge", part, "-o", table, "--method", "max"]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert ("may make all others zero" in said) is (value > 1)
+    assert ("reaches 3e+30" in said) is (value > 1)
+
+
 @pytest.fixture
 def parts(model: str, data: str, tmp_path: Path) -> str:
     for number in (1, 2):

@@ -15,10 +15,10 @@ import onnx
 import pytest
 
 from qdqtool.cli.app import run
-from qdqtool.errors import UsageError
+from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import find
-from qdqtool.pipeline import recipes
+from qdqtool.pipeline import recipes, repair
 from qdqtool.pipeline.repair import RepairRequest, repair_file
 from tests import models
 from tests.graph.repairing import Sketch, dynamic_layer, repaired
@@ -73,6 +73,21 @@ def test_real_samples_give_dynamic_layers_their_ranges(
     answer = _answer(capsys, path, "-o", tmp_path / "out.onnx", "--samples", tmp_path / "samples.npz")
     assert [change["rule"] for change in answer["data"]["changes"]] == ["dynamic", "half_quantized"]
     assert answer["data"]["remaining"] == []
+
+
+def test_a_helper_model_that_fails_costs_the_ranges_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*given: object) -> None:
+        raise InputFileError("for a test", fix="check the model")
+
+    monkeypatch.setattr(repair, "probe", fails)
+    path = models.save(dynamic_layer(), tmp_path)
+    np.savez(tmp_path / "samples.npz", x=np.random.default_rng(0).standard_normal((6, 16)).astype(np.float32))
+    answer = _answer(capsys, path, "-o", tmp_path / "out.onnx", "--samples", tmp_path / "samples.npz")
+    assert [change["rule"] for change in answer["data"]["changes"]] == ["dynamic"]
+    assert answer["data"]["remaining"]
+    assert any("without a range was left out" in note for note in answer["data"]["notes"])
 
 
 def test_random_samples_give_no_ranges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

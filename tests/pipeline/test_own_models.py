@@ -11,12 +11,13 @@ import pytest
 from onnx import TensorProto
 
 from qdqtool.cli.app import run
-from qdqtool.core.kinds import CALIBRATION
-from qdqtool.errors import InputFileError, SystemFault
+from qdqtool.core.kinds import CALIBRATION, INSERTION
+from qdqtool.errors import Bug, InputFileError, SystemFault
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.walk import copied
-from qdqtool.pipeline import channels, float_pass, layer_walk, trial
+from qdqtool.pipeline import channels, dynamic_range, equalization, float_pass, layer_walk, trial
 from qdqtool.pipeline.own_models import or_without
+from qdqtool.pipeline.staged import StagedRunner
 from tests import models
 
 
@@ -122,10 +123,79 @@ def test_so_does_one_of_a_network_with_a_fixed_batch(
     assert "for a test" in " ".join(capsys.readouterr().err.split())
 
 
-def test_the_note_is_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*given, **named):
-        raise InputFileError("for a test", fix="check the model")
+def fails(*given, **named):
+    raise InputFileError("for a test", fix="check the model")
 
+
+def test_fp16_without_its_search_for_overflows_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(dynamic_range, "probe", fails)
+    said = "note: the search for tensors that overflow FP16 was left out"
+    _, path = quantized(models.conv_chain(), tmp_path, "--set=insert.types=fp16")
+    assert said in " ".join(capsys.readouterr().err.split())
+    words = ["convert", path, "--types", "fp16", "--samples", str(tmp_path / "x.npz")]
+    assert run([*words, "-o", str(tmp_path / "half.onnx")]) == 0
+    assert said in " ".join(capsys.readouterr().out.split())
+    folder = tmp_path / "run"
+    words = [
+        "run",
+        path,
+        "--samples",
+        str(tmp_path / "x.npz"),
+        "--out",
+        str(folder),
+        "--set=insert.types=fp16",
+    ]
+    assert run(words) == 0
+    assert any("overflow FP16" in note for note in INSERTION.read(folder / "insertion.json").notes)
+
+
+def test_a_sample_that_the_network_itself_refuses_is_still_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody ran the samples of `convert` before the probe does."""
+    s = models.Sketch()
+    x = s.relu("relu", s.conv("conv", s.input("x", ["N", 8, "H", "W"]), (8, 8)))
+    s.output(s.node("Reshape", [x, s.constant("shape", np.array([-1, 8, 64]))], "y"))
+    path, samples = models.save(s.model(), tmp_path), tmp_path / "x.npz"
+    np.savez(samples, x=np.zeros((2, 8, 7, 7), np.float32))
+    words = ["convert", str(path), "--types", "fp16", "--samples", str(samples)]
+    assert run([*words, "-o", str(tmp_path / "half.onnx")]) == InputFileError.exit_code
+    assert "left out" not in capsys.readouterr().err
+
+
+def test_a_way_of_equalizing_that_the_recipe_names_costs_no_more_than_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(equalization, "uneven", fails)
+    said = "weights.equalize=depthwise was left out"
+    _, path = quantized(models.depthwise_cnn(), tmp_path, "--set=weights.equalize=depthwise")
+    assert said in " ".join(capsys.readouterr().err.split())
+    folder = tmp_path / "run"
+    words = ["run", path, "--samples", str(tmp_path / "x.npz"), "--set=weights.equalize=depthwise"]
+    assert run([*words, "--out", str(folder)]) == 0
+    assert any(note.startswith(said) for note in CALIBRATION.read(folder / "calibration.json").notes)
+
+
+@pytest.mark.parametrize("command", ["sensitivity", "run"])
+def test_what_cannot_be_measured_is_our_fault_and_never_passed(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The stages of the network are models of our own; neither a limit nor a sensitivity can do without them."""
+    monkeypatch.setattr(StagedRunner, "run", fails)
+    path = models.save(models.conv_chain(), tmp_path)
+    x = np.random.default_rng(0).standard_normal((24, 8, 8, 8)).astype(np.float32)
+    np.savez(tmp_path / "x.npz", x=x)
+    words = [command, str(path), "--samples", str(tmp_path / "x.npz")]
+    words += ["--out", str(tmp_path / "run"), *(["--min-sqnr", "60"] if command == "run" else [])]
+    assert run(words) == Bug.exit_code
+    said = " ".join(capsys.readouterr().err.split())
+    assert "a model that qdqtool made for it fails, and the network is not at fault: for a test" in said
+    assert not (tmp_path / "run" / "model.qdq.onnx").exists()
+
+
+def test_the_note_is_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "tunable", fails)
     path, table = models.save(models.conv_chain(), tmp_path), tmp_path / "table.json"
     x = np.random.default_rng(0).standard_normal((24, 8, 8, 8)).astype(np.float32)

@@ -70,12 +70,14 @@ class Placed:
 
     Attributes:
         reach: which tensors a narrow float type cannot hold, where samples were run to see that.
+        notes: why `reach` is missing although samples were run.
     """
 
     def __init__(
         self, model: Model, placement: Placement, table: CalibrationTable, options: InsertOptions
     ) -> None:
         self.reach: DynamicRangeReport | None = None
+        self.notes: tuple[str, ...] = ()
         self.reference = model
         self._placement = placement
         self._table = table

@@ -89,7 +89,7 @@ def fix(request: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Findin
     draft = _draft(request)
     samples = _samples(request, draft)
     if isinstance(draft, Placed) and samples is not None:
-        draft.reach = reach_for(draft.reference, request.recipe.insert, samples)
+        draft.reach, draft.notes = reach_for(draft.reference, request.recipe.insert, samples)
     folder = RunFolder(request.out)
     with (
         folder.locked(),
@@ -278,7 +278,7 @@ def _report(request: FixRequest, search: Search, builder: CandidateBuilder) -> F
     if any(trial.outcome is FixOutcome.NOT_TRIED and trial.edits for trial in search.trials):
         notes.append("a larger --budget or --time-budget would try more")
     if request.recipe.insert.types == "fp16" and isinstance(draft, Placed):
-        notes += _reached(draft.reach, samples)
+        notes += draft.notes or _reached(draft.reach, samples)
     return FixReport(
         model=request.subject.name,
         trials=tuple(search.trials),

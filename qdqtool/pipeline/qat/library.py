@@ -125,7 +125,9 @@ def export(model: PreparedModel, path: Path, loader: Iterable[Any] = (), limit: 
             # Biases stay those that training made of the corrected ones.
             job = _calibration(model, source, ready, feeds, {"bias": "keep"})
             table = _refreshed(table, job) if model.sites.lost else table
-            reach = reach_for(ready, options, job.samples)
+            reach, notes = reach_for(ready, options, job.samples)
+            for note in notes:
+                _LOGGER.warning("%s", note)
         make_folder(path.parent)
         write(insert_for_engine(ready, model.placement, table, options, reach), path, step="qat export")
     return path
