@@ -84,3 +84,7 @@ def test_the_handed_profile_has_18_rows_by_time(capfd: pytest.CaptureFixture[str
     assert "copies and reformats: 7 of 18 layers" in said.err
     assert run(["engine", "about", str(path)]) == 0
     assert "layers: 18" in capfd.readouterr().out
+    assert run(["engine", "top", str(path), "-n", "18"]) == 0
+    said = capfd.readouterr()
+    assert "18 of 18 layers" in said.out
+    assert "copies and reformats: 7 of 18 layers" in said.err
