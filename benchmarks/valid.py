@@ -34,12 +34,15 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--networks", type=int, help="60 where no --seconds are given")
+    parser.add_argument("--quick", action="store_true", help="10 networks")
     parser.add_argument("--first", type=int, default=0, help="number of the first network")
     parser.add_argument("--each", type=int, default=2, help="commands for each network")
     parser.add_argument(
         "--commands", help="names, with semicolons between them, in the place of those by number"
     )
     asked = parser.parse_args()
+    if asked.quick:
+        asked.networks = 10
     if asked.networks is None:
         asked.networks = 60 if asked.seconds == float("inf") else 1 << 60
     warnings.simplefilter("ignore")

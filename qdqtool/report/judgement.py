@@ -16,8 +16,8 @@ def judge(findings: Iterable[Finding], nodes: Iterable[NodeVerdict]) -> tuple[st
     """`good`, `doubtful` or `bad`, and why.
 
     `bad`: a finding is an error, so that the result should not be used. `doubtful`: the data or the accuracy is in
-    doubt, or nodes that were to be quantized are not. Warnings about single kernels cost time, not trust, and leave a
-    run `good`.
+    doubt, nodes that were to be quantized are not, or nothing is quantized at all. Warnings about single kernels cost
+    time, not trust, and leave a run `good`.
     """
     findings, nodes = tuple(findings), tuple(nodes)
     errors = [finding for finding in findings if finding.severity is Severity.ERROR]
@@ -35,6 +35,8 @@ def judge(findings: Iterable[Finding], nodes: Iterable[NodeVerdict]) -> tuple[st
         if lost
         else []
     )
+    if nodes and not any(node.is_quantized for node in nodes):
+        reasons.append(f"none of {counted(len(nodes), 'compute node')} is quantized")
     return BAD if errors else DOUBTFUL if reasons else GOOD, tuple(reasons)
 
 

@@ -16,7 +16,7 @@ from qdqtool.calibration.samples.opening import Samples
 from qdqtool.calibration.samples.part import SamplePart
 from qdqtool.core.comparison import Comparison, Measure, OutputComparison, TaskAccuracy
 from qdqtool.core.dtypes import DType
-from qdqtool.core.findings import Finding, Severity
+from qdqtool.core.findings import Finding, NodeVerdict, Severity, Verdict
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.recipe import Preprocess, Recipe
 from qdqtool.core.tensors import TensorInfo
@@ -315,6 +315,20 @@ def test_the_verdict_is_that_of_the_worst_finding(findings: tuple[Finding, ...],
     word, reasons = judge(findings, ())
     assert word == verdict
     assert bool(reasons) == (verdict != "good")
+
+
+def test_a_network_of_which_nothing_is_quantized_is_not_good() -> None:
+    words = {"node": "n", "op": "MatMul", "requested": False}
+    plain = NodeVerdict(verdict=Verdict.FP32, precision=DType.FLOAT32, reason="r", **words)
+    stored = NodeVerdict(
+        verdict=Verdict.FP32,
+        precision=DType.FLOAT32,
+        asked="int4-weights",
+        realised="int4-weights",
+        **words,
+    )
+    assert judge((), (plain, plain)) == ("doubtful", ("none of 2 compute nodes is quantized",))
+    assert judge((), (plain, stored)) == judge((), ()) == ("good", ())
 
 
 def _run(samples: Any, **more: Any) -> Any:

@@ -93,8 +93,19 @@ SHOWN: dict[str, Callable[[Any], object]] = {
     "sweep": _show_sweep,
 }
 """How a command prints what it found, by kind of artefact."""
-PARTS = {"build", "conversion", "data", "engine", "insertion", "limit", "log", "noop", "preparation"}
-"""Kinds that are shown as parts of a report, or in a sentence of their command."""
+PARTS = {
+    "build",
+    "conversion",
+    "data",
+    "engine",
+    "insertion",
+    "limit",
+    "log",
+    "noop",
+    "preparation",
+    "explanation",
+}
+"""Kinds that are shown as parts of a report, or in a sentence of their command; an explanation holds our own pages only."""
 
 
 class Page(HTMLParser):

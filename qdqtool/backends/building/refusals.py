@@ -107,7 +107,9 @@ def _parse_error(mistakes: Sequence[Mistake], messages: Sequence[str], *, where:
     if cause is None or cause.rank in UNNAMED:
         text = f"{place}{clean(_sentence(first.text) or first.text)} [{first.code}]{more}"
         return BuildError(text, fix=f"{_way_out(first.op)}; details in {log}", where=where)
-    return _ERRORS[cause.fault](f"{place}{cause.meaning}{more}", fix=cause.fix, where=where)
+    said = _sentence(first.text)
+    quoted = f" ({clean(said)})" if said else ""
+    return _ERRORS[cause.fault](f"{place}{cause.meaning}{quoted}{more}", fix=cause.fix, where=where)
 
 
 def _unsupported(mistake: Mistake) -> bool:
