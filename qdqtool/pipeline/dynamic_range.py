@@ -16,7 +16,7 @@ import numpy as np
 from qdqtool.backends.ort import open_runner
 from qdqtool.core.conversion import DynamicRangeReport, OutOfRangeTensor
 from qdqtool.core.dtypes import DType
-from qdqtool.core.protocols import Runner, SampleSource
+from qdqtool.core.protocols import Runner, Sample, SampleSource
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.probe import probe, within
@@ -43,9 +43,7 @@ def measure_reach(
     Raises:
         InputFileError: there are no samples, or they do not fit the model.
     """
-    feeds = [sample.feeds for sample in islice(iter(samples), limit)]
-    if not feeds:
-        raise InputFileError("there are no samples", fix="give at least one", where=samples.description)
+    feeds = [sample.feeds for sample in _first(samples, limit)]
     largest: dict[str, float] = {}
     groups = list(_groups(model))
     total = len(groups) * len(feeds)
@@ -68,6 +66,13 @@ def measure_reach(
     return DynamicRangeReport(
         dtype=narrow.dtype, samples=len(feeds), tensors=len(largest), strayed=tuple(found)
     )
+
+
+def _first(samples: SampleSource, limit: int) -> list[Sample]:
+    found = list(islice(iter(samples), limit))
+    if not found:
+        raise InputFileError("there are no samples", fix="give at least one", where=samples.description)
+    return found
 
 
 @contextmanager
@@ -102,7 +107,7 @@ def reach_or_note(
     """`measure_reach`; None and a note if the model with its tensors as outputs fails and the model itself runs."""
 
     def plainly() -> None:
-        run_plainly(model, islice(iter(samples), limit))
+        run_plainly(model, _first(samples, limit))
 
     return or_without(
         f"the search for tensors that overflow {types.upper()}",

@@ -61,6 +61,7 @@ def test_a_handed_reason_is_printed_whole(capfd: pytest.CaptureFixture[str]) -> 
 def test_extra_verbose_lines_of_polygraphy_are_no_errors() -> None:
     (found,) = buildlog.read(shared("cases/handed/t4_86_polygraphy.log")).runs
     assert [record.line for record in found.errors] == [13, 14]
+    assert [row.verdict.partition(" ")[2] for row in found.tactics] == ["has no kernel for these formats"] * 4
 
 
 @pytest.mark.shared
