@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from qdqtool.buildlog.graph import Graph, LoggedNode
 from qdqtool.buildlog.ledger import Row
+from qdqtool.buildlog.model_graph import Graph, LoggedNode
 from qdqtool.buildlog.names import LoggedNames
 from qdqtool.buildlog.records import LoggedLayer, types
 from qdqtool.core.dtypes import DType

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from qdqtool.auditing.ci import ci_report as audit_results
-from qdqtool.buildlog.tables import TABLES, table_of
+from qdqtool.buildlog.outputs import TABLES, table_of
 from qdqtool.cli import engine_words, layer_words, log_words
 from qdqtool.cli.commands import audit, calibrate, engine, fix, lint, place, predict, repair, scales
 from qdqtool.cli.screen import show_table, stdout

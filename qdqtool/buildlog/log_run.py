@@ -19,13 +19,12 @@ from qdqtool.buildlog.collectors.optimizer import OptimizerCollector, ResolvedEv
 from qdqtool.buildlog.collectors.options import OptionsCollector
 from qdqtool.buildlog.collectors.phases import PhasesCollector
 from qdqtool.buildlog.collectors.statements import StatementsCollector
-from qdqtool.buildlog.collectors.tactics import TacticsCollector
 from qdqtool.buildlog.collectors.troubles import TroublesCollector
-from qdqtool.buildlog.collectors.tuning import TuningCollector, announced
+from qdqtool.buildlog.collectors.tuning import TacticsCollector, TuningCollector, announced
 from qdqtool.buildlog.compute import Precisions, layer_verdicts
 from qdqtool.buildlog.grammar import Handler, grammar
-from qdqtool.buildlog.graph import Graph
 from qdqtool.buildlog.ledger import Ledger
+from qdqtool.buildlog.model_graph import Graph
 from qdqtool.buildlog.names import LoggedNames
 from qdqtool.buildlog.place import Place
 from qdqtool.buildlog.records import LoggedLayer

@@ -1,14 +1,64 @@
-"""A log as tables: CSV or Parquet, one file per table, one row per thing."""
+"""A parsed log as files: JSON, tables (CSV or Parquet), and a timeline (Chrome trace)."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TextIO
 
+from pydantic import TypeAdapter
+
+from qdqtool._version import __version__
 from qdqtool.core.buildlog import BuildLog, LogRun, TacticRow
 from qdqtool.core.engine import EngineTensor
+from qdqtool.core.kinds import LOG
 from qdqtool.core.tensors import TensorInfo
+from qdqtool.io.json_files import canonical, json_text
 from qdqtool.io.tables import Cell, Table, write_table
+from qdqtool.io.text import TextSource
+
+# --- JSON ------------------------------------------------------------------------------------------------------------
+# The JSON of a log of any size: runs are written as they come, so that only one is in memory at a time.
+
+_RUN = TypeAdapter(LogRun)
+
+
+def write_json(source: TextSource, runs: Any, out: TextIO) -> int:
+    """Write the artefact of a log, byte for byte as `LOG.dump` would; returns how many runs it has.
+
+    Args:
+        source: the log being read; its notes are complete when the runs are.
+        runs: its runs, in order, as they are read.
+        out: where the JSON goes.
+    """
+    count = 0
+    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as waiting:
+        for run in runs:
+            waiting.write(",\n" if count else "\n")
+            waiting.write(_indented(_RUN.dump_python(run, mode="json", by_alias=True), 3))
+            count += 1
+        waiting.seek(0)
+        notes = json_text(source.notes)
+        out.write('{\n "data": {\n  "notes": ' + notes.replace("\n", "\n  ") + ',\n  "runs": [')
+        shutil.copyfileobj(waiting, out)
+        out.write("\n  ]\n },\n")
+    version = json.dumps(__version__)
+    out.write(
+        f' "kind": "{LOG.kind}",\n "provenance": {{\n  "qdqtool": {version}\n }},\n "schema": {LOG.schema}\n}}\n'
+    )
+    return count
+
+
+def _indented(value: object, depth: int) -> str:
+    margin = " " * depth
+    return margin + json_text(value).replace("\n", f"\n{margin}")
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+# A log as tables: CSV or Parquet, one file per table, one row per thing.
 
 Rows = Iterator[tuple[Cell, ...]]
 
@@ -296,3 +346,88 @@ def _borders(tensors: tuple[EngineTensor, ...]) -> str:
 
 def _dims(shape: tuple[int | str, ...] | None) -> str:
     return "x".join(map(str, shape)) if shape is not None else "?"
+
+
+# --- timeline --------------------------------------------------------------------------------------------------------
+# The build's timeline as a Chrome trace, for Perfetto (ui.perfetto.dev) or chrome://tracing.
+#
+# A log tells time by stamps of one second and by durations it states. Phases between stamps are drawn where they were;
+# tuning of layers, of which only durations are stated, is drawn one after the other from where tuning begins, and says so
+# in its category.
+
+_PHASES, _TUNING = 1, 2
+
+
+def trace_of(log: BuildLog) -> str:
+    """The trace as JSON text: one process per run, phases above, tuned layers below; times in microseconds."""
+    events: list[dict[str, Any]] = []
+    for run in log.runs:
+        events += [
+            _name(run.number, None, f"run {run.number} ({run.front_end})"),
+            _name(run.number, _PHASES, "phases"),
+            _name(run.number, _TUNING, "autotuning by layer"),
+        ]
+        events += _phase_slices(run)
+        events += _tuning_slices(run)
+    return canonical({"traceEvents": events, "displayTimeUnit": "ms"})
+
+
+def _phase_slices(run: LogRun) -> list[dict[str, Any]]:
+    measured = [phase for phase in run.phases if not phase.stated]
+    category = "time stamps"
+    if not measured:
+        measured, category = list(run.phases), "stated durations, in order"
+    slices = []
+    at = 0.0
+    for phase in measured:
+        slices.append(
+            _slice(run.number, _PHASES, phase.name, (at, phase.seconds), {"line": phase.line}, category)
+        )
+        at += phase.seconds
+    return slices
+
+
+def _tuning_slices(run: LogRun) -> list[dict[str, Any]]:
+    at = 0.0
+    for phase in (phase for phase in run.phases if not phase.stated):
+        if phase.name == "autotuning":
+            break
+        at += phase.seconds
+    slices = []
+    for row in sorted(run.tuning.layers, key=lambda row: row.line):
+        if row.seconds is None:
+            continue
+        details = {
+            "line": row.line,
+            "candidates": row.candidates,
+            "fastest_ms": row.fastest_ms,
+            "runner": row.runner,
+            "chosen": row.chosen,
+        }
+        slices.append(
+            _slice(run.number, _TUNING, row.layer, (at, row.seconds), details, "stated durations, in order")
+        )
+        at += row.seconds
+    return slices
+
+
+def _slice(
+    process: int, thread: int, name: str, when: tuple[float, float], details: dict[str, Any], category: str
+) -> dict[str, Any]:
+    begin, seconds = when
+    return {
+        "name": name,
+        "cat": category,
+        "ph": "X",
+        "pid": process,
+        "tid": thread,
+        "ts": round(begin * 1e6),
+        "dur": round(seconds * 1e6),
+        "args": details,
+    }
+
+
+def _name(process: int, thread: int | None, name: str) -> dict[str, Any]:
+    if thread is None:
+        return {"name": "process_name", "ph": "M", "pid": process, "args": {"name": name}}
+    return {"name": "thread_name", "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
