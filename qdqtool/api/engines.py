@@ -47,7 +47,7 @@ from qdqtool.core.protocols import Builder
 from qdqtool.core.recipe import Recipe
 from qdqtool.engine.diff import Explored
 from qdqtool.engine.diff import compare as compare_engines
-from qdqtool.engine.read import read as read_layers
+from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.engine.view import view
 from qdqtool.errors import InputFileError, QdqError, UsageError
 from qdqtool.graph.onnx_io.deferred import whole

@@ -7,10 +7,10 @@ from pathlib import Path
 from qdqtool.auditing.noop import ExtraEvidence
 from qdqtool.core.noop import NoOpReport, NoOpVerdict
 from qdqtool.core.wording import computing_in, counted
+from qdqtool.engine.about import same_outputs
 from qdqtool.engine.diff import Explored
 from qdqtool.engine.dot import dot
-from qdqtool.engine.nodes import node_facts
-from qdqtool.engine.outputs import same_outputs
+from qdqtool.engine.layer_table import node_facts
 from qdqtool.engine.profiles import read_profile
 from qdqtool.errors import UsageError
 from qdqtool.graph.annotate import annotate

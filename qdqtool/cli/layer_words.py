@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from qdqtool.core.events import LedgerRow
 from qdqtool.core.explore import EngineView, LayerView
 from qdqtool.core.history import LayerHistory
-from qdqtool.engine.table import brief
+from qdqtool.engine.layer_table import brief
 from qdqtool.trt.histories import event_words, fate_words, myelin_words, tuning_words
 
 

@@ -12,7 +12,7 @@ from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.audit_material import build
 from qdqtool.core.noop import NoOpReport
-from qdqtool.engine.read import read
+from qdqtool.engine.layer_info import read
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.unquantize import float_graph

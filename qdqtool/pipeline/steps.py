@@ -46,7 +46,7 @@ from qdqtool.core.recipe import AUTO, InsertOptions
 from qdqtool.core.weights import WeightChanges
 from qdqtool.core.weights_file import load_weights, save_weights
 from qdqtool.datachecks.evidence import NarrowLoss
-from qdqtool.engine.read import read as read_layers
+from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.errors import BuildError, MissingPackage
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import weight_bytes

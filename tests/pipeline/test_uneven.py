@@ -21,7 +21,7 @@ from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.weights import WeightChanges
 from qdqtool.core.weights_file import load_weights, save_weights
-from qdqtool.engine.read import read as read_layers
+from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.errors import InputFileError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load

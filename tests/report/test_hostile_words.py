@@ -24,7 +24,7 @@ from qdqtool.core import kinds
 from qdqtool.core.artefacts import Artefact
 from qdqtool.core.buildlog import RunDigest
 from qdqtool.core.explore import EngineView
-from qdqtool.engine import dot, table
+from qdqtool.engine import dot, layer_table
 from qdqtool.io import ci
 from qdqtool.io.tables import csv_of
 from qdqtool.pipeline.events import write_events
@@ -222,7 +222,10 @@ def test_other_forms_keep_texts_texts(turn: int, tmp_path: Path) -> None:
     view = filled(kinds.ENGINE_VIEW.type, words)
     is_plain(dot.dot(view, dict.fromkeys(("int8", "fp32"), "#000000")))
     log = filled(kinds.LOG.type, words)
-    tables = [table.table_of(view.layers, table.COLUMNS), *(table_of(log, name) for name in TABLES)]
+    tables = [
+        layer_table.table_of(view.layers, layer_table.COLUMNS),
+        *(table_of(log, name) for name in TABLES),
+    ]
     for text in map(csv_of, tables):
         assert not _STEERS.search(text)
         text.encode("utf-8")

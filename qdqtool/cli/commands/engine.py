@@ -85,7 +85,7 @@ def show(
     from qdqtool.cli.engine_words import summary
     from qdqtool.cli.layer_words import stories
     from qdqtool.core.kinds import ENGINE_VIEW
-    from qdqtool.engine.table import select
+    from qdqtool.engine.layer_table import select
 
     view = _explore(file, profile, cost_model, device, log).view
     chosen = select(view, where=tuple(where or ()))
@@ -113,7 +113,7 @@ def layers(
 ) -> None:
     """Write the layers as a table: CSV on standard output, or a .csv or .parquet file."""
     from qdqtool.cli.screen import stderr
-    from qdqtool.engine.table import COLUMNS, select, table_of
+    from qdqtool.engine.layer_table import COLUMNS, select, table_of
     from qdqtool.io.tables import csv_of, write_table
 
     view = _explore(file, profile, cost_model, device, log).view
@@ -358,7 +358,7 @@ def _table(view: EngineView, where: tuple[str, ...], sort: str, limit: int | Non
 
     from qdqtool.cli.engine_words import cell
     from qdqtool.cli.screen import escaped
-    from qdqtool.engine.table import cells, select
+    from qdqtool.engine.layer_table import cells, select
 
     timed = ("ms", "tflops", "gbs") if view.total_ms is not None else ()
     roof = ("bound",) if view.device else ()

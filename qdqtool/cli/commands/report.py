@@ -120,8 +120,8 @@ def _difference(first: Opened, second: Opened) -> EngineDiff | None:
 def _open(run: Path, profile: Path | None, log: Path | None) -> Opened:
     """The report of a run folder, or of an engine alone."""
     from qdqtool.engine.diff import Explored
-    from qdqtool.engine.profiles.read import read_profile
-    from qdqtool.engine.read import read
+    from qdqtool.engine.layer_info import read
+    from qdqtool.engine.profiles.forms import read_profile
     from qdqtool.engine.view import view
     from qdqtool.pipeline.report import read_report
     from qdqtool.report.layers import timed

@@ -19,7 +19,7 @@ from qdqtool.core.fixes import Metrics, SlotEdit
 from qdqtool.core.protocols import Builder, Runner, SampleSource
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.wording import counted
-from qdqtool.engine.read import read
+from qdqtool.engine.layer_info import read
 from qdqtool.errors import BuildError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load

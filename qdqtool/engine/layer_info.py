@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from qdqtool.core.engine import Engine, EngineTensor
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Engine, EngineLayer, EngineTensor
 from qdqtool.core.kinds import ENGINE
-from qdqtool.engine.optimization_profiles import with_profiles
 from qdqtool.engine.readers import LayerReader, dump, inspector, lines, names, replay
-from qdqtool.engine.readers.lean import lean
 from qdqtool.engine.roles import settled
-from qdqtool.engine.unknowns import unknown_formats
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import require_file
-from qdqtool.io.text import TextSource
+from qdqtool.io.text import LARGEST, TextSource, too_large
+from qdqtool.trt.names import profile_of
+
+# --- any form --------------------------------------------------------------------------------------------------------
 
 _ARTEFACT = re.compile(r'"kind": *"engine"')
 _EDGE = 4096
@@ -97,3 +100,74 @@ def _described(engine: Engine) -> tuple[EngineTensor, ...]:
         binding if binding.shape is not None else known.get(binding.name, binding)
         for binding in engine.bindings
     )
+
+
+# --- optimization profiles -------------------------------------------------------------------------------------------
+# Which optimization profile a layer was built for.
+#
+# Engines with several profiles list every layer once per profile, those of the second one with ` [profile 1]` in their
+# name or in the names of their tensors. Generated kernels in between may have no mark at all: they belong to the profile
+# of the layers around them.
+
+
+def with_profiles(layers: tuple[EngineLayer, ...]) -> tuple[EngineLayer, ...]:
+    """`layers` with the number of their profile."""
+    current = 0
+    found: list[EngineLayer] = []
+    for layer in layers:
+        names = (layer.name, *(tensor.name for tensor in (*layer.inputs, *layer.outputs)))
+        marks = (profile_of(name) for name in names)
+        current = max([current, *(mark for mark in marks if mark is not None)])
+        found.append(layer if current == 0 else replace(layer, profile=current))
+    return tuple(found)
+
+
+# --- unknown words ---------------------------------------------------------------------------------------------------
+# Type and format words that nobody recognises, counted.
+
+
+def unknown_formats(engine: Engine) -> tuple[tuple[str, int], ...]:
+    """The words of every tensor whose type is unknown, with how often they occur, in alphabetical order."""
+    counts = Counter(
+        tensor.format
+        for layer in engine.layers
+        for tensor in (*layer.inputs, *layer.constants, *layer.outputs)
+        if tensor.dtype is DType.UNKNOWN
+    )
+    return tuple(sorted(counts.items()))
+
+
+# --- large logs ------------------------------------------------------------------------------------------------------
+# Log text with the lines that say nothing of layers left out, so that a large log fits into memory.
+
+_FULL = 1 << 26
+"""Characters up to which a text is kept as it is."""
+_STEP = 1 << 22
+"""Characters that are thinned out at once."""
+_SILENT = re.compile(
+    r"^\[(?![^\n]*(?:Layer\(|Layers:|LayerType|Layer Information|Layer: |Algorithm: |Tactic Name: |Bindings:))"
+    r"[^\n]*\n",
+    re.MULTILINE,
+)
+
+
+def lean(pieces: Iterable[str], path: Path) -> str:
+    """The text of all pieces; of a long one without the logger's lines that have nothing to do with layers.
+
+    Raises:
+        InputFileError: what is left is larger than 256 MiB.
+    """
+    kept: list[str] = []
+    fresh: list[str] = []
+    held, unread = 0, 0
+    for piece in pieces:
+        fresh.append(piece)
+        unread += len(piece)
+        if held + unread > _FULL and unread > _STEP:
+            whole, end, cut = "".join(fresh).rpartition("\n")
+            kept.append(_SILENT.sub("", f"{whole}{end}"))
+            held += len(kept[-1])
+            fresh, unread = [cut], len(cut)
+        if held + unread > LARGEST:
+            raise too_large(path)
+    return "".join([*kept, *fresh])

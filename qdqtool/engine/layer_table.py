@@ -1,4 +1,4 @@
-"""Layers as a table: filtered, sorted, as cells or as a table for a file."""
+"""Layers as a table (filtered, sorted, as cells or for a file), and the facts of each ONNX node."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 
 from qdqtool.core.buildlog import LayerTuning
-from qdqtool.core.engine import EngineTensor
+from qdqtool.core.engine import Engine, EngineTensor
 from qdqtool.core.explore import EngineView, LayerView
 from qdqtool.errors import UsageError
 from qdqtool.io.tables import Cell, Table
+from qdqtool.trt.join import join
+
+# --- layers ----------------------------------------------------------------------------------------------------------
+# Layers as a table: filtered, sorted, as cells or as a table for a file.
 
 _COLUMNS: dict[str, Callable[[LayerView], Cell]] = {
     "name": lambda layer: layer.name,
@@ -121,3 +125,33 @@ def brief(tensor: EngineTensor) -> str:
     """Type and shape in a few characters: `int8[1x64x56x56]`."""
     shape = "?" if tensor.shape is None else "x".join(str(dim) for dim in tensor.shape)
     return f"{tensor.dtype}[{shape}]"
+
+
+# --- ONNX nodes ------------------------------------------------------------------------------------------------------
+# What an engine says of every ONNX node: its layer, precision, time and bytes.
+
+
+def node_facts(engine: Engine, view: EngineView, nodes: frozenset[str]) -> dict[str, dict[str, str]]:
+    """Facts by node name, as text; nodes that no layer names are left out.
+
+    A node that a compute layer holds gets that layer's precision; the time and the bytes are those of all layers that
+    hold it, which several nodes may share.
+    """
+    found: dict[str, dict[str, str]] = {}
+    views = {id(layer): seen for layer, seen in zip(engine.layers, view.layers, strict=True)}
+    for node, holders in join(engine, nodes).items():
+        layers = holders.compute or holders.other
+        if not layers:
+            continue
+        seen = [views[id(layer)] for layer in layers]
+        times = [layer.ms for layer in seen if layer.ms is not None]
+        sizes = [layer.bytes for layer in seen if layer.bytes is not None]
+        facts = {
+            "engine.layer": " | ".join(layer.name for layer in layers),
+            "engine.precision": " | ".join(dict.fromkeys(str(layer.precision) for layer in layers)),
+            "engine.certainty": holders.certainty.value,
+        }
+        facts |= {"engine.ms": f"{sum(times):.6g}"} if times else {}
+        facts |= {"engine.bytes": str(sum(sizes))} if sizes else {}
+        found[node] = facts
+    return found
