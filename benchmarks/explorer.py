@@ -83,10 +83,10 @@ def written(path: Path, *, count: int | None = None, size: int | None = None) ->
 
 def read_once(path: Path) -> dict[str, float]:
     """Seconds and peak MiB of reading `path` in this process."""
-    from qdqtool.engine import layer_info
+    from qdqtool.engine import read
 
     before = time.process_time(), time.perf_counter()
-    engine = layer_info(path)
+    engine = read(path)
     return {
         "layers": len(engine.layers),
         "cpu_s": time.process_time() - before[0],

@@ -31,7 +31,7 @@ from qdqtool.core.build import BuildRequest
 from qdqtool.core.findings import NodeVerdict, Severity
 from qdqtool.core.lint import LintFinding
 from qdqtool.core.target import Target
-from qdqtool.engine import layer_info
+from qdqtool.engine import read
 from qdqtool.errors import QdqError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.placement.lint import lint
@@ -162,7 +162,7 @@ def judge(name: str, sm: str) -> Judged:
             return Judged("refused", None, found, foreseen, error.what)
         assert result.layers is not None
         dump = folder / result.layers
-        verdicts = audit(model, layer_info(dump), targets=(f"sm{sm}",)).verdicts
+        verdicts = audit(model, read(dump), targets=(f"sm{sm}",)).verdicts
         told = next(each for each in verdicts if each.node == "core")
         return Judged(truth(dump.read_text("utf-8"), "core", asked), told, found, foreseen)
 

@@ -51,7 +51,7 @@ from qdqtool.core.recipe import (
     PrepareOptions,
     Preprocess,
 )
-from qdqtool.engine import layer_info
+from qdqtool.engine import read
 from qdqtool.errors import QdqError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
@@ -215,7 +215,7 @@ def _measure(path: Path, network: Network, folder: Path) -> Result:
     """Build, audit, and compare with the float model."""
     try:
         built, _ = RTX.build(BuildRequest(model=path, folder=folder))
-        engine = layer_info(folder / str(built.layers))
+        engine = read(folder / str(built.layers))
         found = audit(load(path), engine)
         judged = compare(
             open_runner(network.model, description="float"),

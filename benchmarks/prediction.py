@@ -42,7 +42,7 @@ from qdqtool.core.engine import EngineLayer
 from qdqtool.core.events import End
 from qdqtool.core.prediction import Prediction
 from qdqtool.core.target import Target
-from qdqtool.engine import layer_info
+from qdqtool.engine import read
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.prediction.run import predict
@@ -217,7 +217,7 @@ def measure_engines(
         path = corpus / "layer_info" / (TREX + file)
         if path.is_file():
             proto = onnx.shape_inference.infer_shapes(make())
-            _judge(name, Model(proto=proto, path=path), layer_info(path).layers, precision, layers)
+            _judge(name, Model(proto=proto, path=path), read(path).layers, precision, layers)
 
 
 def rebuilt(run: LogRun) -> Model:

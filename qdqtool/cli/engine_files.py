@@ -20,9 +20,9 @@ from qdqtool.graph.picture import picture
 from qdqtool.io.files import unreadable, write_text
 from qdqtool.pipeline.writing import write
 from qdqtool.report import palette
-from qdqtool.report.graph import LARGEST, draw, network
-from qdqtool.report.layers import layer_rows
+from qdqtool.report.drawing import LARGEST, draw, network
 from qdqtool.report.picture import write_picture
+from qdqtool.report.rows import layer_rows
 
 
 def drawn(explored: Explored, out: Path) -> None:

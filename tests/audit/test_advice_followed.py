@@ -26,7 +26,7 @@ from qdqtool.core.advice import (
 from qdqtool.core.findings import Finding, NodeVerdict, Severity
 from qdqtool.core.lint import LintFinding
 from qdqtool.core.target import FAMILIES, Target
-from qdqtool.engine import layer_info
+from qdqtool.engine import read
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline import recipes
 from qdqtool.placement.decide import decide
@@ -144,6 +144,6 @@ def test_the_fixes_of_placement_can_be_followed(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", golden.names("layers"))
 def test_the_fixes_of_an_engine_alone_can_be_followed(name: str) -> None:
-    for finding in audit(None, layer_info(golden.path_of("layers", name))).findings:
+    for finding in audit(None, read(golden.path_of("layers", name))).findings:
         follow(finding.fix)
         assert is_graded(finding)

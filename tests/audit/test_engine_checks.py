@@ -16,7 +16,7 @@ from qdqtool.core.engine import Engine, Role
 from qdqtool.core.findings import Finding, Severity
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.timing import Profile, ProfileRow
-from qdqtool.engine import layer_info, read_text
+from qdqtool.engine import read, read_text
 from qdqtool.engine.view import view
 from qdqtool.placement.decide import decide
 from tests.calibration.material import opened
@@ -344,7 +344,7 @@ def test_evidence_points_into_the_file_that_was_read():
 def test_the_residual_quantized_resnet_has_no_round_trips(name: str, trips: int):
     shared("corpus/layer_info")
     (path,) = (SHARED / "corpus" / "layer_info").glob(f"*resnet__A100__{name}__*")
-    findings = audit(None, layer_info(path)).findings
+    findings = audit(None, read(path)).findings
     assert sum(finding.check == "float_round_trip" for finding in findings) == trips
 
 
@@ -352,7 +352,7 @@ def test_the_residual_quantized_resnet_has_no_round_trips(name: str, trips: int)
 def test_every_engine_there_is_can_be_audited():
     for folder in ("corpus/layer_info", "corpus/rtx"):
         for path in sorted(shared(folder).glob("*.json")) + sorted(shared(folder).glob("*.layers.txt")):
-            result = audit(None, layer_info(path))
+            result = audit(None, read(path))
             assert all(finding.reason and finding.fix and finding.evidence for finding in result.findings), (
                 path.name
             )
@@ -360,7 +360,7 @@ def test_every_engine_there_is_can_be_audited():
 
 @pytest.mark.shared
 def test_the_seed_engine_is_told_its_float_result_its_entry_and_its_depthwise_kernels():
-    engine = layer_info(shared("seeds/003_f31fb2f90cf874bd.txt"))
+    engine = read(shared("seeds/003_f31fb2f90cf874bd.txt"))
     kinds = {
         kind: sum(layer.kind == kind for layer in engine.layers) for kind in {la.kind for la in engine.layers}
     }

@@ -9,7 +9,7 @@ import pytest
 from qdqtool.auditing.run import audit
 from qdqtool.backends.builders.rtx import PLUGIN as RTX
 from qdqtool.core.build import BuildRequest
-from qdqtool.engine import layer_info
+from qdqtool.engine import read
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.placement.lint import lint
 from tests import models
@@ -24,7 +24,5 @@ def test_a_weight_that_a_kernel_widens_gets_the_fix_that_lint_gives(tmp_path: Pa
     RTX.build(BuildRequest(model=path, folder=tmp_path, targets=("sm86",)))
     model = load(path)
     (asked,) = lint(model).findings
-    found = [
-        one for one in audit(model, layer_info(tmp_path / "layers.txt")).findings if one.code == "QDQ205"
-    ]
+    found = [one for one in audit(model, read(tmp_path / "layers.txt")).findings if one.code == "QDQ205"]
     assert (asked.code, [one.fix for one in found]) == ("QDQ182", [asked.fix])

@@ -10,7 +10,7 @@ from qdqtool.auditing import examine, stage
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.events import ComputeNode, End, EventKind, LedgerRow, OptimizerEvent
 from qdqtool.core.findings import Evidence
-from qdqtool.engine import layer_info
+from qdqtool.engine import read
 from tests.audit.scenes import engine, kernel
 from tests.audit.test_engine_checks import conv, reformat, tensor
 from tests.audit.test_engine_checks import engine as dumped
@@ -79,7 +79,7 @@ def test_findings_carry_the_lines_and_the_hazard_of_their_check():
 
 @pytest.mark.shared
 def test_findings_on_bevfusion_point_into_its_log():
-    scene = replace(stage(layer_info(shared(BEVFUSION_JSON))), log=shared_run(BEVFUSION))
+    scene = replace(stage(read(shared(BEVFUSION_JSON))), log=shared_run(BEVFUSION))
     handed = [one for one in examine(scene).findings if one.check == "int8_in_float_out"]
     assert handed
     assert all(any(entry.file == "build.log" for entry in one.evidence) for one in handed)

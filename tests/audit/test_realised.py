@@ -15,7 +15,7 @@ from qdqtool.core.build import BuildRequest
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import NodeVerdict
 from qdqtool.core.target import Target
-from qdqtool.engine import layer_info
+from qdqtool.engine import read
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.prediction.run import predict
 from tests import models
@@ -37,7 +37,7 @@ def audited(case: str, folder: Path) -> tuple[Audit, NodeVerdict, str]:
     result, _ = RTX.build(BuildRequest(model=path, folder=folder, targets=(sm,), timeout_s=300))
     assert result.layers is not None
     dump = folder / result.layers
-    found = audit(load(path), layer_info(dump), targets=(sm,))
+    found = audit(load(path), read(dump), targets=(sm,))
     verdict = next(told for told in found.verdicts if told.node == "core")
     wanted = truth(dump.read_text("utf-8"), "core", CASES[case][1])
     foreseen = next(node for node in predict(load(path), Target.parse("rtx")).nodes if node.node == "core")

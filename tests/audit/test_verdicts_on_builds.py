@@ -10,7 +10,7 @@ from qdqtool.core.build import BuildRequest
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import NodeVerdict, Verdict
 from qdqtool.core.target import Target
-from qdqtool.engine import layer_info
+from qdqtool.engine import read
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save as write
 from tests.advice import applied, follow
@@ -81,7 +81,7 @@ def judged(tmp_path_factory):
             folder = tmp_path_factory.mktemp(f"{name}-{target}")
             path = save(GRAPHS[name](), folder)
             RTX.build(BuildRequest(model=path, folder=folder, targets=(target,)))
-            made[name, target] = audit(load(path), layer_info(folder / "layers.txt"), targets=(target,))
+            made[name, target] = audit(load(path), read(folder / "layers.txt"), targets=(target,))
         return made[name, target]
 
     return judge
@@ -171,7 +171,7 @@ def test_a_printed_command_makes_the_node_int8_or_takes_its_qdq_off(judged, name
             made = folder / "made.onnx"
             write(applied(command, model, Target()), made)
             RTX.build(BuildRequest(model=made, folder=folder, targets=("sm86",)))
-            after = by_node(audit(load(made), layer_info(folder / "layers.txt"), targets=("sm86",)).verdicts)
+            after = by_node(audit(load(made), read(folder / "layers.txt"), targets=("sm86",)).verdicts)
             if node in after:  # else it was folded, or written as another operator
                 assert after[node].precision is DType.INT8 or after[node].asked == "float", command
 

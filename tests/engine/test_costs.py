@@ -11,7 +11,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine
 from qdqtool.core.explore import Cost, CostModel
 from qdqtool.core.timing import Profile, ProfileRow
-from qdqtool.engine import layer_info, read_text
+from qdqtool.engine import read, read_text
 from qdqtool.engine.costs import cost
 from qdqtool.engine.devices import device_of_metadata, devices, find_device
 from qdqtool.engine.profiles import read_profile
@@ -359,7 +359,7 @@ def test_the_roofline_tells_what_limits_a_layer():
 @pytest.mark.shared
 def test_the_seed_engine_joined_with_the_seed_profile_costs_what_the_seed_says():
     path = shared("seeds/003_f31fb2f90cf874bd.txt")
-    seen = view(layer_info(path), profile=read_profile(path), cost_model=CostModel.TREX)
+    seen = view(read(path), profile=read_profile(path), cost_model=CostModel.TREX)
     first = next(layer for layer in seen.layers if layer.name == "Conv_0 + PWN(Clip_3)")
     # The line states no weight, so its 864 bytes are missing here and the work is unknown, not guessed.
     assert (first.bytes, first.macs, first.ms) == (4_325_376, None, 0.0662771)

@@ -14,7 +14,7 @@ from qdqtool.core.difference import EngineDiff
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
 from qdqtool.core.timing import Profile, ProfileRow
-from qdqtool.engine import layer_info, read_text
+from qdqtool.engine import read, read_text
 from qdqtool.engine.diff import Explored, compare
 from qdqtool.engine.profiles import read_profile
 from qdqtool.engine.view import view
@@ -143,7 +143,7 @@ def test_the_residual_quantized_resnet_loses_the_round_trips_of_the_other_one():
         marks = f"trt-engine-explorer__examples__pytorch__resnet__A100__{name}__"
         (layers,) = (SHARED / "corpus" / "layer_info").glob(f"*{marks}*")
         (times,) = (SHARED / "corpus" / "profile").glob(f"*{marks}*engine.profile.json")
-        engine = layer_info(layers)
+        engine = read(layers)
         return Explored(name=name, engine=engine, view=view(engine, profile=read_profile(times)))
 
     found: EngineDiff = compare(trex("qat"), trex("qat-residual"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, Role
-from qdqtool.engine import layer_info, read_text
+from qdqtool.engine import read, read_text
 from qdqtool.errors import InputFileError
 from tests.engine.records import CONV, EPILOGUE, QUANTIZE, dump, record, tensor
 from tests.shared import SHARED, shared
@@ -225,7 +225,7 @@ def test_damaged_dumps_never_raise_anything_but_the_file_error(at: int, junk: st
 def test_files_from_other_shells_read_alike(tmp_path, encoding: str, mark: str):
     path = tmp_path / "layers.txt"
     path.write_bytes((mark + dump(QUANTIZE, CONV).replace("\n", "\r\n")).encode(encoding))
-    assert len(layer_info(path).layers) == 2
+    assert len(read(path).layers) == 2
 
 
 @pytest.mark.shared

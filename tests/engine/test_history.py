@@ -13,7 +13,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
 from qdqtool.core.events import End, EventKind, LedgerRow, OptimizerEvent
 from qdqtool.core.tensors import TensorInfo
-from qdqtool.engine import layer_info
+from qdqtool.engine import read
 from qdqtool.engine.readers import lines
 from qdqtool.engine.view import view, with_weights
 from qdqtool.io.text import text_of
@@ -171,7 +171,7 @@ def test_stated_weights_and_open_dimensions_stay_as_they_are():
 @pytest.mark.shared
 def test_every_q_and_dq_of_bevfusion_ends_in_a_layer_or_met_its_opposite():
     told = shared_run(BEVFUSION)
-    seen = view(layer_info(shared(BEVFUSION_JSON)), log=told)
+    seen = view(read(shared(BEVFUSION_JSON)), log=told)
     rows = {found.node: found for found in told.ledger}
     placed = Counter(node for layer in seen.layers if layer.history for node in layer.history.qdq)
     of_the_model = {node for node, found in rows.items() if not found.clone_of}
@@ -192,9 +192,7 @@ def test_lines_with_their_log_cost_exactly_what_the_inspectors_json_says():
     told = shared_run(BEVFUSION)
     bare = lines.read(text_of(shared(BEVFUSION)))
     stated = {
-        layer.name: layer
-        for layer in view(layer_info(shared(BEVFUSION_JSON))).layers
-        if layer.role is Role.COMPUTE
+        layer.name: layer for layer in view(read(shared(BEVFUSION_JSON))).layers if layer.role is Role.COMPUTE
     }
     found = {layer.name: layer for layer in view(bare, log=told).layers if layer.name in stated}
     assert len(found) == 63

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, Role
-from qdqtool.engine import layer_info, read_text
+from qdqtool.engine import read, read_text
 from qdqtool.engine.readers import inspector
 from qdqtool.errors import InputFileError
 from tests.shared import SHARED, shared
@@ -239,7 +239,7 @@ def test_damaged_files_raise_nothing_but_the_file_error(at: int, junk: str, drop
 def test_real_files_give_the_recorded_figures(name: str, form: str, count: int, kernels: int, int8: int):
     shared("corpus/layer_info")
     (path,) = [path for path in (SHARED / "corpus" / "layer_info").iterdir() if name in path.name]
-    engine = layer_info(path)
+    engine = read(path)
     computing = [layer for layer in engine.kernels if layer.role is Role.COMPUTE]
     assert (engine.form, len(engine.layers), len(engine.kernels)) == (form, count, kernels)
     assert sum(layer.precision is DType.INT8 for layer in computing) == int8

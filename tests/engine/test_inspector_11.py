@@ -10,7 +10,7 @@ import pytest
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, Role
-from qdqtool.engine import layer_info, read_text
+from qdqtool.engine import read, read_text
 from qdqtool.engine.readers import dump
 from qdqtool.trt.tensor_formats import channel_multiple, dtype_of, short
 from tests.shared import SHARED, shared
@@ -165,7 +165,7 @@ def _records() -> Iterator[tuple[str, list[dict], Engine]]:
     for path in sorted((SHARED / "corpus" / "rtx").glob("*.layers.txt")):
         text = path.read_text("utf-8")
         fields = [dump._fields(record) for record in dump._records(text[: dump._end(text)])]
-        yield path.name, [found for found in fields if found is not None], layer_info(path)
+        yield path.name, [found for found in fields if found is not None], read(path)
 
 
 @pytest.mark.shared

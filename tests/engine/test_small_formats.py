@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.explore import CostModel
-from qdqtool.engine import layer_info, read_text
+from qdqtool.engine import read, read_text
 from qdqtool.engine.costs import cost
 from qdqtool.engine.view import view
 from tests.engine.records import dump
@@ -247,7 +247,7 @@ def test_a_dynamic_engine_costs_at_its_optimum_what_the_static_one_costs(tmp_pat
             model=folder / "m.onnx", folder=folder, targets=("sm89",), profiles=profiles, timeout_s=120
         )
         result, _ = PLUGIN.build(request)
-        seen = view(layer_info(folder / (result.layers or "")))
+        seen = view(read(folder / (result.layers or "")))
         compute = [layer for layer in seen.layers if layer.role is Role.COMPUTE]
         totals.append(
             [(layer.precision, layer.macs, layer.weight_bytes, layer.input_bytes) for layer in compute]

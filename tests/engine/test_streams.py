@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qdqtool.core.kinds import ENGINE
-from qdqtool.engine import layer_info, read_text
+from qdqtool.engine import read, read_text
+from qdqtool.engine.layer_info import lean
 from qdqtool.engine.readers import inspector
 from qdqtool.engine.readers.inspector import DAMAGED, Window
 from qdqtool.errors import InputFileError
@@ -33,24 +34,24 @@ def cut(text: str, size: int) -> list[str]:
 def test_packed_files_are_read_as_they_are(tmp_path: Path, pack):
     path = tmp_path / "layers.json.packed"
     path.write_bytes(pack(TEXT.encode()))
-    assert [layer.name for layer in layer_info(path).layers] == ['conv "1" + relu', "second"]
+    assert [layer.name for layer in read(path).layers] == ['conv "1" + relu', "second"]
 
 
 def test_our_own_artefact_is_known_by_its_kind_though_that_comes_after_a_long_list_of_layers(tmp_path: Path):
     (tmp_path / "plain.json").write_text(
         json.dumps({"Layers": [{**LAYER, "Name": f"{n}"} for n in range(200)]})
     )
-    engine = layer_info(tmp_path / "plain.json")
+    engine = read(tmp_path / "plain.json")
     ENGINE.write(tmp_path / "layers.json", engine)
     assert (tmp_path / "layers.json").stat().st_size > 20_000
-    assert layer_info(tmp_path / "layers.json") == engine
+    assert read(tmp_path / "layers.json") == engine
 
 
 def test_a_packed_file_that_is_cut_gives_its_whole_layers(tmp_path: Path):
     path = tmp_path / "layers.json.gz"
     many = json.dumps({"Layers": [{**LAYER, "Name": f"{n * n} {n:x}"} for n in range(2000)]})
     path.write_bytes(gzip.compress(many.encode())[:-4000])
-    engine = layer_info(path)
+    engine = read(path)
     assert 0 < len(engine.layers) < 2000
     assert engine.unread == 1
 
@@ -67,7 +68,7 @@ def test_a_text_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatc
     path.write_text("hello\n" * 100)
     monkeypatch.setattr("qdqtool.engine.layer_info.LARGEST", 99)
     with pytest.raises(InputFileError, match="piece by piece"):
-        layer_info(path)
+        read(path)
 
 
 @settings(max_examples=60, deadline=None)
@@ -102,7 +103,7 @@ def test_a_large_file_is_read_in_little_memory(tmp_path: Path):
         stream.write('], "Other": "' + "y" * (20 << 20) + '"}')
     tracemalloc.start()
     try:
-        engine = layer_info(path)
+        engine = read(path)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -111,10 +112,10 @@ def test_a_large_file_is_read_in_little_memory(tmp_path: Path):
 
 
 def test_of_a_long_log_only_the_lines_about_layers_are_kept(monkeypatch):
-    monkeypatch.setattr(layer_info, "_FULL", 1000)
-    monkeypatch.setattr(layer_info, "_STEP", 500)
+    monkeypatch.setattr("qdqtool.engine.layer_info._FULL", 1000)
+    monkeypatch.setattr("qdqtool.engine.layer_info._STEP", 500)
     log = "[V] Running: something\n" * 200 + dump(QUANTIZE, CONV, bindings=("x",)) + "[V] bye\n" * 200
-    kept = layer_info.lean(cut(log, 333), Path("log"))
+    kept = lean(cut(log, 333), Path("log"))
     assert kept.count("Running") < 50
     assert read_text(kept, where="kept").layers == read_text(log, where="log").layers
 
@@ -125,4 +126,4 @@ def test_of_a_long_log_only_the_lines_about_layers_are_kept(monkeypatch):
 def test_a_serialized_engine_is_told_from_a_description_of_one(tmp_path: Path, name: str, content: bytes):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputFileError, match="--exportLayerInfo"):
-        layer_info(tmp_path / name)
+        read(tmp_path / name)

@@ -10,7 +10,7 @@ import pytest
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine
 from qdqtool.core.explore import EngineView
-from qdqtool.engine import layer_info
+from qdqtool.engine import read
 from qdqtool.engine.view import view
 from tests import golden
 
@@ -37,7 +37,7 @@ def figures(engine: Engine, seen: EngineView) -> dict[str, object]:
 
 @pytest.mark.parametrize("name", DUMPS)
 def test_real_layer_information_tells_what_is_known_of_it(name: str):
-    engine = layer_info(golden.path_of("layers", name))
+    engine = read(golden.path_of("layers", name))
     found = figures(engine, view(engine))
     assert json.loads(json.dumps(found)) == golden.expected("layers", name, found)
 
@@ -48,7 +48,7 @@ def test_real_layer_information_tells_what_is_known_of_it(name: str):
     ids=["fp8", "int8", "weights of four bits"],
 )
 def test_what_was_built_multiplies_in_the_type_that_was_asked_for(name: str, precision: DType):
-    seen = view(layer_info(golden.path_of("layers", f"rtx-1.7.1-{name}")))
+    seen = view(read(golden.path_of("layers", f"rtx-1.7.1-{name}")))
     (compute,) = [layer for layer in seen.layers if layer.role.value == "compute"]
     assert compute.precision is precision
     assert compute.macs

@@ -17,7 +17,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.placement import Decision, Placement, SlotKind
 from qdqtool.core.recipe import InsertOptions, PlacementOptions, PrepareOptions
-from qdqtool.engine import layer_info
+from qdqtool.engine import read
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import whole
@@ -52,7 +52,7 @@ def build(proto: onnx.ModelProto, target: str = "sm86") -> Built:
             log = folder / "build.log"
             return Built(error=f"{error.what} {log.read_text('utf-8') if log.exists() else ''}")
         assert result.layers is not None
-        engine = layer_info(folder / result.layers)
+        engine = read(folder / result.layers)
         report = audit(load(path), engine)
         return Built(
             kernels=engine.kernels,

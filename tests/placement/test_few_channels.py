@@ -11,7 +11,7 @@ import qdqtool
 from qdqtool.auditing import audit
 from qdqtool.backends.builders.rtx import PLUGIN as RTX
 from qdqtool.core.build import BuildRequest, InputProfile
-from qdqtool.engine import layer_info
+from qdqtool.engine import read
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.matching.small import MOST_FOLDED
 from tests import models
@@ -68,9 +68,7 @@ def test_a_gate_of_a_free_batch_is_float_for_one_sample_alone_and_its_doubt_says
     profile = InputProfile(name="x", low=least, opt=least, high=largest)
     path = quantized.save(tmp_path / "model.onnx")
     RTX.build(BuildRequest(model=path, folder=tmp_path, targets=("sm86",), profiles=(profile,)))
-    told = {
-        verdict.node: verdict for verdict in audit(load(path), layer_info(tmp_path / "layers.txt")).verdicts
-    }
+    told = {verdict.node: verdict for verdict in audit(load(path), read(tmp_path / "layers.txt")).verdicts}
     doubted = any("up" in doubt["nodes"] and "one sample" in doubt["reason"] for doubt in foreseen["doubts"])
     precision = {node["node"]: node["precision"] for node in foreseen["nodes"]}["up"]
     assert (precision == "int8") is (channels > 4)

@@ -124,7 +124,7 @@ def _open(run: Path, profile: Path | None, log: Path | None) -> Opened:
     from qdqtool.engine.profiles.forms import read_profile
     from qdqtool.engine.view import view
     from qdqtool.pipeline.report import read_report
-    from qdqtool.report.layers import timed
+    from qdqtool.report.rows import timed
 
     times = None if profile is None else read_profile(profile)
     if run.is_file():
@@ -152,7 +152,7 @@ def _alone(file: Path, times: Profile | None, log: Path | None) -> Opened:
     from qdqtool.engine.view import view
     from qdqtool.pipeline.engine_files import engine_of, log_of
     from qdqtool.report.assemble import Material, assemble
-    from qdqtool.report.logged import log_rows
+    from qdqtool.report.rows import log_rows
 
     engine = engine_of(file)
     told = log_of(log, file, engine.form)

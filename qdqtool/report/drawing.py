@@ -9,15 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import graphlay
+
 from qdqtool.core.engine import Role
 from qdqtool.core.findings import Severity
 from qdqtool.core.report import LayerRow, TensorRow
 from qdqtool.report import words
-from qdqtool.report.layout import Layout, Place, lay_out
 from qdqtool.report.palette import swatch
-from qdqtool.report.silent import Silent
 from qdqtool.report.svg import Element, canvas, element, hint, shorten, write
 from qdqtool.trt.tensor_formats import short
+
+# --- boxes and lines -------------------------------------------------------------------------------------------------
+# The engine as a drawing: one box per layer, one line per tensor that goes from layer to layer.
 
 LARGEST = 4000
 """Layers; a drawing of more would neither be read nor open quickly."""
@@ -239,3 +242,100 @@ def _about(layer: LayerRow) -> str:
     known = [layer.precision.value, words.size(layer.bytes) if layer.bytes is not None else ""]
     known += [] if layer.ms is None else [f"{layer.ms:.3g} ms"]
     return " \N{MIDDLE DOT} ".join(part for part in known if part)
+
+
+# --- places ----------------------------------------------------------------------------------------------------------
+# Where the boxes and lines of a layered drawing go: top to bottom, few crossings, the same every time.
+
+_OPTIONS = {
+    "direction": "topbottom",
+    "spacing": {"layer_gap": 40.0, "node_gap": 26.0, "dummy_gap": 14.0},
+}
+Place = tuple[int, int]
+"""x and y in pixels."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """A finished drawing's geometry, moved so that it starts at (0, 0).
+
+    Attributes:
+        centres: of the boxes, in the order given.
+        paths: corners of every line from border to border, in the order given.
+        width: of the whole drawing in pixels.
+        height: of the whole drawing.
+    """
+
+    centres: tuple[Place, ...]
+    paths: tuple[tuple[Place, ...], ...]
+    width: int
+    height: int
+
+
+def lay_out(sizes: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int]]) -> Layout:
+    """Places boxes of these sizes (width, height in pixels) that are joined by edges (from, to).
+
+    Cycles, loops and separate parts are allowed. Its time grows a little faster than the number of boxes.
+    """
+    graph = graphlay.Graph()
+    for width, height in sizes:
+        graph.node(width=width, height=height)
+    for source, target in edges:
+        graph.edge(source, target)
+    drawn = graphlay.layout(graph, options=_OPTIONS)
+    low, high = drawn.bounds["min"], drawn.bounds["max"]
+
+    def place(point: dict[str, float]) -> Place:
+        return round(point["x"] - low["x"]), round(point["y"] - low["y"])
+
+    return Layout(
+        centres=tuple(place(node["center"]) for node in drawn.nodes),
+        paths=tuple(tuple(place(point) for point in edge["points"]) for edge in drawn.edges),
+        width=round(high["x"] - low["x"]),
+        height=round(high["y"] - low["y"]),
+    )
+
+
+# --- layers that launch nothing --------------------------------------------------------------------------------------
+# Layers that launch nothing: what a tensor was before them, and what it becomes behind them.
+
+
+class Silent:
+    """The ways through layers that launch nothing, such as NoOp and Constant."""
+
+    def __init__(self, rows: Sequence[LayerRow]) -> None:
+        self._before: dict[str, list[TensorRow]] = defaultdict(list)
+        self._after: dict[str, list[TensorRow]] = defaultdict(list)
+        made = {tensor.name for row in rows if row.role is not Role.NONE for tensor in row.outputs}
+        for row in rows:
+            if row.role is Role.NONE:
+                names = {tensor.name for tensor in row.inputs}
+                for tensor in row.outputs:
+                    if tensor.name not in made | names:
+                        self._before[tensor.name] += row.inputs
+                for tensor in row.inputs:
+                    self._after[tensor.name] += [end for end in row.outputs if end.name not in names]
+
+    def before(self, tensor: TensorRow) -> list[TensorRow]:
+        """The tensors that `tensor` is another word for: itself, or none where it is a constant."""
+        return _ends(tensor, self._before)
+
+    def after(self, tensor: TensorRow) -> list[TensorRow]:
+        """The tensors that `tensor` becomes in the end: itself where no such layer reads it."""
+        return _ends(tensor, self._after)
+
+
+def _ends(start: TensorRow, steps: dict[str, list[TensorRow]]) -> list[TensorRow]:
+    found: dict[str, TensorRow] = {}
+    seen: set[str] = set()
+    waiting = [start]
+    while waiting:
+        tensor = waiting.pop()
+        if tensor.name in seen:
+            continue
+        seen.add(tensor.name)
+        if tensor.name in steps:
+            waiting += steps[tensor.name]
+        else:
+            found[tensor.name] = tensor
+    return list(found.values())
