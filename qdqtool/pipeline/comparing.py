@@ -10,10 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from qdqtool.accuracy.compare import OnSample, compare
-from qdqtool.accuracy.emulation import emulations
-from qdqtool.accuracy.explain import explain
-from qdqtool.accuracy.inside import turns, watch_inside
-from qdqtool.accuracy.parts import OutputPart, with_parts
+from qdqtool.accuracy.explain import emulations, explain
+from qdqtool.accuracy.parts import OutputPart, turns, watch_inside, with_parts
 from qdqtool.accuracy.stored import Player, Unfed, open_stored
 from qdqtool.backends.ort import open_model, open_piece
 from qdqtool.backends.running.runner import SUFFIXES, open_engine
