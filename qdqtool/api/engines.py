@@ -27,7 +27,7 @@ from qdqtool.api.inputs import (
 from qdqtool.api.progress import Progress, ProgressInput, public, showing
 from qdqtool.api.results import BuiltEngine, Fixed
 from qdqtool.auditing.context import AuditContext, stage
-from qdqtool.auditing.run import check_ignored, examine
+from qdqtool.auditing.full_audit import check_ignored, examine
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.flags import split_flags
 from qdqtool.backends.shapes import parse_shapes, profiles, usual_shapes

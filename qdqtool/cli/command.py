@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from qdqtool.cli.bare_cluster import spelled_out
 from qdqtool.errors import UsageError
+
+# --- commands --------------------------------------------------------------------------------------------------------
 
 
 class _Whole:
@@ -60,3 +62,24 @@ def _refuse_empty_paths(words: Sequence[str], values: dict[str, Any], inputs: Co
                 fix="name a file or a folder; . is the current one",
                 where=name.replace("_", "-"),
             )
+
+
+# --- --cluster without an address ------------------------------------------------------------------------------------
+# `--cluster` without an address: the parser below knows only options that always take a word.
+
+_CLUSTER = "--cluster"
+_ADDRESS = re.compile(r"local|[a-z][a-z0-9+.-]*://\S*|[^\s/\\]+:\d+")
+
+
+def spelled_out(words: Sequence[str]) -> list[str]:
+    """The same words, where a `--cluster` that no address follows is followed by "local".
+
+    An address is `local`, `scheme://...` or `host:port`; anything else belongs to somebody else on the line.
+    """
+    result: list[str] = []
+    for number, word in enumerate(words):
+        result.append(word)
+        following = words[number + 1] if number + 1 < len(words) else "-"
+        if word == _CLUSTER and "--" not in words[:number] and not _ADDRESS.fullmatch(following):
+            result.append("local")
+    return result

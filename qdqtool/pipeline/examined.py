@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from qdqtool.auditing.context import stage
-from qdqtool.auditing.run import examine
+from qdqtool.auditing.full_audit import examine
 from qdqtool.core.audit import Audit
 from qdqtool.core.build import BuildRequest, BuildResult, OnProgress
 from qdqtool.core.engine import Engine

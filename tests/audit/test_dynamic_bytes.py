@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import qdqtool
-from qdqtool.auditing.run import audit
+from qdqtool.auditing.full_audit import audit
 from qdqtool.engine.layer_info import read
 from tests.shared import ROOT
 

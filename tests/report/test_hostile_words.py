@@ -17,7 +17,7 @@ from rich.console import Console
 
 from qdqtool.auditing.ci import ci_report as audit_results
 from qdqtool.buildlog.outputs import TABLES, table_of
-from qdqtool.cli import engine_words, layer_words, log_words
+from qdqtool.cli import engine_words, log_words
 from qdqtool.cli.commands import audit, calibrate, engine, fix, lint, place, predict, repair, scales
 from qdqtool.cli.screen import show_table, stdout
 from qdqtool.core import kinds
@@ -50,7 +50,7 @@ def _say(lines: Any) -> None:
 
 def _show_engine(view: EngineView) -> None:
     engine._print(engine._table(view, (), "", None))
-    _say([*engine_words.summary(view, 1), *layer_words.stories(view, view.layers)])
+    _say([*engine_words.summary(view, 1), *engine_words.stories(view, view.layers)])
 
 
 def _show_prediction(found: Any) -> None:

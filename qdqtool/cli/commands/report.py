@@ -146,7 +146,7 @@ def _open(run: Path, profile: Path | None, log: Path | None) -> Opened:
 def _alone(file: Path, times: Profile | None, log: Path | None) -> Opened:
     """An engine of which there is nothing but layer information: audited, with its log where there is one."""
     from qdqtool.auditing.context import stage
-    from qdqtool.auditing.run import examine
+    from qdqtool.auditing.full_audit import examine
     from qdqtool.core.buildlog import BuildLog
     from qdqtool.engine.diff import Explored
     from qdqtool.engine.view import view

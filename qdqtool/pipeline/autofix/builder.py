@@ -9,7 +9,7 @@ from pathlib import Path
 
 from qdqtool.accuracy.compare import compare
 from qdqtool.auditing.context import AuditContext, stage
-from qdqtool.auditing.run import examine
+from qdqtool.auditing.full_audit import examine
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.ort import open_model
 from qdqtool.core.audit import Audit

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from qdqtool.core.advice import graded
-from qdqtool.core.findings import Finding
-from qdqtool.core.waivers import waivers
+from qdqtool.core.findings import Finding, waivers
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence
 from qdqtool.plugins import Registry
 

@@ -1,27 +1,32 @@
-"""Puts verdicts, checks and counts together."""
+"""The whole audit: verdicts, checks and counts together, from an engine with its model or from a log alone."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext, stage
-from qdqtool.auditing.counts import counts
-from qdqtool.auditing.logged import verdicts_of_log
 from qdqtool.core.advice import followed, graded
-from qdqtool.core.audit import Audit
-from qdqtool.core.engine import Engine
-from qdqtool.core.findings import Finding, Verdict
+from qdqtool.core.audit import Audit, KernelCounts
+from qdqtool.core.buildlog import LogRun
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
+from qdqtool.core.events import ComputeNode
+from qdqtool.core.findings import Finding, NodeVerdict, Verdict, waivers
 from qdqtool.core.placement import Placement
-from qdqtool.core.waivers import waivers
+from qdqtool.core.quant_format import FLOAT, INT8, NAMES
 from qdqtool.core.wording import counted
 from qdqtool.engine.optimum import about, at_optimum
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.plugins import Registry
+
+# --- verdicts, checks and counts -------------------------------------------------------------------------------------
+# Puts verdicts, checks and counts together.
 
 CHECKS = Registry(package="qdqtool.auditing.checks")
 
@@ -176,3 +181,127 @@ def _gone(view: GraphView | None, float_view: GraphView | None) -> tuple[str, ..
         if gone
         else ()
     )
+
+
+# --- verdicts of a log -----------------------------------------------------------------------------------------------
+# Verdicts on compute nodes where nothing but the log of the build is at hand.
+#
+# The log shows which Q/DQ pairs were fused into which node, and what the node's kernel reads and writes. It does not show the
+# model, so that what a cause would need of it stays unknown: the fix names the command that looks at the model too.
+
+_WEIGHTS = "-weights"
+_VERDICTS = {
+    DType.INT8: Verdict.INT8,
+    DType.FLOAT8: Verdict.FP8,
+    DType.FLOAT4: Verdict.FP4,
+    DType.FLOAT16: Verdict.FP16,
+    DType.BFLOAT16: Verdict.BF16,
+    DType.FLOAT32: Verdict.FP32,
+}
+
+
+def verdicts_of_log(run: LogRun, engine: Engine) -> tuple[NodeVerdict, ...]:
+    """What became of every compute node that the log shows, in the order of the log.
+
+    Where `engine` has the layer of a node, the layer's own precision counts; else what the log says of its Q/DQ.
+    """
+    layers = {layer.name: layer for layer in engine.layers}
+    return tuple(_verdict(node, layers, has_qdq=bool(run.ledger)) for node in run.compute)
+
+
+def _verdict(node: ComputeNode, layers: Mapping[str, EngineLayer], *, has_qdq: bool) -> NodeVerdict:
+    layer = layers.get(node.layer)
+    known = layer is not None and layer.precision is not DType.UNKNOWN
+    precision = layer.precision if layer is not None and known else node.reads
+    verdict = _VERDICTS.get(precision, Verdict.UNKNOWN)
+    asked = (node.asked or INT8.name) if has_qdq else FLOAT
+    realised = "unknown" if verdict is Verdict.UNKNOWN else _format(precision)
+    held = {NAMES.get(tensor.dtype) for tensor in layer.constants} if layer is not None else set()
+    if realised == FLOAT and asked.removesuffix(_WEIGHTS) in held:
+        realised = asked
+    is_done = realised not in {FLOAT, "unknown"}
+    return NodeVerdict(
+        node=node.node,
+        op=node.op,
+        verdict=verdict,
+        precision=precision,
+        requested=asked != FLOAT,
+        layers=(node.layer,) if layer is not None else (),
+        reason="" if is_done else node.reason,
+        fix="" if is_done else _fix(asked),
+        certainty=Certainty.STATED if known else Certainty.INFERRED,
+        asked=asked,
+        realised=realised,
+    )
+
+
+def _format(precision: DType) -> str:
+    return NAMES[precision] if precision.is_quantized else FLOAT
+
+
+def _fix(asked: str) -> str:
+    if asked == FLOAT:
+        return "quantize it: `qdqtool run MODEL` puts Q/DQ where they fuse"
+    return "`qdqtool audit MODEL --layers LOG` looks at the model too, and names the cause"
+
+
+# --- counts ----------------------------------------------------------------------------------------------------------
+# Kernels by purpose, and the bytes that move between them.
+
+
+def counts(engine: Engine) -> KernelCounts:
+    """How many kernels there are, what they are for, and how many activation bytes they read and write.
+
+    Bytes are counted twice because a builder without a GPU leaves fusion to the device: as dumped, where the float
+    result of an INT8 convolution is written and read again by the kernel that adds its bias, and with that kernel
+    fused into the convolution (estimated). A tensor that a kernel lists twice is read once.
+    """
+    kernels = list(engine.kernels)
+    dumped = _total([size for layer in kernels for size in _sizes(layer)])
+    saved = _total([2 * size if size is not None else None for size in _fused_away(engine, kernels)])
+    return KernelCounts(
+        kernels=len(kernels),
+        compute=sum(layer.role is Role.COMPUTE for layer in kernels),
+        qdq=sum(layer.role is Role.QDQ for layer in kernels),
+        activation_bytes_dumped=dumped,
+        activation_bytes_fused=None if dumped is None or saved is None else dumped - saved,
+    )
+
+
+def _sizes(layer: EngineLayer) -> list[int | None]:
+    inputs = {tensor.name: tensor for tensor in layer.inputs}
+    return [tensor.bytes for tensor in (*inputs.values(), *layer.outputs)]
+
+
+def _total(sizes: list[int | None]) -> int | None:
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
+
+
+def _fused_away(engine: Engine, kernels: list[EngineLayer]) -> list[int | None]:
+    """Bytes of the tensors that stay in registers when each compute kernel swallows its epilogue.
+
+    A result is swallowed when exactly one kernel reads it, that kernel works element by element, and it has not
+    already been swallowed by another producer.
+    """
+    readers: dict[str, list[EngineLayer]] = defaultdict(list)
+    for layer in kernels:
+        for tensor in layer.inputs:
+            readers[tensor.name].append(layer)
+    writes = Counter(tensor.name for layer in kernels for tensor in layer.outputs)
+    leaving = {binding.name for binding in engine.bindings}
+    swallowed: set[str] = set()
+    saved: list[int | None] = []
+    for producer in reversed([layer for layer in kernels if layer.role is Role.COMPUTE]):
+        result = _only(producer.outputs)
+        users = readers[result.name] if result is not None else []
+        if result is None or result.name in leaving or len(users) != 1 or writes[result.name] != 1:
+            continue
+        if users[0].pointwise and users[0].name not in swallowed:
+            swallowed.add(users[0].name)
+            saved.append(result.bytes)
+    return saved
+
+
+def _only(tensors: tuple[EngineTensor, ...]) -> EngineTensor | None:
+    return tensors[0] if len(tensors) == 1 else None
