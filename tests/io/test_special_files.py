@@ -14,7 +14,7 @@ import pytest
 
 from qdqtool import buildlog
 from qdqtool.backends.migration.folder import migrate_path
-from qdqtool.calibration.caches.reading import read_cache
+from qdqtool.calibration.caches.files import read_cache
 from qdqtool.calibration.samples.labels import read_labels
 from qdqtool.calibration.samples.opening import open_samples
 from qdqtool.core.kinds import CALIBRATION

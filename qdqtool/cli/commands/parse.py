@@ -215,7 +215,7 @@ class _Words:
 
 def _tensors_of(cache: Path) -> frozenset[str]:
     """The tensors that a calibration cache holds."""
-    from qdqtool.calibration.caches.reading import read_cache
+    from qdqtool.calibration.caches.files import read_cache
 
     return frozenset(read_cache(cache).by_tensor())
 
