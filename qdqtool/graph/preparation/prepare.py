@@ -7,14 +7,11 @@ from qdqtool.core.wording import counted
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.preparation.batchnorm import fold_batchnorm
-from qdqtool.graph.preparation.branches import take_decided_branches
-from qdqtool.graph.preparation.bypass import bypass
 from qdqtool.graph.preparation.conv_transpose import write_convolutions
 from qdqtool.graph.preparation.einsum import write_products
-from qdqtool.graph.preparation.flatten import flatten
-from qdqtool.graph.preparation.fold import fold_constants
+from qdqtool.graph.preparation.folding import bypass, fold_constants, take_decided_branches
 from qdqtool.graph.preparation.given import give_constants
-from qdqtool.graph.preparation.squeeze import write_squeezed_axes
+from qdqtool.graph.preparation.reshaping import flatten, write_squeezed_axes
 
 
 def prepare(model: Model, options: PrepareOptions) -> Model:

@@ -1,21 +1,60 @@
-"""Stored integers whose scale a narrow type would distort get another scale, and other integers to match."""
+"""Scales that a narrow type would distort: found, and replaced together with their integers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
 
 from qdqtool.core.wording import counted
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
-from qdqtool.graph.qdq.find import DEQUANTIZE
+from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.qdq.scales import SMALLEST_HALF, storable_as
+from qdqtool.graph.typed.forms import NARROW, Forms
 from qdqtool.graph.typed.narrow import Narrow
 
 if TYPE_CHECKING:
     import onnx
     from numpy.typing import NDArray
+
+
+# --- scales that must stay -------------------------------------------------------------------------------------------
+# Finds the scales that a narrow type may not change on one side of their integers only.
+
+PAIRS = frozenset({QUANTIZE, DEQUANTIZE})
+
+
+def rounded_scales(edit: Edit, forms: Forms) -> frozenset[str]:
+    """Scales of narrow Q/DQ pairs: both sides must take one value that the narrow type holds.
+
+    Scales of integers that are stored are not among them: they are rounded to the nearest number, which changes the
+    constant by less than its own rounding.
+    """
+    pairs: list[tuple[frozenset[str], bool]] = []
+    for node in edit.nodes:
+        if node.op_type == QUANTIZE:
+            sides = (node, *forms.behind(node))
+            narrow = any(_has_narrow(side, forms) for side in sides)
+            pairs.append((frozenset(side.input[1] for side in sides), narrow))
+    rounded: frozenset[str] = frozenset()
+    growing = True
+    while growing:
+        touched = [scales for scales, narrow in pairs if narrow or scales & rounded]
+        grown = rounded.union(*touched)
+        growing, rounded = grown != rounded, grown
+    return rounded
+
+
+def _has_narrow(node: onnx.NodeProto, forms: Forms) -> bool:
+    if node.op_type == QUANTIZE:
+        return forms.read(node, 1) == NARROW
+    return NARROW in forms.made(node.output[0])
+
+
+# --- other scales for stored integers --------------------------------------------------------------------------------
+# Stored integers whose scale a narrow type would distort get another scale, and other integers to match.
 
 _COARSE = frozenset({"int8", "uint8"})
 """A scale to the nearest number changes these by less than their own rounding."""

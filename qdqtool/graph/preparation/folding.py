@@ -1,11 +1,4 @@
-"""Puts the branch of an If in its place where constants and known shapes decide which one is taken.
-
-    Shape - Gather - Equal 1 - If (Squeeze | Identity) - ReduceMean        Squeeze - ReduceMean
-
-Exporters write such an If for a `squeeze` of a dimension whose length they did not know. TensorRT for RTX 1.7.1 ends with
-"graphScope.cpp ... tScope.getType() != ScopeType::kUNDEFINED" on such an If in a branch of another (Silero VAD has nine), and
-builds the model once the branches that shapes decide stand in their place.
-"""
+"""What needs no computing at run time: constants are folded, decided branches taken, and nodes that change nothing removed."""
 
 from __future__ import annotations
 
@@ -14,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
+from qdqtool.core.dtypes import DType
 from qdqtool.core.wording import counted
 from qdqtool.graph.canonical.compute import computable, compute
 from qdqtool.graph.canonical.confirm import Computed, unconfirmed
@@ -22,11 +16,93 @@ from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import body_notes
 from qdqtool.graph.onnx_io.walk import bodies, copied
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.onnx_io.weight import byte_size
+from qdqtool.graph.view import GraphView, dtype_of
 from qdqtool.trt.ops import SHAPE_READERS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+# --- constants -------------------------------------------------------------------------------------------------------
+# Computes whatever depends on constants only, one node at a time, within a bound on memory.
+
+_GROWTH = 4 << 20
+"""Bytes by which a folded value may exceed what it was computed from."""
+
+
+def fold_constants(model: Model) -> Model:
+    """The same model with every node computed whose inputs are constants, and Shape of a static tensor too.
+
+    Kept as they are: what an If decides on (onnxruntime would put the branch in the place of the If before it knows
+    the types behind it, and refuse some models that it runs otherwise), Q/DQ nodes, random operators, control flow, anything outside the default domain, values whose
+    size is unknown beforehand or that grow by more than 4 MiB, arithmetic that divides by zero, and what onnxruntime
+    computes differently.
+    """
+    total = 0
+    kept: frozenset[str] = frozenset()
+    while True:
+        edit = Edit(model)
+        made = _sweep(edit, model, kept)
+        initializers = {tensor.name: tensor for tensor in model.proto.graph.initializer}
+        refused = unconfirmed(made, initializers.get, edit.opset)
+        if refused:
+            kept |= refused
+            continue
+        if not made:
+            break
+        total += len(made)
+        edit.prune()
+        model = edit.finish()
+    if not total:
+        return model
+    note = counted(
+        total,
+        "node that depends on constants only was computed",
+        "nodes that depend on constants only were computed",
+    )
+    return Model(proto=model.proto, path=model.path, notes=(*model.notes, note))
+
+
+def _sweep(edit: Edit, model: Model, kept: frozenset[str]) -> list[Computed]:
+    """One pass in graph order, which leaves the makers of `kept`; returns the nodes that became constants."""
+    made: list[Computed] = []
+    stay = {value.name for value in edit.outputs} | decisive(edit) | kept
+    for node in edit.nodes:
+        if not computable(node) or any(name in stay for name in node.output):
+            continue
+        values = known_shape(node, model.view)
+        names = {name for name in node.input if name}
+        if values is None and names <= edit.constants.keys() and _affordable(node, edit, model):
+            inputs = {name: value for name in sorted(names) if (value := edit.value(name)) is not None}
+            values = compute(node, inputs, edit.opset)
+        for name, value in (values or {}).items():
+            edit.put(name, value)
+        if values is not None:
+            made.append((node, values))
+    edit.remove(node for node, _ in made)
+    return made
+
+
+def _affordable(node: onnx.NodeProto, edit: Edit, model: Model) -> bool:
+    """Whether the outputs have a known size that is not much more than the inputs'."""
+    allowed = _GROWTH + sum(byte_size(edit.constants[name]) or 0 for name in node.input if name)
+    for name in filter(None, node.output):
+        info = model.view.info(name)
+        if info.elements is None or info.dtype.bits is None:
+            return False
+        allowed -= info.elements * info.dtype.bits // 8
+    return allowed >= 0
+
+
+# --- decided branches ------------------------------------------------------------------------------------------------
+# Puts the branch of an If in its place where constants and known shapes decide which one is taken.
+#
+#     Shape - Gather - Equal 1 - If (Squeeze | Identity) - ReduceMean        Squeeze - ReduceMean
+#
+# Exporters write such an If for a `squeeze` of a dimension whose length they did not know. TensorRT for RTX 1.7.1 ends with
+# "graphScope.cpp ... tScope.getType() != ScopeType::kUNDEFINED" on such an If in a branch of another (Silero VAD has nine), and
+# builds the model once the branches that shapes decide stand in their place.
 
 _MOST_ELEMENTS = 1 << 10
 """Elements of a value on the way to a condition: shape arithmetic has as many as a tensor has dimensions."""
@@ -178,3 +254,64 @@ def _rename(node: onnx.NodeProto, renamed: dict[str, str]) -> None:
             _rename(inner, outer)
         for value in body.output:
             value.name = outer.get(value.name, value.name)
+
+
+# --- nodes that change nothing ---------------------------------------------------------------------------------------
+# Takes out nodes that change nothing: Identity, inference Dropout, and Cast to the type that is there already.
+
+
+def bypass(edit: Edit, view: GraphView) -> int:
+    """Connect the readers of each idle node to its input; returns how many nodes went.
+
+    A node that makes a pinned tensor stays unless the maker of its input can write that tensor itself.
+    `view` shows the model that `edit` was opened on.
+    """
+    pinned = edit.pinned
+    source: dict[str, str] = {}
+    stay, gone = [], []
+    for node in edit.nodes:
+        _reconnect(edit, node, source)
+        if not _idle(node, edit, view):
+            continue
+        if node.output[0] in pinned:
+            stay.append(node)
+        else:
+            source[node.output[0]] = node.input[0]
+            gone.append(node)
+    for node in stay:
+        old, new = source.get(node.input[0], node.input[0]), node.output[0]
+        maker = edit.maker(old)
+        if maker is None or old in pinned or node in gone:
+            continue
+        edit.write(maker, list(maker.output).index(old), new)
+        source[old] = new
+        gone.append(node)
+    edit.remove(gone)
+    for node in edit.nodes:
+        _reconnect(edit, node, source)
+    return len(gone)
+
+
+def _reconnect(edit: Edit, node: onnx.NodeProto, source: dict[str, str]) -> None:
+    for index, name in enumerate(node.input):
+        target = name
+        while target in source:
+            target = source[target]
+        if target != name:
+            edit.connect(node, index, target)
+
+
+def _idle(node: onnx.NodeProto, edit: Edit, view: GraphView) -> bool:
+    if node.domain not in {"", "ai.onnx"}:
+        return False
+    if node.op_type == "Identity":
+        return True
+    if node.op_type == "Cast":
+        wanted = next((attribute.i for attribute in node.attribute if attribute.name == "to"), 0)
+        there = view.info(node.input[0]).dtype
+        return there is not DType.UNKNOWN and there is dtype_of(wanted)
+    if node.op_type == "Dropout":
+        mask_used = any(view.uses(name) or view.is_output(name) for name in node.output[1:] if name)
+        training = edit.value(node.input[2]) if len(node.input) > 2 and node.input[2] else False
+        return not mask_used and training is not None and not bool(training)
+    return False
