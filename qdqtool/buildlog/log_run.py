@@ -25,9 +25,8 @@ from qdqtool.buildlog.compute import Precisions, layer_verdicts
 from qdqtool.buildlog.grammar import Handler, grammar
 from qdqtool.buildlog.ledger import Ledger
 from qdqtool.buildlog.model_graph import Graph
-from qdqtool.buildlog.names import LoggedNames
 from qdqtool.buildlog.place import Place
-from qdqtool.buildlog.records import LoggedLayer
+from qdqtool.buildlog.records import LoggedLayer, LoggedNames
 from qdqtool.core.buildlog import LogRun, RunDigest, RunHeader, Unread
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.events import ComputeNode, End, PassCount
