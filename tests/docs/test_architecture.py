@@ -46,3 +46,13 @@ def test_every_module_that_is_named_exists() -> None:
 def test_every_package_is_on_the_page() -> None:
     told = re.findall(r"^\| `([\w.]+)` \|", PAGE, re.MULTILINE)
     assert set(told) == {f"qdqtool.{name}" for name in PACKAGES} | {"calibrators"}
+
+
+def test_the_layers_are_those_of_the_contract() -> None:
+    settings = (ROOT / "pyproject.toml").read_text("utf-8")
+    listed = re.findall(r"^layers = \[(.*?)^\]", settings, re.MULTILINE | re.DOTALL)[0]
+    layers = [set(layer.split(" | ")) for layer in re.findall(r'"(.+?)"', listed)]
+    block = re.findall(r"^```\n(cli > .*?)^```", PAGE, re.MULTILINE | re.DOTALL)[0]
+    assert [set(re.findall(r"\w+", layer)) for layer in block.split(">")] == [
+        one for one in layers if one not in ({"__main__"}, {"qat"})
+    ]
