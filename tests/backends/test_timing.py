@@ -387,8 +387,8 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, *, life: str = "") ->
     package = folder / "site/tensorrt"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(
-        "import sys\nfrom qdqtool.backends.timing import cuda\nfrom tests.backends import stand_in_tensorrt\n"
-        f"cuda.driver = stand_in_tensorrt.Driver\n{life}\n"
+        "import sys\nfrom qdqtool.backends.timing import engine_times\nfrom tests.backends import stand_in_tensorrt\n"
+        f"engine_times.driver = stand_in_tensorrt.Driver\n{life}\n"
         "sys.modules[__name__] = stand_in_tensorrt.make('8.6.1')\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(folder / "site"))
