@@ -25,7 +25,7 @@ from pathlib import Path
 import onnx
 from format_cases import CASES, OTHER_NUMBERS
 
-from qdqtool.auditing.run import audit
+from qdqtool.auditing.full_audit import audit
 from qdqtool.backends.builders.rtx import PLUGIN as RTX
 from qdqtool.core.build import BuildRequest
 from qdqtool.core.findings import NodeVerdict, Severity

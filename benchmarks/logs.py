@@ -46,7 +46,7 @@ TRIES = 3
 DIGEST = """
 import sys
 from pathlib import Path
-from qdqtool.buildlog.parts import digests_of
+from qdqtool.buildlog.split_reading import digests_of
 from qdqtool.cli.log_words import brief_words, digest_words
 if __name__ == "__main__":
     for run in digests_of(Path(sys.argv[1])):

@@ -35,7 +35,7 @@ from families import FAMILIES
 from ruamel.yaml import YAML
 
 from qdqtool.accuracy.compare import compare
-from qdqtool.auditing.run import audit
+from qdqtool.auditing.full_audit import audit
 from qdqtool.backends.builders.rtx import PLUGIN as RTX
 from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.collect import collect

@@ -29,8 +29,8 @@ import checkout  # noqa: F401 -- puts the checkout on the path
 from qdqtool.core.explore import Device, EngineView
 from qdqtool.engine.devices import find_device
 from qdqtool.engine.estimate import RATIO_ERROR, ROOF, SPREAD, Roof, estimate
-from qdqtool.engine.profiles.read import read_profile
-from qdqtool.engine.read import read
+from qdqtool.engine.layer_info import read
+from qdqtool.engine.profiles.forms import read_profile
 from qdqtool.engine.view import view
 
 DRAW = 0.03

@@ -1,11 +1,12 @@
 """How large the code is, and how much of it one call enters: what a reader has to follow.
 
-    python benchmarks/size.py [--quick]
+    python benchmarks/size.py [--quick] [--single]
 
 Counts lines and files of each package, the files that one other file alone imports, and for `quantize`, `lint`, `predict`,
 `audit` and `parse` of the embedded example the files and functions that are entered and how deep calls go. Each call is made
 once before it is counted, so that imports and compiled loops are not. `audit` and `parse` read an engine that TensorRT for RTX
-builds here; without the builder they are null. --quick quantizes with the calibrator max alone.
+builds here; without the builder they are null. --quick quantizes with the calibrator max alone. --single lists the files that
+one other file alone imports, with it.
 
 The last line is one JSON object.
 """
@@ -148,6 +149,9 @@ def main() -> int:
     """Print the tables, then all of it as JSON."""
     parser = argparse.ArgumentParser(description="Measure the size of the code and of what a call enters.")
     parser.add_argument("--quick", action="store_true", help="quantize with the calibrator max alone")
+    parser.add_argument(
+        "--single", action="store_true", help="list the files that one other file alone imports"
+    )
     options = parser.parse_args()
     modules = sources()
     lines, files = Counter[str](), Counter[str]()
@@ -159,8 +163,12 @@ def main() -> int:
     print(f"{'package':<24}{'files':>7}{'lines':>8}")
     for package, count in lines.most_common():
         print(f"{package:<24}{files[package]:>7}{count:>8}")
-    single = sum(len(known) == 1 for known in importers(modules).values())
-    print(f"{'all':<24}{files.total():>7}{lines.total():>8}; {single} files are imported by one other file\n")
+    single = {name: min(known) for name, known in importers(modules).items() if len(known) == 1}
+    print(
+        f"{'all':<24}{files.total():>7}{lines.total():>8}; {len(single)} files are imported by one other file\n"
+    )
+    for name in sorted(single) if options.single else ():
+        print(f"{lines_of(modules[name]):>6} {name} <- {single[name]}")
     told: dict[str, dict[str, int] | None] = {}
     print(f"{'call':<24}{'files':>7}{'lines':>8}{'functions':>11}{'depth':>7}")
     with tempfile.TemporaryDirectory() as folder:
@@ -171,7 +179,7 @@ def main() -> int:
         "lines": lines.total(),
         "files": files.total(),
         "entered": told,
-        "single_importer": single,
+        "single_importer": len(single),
     }
     print(json.dumps(result))
     return 0

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import math
+from array import array
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from qdqtool.accuracy.box_outputs import listed as listed_of
-from qdqtool.accuracy.custom import distance
 from qdqtool.accuracy.intervals import ratio_interval
-from qdqtool.accuracy.metric import SAME, SILENT, Floats, Meter, Reading, energy
+from qdqtool.accuracy.metric import SAME, SILENT, Floats, Meter, Reading, distance, energy
 from qdqtool.accuracy.pairing import Pair, comparable, pair_outputs, unpaired
 from qdqtool.accuracy.parts import OutputPart
 from qdqtool.accuracy.side_by_side import Outputs, abreast
 from qdqtool.accuracy.task import Task
-from qdqtool.accuracy.worst import Worst
-from qdqtool.core.comparison import Comparison, Measure, OutputComparison, PartComparison, SqnrEstimate
+from qdqtool.core.comparison import (
+    Comparison,
+    Measure,
+    OutputComparison,
+    PartComparison,
+    SampleError,
+    SqnrEstimate,
+)
 from qdqtool.core.protocols import Runner, Sample, SampleSource
 from qdqtool.core.recipe import CompareOptions
 from qdqtool.core.wording import counted, listed
@@ -26,6 +34,9 @@ from qdqtool.errors import InputFileError, UsageError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+# --- two runners over samples ----------------------------------------------------------------------------------------
 
 OnSample = Callable[[int, int], None]
 """Called after each sample with the number done and the number there will be."""
@@ -319,3 +330,59 @@ def _scored(pairs: list[Pair], output: str) -> list[Pair]:
             return [pair]
     names = ", ".join(repr(pair.reference) for pair in pairs)
     raise UsageError(f"there is no output called {output!r}", fix=f"set compare.output to one of {names}")
+
+
+# --- worst samples ---------------------------------------------------------------------------------------------------
+# The samples that suffer most.
+
+_KEPT: Final = 10
+"""What somebody looks at by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Energies:
+    """Which samples have an output, its energy and that of its error in each."""
+
+    places: array[int] = field(default_factory=lambda: array("q"))
+    signals: array[float] = field(default_factory=lambda: array("d"))
+    noises: array[float] = field(default_factory=lambda: array("d"))
+
+
+class Worst:
+    """Finds the samples with the most noise in any output, each once: noise over their signal, or over the mean of all where they have less.
+
+    A picture without objects has next to no scores, and the little noise of it would count more than lost objects.
+    24 bytes are kept of each output of a sample, and its name.
+    """
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._seen: dict[str, _Energies] = defaultdict(_Energies)
+
+    def add(self, sample: str, pairs: dict[str, tuple[Floats, Floats]]) -> None:
+        """Take in all outputs of one sample."""
+        for output, (reference, candidate) in pairs.items():
+            signal, noise = energy(reference), energy(candidate - reference)
+            # values too large to be squared tell nothing
+            if math.isfinite(signal) and math.isfinite(noise):
+                kept = self._seen[output]
+                kept.places.append(len(self._names))
+                kept.signals.append(signal)
+                kept.noises.append(noise)
+        # The file's name is enough to find it, and does not depend on where the samples lie.
+        self._names.append(sample.rpartition("/")[2])
+
+    def listed(self) -> tuple[SampleError, ...]:
+        """Worst first; earlier samples win a draw. Those without noise or signal are left out."""
+        worst: dict[int, tuple[float, SampleError]] = {}
+        for output, kept in self._seen.items():
+            signal, noise = np.frombuffer(kept.signals), np.frombuffer(kept.noises)
+            shares = noise / np.maximum(np.maximum(signal, signal.mean()), np.finfo(np.float64).tiny)
+            for number in np.argsort(-shares, kind="stable"):
+                place, share = kept.places[number], float(shares[number])
+                if not (signal[number] and noise[number]) or share <= worst.get(place, (0.0,))[0]:
+                    continue
+                level = 10 * (math.log10(signal[number]) - math.log10(noise[number]))
+                worst[place] = share, SampleError(sample=self._names[place], output=output, sqnr_db=level)
+        ranked = sorted(worst.items(), key=lambda item: (-item[1][0], item[0]))
+        return tuple(entry for _, (_, entry) in ranked[:_KEPT])

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
 from qdqtool.core.evidence import student_quantile
+from qdqtool.core.sensitivity import Cure
+
+# --- intervals -------------------------------------------------------------------------------------------------------
 
 # The error of a 2.5 % quantile of so many draws is below one percent of the interval.
 _DRAWS = 10_000
@@ -156,3 +160,30 @@ def largest_loss_of(total: float, squares: float, count: int, confidence: float)
     """The same of so many differences of which the sum and the sum of squares are known; it grows with both."""
     z = NormalDist().inv_cdf(confidence)
     return (total + 1 + z * math.sqrt(squares + 1)) / max(1, count)
+
+
+# --- gains of a change -----------------------------------------------------------------------------------------------
+# What a change brings at the outputs, with what the samples leave open of it.
+
+
+def gained(what: str, settings: tuple[str, ...], before: Sequence[float], after: Sequence[float]) -> Cure:
+    """The cure whose model has the noises `after` on the samples on which the model without it has `before`."""
+    old, new = math.fsum(before), math.fsum(after)
+    if not new or not old:
+        return Cure(
+            what=what,
+            settings=settings,
+            gain_db=0.0 if new == old else None,
+            gain_low=None,
+            gain_high=None,
+            samples=len(after),
+        )
+    ends = ratio_interval(np.array(before, np.float64), np.array(after, np.float64))
+    return Cure(
+        what=what,
+        settings=settings,
+        gain_db=10 * math.log10(old / new),
+        gain_low=None if ends is None else ends.low,
+        gain_high=None if ends is None else ends.high,
+        samples=len(after),
+    )

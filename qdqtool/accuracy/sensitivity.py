@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from glob import escape
 
-from qdqtool.accuracy.gains import gained
+from qdqtool.accuracy.intervals import gained
 from qdqtool.accuracy.limit import FloatSearch, Limit, Units
 from qdqtool.accuracy.trials import OnRun, SubsetOutcome, TrialRunner
 from qdqtool.core.protocols import SampleSource

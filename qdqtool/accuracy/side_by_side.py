@@ -1,16 +1,26 @@
-"""Runs two models over samples, several samples at a time, and hands the results on in the order of the samples."""
+"""How two runners go over the samples: side by side, one after the other, or with the outputs of one remembered."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from itertools import islice
+from pathlib import Path
+from threading import Lock
+from typing import Any, overload
 
+import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.accuracy.pairing import feeds_for
-from qdqtool.core.protocols import Runner, Sample
+from qdqtool.accuracy.stored import Player
+from qdqtool.core.protocols import Feeds, Runner, Sample, SampleSource
+from qdqtool.core.tensors import TensorInfo
+from qdqtool.platform import give_back
+
+# --- side by side ----------------------------------------------------------------------------------------------------
 
 Outputs = Mapping[str, NDArray[Any]]
 Both = tuple[Outputs, Outputs]
@@ -52,3 +62,136 @@ def _run(reference: Runner, candidate: Runner, sample: Sample) -> Both:
 
 def _finished(sample: Sample, future: Future[Both]) -> tuple[Sample, Outputs, Outputs]:
     return sample, *future.result()
+
+
+# --- one after the other ---------------------------------------------------------------------------------------------
+# Two large models over the same samples, one after the other: only one of them is in memory at a time.
+#
+# A session takes as much memory as the float weights, also where the file holds few bits, since onnxruntime folds them.
+
+
+class _OnDisk(Sequence[Outputs]):
+    """Outputs of samples by number, each in a file of its own."""
+
+    def __init__(self, folder: Path, names: tuple[str, ...], count: int) -> None:
+        self._folder, self._names, self._count = folder, names, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, number: int) -> Outputs: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Outputs]: ...
+    def __getitem__(self, number: int | slice) -> Outputs | list[Outputs]:
+        if isinstance(number, slice):
+            return [self[index] for index in range(*number.indices(self._count))]
+        if not 0 <= number < self._count:
+            raise IndexError(number)
+        with np.load(_file(self._folder, number)) as held:
+            return dict(
+                zip(self._names, (held[str(index)] for index in range(len(self._names))), strict=True)
+            )
+
+
+def recorded(open_it: Callable[[], Runner], samples: SampleSource, limit: int | None, folder: Path) -> Runner:
+    """What a model gives for the samples, kept in `folder` and played back in their order; the model is closed by then.
+
+    Raises:
+        InputFileError: a sample lacks an input, or the model fails on it.
+    """
+    runner = open_it()
+    count = 0
+    for sample in islice(samples, limit):
+        given = runner.run(feeds_for(runner, sample))
+        arrays: dict[str, NDArray[Any]] = {
+            str(index): given[name] for index, name in enumerate(runner.outputs)
+        }
+        np.savez(_file(folder, count), **arrays)  # type: ignore[arg-type]
+        count += 1
+    outputs, description = runner.outputs, runner.description
+    if not count:
+        return runner
+    del runner
+    give_back()
+    return Player(_OnDisk(folder, outputs, count), description)
+
+
+def _file(folder: Path, number: int) -> Path:
+    return folder / f"{number}.npz"
+
+
+# --- one remembered --------------------------------------------------------------------------------------------------
+# A model that is compared with one candidate after the other on the same samples, and runs each sample once.
+
+
+class Remembered:
+    """A runner that keeps what it gave, by the content of what it was fed; several threads may run it.
+
+    Args:
+        open_it: opens the model.
+        room: bytes of outputs to keep; what does not fit is run whenever it is asked for.
+    """
+
+    def __init__(self, open_it: Callable[[], Runner], room: int) -> None:
+        self._open: Callable[[], Runner] | None = open_it
+        self._room = room
+        self._kept: dict[bytes, Mapping[str, NDArray[Any]]] = {}
+        self._lock = Lock()
+        runner = open_it()
+        self._runner: Runner | None = runner
+        self.description: str = runner.description
+        self.inputs: tuple[TensorInfo, ...] = runner.inputs
+        self.outputs: tuple[str, ...] = runner.outputs
+        self.at_once: int = runner.at_once
+
+    def run(self, feeds: Feeds) -> dict[str, NDArray[Any]]:
+        """One array per output.
+
+        Raises:
+            InputFileError: the model fails on these feeds.
+        """
+        key = self._key(feeds)
+        known = self._kept.get(key)
+        if known is not None:
+            return dict(known)
+        found = self._opened().run(feeds)
+        size = sum(value.nbytes for value in found.values())
+        with self._lock:
+            if key not in self._kept and size <= self._room:
+                self._room -= size
+                self._kept[key] = {name: _lasting(value) for name, value in found.items()}
+        return found
+
+    def close(self) -> None:
+        """Give back the session, and what opens it; what is kept stays."""
+        self._runner = self._open = None
+
+    def reopen(self, open_it: Callable[[], Runner]) -> None:
+        """Take this from now on where something is to be run that is not kept."""
+        self._open = open_it
+
+    def _opened(self) -> Runner:
+        with self._lock:
+            if self._runner is None:
+                assert self._open is not None, "is closed"
+                self._runner = self._open()
+            return self._runner
+
+    def _key(self, feeds: Feeds) -> bytes:
+        digest = hashlib.blake2b(digest_size=16)
+        for name in sorted(info.name for info in self.inputs):
+            value = np.ascontiguousarray(feeds[name])
+            digest.update(f"{name} {value.dtype} {value.shape} ".encode())
+            # text is an array of references
+            digest.update(
+                repr(value.tolist()).encode() if value.dtype.hasobject else value.view(np.uint8).data
+            )
+        return digest.digest()
+
+
+def _lasting(value: NDArray[Any]) -> NDArray[Any]:
+    """A copy that nobody changes; the array itself may lie in the session's memory."""
+    copy = np.array(value)
+    copy.flags.writeable = False
+    return copy

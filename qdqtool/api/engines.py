@@ -27,7 +27,7 @@ from qdqtool.api.inputs import (
 from qdqtool.api.progress import Progress, ProgressInput, public, showing
 from qdqtool.api.results import BuiltEngine, Fixed
 from qdqtool.auditing.context import AuditContext, stage
-from qdqtool.auditing.run import check_ignored, examine
+from qdqtool.auditing.full_audit import check_ignored, examine
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.flags import split_flags
 from qdqtool.backends.shapes import parse_shapes, profiles, usual_shapes
@@ -47,7 +47,7 @@ from qdqtool.core.protocols import Builder
 from qdqtool.core.recipe import Recipe
 from qdqtool.engine.diff import Explored
 from qdqtool.engine.diff import compare as compare_engines
-from qdqtool.engine.read import read as read_layers
+from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.engine.view import view
 from qdqtool.errors import InputFileError, QdqError, UsageError
 from qdqtool.graph.onnx_io.deferred import whole

@@ -26,11 +26,11 @@ from qdqtool.api.inputs import (
 from qdqtool.api.progress import ProgressInput, public, showing
 from qdqtool.api.results import Converted, ModelResult, Quantized, Repaired
 from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.findings import waivers
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.lint import LintReport
 from qdqtool.core.placement import Placement
 from qdqtool.core.prediction import Prediction
-from qdqtool.core.waivers import waivers
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import whole

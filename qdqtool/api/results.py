@@ -189,7 +189,7 @@ class BuiltEngine(Shown):
         """The engine's layers, or a list of `result`, as a data frame."""
         if table != "layers":
             return self.result.to_dataframe(table)
-        from qdqtool.engine.read import read_text
+        from qdqtool.engine.layer_info import read_text
 
         return read_text(self.layers, where=self.result.layers or "layers").to_dataframe("layers")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.buildlog.log_run import SHOWN, Run
 from qdqtool.buildlog.reader import LogReader, ReadingProgress, Watch
-from qdqtool.buildlog.run import SHOWN, Run
 from qdqtool.core.buildlog import BuildLog, LogRun, RunDigest
 from qdqtool.io.text import Source, TextSource
 

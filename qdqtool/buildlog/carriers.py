@@ -24,11 +24,18 @@ from functools import lru_cache
 from itertools import islice
 
 from qdqtool.buildlog.blocks import LogBlock
+from qdqtool.buildlog.exports import (
+    Document,
+    Order,
+    Sheet,
+    is_header,
+    json_of,
+    message_member,
+    records_of,
+    sheet_of,
+)
 from qdqtool.buildlog.grammar import grammar
-from qdqtool.buildlog.members import Document, json_of, message_member, records_of
-from qdqtool.buildlog.order import Order
 from qdqtool.buildlog.prefix import SEVERITY_WORDS, native, peel, without_position
-from qdqtool.buildlog.sheets import Sheet, is_header, sheet_of
 
 SAMPLE = 800
 """Lines of a block that are looked at to learn its carrier."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from qdqtool.buildlog.graph import Graph, LoggedNode
 from qdqtool.buildlog.ledger import Row
-from qdqtool.buildlog.names import LoggedNames
-from qdqtool.buildlog.records import LoggedLayer, types
+from qdqtool.buildlog.model_graph import Graph, LoggedNode
+from qdqtool.buildlog.records import LoggedLayer, LoggedNames, types
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role
 from qdqtool.core.events import FLOAT_OUT, ComputeNode, End

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qdqtool.buildlog.arrays import Ints
+from qdqtool.buildlog.grammar_arrays import Ints
 from qdqtool.buildlog.prefilter import FilteredBlock
 
 _STAMP = re.compile(r"\[(\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d)\]")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.buildlog.arrays import Codes, Flags, Ints, Words, arrays_of, follows, mask, word
 from qdqtool.buildlog.grammar import ENDING, KEY, SLOW, UNSURE, Grammar
+from qdqtool.buildlog.grammar_arrays import Codes, Flags, Ints, Words, arrays_of, follows, mask, word
 from qdqtool.buildlog.pattern import HEX16
 
 Bytes = npt.NDArray[np.uint8]

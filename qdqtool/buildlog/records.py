@@ -1,13 +1,17 @@
-"""The layers that a log prints, taken apart only when asked: most questions to a log need a few words of each."""
+"""What a log prints of layers: records that are taken apart when asked, and names of nodes and layers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, EngineTensor
 from qdqtool.trt.layer_records import Fields, layer_of, line_fields, record_fields
 from qdqtool.trt.metadata import onnx_nodes
+from qdqtool.trt.names import parts
+
+# --- layers ----------------------------------------------------------------------------------------------------------
 
 _LONGEST = 1 << 18
 """Characters of one record that are taken apart; real ones stay far below."""
@@ -87,3 +91,58 @@ class RecordLayer(LoggedLayer):
 def types(tensors: Tensors) -> list[DType]:
     """Element types of tensors."""
     return [tensor.dtype for tensor in tensors]
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+# Names of nodes and layers: they contain ` + `, ` with `, ` and `, brackets and spaces, so separators prove nothing.
+
+
+class LoggedNames:
+    """All names a run has shown; decides where one name ends and the next begins."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._known = set(names)
+        self._parts: dict[str, tuple[str, ...]] = {}
+
+    def add(self, name: str) -> None:
+        """A name that an optimizer step has just made."""
+        self._known.add(name)
+
+    def split(self, text: str, separator: str) -> tuple[str, str]:
+        """Two names joined by a separator that may also occur inside them.
+
+        Where several places are possible, both sides known beats one side known beats the first place.
+        The second part is "" where the separator does not occur.
+        """
+        first, found, second = text.partition(separator)
+        if not found or separator not in second:
+            return first, second
+        best = (-1, first, second)
+        at = text.find(separator)
+        for _ in range(_PLACES):
+            left, right = text[:at], text[at + len(separator) :]
+            score = self._trust(left) + self._trust(right)
+            if score > best[0]:
+                best = (score, left, right)
+            at = text.find(separator, at + 1)
+            if at < 0:
+                break
+        return best[1], best[2]
+
+    def parts(self, name: str) -> tuple[str, ...]:
+        """The nodes that a fused name is made of: `A + B` and `A || B`, with `PWN(...)` opened."""
+        if " + " not in name and " || " not in name and not name.startswith("PWN("):
+            return (name,)
+        known = self._parts.get(name)
+        if known is None:
+            known = self._parts[name] = parts(name)
+        return known
+
+    def _trust(self, name: str) -> int:
+        if name in self._known:
+            return 2
+        return 1 if name and all(part in self._known for part in name.split(" + ")) else 0
+
+
+_PLACES = 64
+"""Separators looked at in one text; real names have a handful."""

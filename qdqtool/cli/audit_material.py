@@ -14,8 +14,8 @@ from qdqtool.core.explore import CostModel
 from qdqtool.core.kinds import BUILD, PLACEMENT
 from qdqtool.core.protocols import Builder
 from qdqtool.engine.diff import Explored, compare
+from qdqtool.engine.layer_info import read
 from qdqtool.engine.profiles import read_profile
-from qdqtool.engine.read import read
 from qdqtool.engine.view import view
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load

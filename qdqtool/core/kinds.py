@@ -6,8 +6,7 @@ from qdqtool.core.artefacts import Artefact
 from qdqtool.core.audit import Audit
 from qdqtool.core.build import BuildResult
 from qdqtool.core.buildlog import BuildLog
-from qdqtool.core.calibration import CalibrationTable
-from qdqtool.core.calibration_file import CalibrationFile
+from qdqtool.core.calibration import CalibrationFile, CalibrationTable
 from qdqtool.core.causes import Explained
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.conversion import Conversion

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import io
+import json
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from qdqtool.core.quant_format import QuantFormat
+import numpy as np
+
+from qdqtool.core.grids import stored_as
+from qdqtool.core.quant_format import QuantFormat, by_name
+from qdqtool.errors import InputFileError
+from qdqtool.io.files import replacing
+from qdqtool.io.json_files import canonical
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+# --- changes ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -72,3 +85,81 @@ class WeightChanges:
     def rounding(self, rounded: Mapping[str, RoundedWeight]) -> WeightChanges:
         """The same with these weights rounded."""
         return replace(self, rounded={**self.rounded, **rounded})
+
+
+# --- file ------------------------------------------------------------------------------------------------------------
+# The file of weights that calibration changed: arrays only, uncompressed, so that it is no larger than it looks.
+
+_FIX: Final = "run `qdqtool calibrate` again"
+
+
+def save_weights(path: Path, changes: WeightChanges) -> None:
+    """Write all of it at `path`; the same content gives the same bytes."""
+    arrays: dict[str, NDArray[Any]] = {}
+    about: dict[str, Any] = {"values": [], "rounded": [], "scaled": []}
+    for name, value in sorted(changes.values.items()):
+        arrays[f"value{len(about['values'])}"] = value
+        about["values"].append(name)
+    for name, entry in sorted(changes.rounded.items()):
+        number = len(about["rounded"])
+        arrays[f"codes{number}"] = entry.codes.view(np.uint8)
+        arrays[f"scale{number}"] = np.asarray(entry.scale, np.float32)
+        told = {"format": entry.format.name, "axis": entry.axis, "block": entry.block}
+        about["rounded"].append({"name": name, **told, "global_scale": entry.global_scale})
+    for each in changes.scaled:
+        arrays[f"factors{len(about['scaled'])}"] = np.array(each.factors, np.float64)
+        about["scaled"].append({"tensor": each.tensor, "nodes": list(each.nodes), "axis": each.axis})
+    text = np.frombuffer(canonical(about).encode(), np.uint8)
+    with replacing(path) as draft, draft.open("wb") as stream:
+        np.savez(stream, about=text, **arrays)  # type: ignore[arg-type] # its stub knows one flag
+
+
+def load_weights(path: Path) -> WeightChanges:
+    """What `save_weights` wrote.
+
+    Raises:
+        InputFileError: unreadable or damaged.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+                raise InputFileError(
+                    "holds compressed arrays, which no qdqtool wrote", fix=_FIX, where=str(path)
+                )
+            found = {name: _array(archive.read(name)) for name in archive.namelist()}
+        about = json.loads(found["about.npy"].tobytes().decode())
+        return WeightChanges(
+            values={name: found[f"value{number}.npy"] for number, name in enumerate(about["values"])},
+            rounded={
+                entry["name"]: _rounded(entry, found[f"codes{number}.npy"], found[f"scale{number}.npy"])
+                for number, entry in enumerate(about["rounded"])
+            },
+            scaled=tuple(
+                ScaledInput(
+                    tensor=entry["tensor"],
+                    nodes=tuple(entry["nodes"]),
+                    factors=tuple(found[f"factors{number}.npy"].tolist()),
+                    axis=int(entry.get("axis", -1)),
+                )
+                for number, entry in enumerate(about["scaled"])
+            ),
+        )
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise InputFileError(f"is damaged: {error}", fix=_FIX, where=str(path)) from error
+
+
+def _array(content: bytes) -> NDArray[Any]:
+    array: NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
+    return array
+
+
+def _rounded(entry: dict[str, Any], codes: NDArray[Any], scale: NDArray[Any]) -> RoundedWeight:
+    format_ = by_name(entry["format"])
+    return RoundedWeight(
+        codes=codes.view(stored_as(format_.dtype)),
+        scale=scale,
+        format=format_,
+        axis=entry["axis"],
+        block=entry["block"],
+        global_scale=entry["global_scale"],
+    )

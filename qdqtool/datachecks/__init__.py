@@ -1,7 +1,7 @@
 """Audits what a user brings: samples, labels, preprocessing and recipe, and the accuracy that came of them."""
 
+from qdqtool.datachecks.all_checks import CHECKS, check_data
 from qdqtool.datachecks.evidence import DataEvidence, InputStatistics, Predictions, SampleSet, Spread, Variant
-from qdqtool.datachecks.run import CHECKS, check_data
 
 __all__ = [
     "CHECKS",

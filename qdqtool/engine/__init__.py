@@ -1,5 +1,5 @@
 """Reads what an engine says of itself: every layer-information form and profile, costs, comparison."""
 
-from qdqtool.engine.read import read, read_text
+from qdqtool.engine.layer_info import read, read_text
 
 __all__ = ["read", "read_text"]

@@ -13,14 +13,17 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
+from qdqtool.core.timing import TimeSpread
 from qdqtool.core.wording import counted
-from qdqtool.engine.outputs import outputs_of
-from qdqtool.engine.times import spans_of
+from qdqtool.engine.profiles.numbers import number
 from qdqtool.errors import InputFileError
 from qdqtool.io.json_files import parsed
 from qdqtool.io.text import text_of
+
+# --- facts of a file -------------------------------------------------------------------------------------------------
 
 _SLOWEST = 5
 """Layers of a profile that are listed."""
@@ -124,3 +127,94 @@ def _unknown(path: Path) -> InputFileError:
         fix="pass a JSON file of trtexec --exportTimes, --exportProfile or --exportOutput, or a metadata file",
         where=str(path),
     )
+
+
+# --- times of whole inferences ---------------------------------------------------------------------------------------
+# Times of whole inferences: the JSON of trtexec --exportTimes.
+#
+# [{"startEnqMs": 4.1, ..., "h2dMs": 0, "computeMs": 0.909, "d2hMs": 0, "latencyMs": 0.909}, ...]
+#
+# Releases up to 8.0 call the transfers by other names and add a time from one to the next:
+#
+# [{"startInMs": 1.0, ..., "inMs": 0.1, "computeMs": 1.0, "outMs": 0.1, "latencyMs": 1.2, "endToEndMs": 1.3}, ...]
+
+_QUANTITIES = {
+    "latency": ("latencyMs",),
+    "compute": ("computeMs",),
+    "h2d": ("h2dMs", "inMs"),
+    "d2h": ("d2hMs", "outMs"),
+    "end to end": ("endToEndMs",),
+}
+"""What is measured, and what releases call it."""
+
+
+def spans_of(value: Any) -> tuple[TimeSpread, ...]:
+    """Statistics of the times that are there, in milliseconds, in the order of the quantities."""
+    records = [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
+    spans = (_span(name, spellings, records) for name, spellings in _QUANTITIES.items())
+    return tuple(span for span in spans if span is not None)
+
+
+def _span(name: str, spellings: tuple[str, ...], records: list[Mapping[str, Any]]) -> TimeSpread | None:
+    told = (number(record.get(spelling)) for record in records for spelling in spellings)
+    values = sorted(value for value in told if value is not None)
+    if not values:
+        return None
+    return TimeSpread(
+        name=name,
+        count=len(values),
+        low=values[0],
+        high=values[-1],
+        mean=fmean(values),
+        median=median(values),
+        p99=values[min(len(values) - 1, round(0.99 * (len(values) - 1)))],
+    )
+
+
+# --- outputs of one inference ----------------------------------------------------------------------------------------
+# Outputs of one inference: the JSON of trtexec --exportOutput.
+#
+# [{"name": "y", "dimensions": "1x10", "values": [0.1, ...]}, ...]
+
+Values = dict[str, list[object]]
+
+
+def same_outputs(first: Path, second: Path) -> bool:
+    """Whether two files hold the same tensors with the same values, to the last printed digit.
+
+    Raises:
+        InputFileError: a file is unreadable or holds no outputs.
+    """
+    return read_outputs(first) == read_outputs(second)
+
+
+def read_outputs(path: Path) -> Values:
+    """The values of every output, flat, by name.
+
+    Raises:
+        InputFileError: unreadable, or no list of outputs.
+    """
+    try:
+        entries = parsed(text_of(path), str(path))
+    except (ValueError, RecursionError) as error:
+        raise _not_outputs(path) from error
+    found = outputs_of(entries)
+    if not found:
+        raise _not_outputs(path)
+    return found
+
+
+def outputs_of(value: Any) -> Values:
+    """The values of every output in parsed JSON; empty where there are none."""
+    found: Values = {}
+    for entry in value if isinstance(value, list) else []:
+        name, values = (
+            (entry.get("name"), entry.get("values")) if isinstance(entry, Mapping) else (None, None)
+        )
+        if isinstance(name, str) and isinstance(values, list):
+            found[name] = values
+    return found
+
+
+def _not_outputs(path: Path) -> InputFileError:
+    return InputFileError("holds no outputs", fix="pass the file of trtexec --exportOutput", where=str(path))

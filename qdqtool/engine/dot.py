@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from qdqtool.core.engine import EngineTensor, Role
 from qdqtool.core.explore import EngineView, LayerView
-from qdqtool.engine.table import brief
+from qdqtool.engine.layer_table import brief
 from qdqtool.io.escaping import dot_string
 from qdqtool.trt.tensor_formats import short
 

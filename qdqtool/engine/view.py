@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import defaultdict, deque
+from dataclasses import dataclass, replace
 
-from qdqtool.core.buildlog import LogRun
-from qdqtool.core.engine import Engine, EngineLayer, Role
+from qdqtool.core.buildlog import LogNetwork, LogNode, LogRun
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
 from qdqtool.core.explore import Cost, CostModel, Device, EngineView, LayerView
 from qdqtool.core.history import Histories
+from qdqtool.core.tensors import TensorInfo
 from qdqtool.core.timing import Profile, ProfileRow
+from qdqtool.core.wording import counted
 from qdqtool.engine.costs import cost
-from qdqtool.engine.logged import with_weights
 from qdqtool.engine.optimum import about, at_optimum
-from qdqtool.engine.timed import join_times
+from qdqtool.engine.weights import RESULT
 from qdqtool.trt.histories import histories
+from qdqtool.trt.names import normalized
+from qdqtool.trt.ops import PRODUCTS
+
+# --- layers with costs and times -------------------------------------------------------------------------------------
 
 
 def view(
@@ -90,3 +97,112 @@ def bound(layer: LayerView, device: Device) -> str | None:
         return None
     ridge = peak * 1e12 / (device.bandwidth_gbs * 1e9) / 2
     return "compute" if layer.intensity >= ridge else "memory"
+
+
+# --- rows of a profile -----------------------------------------------------------------------------------------------
+# Which row of a profile belongs to which layer: by normalized name, and by order where names repeat.
+
+_FOREIGN = 0.5
+"""Below this share of matched rows the profile is taken for that of another engine."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timed:
+    """Times joined with layers.
+
+    Attributes:
+        rows: the row of every layer, or None, in the order of the layers.
+        unmatched: rows that belong to no layer.
+        matched: share of the rows that do.
+        notes: what a reader should know.
+    """
+
+    rows: tuple[ProfileRow | None, ...]
+    unmatched: tuple[ProfileRow, ...]
+    matched: float
+    notes: tuple[str, ...] = ()
+
+
+def join_times(engine: Engine, profile: Profile) -> Timed:
+    """Give every layer the first row of its name that no earlier layer has taken."""
+    waiting: dict[str, deque[int]] = defaultdict(deque)
+    for index, row in enumerate(profile.rows):
+        waiting[normalized(row.name)].append(index)
+    taken: list[int | None] = []
+    for layer in engine.layers:
+        candidates = waiting[normalized(layer.name)]
+        taken.append(candidates.popleft() if candidates else None)
+    used = {index for index in taken if index is not None}
+    unmatched = tuple(row for index, row in enumerate(profile.rows) if index not in used)
+    matched = len(used) / len(profile.rows) if profile.rows else 0.0
+    return Timed(
+        rows=tuple(None if index is None else profile.rows[index] for index in taken),
+        unmatched=unmatched,
+        matched=matched,
+        notes=(*profile.notes, *_notes(matched, unmatched)),
+    )
+
+
+def _notes(matched: float, unmatched: tuple[ProfileRow, ...]) -> list[str]:
+    if matched < _FOREIGN:
+        return [
+            f"the profile belongs to another engine: only {matched:.0%} of its rows name a layer of this one"
+        ]
+    return (
+        [
+            f"{counted(len(unmatched), 'row of the profile names', 'rows of the profile name')} no layer, first {unmatched[0].name!r}"
+        ]
+        if unmatched
+        else []
+    )
+
+
+# --- weights from the log --------------------------------------------------------------------------------------------
+# Weights that layer information leaves out, from the model's graph as the log of the build prints it.
+#
+# `Layer(...)` lines name the tensors of a layer but not its weights, so neither their bytes nor its multiplications can
+# be told. The parser's lines of the same log show every node with the shape of its weight. The type of a weight is not
+# printed; it is that of the layer's arithmetic.
+
+FORMAT = "as the log shows it"
+
+
+def with_weights(engine: Engine, network: LogNetwork) -> Engine:
+    """`engine` whose compute layers have the weight and bias of the one node they hold, where they state none."""
+    nodes = {node.name: node for node in network.nodes if node.op in PRODUCTS and len(node.inputs) > 1}
+    running = _running(network)
+    return replace(engine, layers=tuple(_completed(layer, nodes, running) for layer in engine.layers))
+
+
+def _running(network: LogNetwork) -> set[str]:
+    """Names of the tensors of run time: inputs, and what nodes make of them."""
+    found = {tensor.name for tensor in network.inputs}
+    for node in network.nodes:
+        if any(tensor.name in found for tensor in node.inputs):
+            found.update(tensor.name for tensor in node.outputs)
+    return found
+
+
+def _completed(layer: EngineLayer, nodes: dict[str, LogNode], running: set[str]) -> EngineLayer:
+    held = [nodes[name] for name in layer.onnx_nodes if name in nodes]
+    if layer.role is not Role.COMPUTE or layer.constants or len(held) != 1:
+        return layer
+    weight, *rest = held[0].inputs[1:]
+    if weight.name in running:
+        return layer
+    found = [_constant("weights", weight, layer.precision)]
+    found += [_constant("bias", bias, bias.dtype) for bias in rest[:1]]
+    result = _constant("", held[0].outputs[0], layer.precision) if held[0].outputs else None
+    shape = ((RESULT, str(list(result.shape))),) if result and result.shape else ()
+    return replace(
+        layer,
+        constants=tuple(tensor for tensor in found if tensor is not None),
+        attributes=tuple(sorted((*layer.attributes, *shape))),
+    )
+
+
+def _constant(name: str, info: TensorInfo, dtype: DType) -> EngineTensor | None:
+    dims = [dim for dim in info.shape or () if isinstance(dim, int)]
+    if info.shape is None or len(dims) != len(info.shape):
+        return None
+    return EngineTensor(name=name, shape=tuple(dims), dtype=dtype, format=FORMAT)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from qdqtool.calibration.caches import Cache
-from qdqtool.calibration.caches.cache import cache_of
+from qdqtool.calibration.caches.contents import cache_of
 from qdqtool.calibration.caches.converting import explicit, reach_of, scales_of
 from qdqtool.calibration.caches.header import Header
-from qdqtool.calibration.caches.possible import impossible
+from qdqtool.calibration.caches.linting import impossible
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.conversion import DynamicRangeReport
 from qdqtool.core.recipe import Recipe

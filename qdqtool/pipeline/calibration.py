@@ -26,8 +26,7 @@ from qdqtool.core.wording import counted, listed
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.preparation.placed import prepare_as_placed
-from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.preparation.prepare import prepare, prepare_as_placed
 from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.pipeline.equalization import equalization_or_note
 from qdqtool.pipeline.float_pass import float_pass

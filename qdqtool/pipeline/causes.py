@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qdqtool.accuracy.gains import gained
+from qdqtool.accuracy.intervals import gained
 from qdqtool.accuracy.pairing import feeds_for
 from qdqtool.backends.ort import open_model
 from qdqtool.calibration.collect import collect

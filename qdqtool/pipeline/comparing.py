@@ -10,10 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from qdqtool.accuracy.compare import OnSample, compare
-from qdqtool.accuracy.emulation import emulations
-from qdqtool.accuracy.explain import explain
-from qdqtool.accuracy.inside import turns, watch_inside
-from qdqtool.accuracy.parts import OutputPart, with_parts
+from qdqtool.accuracy.explain import emulations, explain
+from qdqtool.accuracy.parts import OutputPart, turns, watch_inside, with_parts
 from qdqtool.accuracy.stored import Player, Unfed, open_stored
 from qdqtool.backends.ort import open_model, open_piece
 from qdqtool.backends.running.runner import SUFFIXES, open_engine
@@ -24,7 +22,7 @@ from qdqtool.core.protocols import Runner, SampleSource
 from qdqtool.core.recipe import CompareOptions, Recipe
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.core.wording import counted
-from qdqtool.engine.read import read as read_layers
+from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.errors import UsageError
 from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
 from qdqtool.graph.emulation.integer_form import integer_form

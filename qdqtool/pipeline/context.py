@@ -13,7 +13,7 @@ from qdqtool.core.protocols import SampleSource
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.preparation.given import give_constants
+from qdqtool.graph.preparation.prepare import give_constants
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.pipeline.folder import RunFolder
 from qdqtool.pipeline.random_shapes import Opener, shaped

@@ -9,7 +9,7 @@ from qdqtool.buildlog import read as read_log
 from qdqtool.buildlog.unsaid import unsaid
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.engine import Engine
-from qdqtool.engine.read import read
+from qdqtool.engine.layer_info import read
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import require_file
 from qdqtool.io.text import TextSource

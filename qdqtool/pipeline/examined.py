@@ -9,12 +9,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from qdqtool.auditing.context import stage
-from qdqtool.auditing.run import examine
+from qdqtool.auditing.full_audit import examine
 from qdqtool.core.audit import Audit
 from qdqtool.core.build import BuildRequest, BuildResult, OnProgress
 from qdqtool.core.engine import Engine
 from qdqtool.core.protocols import Builder
-from qdqtool.engine.read import read
+from qdqtool.engine.layer_info import read
 from qdqtool.errors import BuildError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from qdqtool.accuracy.one_by_one import recorded
+from qdqtool.accuracy.side_by_side import recorded
 from qdqtool.backends.ort import OrtRunner, open_model, open_runner
 from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Runner, SampleSource

@@ -14,8 +14,7 @@ from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Recipe
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.preparation.placed import prepare_as_placed
-from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.preparation.prepare import prepare, prepare_as_placed
 from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.dynamic_range import reach_for

@@ -11,14 +11,14 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from qdqtool.accuracy.metric import METRICS
-from qdqtool.auditing.run import known_checks
+from qdqtool.auditing.full_audit import known_checks
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.shapes import parse_shapes
 from qdqtool.backends.torch_qat.fake_quant import ENGINES
 from qdqtool.core.calibration import CALIBRATORS, LOST_CHANNELS
+from qdqtool.core.findings import waivers
 from qdqtool.core.recipe import AUTO, FORMATS_OF, Recipe
-from qdqtool.core.waivers import waivers
-from qdqtool.datachecks.run import CHECKS as DATA_CHECKS
+from qdqtool.datachecks.all_checks import CHECKS as DATA_CHECKS
 from qdqtool.errors import UsageError
 from qdqtool.matching.registry import RULES
 from qdqtool.pipeline.recipe_places import Path, Places

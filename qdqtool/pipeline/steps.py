@@ -11,7 +11,7 @@ from typing import Final
 from qdqtool.accuracy.compare import compare as compare_runners
 from qdqtool.accuracy.parts import OutputPart, with_parts
 from qdqtool.auditing.context import stage
-from qdqtool.auditing.run import examine, with_findings
+from qdqtool.auditing.full_audit import examine, with_findings
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.flags import split_flags
 from qdqtool.backends.ort import open_model, open_runner
@@ -43,10 +43,9 @@ from qdqtool.core.preparation import Insertion, Preparation
 from qdqtool.core.protocols import Builder, Runner
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.recipe import AUTO, InsertOptions
-from qdqtool.core.weights import WeightChanges
-from qdqtool.core.weights_file import load_weights, save_weights
+from qdqtool.core.weights import WeightChanges, load_weights, save_weights
 from qdqtool.datachecks.evidence import NarrowLoss
-from qdqtool.engine.read import read as read_layers
+from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.errors import BuildError, MissingPackage
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import weight_bytes

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from qdqtool.auditing.context import stage
-from qdqtool.auditing.run import examine
+from qdqtool.auditing.full_audit import examine
 from qdqtool.calibration.caches import read_cache
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.kinds import (

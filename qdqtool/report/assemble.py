@@ -23,8 +23,7 @@ from qdqtool.core.report import AccuracySummary, Fallback, Report, Summary
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.wording import counted
 from qdqtool.report.judgement import judge
-from qdqtool.report.layers import layer_rows
-from qdqtool.report.ranges import range_rows
+from qdqtool.report.rows import layer_rows, range_rows
 
 _INT8 = frozenset({Verdict.INT8, Verdict.ATTENTION, Verdict.ABSORBED})
 """Verdicts under which a node's arithmetic can be INT8."""

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache, cached_property
+from typing import TypedDict
 
 from jinja2 import Environment, Template
 from markupsafe import Markup, escape
 
 from qdqtool.core.difference import EngineDiff
-from qdqtool.core.report import Report
+from qdqtool.core.engine import Certainty
+from qdqtool.core.events import LedgerRow
+from qdqtool.core.findings import Finding, NodeVerdict
+from qdqtool.core.history import LayerHistory
+from qdqtool.core.report import LayerRow, Report
 from qdqtool.core.wording import metric
 from qdqtool.io.escaping import xml_line
 from qdqtool.pages.lookup import explanation
-from qdqtool.report import palette, sensitivity, svg, words
+from qdqtool.report import palette, sensitivity_charts, svg, words
 from qdqtool.report.areas import Area, areas
 from qdqtool.report.assemble import runs_as_asked
-from qdqtool.report.details import Detail, details, marks
-from qdqtool.report.figure import Figure
-from qdqtool.report.figures import figures
-from qdqtool.report.graph import LARGEST, BoxMark, LayerGraph, draw, network
+from qdqtool.report.drawing import LARGEST, BoxMark, LayerGraph, describe, draw, network
+from qdqtool.report.figures import Figure, figures
 from qdqtool.report.groups import FindingGroup, groups, places
 from qdqtool.report.section import SECTIONS, Section, sections
 from qdqtool.report.sides import Sides, compare_sides
 from qdqtool.report.templates import environment
+from qdqtool.trt.histories import event_words, fate_words, myelin_words, tuning_words
+
+# --- the page --------------------------------------------------------------------------------------------------------
 
 _MACROS = '{% import "macros.html" as m with context %}'
 _CODE = re.compile(r"`([^`]+)`")
@@ -86,8 +93,8 @@ def _templates() -> Environment:
         swatch=palette.swatch,
         in_order=palette.in_order,
         runs_as_asked=runs_as_asked,
-        noise_cause=sensitivity.cause,
-        cure_gain=sensitivity.gain,
+        noise_cause=sensitivity_charts.cause,
+        cure_gain=sensitivity_charts.gain,
     )
     return made
 
@@ -227,3 +234,121 @@ class _RunPage:
             for node in layer.onnx_nodes:
                 found.setdefault(node, number)
         return found
+
+
+# --- details of one layer --------------------------------------------------------------------------------------------
+# Everything about one engine layer, ready to be shown when somebody clicks on it.
+
+
+class Told(TypedDict):
+    """One finding: what is wrong, and what to do."""
+
+    severity: str
+    title: str
+    reason: str
+    fix: str
+
+
+class Detail(TypedDict):
+    """One layer: facts are pairs of name and value, lists have a title and lines."""
+
+    name: str
+    find: str
+    facts: list[tuple[str, str]]
+    findings: list[Told]
+    lists: list[tuple[str, list[str]]]
+
+
+def details(report: Report) -> list[Detail]:
+    """One entry per layer in launch order; `find` is what a search looks through, in lower case."""
+    fates = {row.node: row for row in report.ledger}
+    judged = {verdict.node: verdict for verdict in report.verdicts}
+    found = findings_of(report)
+    return [_detail(layer, own, fates, judged) for layer, own in zip(report.layers, found, strict=True)]
+
+
+def findings_of(report: Report) -> list[list[Finding]]:
+    """The findings about each layer: about itself, one of its ONNX nodes, or one of its tensors."""
+    found: dict[str, list[Finding]] = defaultdict(list)
+    for entry in report.findings:
+        found[entry.subject].append(entry)
+    return [
+        [entry for subject in _subjects(layer) for entry in found.get(subject, ())] for layer in report.layers
+    ]
+
+
+def marks(report: Report) -> dict[int, BoxMark]:
+    """How many findings each layer has, by its number; layers without are left out."""
+    return {
+        number: BoxMark(
+            count=len(own), severity=max((entry.severity for entry in own), key=lambda found: found.rank)
+        )
+        for number, own in enumerate(findings_of(report))
+        if own
+    }
+
+
+def _subjects(layer: LayerRow) -> tuple[str, ...]:
+    tensors = (*layer.inputs, *layer.constants, *layer.outputs)
+    return tuple(dict.fromkeys((layer.name, *layer.onnx_nodes, *(tensor.name for tensor in tensors))))
+
+
+def _detail(
+    layer: LayerRow, findings: list[Finding], fates: dict[str, LedgerRow], judged: dict[str, NodeVerdict]
+) -> Detail:
+    history = layer.history or LayerHistory()
+    searched = [tuning_words(history.tuning)] if history.tuning else []
+    lists = [
+        ("ONNX nodes", [_node(name, judged.get(name)) for name in layer.onnx_nodes]),
+        ("Inputs", [describe(tensor) for tensor in layer.inputs]),
+        ("Weights and constants", [describe(tensor) for tensor in layer.constants]),
+        ("Outputs", [describe(tensor) for tensor in layer.outputs]),
+        (
+            "Q and DQ nodes that ended here",
+            [fate_words(fates[name]) for name in history.qdq if name in fates],
+        ),
+        ("What the optimizer did", [event_words(event) for event in history.events]),
+        ("Search for the kernel", [*searched, *map(myelin_words, history.myelin)]),
+    ]
+    return Detail(
+        name=xml_line(layer.name),
+        find=xml_line(
+            "\n".join((layer.kind, layer.tactic, layer.precision.value, *_subjects(layer))).lower()
+        ),
+        facts=[(name, xml_line(value)) for name, value in _facts(layer) if value],
+        findings=[_told(entry) for entry in findings],
+        lists=[(title, [xml_line(line) for line in lines]) for title, lines in lists if lines],
+    )
+
+
+def _told(entry: Finding) -> Told:
+    about = f"{entry.severity.value} {entry.code}: {entry.check.replace('_', ' ')}"
+    reason, fix = xml_line(entry.reason), xml_line(entry.fix)
+    return Told(severity=entry.severity.value, title=xml_line(about), reason=reason, fix=fix)
+
+
+def _facts(layer: LayerRow) -> list[tuple[str, str]]:
+    guess = "" if layer.certainty is Certainty.STATED else f" ({layer.certainty.value})"
+    return [
+        ("Type", layer.kind),
+        ("Precision", f"{layer.precision}{guess}"),
+        ("Role", layer.role.value),
+        ("Kernel", layer.tactic),
+        ("Time", "" if layer.ms is None else f"{layer.ms:.4g} ms (measured)" if layer.ms else "0 ms: elided"),
+        ("Activations", "" if layer.bytes is None else words.size(layer.bytes)),
+        ("Weights", words.size(layer.weight_bytes) if layer.weight_bytes else ""),
+        ("MACs", "" if layer.macs is None else f"{layer.macs:,}"),
+        ("As a GEMM", "M {:,}, N {:,}, K {:,}".format(*layer.gemm) if layer.gemm else ""),
+        ("Intensity", "" if layer.intensity is None else f"{layer.intensity:.4g} MACs/byte"),
+        ("Achieved", "" if layer.tflops is None else f"{layer.tflops:.3g} TFLOP/s (measured)"),
+        ("Memory", "" if layer.gbs is None else f"{layer.gbs:.4g} GB/s (measured)"),
+        ("Bound by", layer.bound),
+    ]
+
+
+def _node(name: str, verdict: NodeVerdict | None) -> str:
+    if verdict is None:
+        return name
+    reason = f": {verdict.reason}" if verdict.reason else ""
+    fix = f" Fix: {verdict.fix}" if verdict.fix else ""
+    return f"{name} ({verdict.op}) {verdict.verdict.value}{reason}{fix}"

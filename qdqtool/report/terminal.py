@@ -12,9 +12,9 @@ from qdqtool.core.report import Report
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.wording import counted
 from qdqtool.io.escaping import printable
-from qdqtool.report import sensitivity, words
-from qdqtool.report.accuracy import accuracy_rows
+from qdqtool.report import sensitivity_charts, words
 from qdqtool.report.section import Entry, guarded_blocks, guarded_rows, sections
+from qdqtool.report.words import accuracy_rows
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,9 +78,9 @@ def render_sensitivity(found: Sensitivity, console: Console) -> None:
     """Print which nodes cost most, and which ones to keep float."""
     if not found.meaningful:
         _say(console, "random samples: these figures mean nothing", style="yellow")
-    for line in sensitivity.lines(found):
+    for line in sensitivity_charts.lines(found):
         _say(console, line)
-    told = sensitivity.advice(found)
+    told = sensitivity_charts.advice(found)
     if told:
         _say(console, "")
         _say(console, told, style="bold")

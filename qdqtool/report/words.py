@@ -21,6 +21,8 @@ from qdqtool.core.report import Summary
 from qdqtool.core.sensitivity import FloatSet
 from qdqtool.core.wording import counted, listed, metric
 
+# --- figures and verdicts --------------------------------------------------------------------------------------------
+
 UNKNOWN = "unknown"
 _PREFIXES = ("", "k", "M", "G", "T")
 _UNITS = ("KiB", "MiB", "GiB")
@@ -368,3 +370,25 @@ def _level(entry: Mapping[str, Any]) -> str:
 
 def _paid(what: str, before: int | None, after: int | None, spelled: Callable[[int], str]) -> str:
     return "" if before is None or after is None else f"{what} {spelled(before)} -> {spelled(after)}"
+
+
+# --- accuracy --------------------------------------------------------------------------------------------------------
+# Accuracy against the float model as lines of figures.
+
+_SHOWN = 8
+"""Outputs that are shown; the rest is counted."""
+
+
+def accuracy_rows(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    """A line per task metric and per output, with what the figures are worth."""
+    caveat = accuracy_caveat(comparison)
+    source = f"  [{caveat}]" if caveat else "  [measured]"
+    for entry in comparison.task:
+        verdict = "" if caveat else noise(entry)
+        yield "Accuracy", f"{task(entry)}{f': {verdict}' if verdict else ''}{source}"
+    for output in comparison.outputs[:_SHOWN]:
+        yield "Output", f"{output.output}: {', '.join(map(measure, output.measures))}{source}"
+        for part in (part for part in comparison.parts if part.output == output.output):
+            yield "", f"{part(part)}{source}"
+    if len(comparison.outputs) > _SHOWN:
+        yield "Output", f"and {counted(len(comparison.outputs) - _SHOWN, 'more output')}"

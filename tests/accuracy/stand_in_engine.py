@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qdqtool.backends.timing import cuda
+from qdqtool.backends.timing import engine_times
 from tests.backends import stand_in_tensorrt
 
 WEIGHTS = np.random.default_rng(5).normal(size=(3, 5)).astype(np.float32)
@@ -18,7 +18,7 @@ DEADLY = 666.0
 def module(release: str = "10.9.0.34") -> Any:
     """The module, with its driver in the place of libcuda."""
     driver = stand_in_tensorrt.Driver()
-    cuda.driver = lambda: driver
+    engine_times.driver = lambda: driver
     trt: Any = stand_in_tensorrt.make(release)
     shapes: dict[str, tuple[int, ...]] = {"x": (1, 3)}
     addresses: dict[str, int] = {}

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.accuracy.inside import watch_inside
+from qdqtool.accuracy.parts import watch_inside
 from qdqtool.backends.ort import OrtRunner, open_runner
 from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.app import run

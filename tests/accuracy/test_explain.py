@@ -10,8 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.accuracy.emulation import emulations
-from qdqtool.accuracy.explain import Emulations, explain
+from qdqtool.accuracy.explain import Emulations, emulations, explain
 from qdqtool.backends.ort import open_runner
 from qdqtool.core.comparison import MismatchCause
 from qdqtool.core.protocols import Runner, Sample

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from qdqtool.accuracy.compare import compare
-from qdqtool.accuracy.one_by_one import recorded
+from qdqtool.accuracy.side_by_side import recorded
 from qdqtool.backends.ort import OrtRunner, open_runner
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.kinds import ACCURACY

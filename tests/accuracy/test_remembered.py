@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from qdqtool.accuracy.remembered import Remembered
+from qdqtool.accuracy.side_by_side import Remembered
 from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.tensors import TensorInfo

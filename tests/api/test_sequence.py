@@ -33,7 +33,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 @pytest.mark.slow
 def test_audit_is_one_call_whatever_was_imported_before(tmp_path: Path) -> None:
-    probe = "import qdqtool, qdqtool.auditing.run; assert qdqtool.audit is qdqtool.api.audit"
+    probe = "import qdqtool, qdqtool.auditing.full_audit; assert qdqtool.audit is qdqtool.api.audit"
     subprocess.run([sys.executable, "-c", probe], check=True)
     with pytest.raises(InputFileError, match="No such file"):
         qdqtool.audit(tmp_path / "none.onnx")

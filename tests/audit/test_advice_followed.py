@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qdqtool
-from qdqtool.auditing.run import audit
+from qdqtool.auditing.full_audit import audit
 from qdqtool.core.advice import (
     as_float,
     followed,

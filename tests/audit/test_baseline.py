@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdqtool.auditing.baseline import without_known
+from qdqtool.auditing.ci import without_known
 from qdqtool.core.audit import Audit, KernelCounts
 from qdqtool.core.findings import Finding, Severity
 

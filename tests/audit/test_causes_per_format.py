@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qdqtool.auditing.run import audit
+from qdqtool.auditing.full_audit import audit
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import FP8, INT8

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from qdqtool.auditing.check import Check
-from qdqtool.auditing.counts import counts
-from qdqtool.auditing.run import CHECKS
+from qdqtool.auditing.full_audit import CHECKS, counts
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import NodeVerdict, Verdict
 from qdqtool.engine import read_text

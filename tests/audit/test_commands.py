@@ -162,7 +162,7 @@ def test_audit_of_layer_information_alone_needs_no_model(files, capsys):
 def test_audit_prints_what_is_true_of_many_nodes_once(files, capsys, monkeypatch):
     alike = tuple(replace(finding(Severity.INFO, f"conv{number}"), reason="runs FP32") for number in range(9))
     found = replace(AUDIT, verdicts=(), findings=(*alike, replace(alike[0], severity=Severity.WARNING)))
-    monkeypatch.setattr("qdqtool.auditing.run.examine", lambda *_, **__: found)
+    monkeypatch.setattr("qdqtool.auditing.full_audit.examine", lambda *_, **__: found)
     assert run(["audit", str(files / "layers.txt")]) == 0
     printed = [line for line in capsys.readouterr().out.splitlines() if "QDQ201" in line]
     assert printed == [

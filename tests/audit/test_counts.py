@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qdqtool.auditing.counts import counts
+from qdqtool.auditing.full_audit import counts
 from qdqtool.auditing.realised import realised
 from qdqtool.auditing.verdicts import cases
 from qdqtool.core.dtypes import DType

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import qdqtool
-from qdqtool.auditing.run import audit
-from qdqtool.engine.read import read
+from qdqtool.auditing.full_audit import audit
+from qdqtool.engine.layer_info import read
 from tests.shared import ROOT
 
 pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")

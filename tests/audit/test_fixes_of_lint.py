@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qdqtool.auditing.run import audit
+from qdqtool.auditing.full_audit import audit
 from qdqtool.backends.builders.rtx import PLUGIN as RTX
 from qdqtool.core.build import BuildRequest
 from qdqtool.engine import read

@@ -13,7 +13,7 @@ from qdqtool.cli.engine_files import missed
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineTensor, Role
 from qdqtool.core.noop import NoOpReport, NoOpVerdict, Vote
-from qdqtool.engine.outputs import read_outputs
+from qdqtool.engine.about import read_outputs
 from qdqtool.errors import InputFileError
 from tests import models
 from tests.audit.graphs import GRAPHS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qdqtool.auditing.run import audit
+from qdqtool.auditing.full_audit import audit
 from qdqtool.backends.builders.rtx import PLUGIN as RTX
 from qdqtool.cli.verdict import unrealised
 from qdqtool.core.audit import Audit

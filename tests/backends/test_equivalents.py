@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qdqtool.backends.migration.command_line import migrate_command
-from qdqtool.backends.migration.flag_facts import FATES
-from qdqtool.backends.migration.ours import EQUIVALENTS
+from qdqtool.backends.migration.command_line import EQUIVALENTS, FATES, migrate_command
 from qdqtool.backends.native import settings
 from qdqtool.cli.app import run
 from tests.backends import graphs, stand_in_trtexec

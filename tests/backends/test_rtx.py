@@ -19,7 +19,7 @@ from qdqtool.backends import BUILDERS
 from qdqtool.backends.targets import target_of
 from qdqtool.cli.app import run
 from qdqtool.core.build import BuildCost, BuildProgress, BuildRequest, BuildResult, InputProfile
-from qdqtool.engine.read import read as read_layers
+from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.errors import BuildError, InputFileError, QdqError, UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.trt.join import join

@@ -17,14 +17,13 @@ from hypothesis import strategies as st
 from qdqtool.backends import gpu
 from qdqtool.backends.flags import parse_flags
 from qdqtool.backends.plan import read_plan
-from qdqtool.backends.timing import cuda
-from qdqtool.backends.timing.engine import EngineClock
+from qdqtool.backends.timing import engine_times
+from qdqtool.backends.timing.engine_times import EngineClock
+from qdqtool.backends.timing.faster import judge
 from qdqtool.backends.timing.measure import TimeRequest, Timing, measure
-from qdqtool.backends.timing.raw import raw_name
 from qdqtool.backends.timing.rounds import Effort, take_turns
 from qdqtool.backends.timing.series import Series, summarize
-from qdqtool.backends.timing.traces import compute_times, layer_times, spell_times
-from qdqtool.backends.timing.verdict import judge
+from qdqtool.backends.timing.trtexec_times import compute_times, layer_times, raw_name, spell_times
 from qdqtool.errors import BuildError, InputFileError, MissingPackage, UsageError
 from tests.backends import graphs, stand_in_tensorrt, stand_in_trtexec
 from tests.models import save
@@ -327,7 +326,7 @@ def test_what_trtexec_complains_of_is_in_the_error(tmp_path: Path, monkeypatch: 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> stand_in_tensorrt.Driver:
     standing_in = stand_in_tensorrt.Driver()
-    monkeypatch.setattr(cuda, "driver", lambda: standing_in)
+    monkeypatch.setattr(engine_times, "driver", lambda: standing_in)
     return standing_in
 
 
@@ -388,8 +387,8 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, *, life: str = "") ->
     package = folder / "site/tensorrt"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(
-        "import sys\nfrom qdqtool.backends.timing import cuda\nfrom tests.backends import stand_in_tensorrt\n"
-        f"cuda.driver = stand_in_tensorrt.Driver\n{life}\n"
+        "import sys\nfrom qdqtool.backends.timing import engine_times\nfrom tests.backends import stand_in_tensorrt\n"
+        f"engine_times.driver = stand_in_tensorrt.Driver\n{life}\n"
         "sys.modules[__name__] = stand_in_tensorrt.make('8.6.1')\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(folder / "site"))

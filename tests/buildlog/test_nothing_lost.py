@@ -11,11 +11,10 @@ import pytest
 from pydantic import TypeAdapter
 
 from qdqtool import buildlog
-from qdqtool.buildlog.grammar import PATTERNS, grammar
-from qdqtool.buildlog.messages import messages
+from qdqtool.buildlog.grammar import PATTERNS, grammar, messages
+from qdqtool.buildlog.outputs import TABLES, table_of
 from qdqtool.buildlog.pattern import MessagePattern, RegexPattern, tactic_id
 from qdqtool.buildlog.prefix import peel
-from qdqtool.buildlog.tables import TABLES, table_of
 from qdqtool.core.buildlog import LogRun
 from tests.buildlog import small
 from tests.shared import shared
@@ -164,7 +163,7 @@ UNSUPPORTED_STATE: Skipping tactic 0 due to insufficient memory on requested siz
 
 
 def test_what_a_run_keeps_of_its_statements_is_bounded(monkeypatch):
-    monkeypatch.setattr("qdqtool.buildlog.run.KEEP", 4000)
+    monkeypatch.setattr("qdqtool.buildlog.log_run.KEEP", 4000)
     monkeypatch.setattr("qdqtool.io.text.BLOCK", 2000)
     text = small.library("Block size 1073741824\n" * 1000)
     (run,) = buildlog.read(io.BytesIO(text.encode())).runs

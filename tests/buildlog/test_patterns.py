@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from qdqtool.buildlog.grammar import KEY, PATTERNS, Grammar, grammar
-from qdqtool.buildlog.messages import messages, parsed
+from qdqtool.buildlog.grammar import KEY, PATTERNS, Grammar, grammar, messages, parsed
+from qdqtool.buildlog.log_run import Run
 from qdqtool.buildlog.pattern import LogSection, MessagePattern, PatternSet, RegexPattern
 from qdqtool.buildlog.place import Place
-from qdqtool.buildlog.run import Run
 
 REGISTERED = {name: PATTERNS.load(name) for name in PATTERNS.names()}
 PATTERN_SETS = {**REGISTERED, "messages": PatternSet(patterns=messages())}

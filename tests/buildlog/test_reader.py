@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from qdqtool import buildlog
-from qdqtool.buildlog import parts
+from qdqtool.buildlog import split_reading
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.events import End
 from qdqtool.errors import InputFileError
@@ -266,13 +266,13 @@ def test_every_line_is_read_or_blank_or_foreign_or_unread():
 def test_parts_of_a_file_give_the_digests_of_the_whole(tmp_path, monkeypatch):
     path = tmp_path / "many.log"
     path.write_bytes(_log_of_everything() * 3)
-    monkeypatch.setattr(parts, "PART", 3000)
-    monkeypatch.setattr(parts, "PIECE", 1000)
-    pieces = tuple(parts.parts_of(path))
+    monkeypatch.setattr(split_reading, "PART", 3000)
+    monkeypatch.setattr(split_reading, "PIECE", 1000)
+    pieces = tuple(split_reading.parts_of(path))
     assert len(pieces) > 3
     assert (pieces[0].begin, pieces[-1].end) == (0, path.stat().st_size)
     whole = list(buildlog.digests(buildlog.TextSource(path)))
-    in_parts = [digest for piece in pieces for digest in parts.digests_of_part(piece)]
+    in_parts = [digest for piece in pieces for digest in split_reading.digests_of_part(piece)]
     assert [replace(digest, number=0) for digest in in_parts] == [
         replace(digest, number=0) for digest in whole
     ]
@@ -281,9 +281,11 @@ def test_parts_of_a_file_give_the_digests_of_the_whole(tmp_path, monkeypatch):
 def test_what_stands_before_the_first_banner_stays_with_its_run(tmp_path, monkeypatch):
     path = tmp_path / "late.log"
     path.write_text("epoch 3 of 7\n" * 400 + small.trtexec() * 3)
-    monkeypatch.setattr(parts, "PART", 3000)
-    monkeypatch.setattr(parts, "PIECE", 1000)
-    in_parts = [digest for piece in parts.parts_of(path) for digest in parts.digests_of_part(piece)]
+    monkeypatch.setattr(split_reading, "PART", 3000)
+    monkeypatch.setattr(split_reading, "PIECE", 1000)
+    in_parts = [
+        digest for piece in split_reading.parts_of(path) for digest in split_reading.digests_of_part(piece)
+    ]
     assert [digest.lines for digest in in_parts] == [
         digest.lines for digest in buildlog.digests(buildlog.TextSource(path))
     ]
@@ -292,11 +294,11 @@ def test_what_stands_before_the_first_banner_stays_with_its_run(tmp_path, monkey
 def test_an_endless_line_is_not_held_while_parts_are_looked_for(tmp_path, monkeypatch):
     path = tmp_path / "long.log"
     path.write_text(small.trtexec() + "x" * 2_000_000 + "&&&& RUNNING a # b\n" + small.trtexec() * 2)
-    monkeypatch.setattr(parts, "PART", 3000)
-    monkeypatch.setattr(parts, "PIECE", 1000)
+    monkeypatch.setattr(split_reading, "PART", 3000)
+    monkeypatch.setattr(split_reading, "PIECE", 1000)
     tracemalloc.start()
     try:
-        pieces = tuple(parts.parts_of(path))
+        pieces = tuple(split_reading.parts_of(path))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -310,10 +312,10 @@ def test_an_endless_line_is_not_held_while_parts_are_looked_for(tmp_path, monkey
 def test_a_big_file_is_digested_by_several_processes_in_order(tmp_path, monkeypatch):
     path = tmp_path / "many.log"
     path.write_bytes((small.trtexec(8201) + small.trtexec(8600)).encode() * 4)
-    monkeypatch.setattr(parts, "PART", 3000)
-    monkeypatch.setattr(parts, "PIECE", 1000)
-    monkeypatch.setattr(parts, "BIG", 1000)
-    assert list(parts.digests_of(path)) == list(buildlog.digests(buildlog.TextSource(path)))
+    monkeypatch.setattr(split_reading, "PART", 3000)
+    monkeypatch.setattr(split_reading, "PIECE", 1000)
+    monkeypatch.setattr(split_reading, "BIG", 1000)
+    assert list(split_reading.digests_of(path)) == list(buildlog.digests(buildlog.TextSource(path)))
 
 
 def test_kernels_count_for_the_layer_that_was_announced():

@@ -15,8 +15,7 @@ import pytest
 from onnx import numpy_helper
 
 import calibrators
-from qdqtool.cli.app import run
-from qdqtool.cli.bare_cluster import spelled_out
+from qdqtool.cli.app import run, spelled_out
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.recipe import Recipe
 from tests import models

@@ -120,7 +120,7 @@ def test_a_slice_takes_a_part(suffix: str, wanted: list[int], tmp_path: Path) ->
 def test_slices_over_several_files_are_slices_of_all_rows(
     start: int, stop: int, step: int, limit: int
 ) -> None:
-    from qdqtool.calibration.samples.array_files import _within
+    from qdqtool.calibration.samples.arrays import _within
 
     numbers = range(8)[start:stop:step][:limit]
     found, first = [], 0

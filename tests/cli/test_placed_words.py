@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qdqtool.auditing.run import audit
+from qdqtool.auditing.full_audit import audit
 from qdqtool.cli.placed_words import nodes_of
 from qdqtool.core.engine import Engine
 from qdqtool.core.recipe import PlacementOptions

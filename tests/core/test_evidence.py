@@ -128,7 +128,7 @@ ELSEWHERE = {
     "accuracy/intervals.py": "bounds of rare losses, and intervals that are told",
     "accuracy/limit.py": "how many samples a bound takes",
     "backends/timing/series.py": "the spread of times that is told",
-    "backends/timing/verdict.py": "the interval of a speed-up that is told; it decides by the interval",
+    "backends/timing/faster.py": "the interval of a speed-up that is told; it decides by the interval",
     "pipeline/datacheck.py": "how far two channels are apart, in standard errors",
     "pipeline/sweep/sampler.py": "expected improvement, which chooses what to try and accepts nothing",
     "pipeline/trial.py": "shrinks the shifts of biases by their uncertainty",

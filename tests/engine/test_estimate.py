@@ -15,7 +15,7 @@ from qdqtool.core.engine import Role
 from qdqtool.core.explore import EngineView
 from qdqtool.engine.devices import device_of_metadata, find_device
 from qdqtool.engine.estimate import RATIO_ERROR, ROOF, SPREAD, estimate
-from qdqtool.engine.read import read
+from qdqtool.engine.layer_info import read
 from qdqtool.engine.view import view
 from tests.shared import ROOT, shared
 

@@ -14,9 +14,8 @@ from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
 from qdqtool.core.events import End, EventKind, LedgerRow, OptimizerEvent
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.engine import read
-from qdqtool.engine.logged import with_weights
 from qdqtool.engine.readers import lines
-from qdqtool.engine.view import view
+from qdqtool.engine.view import view, with_weights
 from qdqtool.io.text import text_of
 from qdqtool.trt.histories import histories
 from tests.buildlog.logs import BEVFUSION, BEVFUSION_JSON, shared_run

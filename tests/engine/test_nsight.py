@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from qdqtool.core.engine import Engine, EngineLayer
 from qdqtool.engine.profiles import read_profile, read_profile_text
-from qdqtool.engine.timed import join_times
+from qdqtool.engine.view import join_times
 from qdqtool.errors import InputFileError
 
 THREAD = (7 << 24) + 3

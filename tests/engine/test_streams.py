@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from qdqtool.core.kinds import ENGINE
 from qdqtool.engine import read, read_text
-from qdqtool.engine.readers import inspector, lean
-from qdqtool.engine.window import DAMAGED, Window
+from qdqtool.engine.layer_info import lean
+from qdqtool.engine.readers import inspector
+from qdqtool.engine.readers.inspector import DAMAGED, Window
 from qdqtool.errors import InputFileError
 from qdqtool.io.text import TextSource, text_of
 from tests.engine.records import CONV, QUANTIZE, dump
@@ -65,7 +66,7 @@ def test_windows_line_ends_and_nul_bytes_are_cleaned_wherever_pieces_are_cut(tmp
 def test_a_text_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch):
     path = tmp_path / "log.txt"
     path.write_text("hello\n" * 100)
-    monkeypatch.setattr("qdqtool.engine.readers.lean.LARGEST", 99)
+    monkeypatch.setattr("qdqtool.engine.layer_info.LARGEST", 99)
     with pytest.raises(InputFileError, match="piece by piece"):
         read(path)
 
@@ -111,10 +112,10 @@ def test_a_large_file_is_read_in_little_memory(tmp_path: Path):
 
 
 def test_of_a_long_log_only_the_lines_about_layers_are_kept(monkeypatch):
-    monkeypatch.setattr(lean, "_FULL", 1000)
-    monkeypatch.setattr(lean, "_STEP", 500)
+    monkeypatch.setattr("qdqtool.engine.layer_info._FULL", 1000)
+    monkeypatch.setattr("qdqtool.engine.layer_info._STEP", 500)
     log = "[V] Running: something\n" * 200 + dump(QUANTIZE, CONV, bindings=("x",)) + "[V] bye\n" * 200
-    kept = lean.lean(cut(log, 333), Path("log"))
+    kept = lean(cut(log, 333), Path("log"))
     assert kept.count("Running") < 50
     assert read_text(kept, where="kept").layers == read_text(log, where="log").layers
 

@@ -14,8 +14,7 @@ from qdqtool.core.explore import EngineView
 from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.engine import read_text
 from qdqtool.engine.dot import dot
-from qdqtool.engine.nodes import node_facts
-from qdqtool.engine.table import cells, select, table_of
+from qdqtool.engine.layer_table import cells, node_facts, select, table_of
 from qdqtool.engine.view import view
 from qdqtool.errors import UsageError
 from qdqtool.graph.annotate import annotate

@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 from PIL import Image
 
-from qdqtool.calibration.caches.reading import read_cache
+from qdqtool.calibration.caches.files import read_cache
 from qdqtool.calibration.histograms import load_histograms
 from qdqtool.calibration.samples.labels import read_labels
 from qdqtool.calibration.samples.opening import open_samples
@@ -31,8 +31,8 @@ from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.dtypes import DType
 from qdqtool.core.recipe import InsertOptions, PlacementOptions, PrepareOptions
 from qdqtool.core.tensors import TensorInfo
-from qdqtool.engine.profiles.read import read_profile
-from qdqtool.engine.read import read as read_layers
+from qdqtool.engine.layer_info import read as read_layers
+from qdqtool.engine.profiles.forms import read_profile
 from qdqtool.engine.view import view as view_engine
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
@@ -280,7 +280,7 @@ def _labels() -> Files:
 
 
 def _caches() -> Files:
-    from qdqtool.calibration.caches.flatbuffer import write_pairs
+    from qdqtool.calibration.caches.files import write_pairs
 
     pairs = [("x", '{"data": {"highest": 1.5}}'), ("conv1_y", "0.25"), ("relu1_y", "0.5")]
     text = "TRT-8601-EntropyCalibration2\nx: 3c010a14\nconv1_y: 3d1b2c3d\nrelu1_y: 3c8efa35\n"

@@ -15,9 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qdqtool import buildlog
-from qdqtool.buildlog import run as run_module
-from qdqtool.buildlog.members import Document
-from qdqtool.buildlog.order import Order
+from qdqtool.buildlog import log_run as run_module
+from qdqtool.buildlog.exports import Document, Order
 from qdqtool.io.text import LINE_LIMIT
 from tests.buildlog import small
 from tests.fuzz import logs

@@ -8,9 +8,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from qdqtool.auditing.baseline import fingerprint
-from qdqtool.auditing.ci import ci_report
-from qdqtool.auditing.run import CHECKS
+from qdqtool.auditing.ci import ci_report, fingerprint
+from qdqtool.auditing.full_audit import CHECKS
 from qdqtool.core.audit import Audit, KernelCounts
 from qdqtool.core.findings import Evidence, Finding, Severity
 from qdqtool.io import ci

@@ -14,12 +14,12 @@ import pytest
 
 from qdqtool import buildlog
 from qdqtool.backends.migration.folder import migrate_path
-from qdqtool.calibration.caches.reading import read_cache
+from qdqtool.calibration.caches.files import read_cache
 from qdqtool.calibration.samples.labels import read_labels
 from qdqtool.calibration.samples.opening import open_samples
 from qdqtool.core.kinds import CALIBRATION
-from qdqtool.engine.profiles.read import read_profile
-from qdqtool.engine.read import read as read_layers
+from qdqtool.engine.layer_info import read as read_layers
+from qdqtool.engine.profiles.forms import read_profile
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.io import files, text

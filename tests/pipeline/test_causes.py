@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
-from qdqtool.accuracy.gains import gained
+from qdqtool.accuracy.intervals import gained
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.table import make_table

@@ -21,7 +21,7 @@ from qdqtool.core.engine import Engine, Role
 from qdqtool.core.kinds import CALIBRATION, CONVERSION, PLACEMENT
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Preprocess
-from qdqtool.engine.read import read as read_layers
+from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.dynamic_range import measure_reach
 from tests import models

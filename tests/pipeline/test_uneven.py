@@ -19,9 +19,8 @@ from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.app import run as cli
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.recipe import Recipe
-from qdqtool.core.weights import WeightChanges
-from qdqtool.core.weights_file import load_weights, save_weights
-from qdqtool.engine.read import read as read_layers
+from qdqtool.core.weights import WeightChanges, load_weights, save_weights
+from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.errors import InputFileError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load

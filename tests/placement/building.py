@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from qdqtool.auditing.run import audit
+from qdqtool.auditing.full_audit import audit
 from qdqtool.backends.builders.rtx import PLUGIN as RTX
 from qdqtool.core.build import BuildRequest
 from qdqtool.core.calibration import CalibrationTable, TensorRange

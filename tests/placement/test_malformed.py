@@ -9,7 +9,7 @@ from zlib import crc32
 import onnx
 import pytest
 
-from qdqtool.auditing.run import audit
+from qdqtool.auditing.full_audit import audit
 from qdqtool.cli.app import run
 from qdqtool.core.advice import repair_commands, with_files
 from qdqtool.core.dtypes import DType

@@ -18,7 +18,7 @@ from qdqtool.core.placement import Decision, Placement, Slot, SlotKind
 from qdqtool.core.report import Report
 from qdqtool.report.areas import areas
 from qdqtool.report.assemble import Material, assemble, runs_int8
-from qdqtool.report.layers import timed
+from qdqtool.report.rows import timed
 from qdqtool.report.words import verdict as verdict_sentence
 from tests.report.material import (
     AUDIT,

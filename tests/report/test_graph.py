@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
 from qdqtool.core.findings import Severity
-from qdqtool.report.graph import BoxMark, LayerGraph, draw, label, network
-from qdqtool.report.layers import layer_rows
-from qdqtool.report.layout import lay_out
+from qdqtool.report.drawing import BoxMark, LayerGraph, draw, label, lay_out, network
+from qdqtool.report.rows import layer_rows
 from qdqtool.report.svg import Element
 from tests.report.material import chain, layer, tensor
 

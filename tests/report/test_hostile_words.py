@@ -16,21 +16,21 @@ import pytest
 from rich.console import Console
 
 from qdqtool.auditing.ci import ci_report as audit_results
-from qdqtool.buildlog.tables import TABLES, table_of
-from qdqtool.cli import engine_words, layer_words, log_words
+from qdqtool.buildlog.outputs import TABLES, table_of
+from qdqtool.cli import engine_words, log_words
 from qdqtool.cli.commands import audit, calibrate, engine, fix, lint, place, predict, repair, scales
 from qdqtool.cli.screen import show_table, stdout
 from qdqtool.core import kinds
 from qdqtool.core.artefacts import Artefact
 from qdqtool.core.buildlog import RunDigest
 from qdqtool.core.explore import EngineView
-from qdqtool.engine import dot, table
+from qdqtool.engine import dot, layer_table
 from qdqtool.io import ci
 from qdqtool.io.tables import csv_of
 from qdqtool.pipeline.events import write_events
 from qdqtool.pipeline.report import read_report
 from qdqtool.placement.lint_ci import ci_report as lint_results
-from qdqtool.report import sweeps, terminal, training
+from qdqtool.report import sweeps, terminal, training_table
 from qdqtool.report.figures import write_figures
 from qdqtool.report.html import render
 from qdqtool.report.section import sections
@@ -50,7 +50,7 @@ def _say(lines: Any) -> None:
 
 def _show_engine(view: EngineView) -> None:
     engine._print(engine._table(view, (), "", None))
-    _say([*engine_words.summary(view, 1), *layer_words.stories(view, view.layers)])
+    _say([*engine_words.summary(view, 1), *engine_words.stories(view, view.layers)])
 
 
 def _show_prediction(found: Any) -> None:
@@ -65,8 +65,8 @@ def _show_sweep(found: Any) -> None:
 
 
 def _show_training(found: Any) -> None:
-    show_table(training.table(found))
-    _say(training.notes(found))
+    show_table(training_table.table(found))
+    _say(training_table.notes(found))
 
 
 def _show_digest(words: tuple[str, ...]) -> None:
@@ -233,7 +233,10 @@ def test_other_forms_keep_texts_texts(turn: int, tmp_path: Path) -> None:
     view = filled(kinds.ENGINE_VIEW.type, words)
     is_plain(dot.dot(view, dict.fromkeys(("int8", "fp32"), "#000000")))
     log = filled(kinds.LOG.type, words)
-    tables = [table.table_of(view.layers, table.COLUMNS), *(table_of(log, name) for name in TABLES)]
+    tables = [
+        layer_table.table_of(view.layers, layer_table.COLUMNS),
+        *(table_of(log, name) for name in TABLES),
+    ]
     for text in map(csv_of, tables):
         assert not _STEERS.search(text)
         text.encode("utf-8")

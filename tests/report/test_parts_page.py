@@ -7,9 +7,9 @@ import re
 from dataclasses import replace
 
 from qdqtool.core.comparison import PartComparison
-from qdqtool.report.accuracy import accuracy_rows
 from qdqtool.report.assemble import assemble
 from qdqtool.report.html import render
+from qdqtool.report.words import accuracy_rows
 from tests.report.material import EVIL, FULL
 
 PARTS = (

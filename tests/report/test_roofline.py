@@ -10,7 +10,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.report import LayerRow
 from qdqtool.engine.devices import find_device
 from qdqtool.report.assemble import assemble
-from qdqtool.report.roofline import roofline
+from qdqtool.report.figures import roofline
 from tests.report.material import chain_material
 
 A10 = find_device("NVIDIA A10")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from qdqtool.core.sensitivity import CauseKind, Cure, FloatSet, NodeSensitivity, NoiseCause, Sensitivity
 from qdqtool.report.assemble import assemble
 from qdqtool.report.html import render
-from qdqtool.report.sensitivity import lines
+from qdqtool.report.sensitivity_charts import lines
 from tests.report.material import EVIL, chain_material
 
 

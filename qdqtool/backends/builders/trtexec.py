@@ -33,6 +33,6 @@ What was never run: no trtexec was run for the tests of qdqtool, which have no G
 it, with help texts and outputs in the forms of 8.x, 10.x and 11.x.
 """
 
-from qdqtool.backends.trtexec.builder import TrtexecBuilder
+from qdqtool.backends.trtexec.build import TrtexecBuilder
 
 PLUGIN = TrtexecBuilder()

@@ -2,16 +2,302 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Literal
 
 from qdqtool.backends.flags import Flag, plain_sizes, split_flags, workspace_pool
 from qdqtool.backends.migration.advice import Action, Advice, Migration
-from qdqtool.backends.migration.flag_facts import FATES, GONE_PREVIEWS, GONE_TACTIC_SOURCES, KEPT
-from qdqtool.backends.migration.model_steps import exclusion, model_steps, named_layers
-from qdqtool.backends.migration.ours import our_commands
 from qdqtool.errors import UsageError
+
+# --- fates of flags --------------------------------------------------------------------------------------------------
+# What became of trtexec's flags on the way to 11.
+#
+# Sources: trtexec's own help of 8.6, 10.x and 11.x, and the Python bindings of 8.6.1, 10.9, 10.16, 11.0 and 11.4 (for
+# tactic sources and preview features).
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fate:
+    """What becomes of a flag.
+
+    Attributes:
+        action: see Advice.
+        reason: why.
+        do: the step to take.
+        renamed: the flag that takes its place with the same value, or empty.
+    """
+
+    action: Action
+    reason: str
+    do: str = ""
+    renamed: str = ""
+
+
+_TYPED = "networks are strongly typed in 11: types stand in the model"
+_RUN = "nothing where the model has Q/DQ; else put them in: qdqtool run MODEL --samples SAMPLES --out RUN"
+_HALF = "write FP16 into the model: qdqtool convert MODEL -o OUT --types fp16 (run: --set insert.types=fp16)"
+_BRAIN = "write BF16 into the model: qdqtool convert MODEL -o OUT --types bf16 (run: --set insert.types=bf16)"
+_CACHE = "turn the cache into Q/DQ: qdqtool cache to-qdq MODEL CACHE"
+_NO_CALIBRATION = "nothing is calibrated while an engine is built in 11"
+_DEFAULT = "the default in 11; the flag does nothing any more"
+_OLD_PARSER = "the Caffe and UFF parsers are gone since 9"
+_LAYERS = (
+    "keep these nodes from INT8 (place.exclude), and from FP16 (qdqtool convert --keep); "
+    "the first and last layers have place.first_layer and place.last_layer"
+)
+
+FATES: dict[str, Fate] = {
+    "int8": Fate(action="change the model", reason=_TYPED, do=_RUN),
+    "best": Fate(action="change the model", reason=_TYPED, do=f"{_RUN}; {_HALF}"),
+    "fp16": Fate(action="change the model", reason=_TYPED, do=_HALF),
+    "bf16": Fate(action="change the model", reason=_TYPED, do=_BRAIN),
+    "fp8": Fate(
+        action="change the model", reason=_TYPED, do="write FP8 Q/DQ into the model (sm89 and newer)"
+    ),
+    "int4": Fate(action="change the model", reason=_TYPED, do="write block-wise INT4 Q/DQ into the weights"),
+    "calib": Fate(action="change the model", reason=_NO_CALIBRATION, do=_CACHE),
+    "calibProfile": Fate(action="drop", reason=_NO_CALIBRATION),
+    "minShapesCalib": Fate(action="drop", reason=_NO_CALIBRATION),
+    "optShapesCalib": Fate(action="drop", reason=_NO_CALIBRATION),
+    "maxShapesCalib": Fate(action="drop", reason=_NO_CALIBRATION),
+    "precisionConstraints": Fate(action="drop", reason=_TYPED),
+    "layerPrecisions": Fate(action="change the model", reason=_TYPED, do=_LAYERS),
+    "layerPrecision": Fate(action="change the model", reason=_TYPED, do=_LAYERS),
+    "layerOutputTypes": Fate(action="change the model", reason=_TYPED, do=_LAYERS),
+    "restricted": Fate(action="drop", reason="the safety-scope check is gone in 11"),
+    "weightless": Fate(action="replace", reason="renamed", renamed="stripWeights"),
+    "stronglyTyped": Fate(action="drop", reason=_DEFAULT),
+    "useCudaGraph": Fate(action="drop", reason=_DEFAULT),
+    "useSpinWait": Fate(action="drop", reason=_DEFAULT),
+    "noDataTransfers": Fate(action="drop", reason=_DEFAULT),
+    "separateProfileRun": Fate(action="drop", reason=_DEFAULT),
+    "buildOnly": Fate(action="replace", reason="gone since 10", renamed="skipInference"),
+    "explicitBatch": Fate(action="drop", reason="the only way since 10"),
+    "explicitPrecision": Fate(action="drop", reason="gone since 10; Q/DQ in the model says it"),
+    "heuristic": Fate(
+        action="replace", reason="gone since 10", do="choose --builderOptimizationLevel=2 or lower instead"
+    ),
+    "minTiming": Fate(action="drop", reason="gone since 10", do="--avgTiming is what is left"),
+    "nvtxMode": Fate(action="drop", reason="gone since 10", do="--profilingVerbosity says how much is told"),
+    "workspace": Fate(action="replace", reason="gone since 10"),
+    "streams": Fate(action="replace", reason="renamed", renamed="infStreams"),
+    "plugins": Fate(action="replace", reason="renamed", renamed="staticPlugins"),
+    "batch": Fate(action="drop", reason="implicit batch is gone since 9", do="say the batch in --shapes"),
+    "maxBatch": Fate(action="drop", reason="implicit batch is gone since 9", do="say it in --maxShapes"),
+    "deploy": Fate(action="drop", reason=_OLD_PARSER, do="export the model to ONNX"),
+    "model": Fate(action="drop", reason=_OLD_PARSER, do="export the model to ONNX"),
+    "uff": Fate(action="drop", reason=_OLD_PARSER, do="export the model to ONNX"),
+    "uffInput": Fate(action="drop", reason=_OLD_PARSER, do="export the model to ONNX"),
+    "uffNHWC": Fate(action="drop", reason=_OLD_PARSER, do="export the model to ONNX"),
+    "output": Fate(action="drop", reason=_OLD_PARSER, do="outputs are those of the ONNX model"),
+}
+"""Flags that are gone, renamed or without effect."""
+
+_KEPT = (
+    "onnx saveEngine loadEngine minShapes optShapes maxShapes shapes memPoolSize profilingVerbosity avgTiming refit "
+    "stripWeights stripAllWeights versionCompatible vc pluginInstanceNorm pi uint8AsymmetricQuantizationDLA useRuntime "
+    "leanDLLPath excludeLeanRuntime monitorMemory sparsity noTF32 directIO layerDeviceTypes decomposableAttentions "
+    "safe dumpKernelText buildDLAStandalone allowGPUFallback consistency asyncFileReader getPlanVersionOnly "
+    "noBuilderCache noCompilationCache errorOnTimingCacheMiss timingCacheFile builderOptimizationLevel maxTactics "
+    "hardwareCompatibilityLevel runtimePlatform tempdir tempfileControls maxAuxStreams profile allowWeightStreaming "
+    "markDebug markUnfusedTensorsAsDebugTensors tilingOptimizationLevel l2LimitForTiling remoteAutoTuningConfig "
+    "refitFromOnnx device staticPlugins dynamicPlugins setPluginsToSerialize ignoreParsedPluginLibs safetyPlugins "
+    "loadInputs iterations warmUp duration sleepTime idleTime infStreams exposeDMA useManagedMemory threads "
+    "timeDeserialize timeRefit skipInference persistentCacheRatio useProfile allocationStrategy saveDebugTensors "
+    "saveAllDebugTensors weightStreamingBudget verbose avgRuns percentile dumpRefit dumpOutput dumpRawBindingsToFile "
+    "dumpProfile dumpLayerInfo dumpOptimizationProfile exportTimes exportOutput exportProfile exportLayerInfo help "
+    "version includeDataTransfers noCudaGraph noSpinWait loadRefOutputs accuracyAlgorithm atol rtol accuracyThreshold refPair"
+)
+KEPT = frozenset(_KEPT.split())
+"""Flags that mean the same in 11."""
+
+GONE_TACTIC_SOURCES = frozenset({"CUBLAS", "CUBLAS_LT", "CUDNN"})
+GONE_PREVIEWS = frozenset(
+    {
+        "profileSharing0806",
+        "fasterDynamicShapes0805",
+        "disableExternalTacticSourcesForCore0805",
+        "multideviceruntime1016",
+    }
+)
+"""Features that are no longer in preview: they became the rule, or went."""
+
+
+# --- commands that change the model ----------------------------------------------------------------------------------
+# The commands that write into the model what trtexec's flags said before 11, in their order.
+
+FLOATS = frozenset({"fp32", "fp16", "bf16"})
+_WIDE = frozenset({"fp32"})
+_BY_LAYER = frozenset({"layerPrecisions", "layerPrecision", "layerOutputTypes"})
+_FORMATS = frozenset({"inputIOFormats", "outputIOFormats"})
+
+
+def model_steps(flags: Sequence[Flag]) -> tuple[tuple[str, ...], str]:
+    """Commands that make the model for 11, and the file they end with; no commands and "" where none is needed.
+
+    INT8 comes from the calibration cache. Without one the model has Q/DQ already, or trtexec made up the ranges: the
+    command line does not tell, so there is no command. Types come last, around the Q/DQ.
+    """
+    values = {flag.name: flag.value or "" for flag in flags}
+    model = values.get("onnx", "")
+    if not model:
+        return (), ""
+    types = "bf16" if "bf16" in values and "fp16" not in values else "fp16"
+    typed = bool({"fp16", "bf16", "best"} & set(values))
+    steps = []
+    if values.get("calib"):
+        step, model = _quantize(model, values["calib"], _named(flags, FLOATS))
+        steps.append(step)
+    if typed:
+        target = str(PurePath(model).with_suffix(f".{types}.onnx"))
+        keep = [word for name in _named(flags, _WIDE) for word in ("--keep", name)]
+        half = ["--half-io"] if _all_half(flags) else []
+        steps.append(shlex.join(["qdqtool", "convert", model, "-o", target, "--types", types, *keep, *half]))
+        model = target
+    return tuple(steps), model if steps else ""
+
+
+def named_layers(flag: Flag, types: frozenset[str] = FLOATS) -> list[str]:
+    """The layers that a flag wants in one of these types; one `*` is a glob here too."""
+    pairs = (part.rpartition(":") for part in (flag.value or "").split(","))
+    return [name for name, _, word in pairs if name and set(word.split("+")) <= types]
+
+
+def exclusion(nodes: Sequence[str]) -> str:
+    """The change of a recipe that keeps these nodes from INT8."""
+    return f"place.exclude={json.dumps(list(nodes))}"
+
+
+def _quantize(model: str, cache: str, floats: list[str]) -> tuple[str, str]:
+    kept = ["--set", exclusion(floats)] if floats else []
+    target = str(PurePath(model).with_suffix(".qdq.onnx"))
+    return shlex.join(["qdqtool", "cache", "to-qdq", model, cache, "-o", target, *kept]), target
+
+
+def _named(flags: Sequence[Flag], types: frozenset[str]) -> list[str]:
+    """Layers of all flags that name precisions; `*` alone says what the other flags say."""
+    found = [name for flag in flags if flag.name in _BY_LAYER for name in named_layers(flag, types)]
+    return [name for name in dict.fromkeys(found) if name != "*"]
+
+
+def _all_half(flags: Sequence[Flag]) -> bool:
+    """Whether inputs and outputs were asked for in 16 bits, all of them."""
+    given = {flag.name: (flag.value or "").split(",") for flag in flags if flag.name in _FORMATS}
+    return set(given) == _FORMATS and all(
+        part.partition(":")[0] in {"fp16", "bf16"} for parts in given.values() for part in parts
+    )
+
+
+# --- qdqtool's options -----------------------------------------------------------------------------------------------
+# The same in qdqtool's own words: which option takes a flag of trtexec's place, and whole command lines translated.
+
+Stage = Literal["build", "run"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Equivalent:
+    """What stands for a flag.
+
+    Attributes:
+        stage: whether it concerns the making of an engine (`qdqtool build`) or its running (`qdqtool time`).
+        option: the option with the same value; empty where there is none.
+        always: it happens anyway, and why there is nothing to say.
+    """
+
+    stage: Stage
+    option: str = ""
+    always: str = ""
+
+
+def _always(stage: Stage, why: str, flags: str) -> dict[str, Equivalent]:
+    return {name: Equivalent(stage=stage, always=why) for name in flags.split()}
+
+
+def _handed_on(stage: Stage, flags: str) -> dict[str, Equivalent]:
+    return {name: Equivalent(stage=stage, option="--flags") for name in flags.split()}
+
+
+EQUIVALENTS: dict[str, Equivalent] = {
+    "onnx": Equivalent(stage="build", option="MODEL"),
+    "saveEngine": Equivalent(stage="build", option="--out"),
+    "minShapes": Equivalent(stage="build", option="--min-shapes"),
+    "optShapes": Equivalent(stage="build", option="--opt-shapes"),
+    "maxShapes": Equivalent(stage="build", option="--max-shapes"),
+    **_always("build", "every build does it", "verbose dumpLayerInfo exportLayerInfo profilingVerbosity"),
+    **_always("build", "building and running are two commands", "skipInference buildOnly"),
+    **_always("build", "there is no other way", "explicitBatch"),
+    **_handed_on(
+        "build",
+        "fp16 bf16 int8 fp8 int4 best stronglyTyped noTF32 sparsity timingCacheFile precisionConstraints "
+        "layerPrecisions layerOutputTypes layerDeviceTypes useDLACore allowGPUFallback builderOptimizationLevel "
+        "maxAuxStreams maxTactics calib memPoolSize workspace tacticSources avgTiming minTiming heuristic refit "
+        "directIO restricted versionCompatible excludeLeanRuntime hardwareCompatibilityLevel stripWeights "
+        "monitorMemory allowWeightStreaming noBuilderCache noCompilationCache errorOnTimingCacheMiss "
+        "l2LimitForTiling inputIOFormats outputIOFormats preview tempdir tempfileControls leanDLLPath",
+    ),
+    "loadEngine": Equivalent(stage="run", option="ENGINE"),
+    "shapes": Equivalent(stage="run", option="--shapes"),
+    "warmUp": Equivalent(stage="run", option="--warm-up"),
+    "iterations": Equivalent(stage="run", option="--iterations"),
+    "dumpProfile": Equivalent(stage="run", option="--profile"),
+    "exportProfile": Equivalent(stage="run", option="--profile"),
+    "exportTimes": Equivalent(stage="run", option="--save"),
+    **_always("run", "rounds and iterations say how long", "duration"),
+    **_always("run", "it is the default of time", "useCudaGraph noDataTransfers useSpinWait"),
+    **_always("run", "layers are timed in runs of their own", "separateProfileRun"),
+    **_always("run", "all times are summarised, by rounds", "avgRuns percentile"),
+    **_handed_on(
+        "run",
+        "batch streams infStreams threads idleTime sleepTime exposeDMA useManagedMemory device useProfile "
+        "timeDeserialize timeRefit persistentCacheRatio dumpOutput exportOutput dumpRawBindingsToFile loadInputs "
+        "includeDataTransfers noCudaGraph noSpinWait",
+    ),
+}
+"""Every flag that has a place in qdqtool."""
+
+_SAID_ONCE = frozenset({"--profile", "--save"})
+
+
+def our_commands(flags: Sequence[Flag]) -> tuple[str, ...]:
+    """The commands of qdqtool that do what a trtexec command line does, in their order; none for other lines.
+
+    Flags without a place here are handed on to trtexec, which knows whether it has them.
+    """
+    values = {flag.name: flag.value or "" for flag in flags}
+    commands = []
+    engine = values.get("loadEngine", "")
+    if values.get("onnx"):
+        folder = str(PurePath(values.get("saveEngine") or values["onnx"]).with_suffix(""))
+        commands.append(["qdqtool", "build", values["onnx"], "--out", folder, "--builder", "trtexec"])
+        commands[-1] += _words(flags, "build")
+        engine = "" if {"skipInference", "buildOnly"} & set(values) else f"{folder}/engine.plan"
+    if engine:
+        commands.append(["qdqtool", "time", engine, "--trust", "--via", "trtexec", *_words(flags, "run")])
+    return tuple(map(shlex.join, commands))
+
+
+def _words(flags: Sequence[Flag], stage: Stage) -> list[str]:
+    words: list[str] = []
+    handed_on = []
+    for flag in flags:
+        known = EQUIVALENTS.get(flag.name, Equivalent(stage="build", option="--flags"))
+        if known.stage != stage or known.always or known.option in {"MODEL", "ENGINE", "--out"}:
+            continue
+        if known.option == "--flags":
+            handed_on.append(str(workspace_pool(flag)))
+        elif known.option not in _SAID_ONCE:
+            words += [known.option, flag.value or ""]
+        elif known.option not in words:
+            words += [known.option, "times"] if known.option == "--save" else [known.option]
+    return [*words, f"--flags={shlex.join(handed_on)}"] if handed_on else words
+
+
+# --- command lines ---------------------------------------------------------------------------------------------------
 
 _OPTION = re.compile(r"--(?P<name>[A-Za-z][\w-]*)(?:=(?P<value>.*))?", re.DOTALL)
 _MEASURED = (

@@ -5,13 +5,189 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from qdqtool.backends.migration.advice import Advice, Migration
-from qdqtool.backends.migration.api_facts import ASSIGNED, MEMBERS, NAMES, ApiFate
+from qdqtool.backends.migration.advice import Action, Advice, Migration
 from qdqtool.backends.migration.command_line import gone_flag
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import read_at_most, unreadable
+
+# --- fates of the API ------------------------------------------------------------------------------------------------
+# What became of TensorRT's Python API on the way to 11.
+#
+# Source: the classes and attributes of the bindings of 8.6.1, 10.9, 10.16, 11.0 and 11.4. Names that other libraries use
+# too (`precision`, `execute`) count only in a place where TensorRT's are meant.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ApiFate:
+    """What becomes of a name.
+
+    Attributes:
+        gone: the release that is the first without it, 10 or 11.
+        action: see Advice.
+        do: the step to take.
+    """
+
+    gone: int
+    action: Action
+    do: str
+
+
+_CALIBRATOR = (
+    "quantize the model with Q/DQ instead: qdqtool run, or qdqtool cache to-qdq with the calibrator's cache"
+)
+_QDQ = "put Q/DQ into the model: qdqtool run MODEL --samples SAMPLES --out RUN"
+_TYPES = "write types into the model: qdqtool convert MODEL -o OUT --types fp16 --keep NODE; INT8 by Q/DQ: qdqtool run"
+_RANGES = "put the ranges into the model as Q/DQ; qdqtool cache to-qdq takes them from a cache"
+_TACTICS = (
+    "pin tactics with an editable timing cache (BuilderFlag.EDITABLE_TIMING_CACHE, ITimingCache.update)"
+)
+_NAMED = (
+    "use named tensors: num_io_tensors, get_tensor_name, get_tensor_mode, get_tensor_shape, get_tensor_dtype"
+)
+_RUNS = "use set_tensor_address for every tensor and execute_async_v3(stream)"
+_BUILD = "use build_serialized_network and Runtime.deserialize_cuda_engine"
+_BATCH = "use explicit batch: the batch is a dimension of the inputs, with an optimization profile"
+_ONNX = "export the model to ONNX and use OnnxParser"
+_FAST = "ask for the compute capability instead: from 7.5 on there are INT8 tensor cores"
+
+
+def _fates(gone: int, action: Action, do: str, names: str) -> dict[str, ApiFate]:
+    return {name: ApiFate(gone=gone, action=action, do=do) for name in names.split()}
+
+
+NAMES: dict[str, ApiFate] = {
+    **_fates(
+        11,
+        "change the model",
+        _CALIBRATOR,
+        "IInt8Calibrator IInt8LegacyCalibrator IInt8EntropyCalibrator IInt8EntropyCalibrator2 IInt8MinMaxCalibrator "
+        "CalibrationAlgoType int8_calibrator set_calibration_profile get_calibration_profile set_quantization_flag "
+        "clear_quantization_flag get_quantization_flag quantization_flags QuantizationFlag",
+    ),
+    **_fates(11, "change the model", _RANGES, "set_dynamic_range reset_dynamic_range dynamic_range"),
+    **_fates(
+        11,
+        "change the model",
+        _TYPES,
+        "precision_is_set reset_precision set_output_type output_type_is_set reset_output_type",
+    ),
+    **_fates(
+        11,
+        "replace",
+        _TACTICS,
+        "IAlgorithmSelector IAlgorithm IAlgorithmContext IAlgorithmIOInfo IAlgorithmVariant algorithm_selector",
+    ),
+    **_fates(11, "replace", _FAST, "platform_has_fast_int8 platform_has_fast_fp16 platform_has_tf32"),
+    **_fates(
+        11,
+        "replace",
+        "use create_execution_context(strategy)",
+        "create_execution_context_without_device_memory",
+    ),
+    **_fates(11, "replace", "use parse(model, path)", "parse_with_weight_descriptors"),
+    **_fates(11, "replace", "use supports_model_v2", "supports_model"),
+    **_fates(11, "replace", "use infer_shapes", "all_shape_inputs_specified"),
+    **_fates(11, "replace", "use device_memory_size_v2", "device_memory_size"),
+    **_fates(
+        11, "replace", "use get_device_memory_size_for_profile_v2", "get_device_memory_size_for_profile"
+    ),
+    **_fates(
+        11,
+        "replace",
+        "use weight_streaming_budget_v2",
+        "weight_streaming_budget minimum_weight_streaming_budget",
+    ),
+    **_fates(
+        10,
+        "replace",
+        _NAMED,
+        "num_bindings get_binding_name get_binding_index get_binding_shape get_binding_dtype binding_is_input "
+        "get_binding_format get_binding_format_desc get_binding_vectorized_dim get_binding_bytes_per_component "
+        "get_binding_components_per_element is_shape_binding is_execution_binding get_location",
+    ),
+    **_fates(10, "replace", "use get_tensor_profile_shape", "get_profile_shape"),
+    **_fates(10, "replace", "use get_tensor_profile_values", "get_profile_shape_input"),
+    **_fates(10, "replace", "use set_input_shape", "set_binding_shape"),
+    **_fates(10, "replace", _RUNS, "execute_async execute_async_v2"),
+    **_fates(10, "replace", _BUILD, "build_engine build_cuda_engine"),
+    **_fates(
+        10,
+        "replace",
+        "use set_memory_pool_limit(MemoryPoolType.WORKSPACE, size)",
+        "max_workspace_size",
+    ),
+    **_fates(10, "drop", _BATCH, "max_batch_size"),
+    **_fates(10, "replace", "use avg_timing_iterations", "min_timing_iterations"),
+    **_fates(10, "replace", _ONNX, "UffParser CaffeParser"),
+    **_fates(10, "replace", "use add_matrix_multiply and add_elementwise", "add_fully_connected"),
+    **_fates(
+        10,
+        "replace",
+        "use the call of the same name with _nd",
+        "add_convolution add_deconvolution add_pooling add_padding",
+    ),
+    **_fates(10, "replace", "use kernel_size_nd, window_size_nd", "kernel_size window_size"),
+    **_fates(10, "replace", "unroll it with add_loop", "add_rnn_v2 IRNNv2Layer"),
+    **_fates(10, "drop", "Q/DQ in the model says it", "has_explicit_precision"),
+    **_fates(11, "change the model", _TYPES, "compute_precision"),
+    **_fates(11, "change the model", _RANGES, "get_dynamic_range get_tensors_with_dynamic_range"),
+    **_fates(11, "replace", "use get_creator and all_creators", "get_plugin_creator plugin_creator_list"),
+    **_fates(11, "replace", "use IStreamReaderV2", "IStreamReader"),
+    **_fates(10, "replace", "use InterpolationMode", "ResizeMode"),
+    **_fates(10, "replace", "use SampleMode", "SliceMode"),
+}
+"""Names that mean TensorRT wherever they stand in a script that imports it."""
+
+MEMBERS: dict[tuple[str, str], ApiFate] = {
+    ("BuilderFlag", "INT8"): ApiFate(gone=11, action="change the model", do=_QDQ),
+    **{
+        ("BuilderFlag", name): ApiFate(gone=11, action="change the model", do=_TYPES)
+        for name in ("FP16", "BF16", "FP8", "INT4", "FP4")
+    },
+    **{
+        ("BuilderFlag", name): ApiFate(gone=11, action="change the model", do=_TYPES)
+        for name in ("OBEY_PRECISION_CONSTRAINTS", "PREFER_PRECISION_CONSTRAINTS")
+    },
+    ("BuilderFlag", "STRICT_TYPES"): ApiFate(gone=10, action="change the model", do=_TYPES),
+    ("BuilderFlag", "REJECT_EMPTY_ALGORITHMS"): ApiFate(gone=11, action="replace", do=_TACTICS),
+    ("BuilderFlag", "ENABLE_TACTIC_HEURISTIC"): ApiFate(
+        gone=10, action="replace", do="use a lower builder_optimization_level"
+    ),
+    ("BuilderFlag", "WEIGHTLESS"): ApiFate(gone=11, action="replace", do="use BuilderFlag.STRIP_PLAN"),
+    ("NetworkDefinitionCreationFlag", "EXPLICIT_BATCH"): ApiFate(
+        gone=11, action="drop", do="call create_network() without it: explicit batch is the only way"
+    ),
+    ("NetworkDefinitionCreationFlag", "EXPLICIT_PRECISION"): ApiFate(
+        gone=10, action="drop", do="Q/DQ in the model says it"
+    ),
+    **{
+        ("TacticSource", name): ApiFate(
+            gone=11, action="drop", do="cuBLAS and cuDNN are no tactic sources in 11"
+        )
+        for name in ("CUBLAS", "CUBLAS_LT", "CUDNN")
+    },
+    ("PreviewFeature", "PROFILE_SHARING_0806"): ApiFate(gone=11, action="drop", do="it is the rule now"),
+    ("PreviewFeature", "FASTER_DYNAMIC_SHAPES_0805"): ApiFate(
+        gone=10, action="drop", do="it is the rule now"
+    ),
+    ("ProfilingVerbosity", "DEFAULT"): ApiFate(gone=10, action="replace", do="use LAYER_NAMES_ONLY"),
+    ("ProfilingVerbosity", "VERBOSE"): ApiFate(gone=10, action="replace", do="use DETAILED"),
+    ("EngineCapability", "DEFAULT"): ApiFate(gone=10, action="replace", do="use STANDARD"),
+    ("EngineCapability", "SAFE_GPU"): ApiFate(gone=10, action="replace", do="use SAFETY"),
+    ("EngineCapability", "SAFE_DLA"): ApiFate(gone=10, action="replace", do="use DLA_STANDALONE"),
+}
+"""Members of TensorRT's enumerations, by the name of the enumeration."""
+
+ASSIGNED: dict[str, ApiFate] = {
+    "precision": ApiFate(gone=11, action="change the model", do=_TYPES),
+}
+"""Attributes that mean TensorRT's layers when they are set."""
+
+
+# --- scripts ---------------------------------------------------------------------------------------------------------
 
 _LARGEST = 16 << 20
 """Bytes; no script is larger."""

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from qdqtool.backends.native.logger import logger_of
 from qdqtool.backends.running.frames import read, write
-from qdqtool.backends.timing.engine import EngineClock
+from qdqtool.backends.timing.engine_times import EngineClock
 from qdqtool.errors import QdqError
 from qdqtool.platform import no_core_dump
 

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from qdqtool.backends.flags import Flag
 from qdqtool.backends.plan import EnginePlan, read_plan
 from qdqtool.backends.releases import spell
+from qdqtool.backends.timing.faster import TimingVerdict, judge
 from qdqtool.backends.timing.remote import EngineRun, time_engines
 from qdqtool.backends.timing.rounds import Effort, OnTurn, take_turns
 from qdqtool.backends.timing.series import Series, SeriesSummary, summarize
-from qdqtool.backends.timing.traces import LayerTime, spell_times
-from qdqtool.backends.timing.trtexec import TrtexecClock
-from qdqtool.backends.timing.verdict import TimingVerdict, judge
+from qdqtool.backends.timing.trtexec_times import LayerTime, TrtexecClock, spell_times
 from qdqtool.backends.trtexec.program import Program, ask, find_trtexec
 from qdqtool.core.artefacts import Artefact
 from qdqtool.core.build import Shape
@@ -120,7 +119,7 @@ def _time_models(
     request: TimeRequest, on_turn: OnTurn | None
 ) -> tuple[tuple[Series, ...], tuple[LayerProfile, ...]]:
     from qdqtool.backends.ort import open_runner
-    from qdqtool.backends.timing.ort import OrtClock
+    from qdqtool.backends.timing.ort_times import OrtClock
 
     if request.via not in {"auto", "ort"}:
         raise UsageError(f"{request.via} times engines", fix="build the models first: qdqtool build")

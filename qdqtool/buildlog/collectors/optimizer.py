@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from qdqtool.buildlog.grammar import Handler
-from qdqtool.buildlog.names import LoggedNames
+from qdqtool.buildlog.records import LoggedNames
 from qdqtool.core.buildlog import FunnelStep
 from qdqtool.core.events import EventKind, OptimizerEvent, PassCount
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from qdqtool.calibration.caches.cache import Cache, Entry
+from qdqtool.calibration.caches.contents import Cache, Entry
 from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 

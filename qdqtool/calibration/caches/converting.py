@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qdqtool.calibration.caches.cache import Cache
+from qdqtool.calibration.caches.contents import Cache
 from qdqtool.calibration.table import groups
 from qdqtool.calibration.weights import weight_range
 from qdqtool.core.calibration import INT8_LEVELS, CalibrationTable, TensorRange

@@ -5,9 +5,11 @@ Rows are streamed, so that a file of any size needs the memory of one sample. Pi
 
 from __future__ import annotations
 
+import hashlib
+import math
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +18,16 @@ from typing import IO, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from qdqtool.calibration.samples.conform import fits, fitted_shape, single
+from qdqtool.calibration.samples.raw import RawSample
+from qdqtool.core.recipe import Preprocess
+from qdqtool.core.tensors import TensorInfo
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
-from qdqtool.io.files import require_file
+from qdqtool.io.files import digest_file, require_file
 from qdqtool.io.npy import ArrayHeader, read_elements, read_exactly, read_header
+
+# --- arrays in files -------------------------------------------------------------------------------------------------
 
 _MOST_MEMBERS: Final = 1 << 14
 """Arrays in one file; a model has a few inputs."""
@@ -150,3 +158,196 @@ def unreadable(path: Path, key: str, error: Exception) -> InputFileError:
     return InputFileError(
         f"{which}: {error}", fix="write plain numbers with numpy.save or numpy.savez", where=str(path)
     )
+
+
+# --- source ----------------------------------------------------------------------------------------------------------
+# A source of samples in one or many .npy and .npz files.
+#
+# In one file the samples lie along the first dimension of every array. In a folder each file is a sample, or several.
+
+LABEL_KEYS = ("y", "label", "labels")
+_DATA_KEYS = ("x", "data", "images", "image", "input", "inputs")
+_NOT_A_BATCH = ("seq", "len", "time", "token")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArrayFile:
+    """One file.
+
+    Attributes:
+        path: the file.
+        arrays: its arrays by model input.
+        labels: the array of class indices, if there is one.
+        rows: number of samples along the first dimension; None when the file is a single sample.
+    """
+
+    path: Path
+    arrays: Mapping[str, Member]
+    labels: Member | None
+    rows: int | None
+
+    def read(self, numbers: range) -> Iterator[RawSample]:
+        """The samples with these ascending numbers."""
+        if not numbers:
+            return
+        if self.rows is None:
+            whole = {name: member.whole() for name, member in self.arrays.items()}
+            yield RawSample(name=str(self.path), arrays=whole)
+            return
+        names = [name for name, member in self.arrays.items() if member.shape]
+        scalars = {name: member.whole() for name, member in self.arrays.items() if not member.shape}
+        streams = [self.arrays[name].rows(numbers) for name in names]
+        labels = iter(()) if self.labels is None else self.labels.rows(numbers)
+        for number, *rows in zip(numbers, *streams, strict=True):
+            label = next(labels, None)
+            arrays = {name: row[np.newaxis] for name, row in zip(names, rows, strict=True)}
+            yield RawSample(
+                name=f"{self.path}[{number}]",
+                arrays=arrays | scalars,
+                label=None if label is None else int(label),
+            )
+
+
+class ArrayFiles:
+    """Samples from the files, one file after the other."""
+
+    meaningful = True
+
+    def __init__(self, description: str, files: tuple[ArrayFile, ...]) -> None:
+        self.description = description
+        self._files = files
+
+    def digest(self) -> str:
+        sha = hashlib.sha256()
+        for file in self._files:
+            sha.update(digest_file(file.path).encode())
+        return sha.hexdigest()
+
+    def __len__(self) -> int:
+        return sum(_count(file) for file in self._files)
+
+    def read(self, numbers: range) -> Iterator[RawSample]:
+        first = 0
+        for file in self._files:
+            count = _count(file)
+            yield from file.read(_within(numbers, first, count))
+            first += count
+
+
+def open_file(path: Path, inputs: tuple[TensorInfo, ...], preprocess: Preprocess) -> ArrayFile:
+    """See which array feeds which input and how many samples there are; reads headers only.
+
+    Raises:
+        InputFileError: no array for an input, or arrays of different numbers of samples.
+    """
+    found = {member.key: member for member in members(path)}
+    labels = next((found[key] for key in LABEL_KEYS if key in found and _is_labels(found[key])), None)
+    arrays = _assigned(path, found, labels, inputs)
+    counts = {name: _rows(arrays[name], info, preprocess) for name, info in _by_name(inputs).items()}
+    numbers = {count for name, count in counts.items() if arrays[name].shape}
+    if len(numbers) != 1:
+        if None in numbers or not _all_whole(arrays, inputs):
+            raise InputFileError(
+                f"its arrays hold different numbers of samples: {counts}",
+                fix="save as many rows of every input",
+                where=str(path),
+            )
+        numbers = {None}
+    rows = numbers.pop()
+    if rows and all(math.prod(member.shape) == 0 for member in arrays.values()):
+        raise InputFileError("its arrays hold no values", fix="save samples with values", where=str(path))
+    _check_shapes(path, arrays, inputs, preprocess, rows)
+    if labels is not None and labels.shape[0] != rows:
+        labels = None
+    return ArrayFile(path=path, arrays=arrays, labels=labels, rows=rows)
+
+
+def _check_shapes(
+    path: Path,
+    arrays: Mapping[str, Member],
+    inputs: tuple[TensorInfo, ...],
+    preprocess: Preprocess,
+    rows: int | None,
+) -> None:
+    """Refuse samples of a wrong shape by the header alone: a small file can unpack to any size."""
+    if preprocess.arrays:
+        return
+    for info in single(inputs):
+        shape = arrays[info.name].shape
+        if shape:
+            row = shape if rows is None else (1, *shape[1:])
+            fitted_shape(row, info.shape, f"{path}{'' if rows is None else '[0]'}, input {info.name!r}")
+
+
+def _assigned(
+    path: Path, found: Mapping[str, Member], labels: Member | None, inputs: tuple[TensorInfo, ...]
+) -> dict[str, Member]:
+    """The array of each input: the one of its name, or for a model of one input the only one there is."""
+    arrays = {}
+    for info in inputs:
+        member = found.get(info.name) or found.get(f"in:{info.name}")
+        if member is None and len(inputs) == 1:
+            member = _only_candidate(found, labels)
+        if member is None:
+            raise InputFileError(
+                f"has no array for input {info.name!r}; it has {', '.join(map(repr, found))}",
+                fix=f"name the arrays like the model's inputs: {', '.join(entry.name for entry in inputs)}",
+                where=str(path),
+            )
+        arrays[info.name] = member
+    return arrays
+
+
+def _only_candidate(found: Mapping[str, Member], labels: Member | None) -> Member | None:
+    numeric = [
+        member
+        for member in found.values()
+        if member is not labels and member.shape and member.dtype.kind in "fiub"
+    ]
+    if len(numeric) == 1:
+        return numeric[0]
+    return next((found[key] for key in _DATA_KEYS if key in found), None)
+
+
+def _rows(member: Member, info: TensorInfo, preprocess: Preprocess) -> int | None:
+    """How many samples lie along the first dimension; None when the array is one sample."""
+    shape, wanted = member.shape, info.shape
+    if not shape or wanted is None:
+        return None
+    if not wanted:
+        return shape[0] if len(shape) == 1 else None
+    dims = [dim for dim in wanted[1:] if isinstance(dim, int)]
+    if len(dims) == len(wanted) - 1 and (elements := math.prod(dims)):
+        if shape[0] * elements == math.prod(shape):
+            return shape[0]
+        if math.prod(shape) == elements:
+            return None
+    rank = len(wanted) if preprocess.reshape is None else len(preprocess.reshape) + 1
+    if preprocess.arrays and preprocess.layout != "as-is" and len(shape) == 3 and shape[-1] in {1, 3}:
+        return None
+    names_sequence = isinstance(wanted[0], str) and any(word in wanted[0].lower() for word in _NOT_A_BATCH)
+    return shape[0] if len(shape) >= rank and not names_sequence else None
+
+
+def _all_whole(arrays: Mapping[str, Member], inputs: tuple[TensorInfo, ...]) -> bool:
+    return all(info.shape is None or fits(arrays[info.name].shape, info.shape) for info in inputs)
+
+
+def _is_labels(member: Member) -> bool:
+    return len(member.shape) == 1 and member.dtype.kind in "iu"
+
+
+def _by_name(inputs: tuple[TensorInfo, ...]) -> dict[str, TensorInfo]:
+    return {info.name: info for info in inputs}
+
+
+def _count(file: ArrayFile) -> int:
+    return 1 if file.rows is None else file.rows
+
+
+def _within(numbers: range, first: int, count: int) -> range:
+    """The part of `numbers` in [first, first + count), counted from `first`."""
+    start = max(0, -((numbers.start - first) // numbers.step)) if numbers.start < first else 0
+    stop = max(0, -((numbers.start - (first + count)) // numbers.step))
+    part = numbers[start:stop]
+    return range(part.start - first, part.stop - first, part.step) if part else range(0)

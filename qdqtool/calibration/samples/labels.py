@@ -10,8 +10,7 @@ import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from qdqtool.calibration.samples.array_files import LABEL_KEYS
-from qdqtool.calibration.samples.arrays import members
+from qdqtool.calibration.samples.arrays import LABEL_KEYS, members
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import read_at_most
 from qdqtool.io.json_files import read_json

@@ -7,13 +7,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from qdqtool.calibration.samples.array_files import ArrayFiles, open_file
-from qdqtool.calibration.samples.code import Code
+from qdqtool.calibration.samples.arrays import ArrayFiles, open_file
 from qdqtool.calibration.samples.conform import conform, fixed_batch, nonfinite, tiled
 from qdqtool.calibration.samples.images import Images, pictures
 from qdqtool.calibration.samples.labels import Labels, labels_beside, read_labels
-from qdqtool.calibration.samples.objects import SampleObjects
-from qdqtool.calibration.samples.polygraphy import PolygraphyInputs
+from qdqtool.calibration.samples.objects import Code, SampleObjects
+from qdqtool.calibration.samples.polygraphy_files import PolygraphyInputs
 from qdqtool.calibration.samples.raw import RawSource
 from qdqtool.calibration.samples.spec import NanPolicy, SampleSpec, is_there
 from qdqtool.calibration.samples.synthetic import Random

@@ -74,8 +74,8 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="Print findings.json.")] = False,
 ) -> int:
     """Say what became of every compute node in an engine: INT8 or not, why, and what to do."""
-    from qdqtool.auditing.baseline import without_known
-    from qdqtool.auditing.run import check_ignored, examine
+    from qdqtool.auditing.ci import without_known
+    from qdqtool.auditing.full_audit import check_ignored, examine
     from qdqtool.cli.audit_material import Wanted, gather
     from qdqtool.cli.verdict import check_limit, findings_missed, tell, unrealised
     from qdqtool.core.kinds import AUDIT

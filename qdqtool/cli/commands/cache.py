@@ -159,8 +159,7 @@ def retarget(
 ) -> None:
     """Write a cache for another TensorRT release, for onnxruntime, or for another export of its model."""
     from qdqtool.calibration.caches import read_cache, write_cache
-    from qdqtool.calibration.caches.renaming import renamed
-    from qdqtool.calibration.caches.retargeting import for_onnxruntime, for_tensorrt, left_out
+    from qdqtool.calibration.caches.retargeting import for_onnxruntime, for_tensorrt, left_out, renamed
     from qdqtool.errors import UsageError
 
     if (release is None and onnxruntime is None and model is None) or (release and onnxruntime):

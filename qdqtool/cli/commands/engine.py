@@ -82,10 +82,9 @@ def show(
     With the log of the build also its Q and DQ nodes, the optimizer's events and the search for its kernel; where FILE
     is a whole log, it is read as such too.
     """
-    from qdqtool.cli.engine_words import summary
-    from qdqtool.cli.layer_words import stories
+    from qdqtool.cli.engine_words import stories, summary
     from qdqtool.core.kinds import ENGINE_VIEW
-    from qdqtool.engine.table import select
+    from qdqtool.engine.layer_table import select
 
     view = _explore(file, profile, cost_model, device, log).view
     chosen = select(view, where=tuple(where or ()))
@@ -113,7 +112,7 @@ def layers(
 ) -> None:
     """Write the layers as a table: CSV on standard output, or a .csv or .parquet file."""
     from qdqtool.cli.screen import stderr
-    from qdqtool.engine.table import COLUMNS, select, table_of
+    from qdqtool.engine.layer_table import COLUMNS, select, table_of
     from qdqtool.io.tables import csv_of, write_table
 
     view = _explore(file, profile, cost_model, device, log).view
@@ -267,7 +266,7 @@ def is_int8(
     options is given twice, for the INT8 and for the float engine. A Q/DQ model is built with TensorRT for RTX, once as
     it is and once in float, and its outputs are compared on onnxruntime.
     """
-    from qdqtool.cli import engine_files, noop_material
+    from qdqtool.cli import engine_files
     from qdqtool.cli.verdict import tell
     from qdqtool.core.kinds import NOOP
     from qdqtool.errors import UsageError
@@ -277,9 +276,9 @@ def is_int8(
             raise UsageError(
                 "a model is built and compared afresh", fix="leave out --plan, --outputs and --profile"
             )
-        found = noop_material.built(file, reference, sm)
+        found = engine_files.built(file, reference, sm)
     else:
-        found = noop_material.recorded(file, reference, engine_files.besides(plans, outputs, profiles))
+        found = engine_files.recorded(file, reference, engine_files.besides(plans, outputs, profiles))
     if as_json:
         sys.stdout.write(NOOP.dump(found))
     else:
@@ -358,7 +357,7 @@ def _table(view: EngineView, where: tuple[str, ...], sort: str, limit: int | Non
 
     from qdqtool.cli.engine_words import cell
     from qdqtool.cli.screen import escaped
-    from qdqtool.engine.table import cells, select
+    from qdqtool.engine.layer_table import cells, select
 
     timed = ("ms", "tflops", "gbs") if view.total_ms is not None else ()
     roof = ("bound",) if view.device else ()

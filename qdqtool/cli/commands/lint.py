@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qdqtool.cli.forms import FORMS, check_form
-from qdqtool.cli.targets import TARGET_HELP, asked_target, comma_words
+from qdqtool.cli.signatures import TARGET_HELP, asked_target, comma_words
 from qdqtool.core.wording import counted
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _tell(report: LintReport, model: Path, form: str) -> None:
 
 def _waivers(given: list[str]) -> dict[str, str]:
     """Codes and reasons out of CODE=reason; a report of lint keeps what was accepted, and so needs the reason."""
-    from qdqtool.core.waivers import waivers
+    from qdqtool.core.findings import waivers
     from qdqtool.errors import UsageError
 
     found = waivers(given)

@@ -168,7 +168,7 @@ def _opened(log: str, copy: BinaryIO | None) -> TextSource:
 
 def _digests(log: str, copy: BinaryIO | None, watch: Watch | None, kept: int | None) -> Iterable[RunDigest]:
     from qdqtool.buildlog import digests
-    from qdqtool.buildlog.parts import digests_of
+    from qdqtool.buildlog.split_reading import digests_of
 
     if kept is not None:
         return digests(_opened(log, copy), watch, shown=kept)
@@ -215,7 +215,7 @@ class _Words:
 
 def _tensors_of(cache: Path) -> frozenset[str]:
     """The tensors that a calibration cache holds."""
-    from qdqtool.calibration.caches.reading import read_cache
+    from qdqtool.calibration.caches.files import read_cache
 
     return frozenset(read_cache(cache).by_tensor())
 
@@ -223,7 +223,7 @@ def _tensors_of(cache: Path) -> frozenset[str]:
 def _as_json(source: TextSource, display: _Display, seen: _Seen) -> None:
     """Print the artefact, one run in memory at a time."""
     from qdqtool.buildlog import runs
-    from qdqtool.buildlog.spill import write_json
+    from qdqtool.buildlog.outputs import write_json
 
     write_json(source, seen.all(display.aside(runs(source, display.watch))), sys.stdout)
 
@@ -233,7 +233,7 @@ def _exported(
 ) -> None:
     """Write the files that are wanted, and print the digest or the artefact."""
     from qdqtool.buildlog import open_runs
-    from qdqtool.buildlog.run import SHOWN
+    from qdqtool.buildlog.log_run import SHOWN
     from qdqtool.core.buildlog import BuildLog
     from qdqtool.core.kinds import LOG
 
@@ -248,8 +248,7 @@ def _exported(
 
 
 def _write(log: BuildLog, exports: _Exports) -> None:
-    from qdqtool.buildlog.tables import write_tables
-    from qdqtool.buildlog.timeline import trace_of
+    from qdqtool.buildlog.outputs import trace_of, write_tables
     from qdqtool.io.files import write_text
     from qdqtool.pipeline.events import write_events
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.targets import TARGET_HELP, asked_target, comma_words
+from qdqtool.cli.signatures import TARGET_HELP, asked_target, comma_words
 from qdqtool.core.wording import counted
 
 if TYPE_CHECKING:

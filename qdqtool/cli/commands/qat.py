@@ -45,7 +45,7 @@ def run(
     from qdqtool.pipeline import recipes
     from qdqtool.pipeline.qat.request import QatRequest
     from qdqtool.pipeline.qat.run import run as train
-    from qdqtool.report import training
+    from qdqtool.report import training_table
 
     request = QatRequest(
         recipe=load_recipe(recipe, changes),
@@ -58,8 +58,8 @@ def run(
     if as_json:
         sys.stdout.write((out / "qat.json").read_text("utf-8"))
         return
-    show_table(training.table(result))
-    for sentence in training.notes(result):
+    show_table(training_table.table(result))
+    for sentence in training_table.notes(result):
         stdout().print(sentence, markup=False, highlight=False)
     for name in ("ptq", "qat"):
         stdout().print(f"page: {out / name / 'report.html'}", markup=False, highlight=False)

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.signatures import Changes, ComparingRecipe
-from qdqtool.cli.targets import TARGET_HELP
+from qdqtool.cli.signatures import TARGET_HELP, Changes, ComparingRecipe
 from qdqtool.core.wording import counted
 
 if TYPE_CHECKING:

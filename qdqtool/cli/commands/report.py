@@ -120,11 +120,11 @@ def _difference(first: Opened, second: Opened) -> EngineDiff | None:
 def _open(run: Path, profile: Path | None, log: Path | None) -> Opened:
     """The report of a run folder, or of an engine alone."""
     from qdqtool.engine.diff import Explored
-    from qdqtool.engine.profiles.read import read_profile
-    from qdqtool.engine.read import read
+    from qdqtool.engine.layer_info import read
+    from qdqtool.engine.profiles.forms import read_profile
     from qdqtool.engine.view import view
     from qdqtool.pipeline.report import read_report
-    from qdqtool.report.layers import timed
+    from qdqtool.report.rows import timed
 
     times = None if profile is None else read_profile(profile)
     if run.is_file():
@@ -146,13 +146,13 @@ def _open(run: Path, profile: Path | None, log: Path | None) -> Opened:
 def _alone(file: Path, times: Profile | None, log: Path | None) -> Opened:
     """An engine of which there is nothing but layer information: audited, with its log where there is one."""
     from qdqtool.auditing.context import stage
-    from qdqtool.auditing.run import examine
+    from qdqtool.auditing.full_audit import examine
     from qdqtool.core.buildlog import BuildLog
     from qdqtool.engine.diff import Explored
     from qdqtool.engine.view import view
     from qdqtool.pipeline.engine_files import engine_of, log_of
     from qdqtool.report.assemble import Material, assemble
-    from qdqtool.report.logged import log_rows
+    from qdqtool.report.rows import log_rows
 
     engine = engine_of(file)
     told = log_of(log, file, engine.form)

@@ -32,8 +32,7 @@ from typing import Annotated
 
 import typer
 
-from qdqtool.cli.signatures import FittingRecipe
-from qdqtool.cli.targets import TARGET_HELP
+from qdqtool.cli.signatures import TARGET_HELP, FittingRecipe
 
 _RANDOM = "random:16"
 _RANDOM_FLOAT = (

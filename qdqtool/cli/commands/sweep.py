@@ -36,8 +36,7 @@ from typing import Annotated
 
 import typer
 
-from qdqtool.cli.signatures import Changes
-from qdqtool.cli.targets import TARGET_HELP
+from qdqtool.cli.signatures import TARGET_HELP, Changes
 
 
 def sweep(

@@ -3,6 +3,6 @@
 from qdqtool.engine.profiles import read_profile
 """
 
-from qdqtool.engine.profiles.read import read_profile, read_profile_text
+from qdqtool.engine.profiles.forms import read_profile, read_profile_text
 
 __all__ = ["read_profile", "read_profile_text"]

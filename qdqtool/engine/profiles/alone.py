@@ -10,8 +10,8 @@ from qdqtool.core.engine import Engine, EngineLayer, Role
 from qdqtool.core.timing import Profile
 from qdqtool.core.wording import counted
 from qdqtool.engine.fields import MOST_LAYERS, layer
-from qdqtool.engine.profiles.read import read_profile
-from qdqtool.engine.read import read
+from qdqtool.engine.layer_info import read
+from qdqtool.engine.profiles.forms import read_profile
 from qdqtool.errors import InputFileError
 from qdqtool.trt.names import probable_nodes
 from qdqtool.trt.ops import PRODUCTS

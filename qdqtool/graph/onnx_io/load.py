@@ -6,8 +6,11 @@ import re
 from collections import Counter
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
@@ -20,13 +23,14 @@ from qdqtool.graph.canonical.settled import settle
 from qdqtool.graph.canonical.shapes import infer_anew
 from qdqtool.graph.canonical.softmax import unflatten
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.dimensions import name_negative
-from qdqtool.graph.onnx_io.guard import guarded
+from qdqtool.graph.onnx_io.deferred import array
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass, warm_up
-from qdqtool.graph.onnx_io.read import default_opset, read
+from qdqtool.graph.onnx_io.read import default_opset, guarded, read
 from qdqtool.graph.onnx_io.skeleton import skeleton
-from qdqtool.graph.onnx_io.sound import check_values
 from qdqtool.graph.onnx_io.walk import bodies, parts
+from qdqtool.trt.ops import QDQ, WEIGHTED
+
+# --- loading ---------------------------------------------------------------------------------------------------------
 
 OLDEST_IR, NEWEST_IR = 8, 10
 """IR versions that onnxruntime and every TensorRT from 8.6 on read."""
@@ -215,3 +219,88 @@ def body_notes(graph: onnx.GraphProto) -> list[str]:
 def _count(notes: list[str], count: int, one: str, many: str) -> None:
     if count:
         notes.append(counted(count, one, many))
+
+
+# --- dimensions without a name ---------------------------------------------------------------------------------------
+# Dimensions that some exporters (PaddlePaddle, old Keras) write as -1 or "?" become symbols, and so do inputs' unnamed ones.
+
+_ANY = "?"
+
+
+def name_negative(proto: onnx.ModelProto) -> int:
+    """Give every negative dimension of an input a symbol, and forget those of other tensors; returns how many.
+
+    Dimensions of inputs that say nothing (spox, or "?") get a symbol of their own each, too: nothing says that they are alike,
+    and a builder takes those of one name for equal.
+
+    A dimension of -1 is no number to compute with: onnx's converter and its shape inference carry it on as one, and
+    end in negative sizes.
+    """
+    count = sum(_clear(value, symbols=True) for value in proto.graph.input)
+    return count + sum(
+        _clear(part, symbols=False) for part in list(parts(proto)) if isinstance(part, onnx.ValueInfoProto)
+    )
+
+
+def _clear(value: onnx.ValueInfoProto, *, symbols: bool) -> int:
+    count = 0
+    for index, dim in enumerate(value.type.tensor_type.shape.dim):
+        if dim.dim_value < 0:
+            count += 1
+            dim.Clear()
+        if dim.dim_param == _ANY:
+            dim.Clear()
+        if symbols and dim.WhichOneof("value") is None:
+            dim.dim_param = f"{value.name}_{index}"
+    return count
+
+
+# --- values without a meaning ----------------------------------------------------------------------------------------
+# Looks for values that no engine can compute with: NaN anywhere, infinity in weights.
+
+_FLOATS = frozenset(
+    {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16}
+)
+_PIECE = 1 << 22
+"""Values that are looked at together."""
+
+
+def _is_finite(values: NDArray[Any]) -> bool:
+    """Whether all values are finite, piece by piece: a Boolean for each would take a quarter of the weights again."""
+    flat = values.reshape(-1)
+    return all(np.isfinite(flat[at : at + _PIECE]).all() for at in range(0, flat.size, _PIECE))
+
+
+def check_values(graph: onnx.GraphProto, path: Path) -> tuple[str, ...]:
+    """Notes on constants that hold infinity for a reason (masks, bounds).
+
+    Raises:
+        InputFileError: a constant holds NaN, or a weight holds infinity.
+    """
+    readers: dict[str, str] = {
+        name: f"{node.op_type} {node.name!r}"
+        for node in reversed(graph.node)
+        if node.op_type in WEIGHTED
+        for name in node.input
+    }
+    scales = {node.input[1] for node in graph.node if node.op_type in QDQ and len(node.input) > 1}
+    notes = []
+    for tensor in graph.initializer:
+        if tensor.data_type not in _FLOATS or tensor.name in scales:
+            continue  # of scales, lint says more
+        values = array(tensor)
+        if _is_finite(values):
+            continue
+        nans, count = int(np.isnan(values).sum()), int((~np.isfinite(values)).sum())
+        reader = readers.get(tensor.name)
+        if nans or reader:
+            used = f", read by {reader}" if reader else ""
+            raise InputFileError(
+                f"tensor {tensor.name!r} holds {nans} NaN and {count - nans} infinite of {counted(values.size, 'value')}{used}",
+                fix="train or export the model again; such weights make every output NaN",
+                where=str(path),
+            )
+        notes.append(
+            f"constant {tensor.name!r} holds {counted(count, 'infinite value')} and was left as it is"
+        )
+    return tuple(notes)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from qdqtool.core.recipe import PrepareOptions
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+import numpy as np
+import onnx
+
+from qdqtool.core.placement import Placement
+from qdqtool.core.recipe import Given, PrepareOptions
 from qdqtool.core.wording import counted
+from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.preparation.batchnorm import fold_batchnorm
-from qdqtool.graph.preparation.branches import take_decided_branches
-from qdqtool.graph.preparation.bypass import bypass
 from qdqtool.graph.preparation.conv_transpose import write_convolutions
 from qdqtool.graph.preparation.einsum import write_products
-from qdqtool.graph.preparation.flatten import flatten
-from qdqtool.graph.preparation.fold import fold_constants
-from qdqtool.graph.preparation.given import give_constants
-from qdqtool.graph.preparation.squeeze import write_squeezed_axes
+from qdqtool.graph.preparation.folding import bypass, fold_constants, take_decided_branches
+from qdqtool.graph.preparation.reshaping import flatten, write_squeezed_axes
+
+# --- preparation -----------------------------------------------------------------------------------------------------
 
 
 def prepare(model: Model, options: PrepareOptions) -> Model:
@@ -85,3 +91,104 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
     if not turned and not folded and not unused and len(edit.constants) == constants:
         return model  # nothing to finish, and no second copy of the weights
     return edit.finish()
+
+
+# --- inputs with given values ----------------------------------------------------------------------------------------
+# Makes inputs of the model constants, with the values that a recipe gives.
+#
+#     sr ─ Equal 16000 ─ If (A | B)              A
+#
+# A network for two sampling rates asks for the rate at run time, and TensorRT cannot build an If whose branches differ in rank.
+# An engine is made for one rate anyway. With the value in the place of the input the branch that is taken is known before the build
+# (`folding.py` puts it there), and nobody has to hand the value in.
+
+_WHERE = "prepare.constants"
+
+
+def give_constants(model: Model, values: Mapping[str, Given]) -> Model:
+    """The model without these inputs: each is a constant of its type, free dimensions have the length 1.
+
+    One number fills the input; a list has all of its values, in the order of rows. The model itself where there is nothing to do,
+    so that a prepared model is as it was after it is prepared again.
+
+    Raises:
+        UsageError: an input that is not there, the last one, or a value that its type or its shape cannot hold.
+    """
+    inputs = {value.name: value for value in model.proto.graph.input}
+    given = {name: value for name, value in values.items() if name in inputs}
+    made = {tensor.name for tensor in model.proto.graph.initializer}
+    unknown = [name for name in values if name not in inputs and name not in made]
+    if unknown:
+        raise UsageError(
+            f"the model has no input {unknown[0]!r}", fix=f"its inputs are {', '.join(inputs)}", where=_WHERE
+        )
+    if not given:
+        return model
+    if len(given) == len(inputs):
+        raise UsageError(
+            "every input would be a constant: nothing would be left to compute",
+            fix="leave out the input that samples are for",
+            where=_WHERE,
+        )
+    edit = Edit(model)
+    for name, value in given.items():
+        edit.put(name, _tensor(inputs[name], value))
+    edit.inputs = [entry for entry in edit.inputs if entry.name not in given]
+    shown = ", ".join(f"{name} = {value}" for name, value in given.items())
+    edit.notes.append(f"{counted(len(given), 'input is a constant', 'inputs are constants')} now: {shown}")
+    return edit.finish()
+
+
+def _tensor(entry: onnx.ValueInfoProto, value: Given) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+    kind = entry.type.tensor_type
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+    shape = [dim.dim_value or 1 for dim in kind.shape.dim]
+    several = isinstance(value, Sequence) and not isinstance(value, str)
+    exact = np.asarray(value)
+    stored = exact.astype(dtype)
+    if exact.dtype.kind not in "biuf" or (stored.dtype.kind in "biu" and (stored != exact).any()):
+        raise UsageError(
+            f"{value!r} is no value of {dtype}, the type of {entry.name!r}",
+            fix=f"give a {dtype}",
+            where=_WHERE,
+        )
+    if several and stored.size != int(np.prod(shape)):
+        raise UsageError(
+            f"{entry.name!r} has {counted(int(np.prod(shape)), 'value')}, and {stored.size} are given",
+            fix="give one number for all, or each of them",
+            where=_WHERE,
+        )
+    return stored.reshape(shape) if several else np.full(shape, stored, dtype)
+
+
+# --- as it was placed ------------------------------------------------------------------------------------------------
+# Prepares a float model as it was prepared when a placement was made, whatever the recipe at hand says.
+#
+# What preparation rewrites depends on builder and formats. A placement may come from another recipe than the one that a later
+# command is given, and its slots mean the model that it saw.
+
+
+def prepare_as_placed(model: Model, options: PrepareOptions, placement: Placement) -> Model:
+    """`model` prepared with `options`, or with the first other rewriting that gives what the placement decides about.
+
+    Where none does, the model is prepared as `options` say, and whatever reads the placement tells what is missing.
+    """
+    first = prepare(model, options)
+    if _fits(placement, first):
+        return first
+    for flat, strided in product((False, True), repeat=2):
+        chosen = {"flatten": flat, "strided_conv_transpose": strided}
+        other = prepare(model, options.model_copy(update=chosen))
+        if _fits(placement, other):
+            return other
+    return first
+
+
+def _fits(placement: Placement, model: Model) -> bool:
+    """Whether every slot of a placement is there, at the same operator, and reads the same tensor."""
+    nodes = model.view.by_name
+    for decision in placement.decisions:
+        node, index = nodes.get(decision.slot.node), decision.slot.index
+        if node is None or node.op != decision.op or node.inputs[index : index + 1] != (decision.tensor,):
+            return False
+    return True

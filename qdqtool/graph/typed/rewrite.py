@@ -15,7 +15,7 @@ from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.qdq.scales import storable_as
 from qdqtool.graph.typed.forms import NARROW, WIDE, Form, Forms
 from qdqtool.graph.typed.narrow import Narrow, fits, is_faint, stored
-from qdqtool.graph.typed.scales import PAIRS, rounded_scales
+from qdqtool.graph.typed.narrow_scales import PAIRS, rounded_scales
 from qdqtool.graph.view import GraphView
 from qdqtool.trt.ops import TYPE_ATTRIBUTES
 

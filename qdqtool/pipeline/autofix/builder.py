@@ -9,7 +9,7 @@ from pathlib import Path
 
 from qdqtool.accuracy.compare import compare
 from qdqtool.auditing.context import AuditContext, stage
-from qdqtool.auditing.run import examine
+from qdqtool.auditing.full_audit import examine
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.ort import open_model
 from qdqtool.core.audit import Audit
@@ -19,7 +19,7 @@ from qdqtool.core.fixes import Metrics, SlotEdit
 from qdqtool.core.protocols import Builder, Runner, SampleSource
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.wording import counted
-from qdqtool.engine.read import read
+from qdqtool.engine.layer_info import read
 from qdqtool.errors import BuildError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from qdqtool.accuracy.remembered import Remembered
+from qdqtool.accuracy.side_by_side import Remembered
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.kinds import ACCURACY, REPORT
 from qdqtool.core.protocols import Runner

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from qdqtool.core.kinds import LOG
-from qdqtool.report.logged import Rows, log_rows
+from qdqtool.report.rows import Rows, log_rows
 from qdqtool.report.section import Section
 
 _PAGE = r"""

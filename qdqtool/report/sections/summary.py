@@ -9,8 +9,8 @@ from qdqtool.core.advice import settings_in
 from qdqtool.core.findings import Finding
 from qdqtool.core.report import Report, Summary
 from qdqtool.report import words
-from qdqtool.report.accuracy import accuracy_rows
 from qdqtool.report.section import Row, Section
+from qdqtool.report.words import accuracy_rows
 
 _KEPT_FLOAT = "float_shortcut"
 """The check that tells of sums that placement keeps float beside INT8 copies of the same values."""

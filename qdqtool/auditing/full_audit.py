@@ -1,0 +1,307 @@
+"""The whole audit: verdicts, checks and counts together, from an engine with its model or from a log alone."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+
+from qdqtool.auditing.check import Check, Draft
+from qdqtool.auditing.context import AuditContext, stage
+from qdqtool.core.advice import followed, graded
+from qdqtool.core.audit import Audit, KernelCounts
+from qdqtool.core.buildlog import LogRun
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
+from qdqtool.core.events import ComputeNode
+from qdqtool.core.findings import Finding, NodeVerdict, Verdict, waivers
+from qdqtool.core.placement import Placement
+from qdqtool.core.quant_format import FLOAT, INT8, NAMES
+from qdqtool.core.wording import counted
+from qdqtool.engine.optimum import about, at_optimum
+from qdqtool.errors import UsageError
+from qdqtool.graph.model import Model
+from qdqtool.graph.view import GraphView
+from qdqtool.plugins import Registry
+
+# --- verdicts, checks and counts -------------------------------------------------------------------------------------
+# Puts verdicts, checks and counts together.
+
+CHECKS = Registry(package="qdqtool.auditing.checks")
+
+
+def audit(
+    model: Model | None,
+    engine: Engine,
+    placement: Placement | None = None,
+    *,
+    float_view: GraphView | None = None,
+    ignore: tuple[str, ...] = (),
+    targets: tuple[str, ...] = (),
+) -> Audit:
+    """Verdicts for every compute node, findings of every check, and counts.
+
+    Args:
+        model: the Q/DQ model that the engine was built from; None audits the layer information alone.
+        engine: its layers.
+        placement: the decisions that made the model; None for somebody else's Q/DQ.
+        float_view: the model before Q/DQ; nodes it has and `model` has not are noted.
+        ignore: codes or names of checks that are left out, with a reason ("QDQ210=known") or without.
+        targets: architectures the engine was built for ("sm86"), as far as known.
+
+    Every node that placement requested is INT8 or has a finding that says why not, unless that check is ignored.
+    """
+    return examine(stage(engine, model, placement, targets=targets), float_view=float_view, ignore=ignore)
+
+
+def examine(
+    context: AuditContext, *, float_view: GraphView | None = None, ignore: tuple[str, ...] = ()
+) -> Audit:
+    """The audit of a scene that may also hold costs, times and another engine to compare with.
+
+    Without a model the log of the build gives the verdicts, where there is one.
+
+    `ignore` may name checks of other steps, as `audit.ignore` does; `check_ignored` refuses what nobody knows.
+    """
+    waived = waivers(ignore)
+    findings, left_out = _findings(context, waived)
+    told = context.log if context.view is None else None
+    return Audit(
+        verdicts=verdicts_of_log(told, context.engine) if told else context.verdicts,
+        findings=findings,
+        counts=counts(at_optimum(context.engine)),
+        notes=(*_notes(context, float_view), *left_out),
+    )
+
+
+def check_ignored(ignore: Iterable[str]) -> None:
+    """Refuse names and codes that no check of an engine has.
+
+    Raises:
+        UsageError: there is one.
+    """
+    if not ignore:
+        return
+    known = known_checks()
+    for word in waivers(ignore):
+        if word not in known:
+            close = get_close_matches(word, known, n=1)
+            raise UsageError(
+                f"no check has the code or the name {word!r}",
+                fix=f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}",
+                where="--ignore",
+            )
+
+
+def known_checks() -> tuple[str, ...]:
+    """Codes and names of all checks."""
+    coded = CHECKS.coded()
+    return (*coded, *sorted(coded.values()))
+
+
+def with_findings(known: Audit, others: tuple[Finding, ...], ignore: tuple[str, ...] = ()) -> Audit:
+    """The same audit with findings of other steps put in their places."""
+    waived = waivers(ignore)
+    wanted = (found for found in others if not {found.check, found.code} & waived.keys())
+    return replace(known, findings=_sorted((*known.findings, *wanted)))
+
+
+def _findings(
+    context: AuditContext, waived: Mapping[str, str]
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """The findings, and what was left out for which reason."""
+    found: list[Finding] = []
+    notes: list[str] = []
+    for name in sorted(CHECKS.coded().values()):
+        check: Check = CHECKS.load(name)
+        reason = waived.get(name, waived.get(check.code))
+        if reason is None:
+            found.extend(_finding(name, check, draft, context) for draft in check.find(context))
+        elif reason and (count := len(tuple(check.find(context)))):
+            notes.append(f"{counted(count, 'finding')} of {check.code} {name} left out: {reason}")
+    return _sorted(found), tuple(notes)
+
+
+def _sorted(found: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(found, key=lambda finding: (-finding.severity.rank, finding.code)))
+
+
+def _finding(name: str, check: Check, draft: Draft, context: AuditContext) -> Finding:
+    """A draft with the code and name of its check, the measured time of its layer, and the log lines that tell of it."""
+    ms = context.ms(draft.subject)
+    measured = "" if ms is None else f" (this layer takes {ms:.4f} ms)"
+    fix = followed(draft.fix, command=context.way_out(draft.layers or (draft.subject,)), at=draft.subject)
+    return Finding(
+        code=check.code,
+        check=name,
+        severity=graded(draft.severity or check.severity, fix),
+        subject=draft.subject,
+        reason=f"{draft.reason}{measured}",
+        fix=fix,
+        bytes=draft.bytes,
+        evidence=(*draft.evidence, *context.in_log(draft.subject)),
+        hazard=CHECKS.manual(name).partition("\n")[0],
+    )
+
+
+def _notes(context: AuditContext, float_view: GraphView | None) -> tuple[str, ...]:
+    engine, told = context.engine, context.verdicts
+    lost = sum(verdict.verdict is Verdict.NOT_FOUND for verdict in told)
+    unknown = sum(number for _, number in engine.unknown_formats)
+    notes = (
+        (
+            engine.unread,
+            f"{counted(engine.unread, 'record of the layer information was', 'records of the layer information were')} not understood",
+        ),
+        (unknown, f"{counted(unknown, 'tensor has', 'tensors have')} a type in words nobody recognises"),
+        (
+            told and lost == len(told),
+            "no layer names any node of this model: the layer information belongs to another one",
+        ),
+    )
+    return (
+        *engine.notes,
+        *about(engine),
+        *context.rule_notes,
+        *(text for wanted, text in notes if wanted),
+        *_gone(context.view, float_view),
+    )
+
+
+def _gone(view: GraphView | None, float_view: GraphView | None) -> tuple[str, ...]:
+    """Which nodes of the float model the Q/DQ model has lost."""
+    if view is None or float_view is None:
+        return ()
+    gone = sorted({node.name for node in float_view.nodes} - {node.name for node in view.nodes})
+    return (
+        (
+            f"{counted(len(gone), 'node of the float model is', 'nodes of the float model are')} not in the Q/DQ model, first {gone[0]!r}",
+        )
+        if gone
+        else ()
+    )
+
+
+# --- verdicts of a log -----------------------------------------------------------------------------------------------
+# Verdicts on compute nodes where nothing but the log of the build is at hand.
+#
+# The log shows which Q/DQ pairs were fused into which node, and what the node's kernel reads and writes. It does not show the
+# model, so that what a cause would need of it stays unknown: the fix names the command that looks at the model too.
+
+_WEIGHTS = "-weights"
+_VERDICTS = {
+    DType.INT8: Verdict.INT8,
+    DType.FLOAT8: Verdict.FP8,
+    DType.FLOAT4: Verdict.FP4,
+    DType.FLOAT16: Verdict.FP16,
+    DType.BFLOAT16: Verdict.BF16,
+    DType.FLOAT32: Verdict.FP32,
+}
+
+
+def verdicts_of_log(run: LogRun, engine: Engine) -> tuple[NodeVerdict, ...]:
+    """What became of every compute node that the log shows, in the order of the log.
+
+    Where `engine` has the layer of a node, the layer's own precision counts; else what the log says of its Q/DQ.
+    """
+    layers = {layer.name: layer for layer in engine.layers}
+    return tuple(_verdict(node, layers, has_qdq=bool(run.ledger)) for node in run.compute)
+
+
+def _verdict(node: ComputeNode, layers: Mapping[str, EngineLayer], *, has_qdq: bool) -> NodeVerdict:
+    layer = layers.get(node.layer)
+    known = layer is not None and layer.precision is not DType.UNKNOWN
+    precision = layer.precision if layer is not None and known else node.reads
+    verdict = _VERDICTS.get(precision, Verdict.UNKNOWN)
+    asked = (node.asked or INT8.name) if has_qdq else FLOAT
+    realised = "unknown" if verdict is Verdict.UNKNOWN else _format(precision)
+    held = {NAMES.get(tensor.dtype) for tensor in layer.constants} if layer is not None else set()
+    if realised == FLOAT and asked.removesuffix(_WEIGHTS) in held:
+        realised = asked
+    is_done = realised not in {FLOAT, "unknown"}
+    return NodeVerdict(
+        node=node.node,
+        op=node.op,
+        verdict=verdict,
+        precision=precision,
+        requested=asked != FLOAT,
+        layers=(node.layer,) if layer is not None else (),
+        reason="" if is_done else node.reason,
+        fix="" if is_done else _fix(asked),
+        certainty=Certainty.STATED if known else Certainty.INFERRED,
+        asked=asked,
+        realised=realised,
+    )
+
+
+def _format(precision: DType) -> str:
+    return NAMES[precision] if precision.is_quantized else FLOAT
+
+
+def _fix(asked: str) -> str:
+    if asked == FLOAT:
+        return "quantize it: `qdqtool run MODEL` puts Q/DQ where they fuse"
+    return "`qdqtool audit MODEL --layers LOG` looks at the model too, and names the cause"
+
+
+# --- counts ----------------------------------------------------------------------------------------------------------
+# Kernels by purpose, and the bytes that move between them.
+
+
+def counts(engine: Engine) -> KernelCounts:
+    """How many kernels there are, what they are for, and how many activation bytes they read and write.
+
+    Bytes are counted twice because a builder without a GPU leaves fusion to the device: as dumped, where the float
+    result of an INT8 convolution is written and read again by the kernel that adds its bias, and with that kernel
+    fused into the convolution (estimated). A tensor that a kernel lists twice is read once.
+    """
+    kernels = list(engine.kernels)
+    dumped = _total([size for layer in kernels for size in _sizes(layer)])
+    saved = _total([2 * size if size is not None else None for size in _fused_away(engine, kernels)])
+    return KernelCounts(
+        kernels=len(kernels),
+        compute=sum(layer.role is Role.COMPUTE for layer in kernels),
+        qdq=sum(layer.role is Role.QDQ for layer in kernels),
+        activation_bytes_dumped=dumped,
+        activation_bytes_fused=None if dumped is None or saved is None else dumped - saved,
+    )
+
+
+def _sizes(layer: EngineLayer) -> list[int | None]:
+    inputs = {tensor.name: tensor for tensor in layer.inputs}
+    return [tensor.bytes for tensor in (*inputs.values(), *layer.outputs)]
+
+
+def _total(sizes: list[int | None]) -> int | None:
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
+
+
+def _fused_away(engine: Engine, kernels: list[EngineLayer]) -> list[int | None]:
+    """Bytes of the tensors that stay in registers when each compute kernel swallows its epilogue.
+
+    A result is swallowed when exactly one kernel reads it, that kernel works element by element, and it has not
+    already been swallowed by another producer.
+    """
+    readers: dict[str, list[EngineLayer]] = defaultdict(list)
+    for layer in kernels:
+        for tensor in layer.inputs:
+            readers[tensor.name].append(layer)
+    writes = Counter(tensor.name for layer in kernels for tensor in layer.outputs)
+    leaving = {binding.name for binding in engine.bindings}
+    swallowed: set[str] = set()
+    saved: list[int | None] = []
+    for producer in reversed([layer for layer in kernels if layer.role is Role.COMPUTE]):
+        result = _only(producer.outputs)
+        users = readers[result.name] if result is not None else []
+        if result is None or result.name in leaving or len(users) != 1 or writes[result.name] != 1:
+            continue
+        if users[0].pointwise and users[0].name not in swallowed:
+            swallowed.add(users[0].name)
+            saved.append(result.bytes)
+    return saved
+
+
+def _only(tensors: tuple[EngineTensor, ...]) -> EngineTensor | None:
+    return tensors[0] if len(tensors) == 1 else None

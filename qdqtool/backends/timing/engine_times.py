@@ -1,0 +1,317 @@
+"""Times an engine through the Python package that built it: GPU compute time between two CUDA events.
+
+Inputs stay on the GPU, so transfers are not part of the time. Works for TensorRT 8.6 to 11 and TensorRT for RTX, which
+share these calls (named tensors, `execute_async_v3`); no CUDA graph is used here, trtexec can (`--via trtexec`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qdqtool.backends.gpu import LIBRARY
+from qdqtool.core.build import Shape
+from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import TensorInfo
+from qdqtool.errors import BuildError, MissingPackage, UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+# --- clock -----------------------------------------------------------------------------------------------------------
+# Times an engine through the Python package that built it: GPU compute time between two CUDA events.
+#
+# Inputs stay on the GPU, so transfers are not part of the time. Works for TensorRT 8.6 to 11 and TensorRT for RTX, which
+# share these calls (named tensors, `execute_async_v3`); no CUDA graph is used here, trtexec can (`--via trtexec`).
+
+_DTYPES = {
+    "FLOAT": np.float32,
+    "HALF": np.float16,
+    "INT8": np.int8,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "BOOL": np.bool_,
+    "UINT8": np.uint8,
+}
+_BITS = {"BF16": 16, "FP8": 8, "FP4": 4, "INT4": 4, "E8M0": 8}
+"""Types numpy does not have, in bits: their tensors are raw bytes here."""
+
+
+class EngineClock:
+    """One loaded engine with its memory on the GPU."""
+
+    def __init__(
+        self,
+        trt: Any,
+        logger: Any,
+        plan: bytes,
+        shapes: Mapping[str, Shape],
+        feeds: Mapping[str, NDArray[Any]],
+    ) -> None:
+        self.name = "engine"
+        self.measures = f"GPU compute time by CUDA events, TensorRT {trt.__version__}, without transfers"
+        self._trt = trt
+        self._cuda = Cuda()
+        self._runtime = trt.Runtime(logger)
+        self._engine = self._runtime.deserialize_cuda_engine(plan)
+        if self._engine is None:
+            raise BuildError(
+                "the engine cannot be loaded",
+                fix="rebuild it with this release and on this GPU",
+                where=self.name,
+            )
+        self._context = self._engine.create_execution_context()
+        self._stream = self._cuda.stream()
+        self._buffers: dict[str, tuple[int, NDArray[Any]]] = {}
+        names = [self._engine.get_tensor_name(index) for index in range(self._engine.num_io_tensors)]
+        inputs = [name for name in names if self._engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
+        unknown = sorted({*shapes, *feeds} - set(inputs))
+        if unknown:
+            raise UsageError(
+                f"the engine has no input {', '.join(unknown)}", fix=f"it has {', '.join(inputs)}"
+            )
+        self._inputs = tuple(inputs)
+        self._outputs = tuple(name for name in names if name not in inputs)
+        for name in inputs:
+            self._bind_input(name, shapes.get(name), feeds.get(name))
+        self._bind_outputs()
+
+    def warm_up(self, milliseconds: float) -> None:
+        """Run for at least this long, once at the least."""
+        end = time.perf_counter() + milliseconds / 1000
+        self._infer()
+        while time.perf_counter() < end:
+            self._infer()
+
+    def measure(self, iterations: int) -> tuple[float, ...]:
+        """Milliseconds of each inference on the GPU."""
+        start, end = self._cuda.event(), self._cuda.event()
+        times = []
+        for _ in range(iterations):
+            self._cuda.record(start, self._stream)
+            self._enqueue()
+            self._cuda.record(end, self._stream)
+            self._cuda.wait(self._stream)
+            times.append(self._cuda.elapsed_ms(start, end))
+        return tuple(times)
+
+    def profile(self, iterations: int) -> list[tuple[str, list[float]]]:
+        """Milliseconds of each layer in each of so many inferences, in the order the layers run."""
+        profiler = _profiler(self._trt)
+        self._context.profiler = profiler
+        for _ in range(iterations):
+            self._infer()
+        return list(profiler.times.items())
+
+    def interface(self) -> tuple[tuple[TensorInfo, ...], tuple[str, ...]]:
+        """What the engine takes, and the names of what it gives."""
+        return tuple(map(self._info, self._inputs)), self._outputs
+
+    def infer(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """What the engine computes from these inputs; BF16 comes as float32.
+
+        Raises:
+            UsageError: the inputs do not fit, or an output has a type that numpy cannot hold.
+            BuildError: the engine failed.
+        """
+        for name in self._inputs:
+            self._bind_input(name, None, feeds[name])
+        self._bind_outputs()
+        self._infer()
+        return {name: self._readable(name, array) for name, array in self.outputs().items()}
+
+    def outputs(self) -> dict[str, NDArray[Any]]:
+        """What the last inference computed."""
+        found = {}
+        for name in self._outputs:
+            address, array = self._buffers[name]
+            self._cuda.download(address, array)
+            found[name] = array
+        return found
+
+    def _info(self, name: str) -> TensorInfo:
+        dims = tuple(self._engine.get_tensor_shape(name))
+        return TensorInfo(
+            name=name,
+            dtype=DType.parse(self._engine.get_tensor_dtype(name).name),
+            shape=tuple("?" if dim < 0 else int(dim) for dim in dims),
+        )
+
+    def _readable(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+        word = self._engine.get_tensor_dtype(name).name
+        if word in _DTYPES:
+            return array
+        if word != "BF16":
+            raise UsageError(f"output {name!r} has {word} values", fix="build the engine with float outputs")
+        wide: NDArray[Any] = (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        return wide.reshape(tuple(self._context.get_tensor_shape(name)))
+
+    def _bind_outputs(self) -> None:
+        for name in self._outputs:
+            self._bind(name, self._empty(name, tuple(self._context.get_tensor_shape(name))))
+
+    def _bind_input(self, name: str, shape: Shape | None, feed: NDArray[Any] | None) -> None:
+        declared = tuple(self._engine.get_tensor_shape(name))
+        wanted = tuple(feed.shape) if feed is not None else shape
+        if wanted is None and -1 in declared:
+            wanted = tuple(self._engine.get_tensor_profile_shape(name, 0)[1])
+        wanted = wanted or declared
+        if -1 in declared and not self._context.set_input_shape(name, wanted):
+            raise UsageError(
+                f"the engine takes no {'x'.join(map(str, wanted))} for {name!r}",
+                fix="choose shapes of its profile",
+            )
+        array = self._empty(name, wanted)
+        if feed is not None:
+            if feed.dtype != array.dtype or feed.shape != array.shape:
+                raise UsageError(
+                    f"input {name!r} wants {array.dtype} {array.shape}, not {feed.dtype} {feed.shape}",
+                    fix="feed what the engine was built for",
+                )
+            array[...] = feed
+        elif array.dtype.kind == "f":
+            array[...] = np.random.default_rng(0).standard_normal(array.shape).astype(array.dtype)
+        self._bind(name, array)
+        self._cuda.upload(self._buffers[name][0], array)
+
+    def _empty(self, name: str, shape: Shape) -> NDArray[Any]:
+        if any(dim < 0 for dim in shape):
+            raise UsageError(
+                f"the shape of output {name!r} depends on the data",
+                fix="time it with trtexec (--via trtexec)",
+            )
+        word = self._engine.get_tensor_dtype(name).name
+        if word in _DTYPES:
+            return np.zeros(shape, _DTYPES[word])
+        bits = _BITS.get(word)
+        if bits is None:
+            raise UsageError(f"tensor {name!r} has the unknown type {word}", fix="time it with trtexec")
+        return np.zeros(-(-int(np.prod(shape)) * bits // 8), np.uint8)
+
+    def _bind(self, name: str, array: NDArray[Any]) -> None:
+        address, held = self._buffers.get(name, (0, None))
+        if held is None or held.nbytes != array.nbytes:
+            if held is not None:
+                self._cuda.free(address)
+            address = self._cuda.allocate(array.nbytes)
+        self._buffers[name] = (address, array)
+        self._context.set_tensor_address(name, address)
+
+    def _enqueue(self) -> None:
+        if not self._context.execute_async_v3(self._stream):
+            raise BuildError("the engine failed while running", fix="read the messages above it in the log")
+
+    def _infer(self) -> None:
+        self._enqueue()
+        self._cuda.wait(self._stream)
+
+
+def _profiler(trt: Any) -> Any:
+    class Profiler(trt.IProfiler):  # type: ignore[misc] # the native base class has no types
+        """Collects the time of each layer."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.times: dict[str, list[float]] = {}
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            self.times.setdefault(layer_name, []).append(ms)
+
+    return Profiler()
+
+
+# --- CUDA driver API -------------------------------------------------------------------------------------------------
+# The few calls of the CUDA driver API that timing an engine takes, by ctypes: memory, a stream, events.
+#
+# Source of names and signatures: the CUDA driver API reference (cuda.h); handles are pointers, device addresses 64 bits.
+
+
+def driver() -> Any:
+    """The driver's library.
+
+    Raises:
+        MissingPackage: it is not here.
+    """
+    try:
+        return ctypes.CDLL(LIBRARY)
+    except OSError:
+        raise MissingPackage(
+            "there is no NVIDIA driver here", fix="run on a machine with an NVIDIA GPU; see qdqtool doctor"
+        ) from None
+
+
+class Cuda:
+    """The first GPU's primary context, current in this thread.
+
+    Raises:
+        MissingPackage: there is no driver, or no GPU.
+        BuildError: a call failed.
+    """
+
+    def __init__(self) -> None:
+        self._cuda = driver()
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        self._call("cuInit", 0)
+        self._call("cuDeviceGet", ctypes.byref(device), 0)
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        self._call("cuCtxSetCurrent", context)
+
+    def allocate(self, size: int) -> int:
+        """The address of new device memory of so many bytes, at least one."""
+        address = ctypes.c_uint64()
+        self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(max(size, 1)))
+        return address.value
+
+    def free(self, address: int) -> None:
+        """Give device memory back."""
+        self._call("cuMemFree_v2", ctypes.c_uint64(address))
+
+    def upload(self, address: int, array: NDArray[Any]) -> None:
+        """Copy a contiguous array to device memory."""
+        source = ctypes.c_void_p(array.ctypes.data)
+        self._call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), source, ctypes.c_size_t(array.nbytes))
+
+    def download(self, address: int, array: NDArray[Any]) -> None:
+        """Copy device memory into a contiguous array."""
+        target = ctypes.c_void_p(array.ctypes.data)
+        self._call("cuMemcpyDtoH_v2", target, ctypes.c_uint64(address), ctypes.c_size_t(array.nbytes))
+
+    def stream(self) -> int:
+        """A new stream."""
+        return self._handle("cuStreamCreate")
+
+    def event(self) -> int:
+        """A new event that keeps the time."""
+        return self._handle("cuEventCreate")
+
+    def record(self, event: int, stream: int) -> None:
+        """Let the event happen when the stream comes by."""
+        self._call("cuEventRecord", ctypes.c_void_p(event), ctypes.c_void_p(stream))
+
+    def wait(self, stream: int) -> None:
+        """Return when the stream is empty."""
+        self._call("cuStreamSynchronize", ctypes.c_void_p(stream))
+
+    def elapsed_ms(self, start: int, end: int) -> float:
+        """Milliseconds between two events that happened."""
+        time = ctypes.c_float()
+        self._call("cuEventElapsedTime", ctypes.byref(time), ctypes.c_void_p(start), ctypes.c_void_p(end))
+        return time.value
+
+    def _handle(self, name: str) -> int:
+        handle = ctypes.c_void_p()
+        self._call(name, ctypes.byref(handle), 0)
+        return handle.value or 0
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        code = getattr(self._cuda, name)(*arguments)
+        if code != 0:
+            raise BuildError(
+                f"the CUDA call {name} failed with code {code}",
+                fix="check the driver with nvidia-smi; see qdqtool doctor",
+            )

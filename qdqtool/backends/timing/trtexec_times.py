@@ -1,0 +1,215 @@
+"""trtexec as a clock, and its files of times, profiles and raw tensors: read, and written as trtexec writes them."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qdqtool.backends import child
+from qdqtool.backends.flags import Flag
+from qdqtool.backends.plan import EnginePlan
+from qdqtool.backends.releases import spell
+from qdqtool.backends.trtexec.program import Program
+from qdqtool.errors import BuildError, InputFileError
+from qdqtool.io.json_files import read_json
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+# --- clock -----------------------------------------------------------------------------------------------------------
+# Times an engine with trtexec: GPU compute time by CUDA events, as trtexec itself reports it.
+
+_WISHES = ("useCudaGraph", "noDataTransfers", "useSpinWait")
+"""What releases before 11 must be asked for so that their times compare with those of 11, where it is the default."""
+_FINE = frozenset({"iterations", "duration", "warmUp", "exportTimes", "loadEngine"})
+"""Flags that the measurement itself says."""
+_TAIL = 100_000
+"""Last lines of a run of trtexec that are kept."""
+
+
+class TrtexecClock:
+    """One engine, run by trtexec afresh in every round; `log` is what the last run said."""
+
+    def __init__(self, program: Program, plan: EnginePlan, flags: tuple[Flag, ...], timeout_s: float) -> None:
+        program.check(flags)
+        self._program = program
+        self._plan = plan
+        self._flags = tuple(flag for flag in flags if flag.name not in _FINE)
+        self._timeout_s = timeout_s
+        self._warm_up_ms = 0.0
+        self.log: tuple[str, ...] = ()
+        self.name = plan.path.name
+        self.measures = f"GPU compute time by trtexec {spell(program.release)}, without transfers"
+
+    def warm_up(self, milliseconds: float) -> None:
+        """Remember it: trtexec warms up in every round."""
+        self._warm_up_ms = milliseconds
+
+    def measure(self, iterations: int) -> tuple[float, ...]:
+        """Milliseconds of each inference of one run of trtexec.
+
+        Raises:
+            BuildError: trtexec failed; its last words are in the message.
+        """
+        with tempfile.TemporaryDirectory(prefix="qdqtool-time-") as folder:
+            times = Path(folder) / "times.json"
+            counts = [
+                Flag(name="warmUp", value=f"{self._warm_up_ms:.0f}"),
+                Flag(name="duration", value="0"),
+                Flag(name="iterations", value=str(iterations)),
+                Flag(name="exportTimes", value=str(times)),
+            ]
+            self._run([*counts, *self._wishes()])
+            # trtexec ends its last batch of runs: it may have a few more times than asked for.
+            return compute_times(times)[:iterations]
+
+    def profile(self) -> tuple[LayerTime, ...]:
+        """Time of each layer, from a run of its own: profiling makes the whole slower than the sum of its parts.
+
+        Raises:
+            BuildError: trtexec failed.
+        """
+        with tempfile.TemporaryDirectory(prefix="qdqtool-time-") as folder:
+            path = Path(folder) / "profile.json"
+            self._run([Flag(name="exportProfile", value=str(path)), Flag(name="dumpProfile")])
+            return layer_times(path)
+
+    def _wishes(self) -> list[Flag]:
+        given = {flag.name for flag in self._flags}
+        return [Flag(name=name) for name in _WISHES if name in self._program.flags and name not in given]
+
+    def _run(self, more: list[Flag]) -> None:
+        command = [str(self._program.path), f"--loadEngine={self._plan.path.absolute()}"]
+        words: deque[str] = deque(maxlen=_TAIL)
+        ended = child.run(
+            [*command, *map(str, more), *map(str, self._flags)],
+            on_line=lambda line: words.append(line.decode("utf-8", "replace").rstrip()),
+            timeout_s=self._timeout_s,
+        )
+        self.log = tuple(words)
+        if ended.timed_out:
+            raise BuildError(
+                f"trtexec was stopped after {self._timeout_s:g} s", fix="give it more time (--timeout)",
+                where=str(self._plan.path),
+            )  # fmt: skip
+        if ended.code != 0:
+            complaint = next(
+                (word for word in words if "[E]" in word), words[-1] if words else "it said nothing"
+            )
+            raise BuildError(
+                f"trtexec ended with code {ended.code}: {complaint[:300]}",
+                fix="rebuild the engine with this release and on this GPU",
+                where=str(self._plan.path),
+            )
+
+
+# --- times and profiles ----------------------------------------------------------------------------------------------
+# trtexec's own files of times and profiles: read, and written so that other tools take them for trtexec's.
+#
+# Times (--exportTimes): a list of objects with startComputeMs, endComputeMs, computeMs, latencyMs and more. Profile
+# (--exportProfile): a list that starts with {"count": n}, then name, timeMs, averageMs, medianMs and percentage per
+# layer; 8.2 has no medianMs.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerTime:
+    """Time of one engine layer in milliseconds, average and median over the runs."""
+
+    name: str
+    average: float
+    median: float
+
+
+def compute_times(path: Path) -> tuple[float, ...]:
+    """GPU compute time of each inference in a file of times, in milliseconds.
+
+    Raises:
+        InputFileError: not such a file.
+    """
+    rows = _rows(path)
+    times = [row.get("computeMs") for row in rows]
+    if not times or not all(isinstance(time, (int, float)) and time >= 0 for time in times):
+        raise InputFileError("holds no compute times", fix="export it with --exportTimes", where=str(path))
+    return tuple(float(time) for time in times if isinstance(time, (int, float)))
+
+
+def layer_times(path: Path) -> tuple[LayerTime, ...]:
+    """Times of the layers in a profile.
+
+    Raises:
+        InputFileError: not such a file.
+    """
+    layers = []
+    for row in _rows(path):
+        name, average = row.get("name"), row.get("averageMs")
+        if isinstance(name, str) and isinstance(average, (int, float)):
+            middle = row.get("medianMs", average)
+            layers.append(LayerTime(name=name, average=float(average), median=float(middle)))
+    if not layers:
+        raise InputFileError("holds no layer times", fix="export it with --exportProfile", where=str(path))
+    return tuple(layers)
+
+
+def spell_times(times: Sequence[float]) -> str:
+    """These compute times as trtexec writes them; transfers are zero, starts are laid end to end."""
+    rows, start = [], 0.0
+    for time in times:
+        end = start + time
+        rows.append(
+            {
+                "startEnqMs": start,
+                "endEnqMs": start,
+                "startH2dMs": start,
+                "endH2dMs": start,
+                "startComputeMs": start,
+                "endComputeMs": end,
+                "startD2hMs": end,
+                "endD2hMs": end,
+                "h2dMs": 0,
+                "computeMs": time,
+                "d2hMs": 0,
+                "latencyMs": time,
+            }
+        )
+        start = end
+    return _spell(rows)
+
+
+def _spell(rows: list[dict[str, Any]]) -> str:
+    return "[\n  " + "\n, ".join(json.dumps(row) for row in rows) + "\n]\n"
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    content = read_json(path)
+    if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
+        raise InputFileError("is not a list of records", fix="export it with trtexec", where=str(path))
+    return content
+
+
+# --- raw tensors -----------------------------------------------------------------------------------------------------
+# Names of raw tensor files as trtexec writes them: `name.output.1.3.224.224.Float.raw`.
+
+_WORDS = {
+    "float32": "Float",
+    "float16": "Half",
+    "int8": "Int8",
+    "int32": "Int32",
+    "int64": "Int64",
+    "uint8": "UInt8",
+    "bool": "Bool",
+}
+
+
+def raw_name(tensor: str, role: str, array: NDArray[Any]) -> str:
+    """The file name of a tensor's raw bytes; characters that file systems dislike become `_`."""
+    plain = re.sub(r"[^\w.-]", "_", tensor)
+    dims = ".".join(map(str, array.shape))
+    word = _WORDS.get(array.dtype.name, array.dtype.name)
+    return ".".join(part for part in (plain, role, dims, word, "raw") if part)

@@ -1,0 +1,290 @@
+"""Builds by running trtexec: its command line, what it says while it builds, and what it leaves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from qdqtool.backends import child
+from qdqtool.backends.building.crashes import crash
+from qdqtool.backends.building.facts import facts_of
+from qdqtool.backends.building.guards import Abilities, choose_typing, guards
+from qdqtool.backends.building.procedure import Made, go_through
+from qdqtool.backends.building.products import ENGINE, LAYERS, LOG
+from qdqtool.backends.building.refusals import Mistake, clean, is_noise, refusal
+from qdqtool.backends.flags import Flag, parse_flags, plain_sizes
+from qdqtool.backends.releases import spell
+from qdqtool.backends.trtexec.program import Program, ask, find_trtexec
+from qdqtool.core.build import (
+    BuildCost,
+    BuildProgress,
+    BuildRequest,
+    BuildResult,
+    InputProfile,
+    OnProgress,
+    Shape,
+)
+from qdqtool.errors import QdqError, UsageError
+from qdqtool.io.files import unwritable
+
+# --- build -----------------------------------------------------------------------------------------------------------
+# Builds by running trtexec, and keeps what it says and writes.
+
+
+class TrtexecBuilder:
+    """Builds engines with the trtexec of this machine."""
+
+    def version(self) -> str:
+        """The release in trtexec's banner, "unknown" where it prints none.
+
+        Raises:
+            MissingPackage: there is no working trtexec.
+        """
+        return spell(ask(find_trtexec()).release) or "unknown"
+
+    def build(
+        self, request: BuildRequest, on_progress: OnProgress | None = None
+    ) -> tuple[BuildResult, BuildCost]:
+        """The engine, trtexec's whole output and its layer information, in `request.folder`.
+
+        Ctrl-C ends trtexec and leaves the folder as it was. A failed build leaves its log, and no engine.
+
+        Raises:
+            BuildError: trtexec refused, crashed or ran out of time.
+            InputFileError: the model cannot be read, or the folder cannot be written.
+            MissingPackage: there is no working trtexec.
+            UsageError: flags that this trtexec does not know, or that make no sense for the model.
+        """
+        program = ask(find_trtexec())
+        return go_through(
+            request,
+            builder="trtexec",
+            release=spell(program.release),
+            make=lambda drafts: _make(program, request, drafts, on_progress),
+        )
+
+
+def _make(
+    program: Program, request: BuildRequest, drafts: Path, on_progress: OnProgress | None
+) -> Made | QdqError:
+    command, warnings = _plan(program, request, drafts)
+    listener = Listener(on_progress=on_progress)
+    try:
+        with (drafts / LOG).open("wb") as log:
+
+            def hear(line: bytes) -> None:
+                log.write(line)
+                listener.hear(line.decode("utf-8", "replace"))
+
+            ended = child.run(command, on_line=hear, timeout_s=request.timeout_s)
+    except OSError as error:
+        raise unwritable(request.folder, error) from error
+    if ended.code != 0 or ended.timed_out or not _size(drafts / ENGINE):
+        return _failure(ended, request, listener, drafts / LOG)
+    return Made(result=_result(program, request, drafts, listener, warnings))
+
+
+def _plan(program: Program, request: BuildRequest, drafts: Path) -> tuple[list[str], list[str]]:
+    """The command, and what is to be said about it."""
+    facts = facts_of(request.model)
+    can = Abilities(name=f"trtexec {spell(program.release)}".strip(), strong=program.strong)
+    flags, chosen = choose_typing(facts, parse_flags(request.flags), can)
+    profiled = frozenset(profile.name for profile in request.profiles)
+    found = guards(facts, flags, can, profiled=profiled)
+    for guard in found:
+        if guard.fatal:
+            raise UsageError(guard.what, fix=guard.fix, where=str(request.model))
+    command = build_command(program, request, flags, drafts)
+    return command, [*([chosen] if chosen else []), *map(str, found)]
+
+
+def _result(
+    program: Program, request: BuildRequest, drafts: Path, listener: Listener, warnings: list[str]
+) -> BuildResult:
+    here = f"sm{listener.sm}" if listener.sm else "unknown"
+    return BuildResult(
+        builder="trtexec",
+        version=spell(program.release) or "unknown",
+        targets=(here,) if listener.sm else (),
+        engine=ENGINE,
+        log=LOG,
+        layers=LAYERS if _size(drafts / LAYERS) else None,
+        engine_bytes=_size(drafts / ENGINE),
+        warnings=(*warnings, *(clean(text) for text in listener.warnings if not is_noise(text))),
+        profiles=request.profiles,
+        notes=(f"built for the GPU at hand ({here}): trtexec builds for no other",),
+    )
+
+
+def _failure(ended: child.Ended, request: BuildRequest, listener: Listener, log: Path) -> QdqError:
+    complained = listener.mistakes or listener.errors
+    if ended.timed_out or ended.code < 0 or not complained:
+        return crash(ended, request, log)
+    kept = str(request.folder / LOG)
+    return refusal(listener.mistakes, listener.errors, where=str(request.model), log=kept)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
+# --- command line ----------------------------------------------------------------------------------------------------
+# Puts a build's command line together for one particular trtexec.
+
+_OURS = frozenset(
+    {"onnx", "saveEngine", "loadEngine", "exportLayerInfo", "minShapes", "optShapes", "maxShapes"}
+)
+"""Flags that the request itself says."""
+
+
+def build_command(
+    program: Program, request: BuildRequest, flags: tuple[Flag, ...], drafts: Path
+) -> list[str]:
+    """The command that builds `request` with `flags`, its products going to `drafts`.
+
+    Raises:
+        UsageError: a flag that this trtexec does not know, or one that contradicts the request.
+    """
+    clash = [str(flag) for flag in flags if flag.name in _OURS]
+    if clash:
+        raise UsageError(f"{', '.join(clash)} is said by the build itself", fix="leave it out of the flags")
+    program.check(flags)
+    ours = [
+        Flag(name="onnx", value=str(request.model.absolute())),
+        Flag(name="saveEngine", value=str((drafts / ENGINE).absolute())),
+        *_shapes(request.profiles, program),
+        *_wished(program, drafts),
+    ]
+    given = {flag.name for flag in flags}
+    both = [*(flag for flag in ours if flag.name not in given), *map(plain_sizes, flags)]
+    return [str(program.path), *map(str, both)]
+
+
+def _wished(program: Program, drafts: Path) -> Iterable[Flag]:
+    """What we want of every build, where this trtexec has it."""
+    choices = (
+        Flag(name="exportLayerInfo", value=str((drafts / LAYERS).absolute())),
+        Flag(name="profilingVerbosity", value="detailed"),
+        Flag(name="verbose"),
+    )
+    yield from (flag for flag in choices if flag.name in program.flags)
+    build_only = program.first_of("skipInference", "buildOnly")
+    if build_only:
+        yield build_only
+
+
+def _shapes(profiles: tuple[InputProfile, ...], program: Program) -> Iterable[Flag]:
+    """The shapes of every optimization profile, in order; several are told apart by --profile."""
+    numbers = sorted({profile.number for profile in profiles})
+    if len(numbers) > 1:
+        program.check((Flag(name="profile"),))
+    for number in numbers:
+        if len(numbers) > 1:
+            yield Flag(name="profile", value=str(number))
+        here = [profile for profile in profiles if profile.number == number]
+        yield Flag(name="minShapes", value=_spell({profile.name: profile.low for profile in here}))
+        yield Flag(name="optShapes", value=_spell({profile.name: profile.opt for profile in here}))
+        yield Flag(name="maxShapes", value=_spell({profile.name: profile.high for profile in here}))
+
+
+def _spell(shapes: dict[str, Shape]) -> str:
+    return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
+
+
+# --- listener --------------------------------------------------------------------------------------------------------
+# Listens to trtexec while it builds: what it complains of, how far it is, for which GPU.
+
+_PREFIX = re.compile(
+    r"^(?:\[[\d/:\-. ]+\] )?(?:\[TRT\] )?\[(?P<severity>[VIWEF])\] (?:\[TRT\] )?(?P<message>.*)"
+)
+_CAPABILITY = re.compile(r"Compute Capability: (\d+)\.(\d+)")
+_FAILING = re.compile(r"While parsing node number (?P<number>\d+) \[(?P<op>\w+)")
+_NAME = re.compile(r'(?:^|\] |: )(?:Node )?name: "?(?P<name>[^"]*)"?\s*$')
+_REASON = re.compile(r"ERROR: \S+:\d+ In function \w+:\s*(?P<rest>.*)")
+_CODE = re.compile(r"^\[(?P<code>\d+)\] (?P<text>.*)")
+_UNSUPPORTED = "8"
+"""The parser's error code kUNSUPPORTED_NODE."""
+_LAYERS = re.compile(r"After .*: (\d+) layers")
+_STEPS = (
+    ("parsing", re.compile(r"Start parsing network model|Parsing node:")),
+    ("optimizing", re.compile(r"Applying generic optimizations|Original: \d+ layers")),
+    ("timing kernels", re.compile(r"Computing costs for")),
+    ("finishing", re.compile(r"Engine generation completed|Total Activation Memory")),
+)
+# A build may repeat one error for every tactic; two hundred tell what is wrong.
+_MOST = 200
+
+
+@dataclass(slots=True)
+class Listener:
+    """What was heard so far.
+
+    Attributes:
+        errors: each different error message once, without prefix.
+        warnings: each different warning once, without prefix.
+        mistakes: the ONNX parser's complaints.
+        sm: compute capability of the GPU times ten.
+        passed: whether trtexec said that it did well.
+    """
+
+    on_progress: OnProgress | None = None
+    errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    mistakes: list[Mistake] = field(default_factory=list)
+    sm: int | None = None
+    passed: bool = False
+    _op: str = ""
+    _node: str = ""
+    _expects_reason: bool = False
+    _layers: int | None = None
+    _timed: int = 0
+    _phase: str = ""
+
+    def hear(self, line: str) -> None:
+        """Take in one line."""
+        found = _PREFIX.match(line)
+        severity, message = (found["severity"], found["message"].rstrip()) if found else ("", line.rstrip())
+        if severity in {"E", "F"}:
+            _keep(self.errors, message)
+        elif severity == "W":
+            _keep(self.warnings, message)
+        elif line.startswith("&&&& PASSED"):
+            self.passed = True
+        self._hear_parser(message)
+        if severity in {"", "I"} and (device := _CAPABILITY.search(message)):
+            self.sm = 10 * int(device[1]) + int(device[2])
+        self._hear_progress(message)
+
+    def _hear_parser(self, message: str) -> None:
+        if failing := _FAILING.search(message):
+            self._op, self._node = failing["op"], f"number {failing['number']}"
+        elif self._op and (name := _NAME.search(message)):
+            self._node = name["name"]
+        elif self._op and (reason := _REASON.search(message)):
+            self._expects_reason = True
+            message = reason["rest"]
+        if self._expects_reason and (code := _CODE.match(message.strip())):
+            kind = "UNSUPPORTED_NODE" if code["code"] == _UNSUPPORTED else ""
+            if len(self.mistakes) < _MOST:
+                self.mistakes.append(Mistake(code=kind, node=self._node, op=self._op, text=code["text"]))
+            self._op, self._expects_reason = "", False
+
+    def _hear_progress(self, message: str) -> None:
+        if layers := _LAYERS.search(message):
+            self._layers = int(layers[1])
+        for phase, pattern in _STEPS:
+            if not pattern.search(message):
+                continue
+            self._timed += phase == "timing kernels"
+            if self.on_progress is not None and (phase != self._phase or phase == "timing kernels"):
+                counted = phase == "timing kernels"
+                total = max(self._layers or 0, self._timed) if counted else None
+                self.on_progress(BuildProgress(phase=phase, done=self._timed if counted else 0, total=total))
+            self._phase = phase
+
+
+def _keep(messages: list[str], message: str) -> None:
+    if len(messages) < _MOST and message not in messages:
+        messages.append(message)

@@ -1,0 +1,471 @@
+"""Exports of log collectors: builder messages inside JSON values or CSV cells, and lines with the newest first."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from qdqtool.errors import InputFileError
+
+# --- JSON ------------------------------------------------------------------------------------------------------------
+# Members of JSON values that hold messages: in lines of JSON, and in documents of one value.
+#
+#     {"log": "...", "stream": "stderr"}                                  a line: docker, loggers
+#     {"_source": {"message": "..."}}                                     members inside members
+#     {"stream": {...}, "values": [["1704923572123000000", "..."]]}       several messages: Loki
+#     [{"line": "...", "timestamp": "..."}, ...]                          a document: what Grafana and gcloud download
+#
+# Records are the objects and arrays that hold text themselves, however deep they stand. Which of their members holds the
+# messages is learned with a test of the caller's for what a message looks like.
+
+Record = dict[str, str]
+"""The members of an object, or of an array by their place, that are text or numbers, in their order."""
+
+_DEEPEST = 40
+"""Values inside each other that are looked into."""
+_MEMBERS = 1000
+"""Members of one record that are kept."""
+_KEPT = 8 << 20
+"""Characters that are kept of records that have not ended, beside their messages."""
+_PEEKED = 4 << 20
+"""Bytes of a document in which messages are looked for."""
+_TELLING = 1 << 16
+"""Bytes of a document that are waited for before it is looked at."""
+_LONGEST = 4 << 20
+"""Characters of one text; what is longer is no message, and is let go."""
+_BEGINS = re.compile(rb"\s*(?:\[\s*[\[{]|\{\s*(?:\"|$))")
+_SECOND_LINE = re.compile(rb"[^\n]*\n\s*\S")
+_TOKEN = re.compile(r"\"[^\"\\]*(?:\\.[^\"\\]*)*(?:\"|\\?\Z)|[{}\[\],:]|[^\s\"{}\[\],:]+|\n", re.DOTALL)
+"""A text, also one that goes on behind the piece; a mark; a number or a word; a line end."""
+_MARKS = frozenset("{}[],:\n")
+
+
+def json_of(text: str) -> dict[str, object] | None:
+    """The object that a line of JSON is; None for any other text."""
+    if not text.startswith("{"):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def records_of(value: object, depth: int = 0) -> Iterator[Record]:
+    """The records of a JSON value, outer ones first."""
+    if depth == _DEEPEST or not isinstance(value, (dict, list)):
+        return
+    pairs = value.items() if isinstance(value, dict) else ((str(at), one) for at, one in enumerate(value))
+    members: Record = {}
+    inner: list[object] = []
+    for name, one in pairs:
+        if isinstance(one, (dict, list)):
+            inner.append(one)
+        elif one is not None and len(members) < _MEMBERS:
+            members[name] = str(one)
+    if members:
+        yield members
+    for one in inner:
+        yield from records_of(one, depth + 1)
+
+
+def message_member(values: Iterator[object], bears: Callable[[str], bool]) -> str:
+    """The member that holds messages in most records; "" where none does."""
+    found: Counter[str] = Counter()
+    for value in values:
+        for record in records_of(value):
+            found.update(name for name, text in record.items() if _bears(text, bears))
+    return found.most_common(1)[0][0] if found else ""
+
+
+def _bears(text: str, bears: Callable[[str], bool]) -> bool:
+    """Whether a text is a message, or JSON again with a message in it."""
+    value = json_of(text)
+    if value is not None:
+        return any(_bears(inner, bears) for record in records_of(value) for inner in record.values())
+    return bears(text.partition("\n")[0])
+
+
+@dataclass(slots=True)
+class _Open:
+    """An object or array that has not ended: the name of the next member, what is known, the lines of its members."""
+
+    is_object: bool
+    name: str = ""
+    place: int = 0
+    members: Record = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    size: int = 0
+
+
+class Document:
+    """A JSON document whose records become lines of JSON, in constant memory.
+
+    A record stands in the line of the document in which its message begins. Of a document without line ends, lines
+    are its records in order.
+
+    Args:
+        bears: whether a text is a message.
+
+    Attributes:
+        member: the member of its records that holds messages; "" where the text is no such document.
+    """
+
+    def __init__(self, bears: Callable[[str], bool]) -> None:
+        self._bears = bears
+        self.member = ""
+
+    def lines(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """The same bytes, or those of a document as lines."""
+        begin, ended = next(pieces, b""), False
+        if not _BEGINS.match(begin):
+            yield from _chained(begin, pieces)
+            return
+        while not ended and len(begin) < _PEEKED and not _SECOND_LINE.match(begin):
+            more = next(pieces, b"")
+            begin, ended = begin + more, not more
+        first, _, rest = begin.partition(b"\n")
+        if not rest.strip() or json_of(first.decode("utf-8", "replace").strip()) is None:
+            for more in pieces if len(begin) < _TELLING else ():
+                begin += more
+                if len(begin) >= _TELLING:
+                    break
+            values = (record for _, record in _records(iter((begin[:_PEEKED],))))
+            self.member = message_member(values, self._bears)
+        if not self.member:
+            yield from _chained(begin, pieces)
+            return
+        yield from self._unfolded(_chained(begin, pieces))
+
+    def _unfolded(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        written = size = 0
+        held: list[str] = []
+        for lines, record in _records(pieces, self.member):
+            if self.member in record:
+                text = "\n" * max(0, lines[self.member] - written) + json.dumps(record) + "\n"
+                written += text.count("\n")
+                held.append(text)
+                size += len(text)
+                if size > _TELLING:
+                    yield "".join(held).encode()
+                    held, size = [], 0
+        yield "".join(held).encode()
+
+
+def _chained(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from pieces
+
+
+def _records(pieces: Iterator[bytes], message: str = "") -> Iterator[tuple[dict[str, int], Record]]:
+    """The records of a document as they end, each with the line, from 0, in which each member begins.
+
+    Of records with very much text, the member `message` is kept, and not all of the others.
+    """
+    stack: list[_Open] = []
+    line = deeper = size = 0
+    for mark in _tokens(pieces):
+        here = stack[-1] if stack else None
+        if mark == "\n":
+            line += 1
+        elif mark in "{[":
+            if deeper or len(stack) == _DEEPEST:
+                deeper += 1
+            else:
+                stack.append(_Open(mark == "{"))
+        elif mark in "}]":
+            if deeper:
+                deeper -= 1
+            elif here is not None:
+                stack.pop()
+                size -= here.size
+                if here.members:
+                    yield here.lines, here.members
+        elif deeper or here is None or mark == ":":
+            continue
+        elif mark == ",":
+            here.place, here.name = here.place + 1, ""
+        elif here.is_object and not here.name:
+            here.name = _text(mark)
+        elif mark != "null" and len(here.members) < _MEMBERS:
+            name = here.name if here.is_object else str(here.place)
+            if name == message or size + len(mark) <= _KEPT:
+                here.members[name], here.lines[name] = _text(mark), line
+                here.size += len(mark)
+                size += len(mark)
+
+
+def _text(token: str) -> str:
+    try:
+        return str(json.loads(token, strict=False))
+    except ValueError:
+        return token
+
+
+def _tokens(pieces: Iterator[bytes]) -> Iterator[str]:
+    """Texts, numbers, marks and line ends; a text that does not end in time is let go."""
+    left = ""
+    decode = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode
+    for piece in pieces:
+        text = left + decode(piece)
+        end = 0
+        for found in _TOKEN.finditer(text):
+            if found.end() == len(text) and found[0] not in _MARKS:
+                break
+            yield found[0]
+            end = found.end()
+        left = text[end:] if len(text) - end < _LONGEST else ""
+    yield from (found[0] for found in _TOKEN.finditer(left))
+
+
+# --- CSV -------------------------------------------------------------------------------------------------------------
+# Tables of log lines: rows of CSV, of which one column holds what builders print.
+#
+#     @timestamp,message
+#     2024-05-01T10:00:00.123Z,"[01/10/2024-21:52:52] [V] [TRT] ""a"", ""b"" and ""c"" are twice"
+#     1704923572123,"[01/10/2024-21:52:52] [V] [TRT] \"a\", \"b\" and \"c\" are behind backslashes"
+#
+# The delimiter and the way in which quotes are written inside quotes are learned. A cell may go on over several lines.
+
+_ALIKE = 0.97
+"""Share of the rows that have as many cells as most."""
+_NAME = re.compile(r"[@_A-Za-z][\w@. ()/-]{0,60}")
+_WIDEST = 1 << 16
+"""Characters of a row that are taken apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """How the rows of a table are written.
+
+    Attributes:
+        delimiter: between cells.
+        doubled: whether a quote inside quotes is written twice, instead of behind a backslash.
+        columns: cells of a row.
+        column: the place of the message.
+    """
+
+    delimiter: str
+    doubled: bool
+    columns: int
+    column: int
+
+    def cells(self, line: str) -> list[str] | None:
+        """The cells of a row; None for a line that is none, or does not end in its line."""
+        cells = _cells(line, self.delimiter, doubled=self.doubled)
+        return cells if cells is not None and len(cells) == self.columns else None
+
+    def begun(self, line: str) -> list[str] | None:
+        """The cells of a row up to its message, which goes on in the next line; None for any other line."""
+        cells = _cells(line + '"', self.delimiter, doubled=self.doubled)
+        return cells if cells is not None and len(cells) == self.column + 1 else None
+
+    def ended(self, line: str) -> str | None:
+        """The last line of a message of several lines; None where it goes on."""
+        cells = _cells('"' + line, self.delimiter, doubled=self.doubled)
+        return cells[0] if cells is not None and len(cells) == self.columns - self.column else None
+
+    def bare(self, line: str) -> str:
+        """A line inside a message of several lines."""
+        return line.replace('""', '"') if self.doubled else line.replace('\\"', '"')
+
+    def shown(self) -> str:
+        """A row in words."""
+        words = ["..."] * self.columns
+        words[self.column] = '"<message>"'
+        return self.delimiter.join(words)
+
+
+def sheet_of(lines: Sequence[str], bears: Callable[[str], bool]) -> tuple[Sheet, list[list[str]]] | None:
+    """How lines that follow each other are written as rows of a table, and the rows; None where they are none.
+
+    One of its columns must hold texts that `bears` knows.
+    """
+    best: tuple[tuple[int, int], Sheet, list[list[str]]] | None = None
+    for delimiter in ",;\t":
+        for doubled in (True, False):
+            rows = _rows(lines, delimiter, doubled=doubled)
+            columns = len(rows[0]) if rows else 0
+            if columns == 1 and not _are_quoted(lines):
+                continue
+            heads = ((at, cell.partition("\n")[0]) for cells in rows for at, cell in enumerate(cells))
+            bearing = Counter(at for at, head in heads if bears(head))
+            if not bearing:
+                continue
+            column, count = bearing.most_common(1)[0]
+            # Where nothing in a line is the delimiter, all of it is one cell.
+            if best is None or (count, columns) > best[0]:
+                best = (count, columns), Sheet(delimiter, doubled, columns, column), rows
+    return best[1:] if best else None
+
+
+def _are_quoted(lines: Sequence[str]) -> bool:
+    return sum(line[:1] == line[-1:] == '"' for line in lines) >= _ALIKE * len(lines)
+
+
+def _rows(lines: Sequence[str], delimiter: str, *, doubled: bool) -> list[list[str]]:
+    """The rows that are as wide as most, of lines or of texts over several; none where too few are."""
+    found = [_cells(line, delimiter, doubled=doubled) for line in lines]
+    whole = _alike([cells for cells in found if cells is not None], len(lines))
+    return whole or _alike(_joined(lines, delimiter, doubled=doubled), 1)
+
+
+def _alike(rows: list[list[str]], least: int) -> list[list[str]]:
+    columns, count = Counter(map(len, rows)).most_common(1)[0] if rows else (0, 0)
+    return (
+        [cells for cells in rows if len(cells) == columns] if count >= _ALIKE * max(len(rows), least) else []
+    )
+
+
+def _joined(lines: Sequence[str], delimiter: str, *, doubled: bool) -> list[list[str]]:
+    """Rows whose cells go on over lines; none where the lines are not all of such rows."""
+    escape = None if doubled else "\\"
+    rows: list[list[str]] = []
+    reader = csv.reader(
+        (f"{line}\n" for line in lines if len(line) < _WIDEST),
+        delimiter=delimiter,
+        doublequote=doubled,
+        escapechar=escape,
+        strict=True,
+    )
+    try:
+        rows.extend(reader)
+    except csv.Error as error:
+        # The last row may go on behind the lines.
+        return rows if "end of data" in str(error) else []
+    return rows
+
+
+def is_header(cells: Sequence[str]) -> bool:
+    """Whether the cells of a row are names of columns."""
+    return all(_NAME.fullmatch(cell) for cell in cells)
+
+
+def _cells(line: str, delimiter: str, *, doubled: bool) -> list[str] | None:
+    """The cells of a line; None where its quotes are not those of a table."""
+    if len(line) > _WIDEST:
+        return None
+    escape = None if doubled else "\\"
+    reader = csv.reader([line], delimiter=delimiter, doublequote=doubled, escapechar=escape, strict=True)
+    try:
+        return next(reader, None)
+    except csv.Error:
+        return None
+
+
+# --- newest first ----------------------------------------------------------------------------------------------------
+# The order of lines: what is exported from a collector of logs often begins with the newest.
+#
+#     2024-05-01T10:00:07Z [V] [TRT] Engine generation completed in 2.5 seconds.
+#     2024-05-01T10:00:06Z [V] [TRT] ...
+#
+# Such a log is read from its end.
+
+HELD = 1 << 28
+"""Bytes that are turned around; more do not fit into memory."""
+_PEEKED_FOR_TIMES = 1 << 20
+"""Bytes at whose times is looked."""
+_ENOUGH = 3
+"""Times that are older than those of the line before, without one that is newer."""
+_TURNED = 1 << 16
+"""Bytes that are cut into lines at once."""
+_SEARCHED = 2000
+"""Characters of a line in which times are looked for."""
+_COLUMNS = re.compile(rb"\"?[@_A-Za-z][\w@. ()/-]*\"?(?:[,;\t]\"?[@_A-Za-z][\w@. ()/-]*\"?)*\r?")
+"""Names of columns; they stay where they are."""
+_TIMELESS = 50
+"""Lines without any time, after which none is expected."""
+_TIME = re.compile(
+    rb"(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
+    rb"|(\d\d)/(\d\d)/(\d{4})-(\d\d:\d\d:\d\d)|(?<!\d)(1\d{9}(?:\d{9}|\d{3}|\.\d{1,9}))(?!\d)"
+)
+
+
+class Order:
+    """Whether a log begins with its newest line.
+
+    Attributes:
+        newest_first: known when its lines are read.
+    """
+
+    def __init__(self) -> None:
+        self.newest_first = False
+        self._before: dict[int, bytes] = {}
+        self._lines = self._falling = 0
+
+    def oldest_first(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """The same lines, the oldest first.
+
+        Raises:
+            InputFileError: the newest comes first, and the text is larger than 256 MiB.
+        """
+        seen: list[bytes] = []
+        size, rest = 0, b""
+        for piece in pieces:
+            seen.append(piece)
+            size += len(piece)
+            *lines, rest = (rest + piece).split(b"\n")
+            if self._is_told(lines) or size >= _PEEKED_FOR_TIMES:
+                break
+        self.newest_first = self._falling >= _ENOUGH
+        if not self.newest_first:
+            yield from seen  # as they were read: what a reader keeps is bounded from piece to piece
+            yield from pieces
+            return
+        held = bytearray(b"".join(seen))
+        for piece in pieces:
+            held += piece
+            if len(held) > HELD:
+                raise InputFileError(
+                    f"begins with its newest line, and holds more than {HELD >> 20} MiB",
+                    fix="turn it around before: tac LOG | qdqtool parse -",
+                    where="the log",
+                )
+        yield from _turned(held)
+
+    def _is_told(self, lines: list[bytes]) -> bool:
+        """Whether the lines up to these tell their order; `_falling` is how often a time is older than before."""
+        for line in lines:
+            now = _times(line)
+            for form, time in now.items():
+                earlier = self._before.get(form, time)
+                if time > earlier:
+                    self._falling = 0
+                    return True
+                self._falling += time < earlier
+            self._before |= now
+            self._lines += 1
+            if self._falling >= _ENOUGH or (self._lines > _TIMELESS and not self._before):
+                return True
+        return False
+
+
+def _turned(text: bytearray) -> Iterator[bytes]:
+    """The lines of a text from its end, names of columns first; cut a piece at a time, because each byte may be a line."""
+    end = len(text) - text.endswith(b"\n")
+    first = text.find(b"\n", 0, end) + 1
+    begin = first if first and _COLUMNS.fullmatch(text[: first - 1]) else 0
+    yield bytes(text[:begin])
+    while end >= begin:
+        at = max(text.rfind(b"\n", begin, max(begin, end - _TURNED)), begin - 1) + 1
+        yield b"\n".join(reversed(bytes(text[at:end]).split(b"\n"))) + b"\n"
+        end = at - 1
+
+
+def _times(line: bytes) -> dict[int, bytes]:
+    """The first time of each spelling in a line, so that later ones are larger."""
+    found: dict[int, bytes] = {}
+    for one in _TIME.finditer(line[:_SEARCHED]):
+        year, month, day, clock, month2, day2, year2, clock2, since_1970 = one.groups()
+        if since_1970:
+            found.setdefault(len(since_1970), since_1970)
+        elif year:
+            found.setdefault(0, year + month + day + clock)
+        else:
+            found.setdefault(1, year2 + month2 + day2 + clock2)
+    return found

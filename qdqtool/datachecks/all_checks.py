@@ -1,0 +1,33 @@
+"""Asks every data check."""
+
+from __future__ import annotations
+
+from qdqtool.core.advice import graded
+from qdqtool.core.findings import Finding, waivers
+from qdqtool.datachecks.evidence import DataCheck, DataEvidence
+from qdqtool.plugins import Registry
+
+CHECKS = Registry(package="qdqtool.datachecks.checks")
+
+
+def check_data(evidence: DataEvidence, ignore: tuple[str, ...] = ()) -> tuple[Finding, ...]:
+    """All findings, the most severe first; `ignore` names codes or checks that are left out."""
+    found: list[Finding] = []
+    waived = waivers(ignore)
+    for name in sorted(CHECKS.coded().values()):
+        check: DataCheck = CHECKS.load(name)
+        if {name, check.code} & waived.keys():
+            continue
+        found += [
+            Finding(
+                code=check.code,
+                check=name,
+                severity=graded(doubt.severity or check.severity, doubt.fix),
+                subject=doubt.subject,
+                reason=doubt.reason,
+                fix=doubt.fix,
+                hazard=CHECKS.manual(name).partition("\n")[0],
+            )
+            for doubt in check.find(evidence)
+        ]
+    return tuple(sorted(found, key=lambda finding: (-finding.severity.rank, finding.code)))

@@ -1,0 +1,455 @@
+"""How two engines of the same model differ: aligned by ONNX node, with the causes in words."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import cached_property
+from math import fsum
+
+from qdqtool.core.difference import DifferenceCause, EngineDiff, EngineTotals, LayerPair, Side
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Certainty, Engine, EngineLayer, Role, computed_in
+from qdqtool.core.explore import EngineView, LayerView
+from qdqtool.core.wiring import Wiring
+from qdqtool.core.wording import counted, listed
+from qdqtool.engine.precision import weight
+from qdqtool.trt.names import parts, stem
+
+# --- two engines side by side ----------------------------------------------------------------------------------------
+# Puts two engines side by side.
+
+
+def compare(left: Explored, right: Explored) -> EngineDiff:
+    """How the second engine differs from the first; times count where both have a profile."""
+    first, second = computing(left.engine.kernels), computing(right.engine.kernels)
+    matches = align(first, second)
+    pairs = tuple(
+        LayerPair(
+            nodes=match.names,
+            left=_side(left, [first[index] for index in match.left]),
+            right=_side(right, [second[index] for index in match.right]),
+            certainty=match.certainty,
+        )
+        for match in matches
+    )
+    paired_left = {id(first[index]) for match in matches for index in match.left}
+    paired_right = {id(second[index]) for match in matches for index in match.right}
+    lonely = (len(first) - len(paired_left), len(second) - len(paired_right))
+    return EngineDiff(
+        left=totals(left),
+        right=totals(right),
+        pairs=pairs,
+        left_only=_alone(left, paired_left),
+        right_only=_alone(right, paired_right),
+        causes=causes(left, right, pairs, totals(left), totals(right)),
+        notes=_notes(lonely, pairs),
+    )
+
+
+def totals(side: Explored) -> EngineTotals:
+    """One engine in figures."""
+    kernels = side.engine.kernels
+    compute = computing(kernels)
+    conversions = [layer for layer in kernels if layer.role is Role.QDQ]
+    others = computed_in(compute)
+    return EngineTotals(
+        name=side.name,
+        kernels=len(kernels),
+        compute=len(compute),
+        int8=others.pop(str(DType.INT8), 0),
+        others=others,
+        conversions=len(conversions),
+        ms=side.view.total_ms,
+        conversion_ms=side.ms(conversions),
+        bytes=side.bytes(kernels),
+    )
+
+
+def _side(side: Explored, layers: list[EngineLayer]) -> Side:
+    types = sorted({layer.precision for layer in layers}, key=str)
+    return Side(
+        layers=tuple(layer.name for layer in layers),
+        precision=types[0] if len(types) == 1 else DType.UNKNOWN,
+        types=tuple(types),
+        ms=side.ms(layers),
+        bytes=side.bytes(layers),
+    )
+
+
+def _alone(side: Explored, paired: set[int]) -> tuple[Side, ...]:
+    return tuple(_side(side, [layer]) for layer in side.engine.kernels if id(layer) not in paired)
+
+
+def _notes(lonely: tuple[int, int], pairs: tuple[LayerPair, ...]) -> tuple[str, ...]:
+    notes = []
+    if any(lonely):
+        notes.append(
+            f"{lonely[0]} compute layers of the first and {lonely[1]} of the second engine have no counterpart"
+        )
+    if not pairs:
+        notes.append("no layer of the two engines could be aligned: they belong to different models")
+    return tuple(notes)
+
+
+# --- one side --------------------------------------------------------------------------------------------------------
+# One side of a comparison.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explored:
+    """An engine, its layers with costs and times, and what the user calls it."""
+
+    name: str
+    engine: Engine
+    view: EngineView
+
+    def of(self, layers: Iterable[EngineLayer]) -> list[LayerView]:
+        """The views of `layers`."""
+        return [self._views[id(layer)] for layer in layers]
+
+    @cached_property
+    def _views(self) -> dict[int, LayerView]:
+        pairs = zip(self.engine.layers, self.view.layers, strict=True)
+        return {id(layer): view for layer, view in pairs}
+
+    def ms(self, layers: Iterable[EngineLayer]) -> float | None:
+        """Measured milliseconds of `layers` together, or None where one is not known."""
+        return _ms(self.of(layers))
+
+    def bytes(self, layers: Iterable[EngineLayer]) -> int | None:
+        """What `layers` read and write together, or None where one is not known."""
+        return _bytes(self.of(layers))
+
+
+def _ms(views: list[LayerView]) -> float | None:
+    known = [view.ms for view in views if view.ms is not None]
+    return fsum(known) if len(known) == len(views) and known else None
+
+
+def _bytes(views: list[LayerView]) -> int | None:
+    known = [view.bytes for view in views if view.bytes is not None]
+    return sum(known) if len(known) == len(views) else None
+
+
+# --- layers that do the same work ------------------------------------------------------------------------------------
+# Which layers of two engines do the same work.
+#
+# First by name: compute layers that hold the same ONNX node, or the same weight, belong together; names that several
+# layers of one engine share (a common dequantize node, say) count only where a layer has no name of its own. A pair that
+# disagrees about the size of its result is not believed: node numbers change when Q/DQ nodes come in. What is left is
+# aligned by the sequence of weight and result shapes, and marked as inferred.
+
+_Shape = tuple[int, ...]
+_Signature = tuple["_Shape | None", "_Shape | None"]
+_Keys = list[frozenset[str]]
+_NUMBERED = re.compile(r"[A-Za-z]+_\d+")
+"""Names that an exporter counted up (`Conv_84`): inserting Q/DQ nodes shifts them, so they prove little."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AlignedLayers:
+    """Layers of the left and the right engine that do the same work, by position among the compute layers."""
+
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    names: tuple[str, ...]
+    certainty: Certainty
+
+
+def align(left: list[EngineLayer], right: list[EngineLayer]) -> list[AlignedLayers]:
+    """Matches between two lists of compute layers, in the order of the left one."""
+    matches = _by_name(left, right)
+    taken_left = {index for match in matches for index in match.left}
+    taken_right = {index for match in matches for index in match.right}
+    free_left = [index for index in range(len(left)) if index not in taken_left]
+    free_right = [index for index in range(len(right)) if index not in taken_right]
+    matches += _by_shape(left, right, free_left, free_right)
+    return sorted(matches, key=lambda match: match.left)
+
+
+def _by_name(left: list[EngineLayer], right: list[EngineLayer]) -> list[AlignedLayers]:
+    left_keys, right_keys = _telling(left, right)
+    groups = _components(left_keys, right_keys)
+    found: list[AlignedLayers] = []
+    for lefts, rights, names in groups:
+        if _agree([left[index] for index in lefts], [right[index] for index in rights]):
+            found.append(
+                AlignedLayers(
+                    left=tuple(lefts), right=tuple(rights), names=tuple(names), certainty=Certainty.STATED
+                )
+            )
+    return found
+
+
+def _telling(left: list[EngineLayer], right: list[EngineLayer]) -> tuple[_Keys, _Keys]:
+    """The names by which layers may be matched: known on both sides, unique ones preferred."""
+    all_left, all_right = [_names(layer) for layer in left], [_names(layer) for layer in right]
+    count_left, count_right = _count(all_left), _count(all_right)
+    both = count_left.keys() & count_right.keys()
+    unique = {name for name in both if count_left[name] == count_right[name] == 1}
+
+    def chosen(names: frozenset[str]) -> frozenset[str]:
+        own = names & unique
+        strong = frozenset(name for name in own if not _NUMBERED.fullmatch(name))
+        return strong or own or names & both
+
+    return [chosen(names) for names in all_left], [chosen(names) for names in all_right]
+
+
+def _names(layer: EngineLayer) -> frozenset[str]:
+    return frozenset((*layer.onnx_nodes, *parts(stem(layer.name))))
+
+
+def _count(keys: _Keys) -> dict[str, int]:
+    counts: dict[str, int] = defaultdict(int)
+    for names in keys:
+        for name in names:
+            counts[name] += 1
+    return counts
+
+
+def _components(left: _Keys, right: _Keys) -> list[tuple[list[int], list[int], list[str]]]:
+    """Connected groups of layers that share names."""
+    holders: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for side, keys in enumerate((left, right)):
+        for index, own in enumerate(keys):
+            for key in own:
+                holders[key][side].append(index)
+    groups = []
+    seen: set[int] = set()
+    for start in range(len(left)):
+        if start in seen or not left[start]:
+            continue
+        lefts: set[int] = {start}
+        rights: set[int] = set()
+        names: set[str] = set()
+        waiting = sorted(left[start])
+        while waiting:
+            name = waiting.pop()
+            if name in names:
+                continue
+            names.add(name)
+            more_left, more_right = holders[name]
+            waiting += sorted(
+                {key for index in more_left for key in left[index]}
+                | {key for index in more_right for key in right[index]}
+            )
+            lefts.update(more_left)
+            rights.update(more_right)
+        seen |= lefts
+        if rights:
+            groups.append((sorted(lefts), sorted(rights), sorted(names)))
+    return groups
+
+
+def _agree(left: list[EngineLayer], right: list[EngineLayer]) -> bool:
+    """Whether the results may be of the same size; an unknown size agrees with everything."""
+    if len(left) != 1 or len(right) != 1 or any("Pool" in layer.kind for layer in (*left, *right)):
+        return True
+    first, second = _result(left[0]), _result(right[0])
+    return first is None or second is None or len(first) != len(second) or first[2:] == second[2:]
+
+
+def _result(layer: EngineLayer) -> _Shape | None:
+    return layer.outputs[0].shape if layer.outputs else None
+
+
+def _by_shape(
+    left: list[EngineLayer], right: list[EngineLayer], free_left: list[int], free_right: list[int]
+) -> list[AlignedLayers]:
+    first = [_signature(left[index]) for index in free_left]
+    second = [_signature(right[index]) for index in free_right]
+    blocks = SequenceMatcher(None, first, second, autojunk=False).get_matching_blocks()
+    steps = [(block.a + step, block.b + step) for block in blocks for step in range(block.size)]
+    steps += _out_of_order(first, second, steps)
+    steps += _only_weights(first, second, steps)
+    return [
+        AlignedLayers(
+            left=(free_left[one],),
+            right=(free_right[other],),
+            names=(left[free_left[one]].name,),
+            certainty=Certainty.INFERRED,
+        )
+        for one, other in steps
+        if first[one] != (None, None)
+    ]
+
+
+def _out_of_order(
+    first: list[_Signature], second: list[_Signature], steps: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Equal signatures that the sequence match left over, as where two branches come in another order."""
+    used_first, used_second = {one for one, _ in steps}, {other for _, other in steps}
+    waiting: dict[_Signature, deque[int]] = defaultdict(deque)
+    for index, signature in enumerate(second):
+        if index not in used_second:
+            waiting[signature].append(index)
+    left_over = [index for index in range(len(first)) if index not in used_first]
+    return [(index, waiting[first[index]].popleft()) for index in left_over if waiting[first[index]]]
+
+
+def _only_weights(
+    first: list[_Signature], second: list[_Signature], steps: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Layers left over whose weight shape no other layer left over has: a pooling fused into one changes its result."""
+    used_first, used_second = {one for one, _ in steps}, {other for _, other in steps}
+    lone_first = _unique(first, used_first)
+    lone_second = _unique(second, used_second)
+    return [(lone_first[shape], lone_second[shape]) for shape in lone_first if shape in lone_second]
+
+
+def _unique(signatures: list[_Signature], used: set[int]) -> dict[_Shape, int]:
+    """Places by weight shape, of shapes that occur once."""
+    found: dict[_Shape, list[int]] = defaultdict(list)
+    for place, (shape, _) in enumerate(signatures):
+        if shape is not None and place not in used:
+            found[shape].append(place)
+    return {shape: places[0] for shape, places in found.items() if len(places) == 1}
+
+
+def _signature(layer: EngineLayer) -> _Signature:
+    held = weight(layer)
+    return (held.shape if held else None), _result(layer)
+
+
+def computing(layers: tuple[EngineLayer, ...]) -> list[EngineLayer]:
+    """The compute layers among `layers`."""
+    return [layer for layer in layers if layer.role is Role.COMPUTE]
+
+
+# --- causes ----------------------------------------------------------------------------------------------------------
+# Why the second engine is faster or slower, in words, the largest cause first.
+
+_NAMED = 8
+"""Layers that a sentence names; the rest is counted."""
+_WORTH = 0.02
+"""Share by which a single layer must be slower to be mentioned; less is noise."""
+_SHARE = 0.002
+"""Share of the whole engine's time that this must be."""
+
+
+def causes(
+    left: Explored, right: Explored, pairs: tuple[LayerPair, ...], before: EngineTotals, after: EngineTotals
+) -> tuple[DifferenceCause, ...]:
+    """All causes, ranked by milliseconds where they are measured and by bytes elsewhere."""
+    found = [
+        *_precisions(pairs),
+        *_round_trips(left, right),
+        *_conversions(before, after),
+        *_others(pairs, before, after),
+        *_slower(pairs, before.ms),
+    ]
+    return tuple(sorted(found, key=lambda cause: (-abs(cause.ms or 0.0), -abs(cause.bytes or 0), cause.text)))
+
+
+def _precisions(pairs: tuple[LayerPair, ...]) -> Iterator[DifferenceCause]:
+    """Layers that changed their type, by type."""
+    groups: dict[tuple[str, str], list[LayerPair]] = defaultdict(list)
+    for pair in pairs:
+        groups[pair.left.arithmetic, pair.right.arithmetic].append(pair)
+    for (source, target), members in groups.items():
+        ms, size = _sum_ms(members), _sum_bytes(members)
+        change = f"went from {source} to {target}" if source != target else f"stayed {source}"
+        if source != target or ms or size:
+            yield DifferenceCause(
+                text=f"{counted(len(members), 'compute layer')} {change}{_effect(ms, size)}",
+                ms=ms,
+                bytes=size,
+                layers=tuple(name for pair in members for name in pair.right.layers),
+            )
+
+
+def _round_trips(left: Explored, right: Explored) -> Iterator[DifferenceCause]:
+    """INT8 kernels whose float result another kernel only turns back into INT8."""
+    old, new = _trips(left.engine), _trips(right.engine)
+    if len(old) == len(new):
+        return
+    worse = len(new) > len(old)
+    side, other, trips, rest = (right, left, new, old) if worse else (left, right, old, new)
+    kernels = [layer for _, layer in trips]
+    spent, moved = side.ms(kernels), side.bytes(kernels)
+    ms = spent if worse or spent is None else -spent
+    size = moved if worse or moved is None else -moved
+    types = ", ".join(sorted({str(layer.inputs[0].dtype) for layer in kernels}))
+    yield DifferenceCause(
+        text=f"{side.name} has {len(trips)} {types} round trips, {other.name} has {len(rest)}: an INT8 kernel writes "
+        f"{types} and another kernel only turns it back into INT8{_effect(ms, size)}, behind "
+        f"{listed([source.name for source, _ in trips], _NAMED)}",
+        ms=ms,
+        bytes=size,
+        layers=tuple(layer.name for layer in kernels),
+    )
+
+
+def _trips(engine: Engine) -> list[tuple[EngineLayer, EngineLayer]]:
+    wiring = Wiring(engine)
+    found = ((wiring.round_trip_of(layer), layer) for layer in engine.kernels)
+    return [(source, layer) for source, layer in found if source is not None]
+
+
+def _conversions(before: EngineTotals, after: EngineTotals) -> Iterator[DifferenceCause]:
+    if before.conversions == after.conversions:
+        return
+    known = before.conversion_ms is not None and after.conversion_ms is not None
+    ms = (after.conversion_ms or 0.0) - (before.conversion_ms or 0.0) if known else None
+    yield DifferenceCause(
+        text=f"kernels that only convert: {before.conversions} -> {after.conversions}{_effect(ms, None)}",
+        ms=ms,
+        bytes=None,
+        layers=(),
+    )
+
+
+def _others(
+    pairs: tuple[LayerPair, ...], before: EngineTotals, after: EngineTotals
+) -> Iterator[DifferenceCause]:
+    """Everything that neither multiplies nor converts, by subtraction."""
+    compute = _sum_ms(list(pairs))
+    spent = (before.ms, after.ms, before.conversion_ms, after.conversion_ms)
+    if compute is None or None in spent or not pairs:
+        return
+    ms = (
+        (after.ms or 0.0)
+        - (before.ms or 0.0)
+        - compute
+        - ((after.conversion_ms or 0.0) - (before.conversion_ms or 0.0))
+    )
+    if abs(ms) > _WORTH * (before.ms or 0.0):
+        yield DifferenceCause(text=f"all other layers{_effect(ms, None)}", ms=ms, bytes=None, layers=())
+
+
+def _slower(pairs: tuple[LayerPair, ...], whole: float | None) -> Iterator[DifferenceCause]:
+    for pair in pairs:
+        least = max(_WORTH * (pair.left.ms or 0.0), _SHARE * (whole or 0.0))
+        if pair.ms is not None and pair.left.ms and pair.ms > least:
+            yield DifferenceCause(
+                text=f"{listed(pair.right.layers, _NAMED)} takes {pair.right.ms:.4f} ms in {pair.right.arithmetic} instead of "
+                f"{pair.left.ms:.4f} ms in {pair.left.arithmetic}",
+                ms=pair.ms,
+                bytes=pair.bytes,
+                layers=pair.right.layers,
+            )
+
+
+def _effect(ms: float | None, size: int | None) -> str:
+    if ms is not None:
+        return f": {abs(ms):.4f} ms {'lost' if ms > 0 else 'won'}"
+    return (
+        ""
+        if size is None
+        else f": {counted(abs(size), 'byte', grouped=True)} {'more' if size > 0 else 'less'}"
+    )
+
+
+def _sum_ms(pairs: list[LayerPair]) -> float | None:
+    known = [pair.ms for pair in pairs if pair.ms is not None]
+    return fsum(known) if len(known) == len(pairs) else None
+
+
+def _sum_bytes(pairs: list[LayerPair]) -> int | None:
+    known = [pair.bytes for pair in pairs if pair.bytes is not None]
+    return sum(known) if len(known) == len(pairs) else None

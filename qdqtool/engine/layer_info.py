@@ -1,0 +1,173 @@
+"""Reads layer information from a file, whichever form it has."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Engine, EngineLayer, EngineTensor
+from qdqtool.core.kinds import ENGINE
+from qdqtool.engine.readers import LayerReader, dump, inspector, lines, names, replay
+from qdqtool.engine.roles import settled
+from qdqtool.errors import InputFileError
+from qdqtool.io.files import require_file
+from qdqtool.io.text import LARGEST, TextSource, too_large
+from qdqtool.trt.names import profile_of
+
+# --- any form --------------------------------------------------------------------------------------------------------
+
+_ARTEFACT = re.compile(r'"kind": *"engine"')
+_EDGE = 4096
+"""Characters at either end of a file in which an artefact says what it is."""
+_PLAN = "ftrt"
+"""How a serialized engine begins."""
+_PLANS = frozenset({".plan", ".engine", ".trt"})
+_READERS: tuple[LayerReader, ...] = (dump, lines, replay, names)
+"""Forms of text, the most detailed first: a log may hold several. The inspector's JSON goes before all of them."""
+
+
+def read(path: Path) -> Engine:
+    """The layers that the file at `path` describes.
+
+    Raises:
+        InputFileError: unreadable, or in no known form of layer information.
+    """
+    require_file(path)
+    head = next(TextSource(path).pieces(), "")
+    if head.startswith("{") and (_ARTEFACT.search(head, 0, _EDGE) or _ARTEFACT.search(_tail(path))):
+        return ENGINE.read(path)
+    if head.startswith(_PLAN) or path.suffix in _PLANS:
+        raise InputFileError(
+            "is an engine, not a description of one",
+            fix="let trtexec describe it: --loadEngine=FILE --profilingVerbosity=detailed --exportLayerInfo=layers.json",
+            where=str(path),
+        )
+    engine = inspector.read(TextSource(path).pieces())
+    return _finished(engine or _text(lean(TextSource(path).pieces(), path), where=str(path)))
+
+
+def _tail(path: Path) -> str:
+    """The last characters of a file: an artefact says its kind after its data."""
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - _EDGE))
+        return stream.read().decode("utf-8", "replace")
+
+
+def read_text(text: str, *, where: str) -> Engine:
+    """The layers that `text` describes; `where` names it in messages.
+
+    Raises:
+        InputFileError: `text` is in no known form of layer information.
+    """
+    return _finished(inspector.read([text]) or _text(text, where=where))
+
+
+def _text(text: str, *, where: str) -> Engine:
+    reader = next((reader for reader in _READERS if reader.recognizes(text)), None)
+    if reader is None:
+        raise InputFileError(
+            "holds no layer information",
+            fix="pass the file of --exportLayerInfo, or a log of a build with detailed profiling verbosity; a profile alone: "
+            "`qdqtool engine top FILE`",
+            where=where,
+        )
+    return reader.read(text)
+
+
+def _finished(engine: Engine) -> Engine:
+    """The engine with what only all its layers together tell."""
+    return replace(
+        engine,
+        layers=with_profiles(settled(engine.layers)),
+        bindings=_described(engine),
+        unknown_formats=unknown_formats(engine),
+    )
+
+
+def _described(engine: Engine) -> tuple[EngineTensor, ...]:
+    """The bindings, with type and shape from the layers where the dump gives their names only."""
+    known = {
+        tensor.name: tensor
+        for layer in engine.layers
+        for tensor in (*layer.inputs, *layer.outputs)
+        if tensor.shape
+    }
+    return tuple(
+        binding if binding.shape is not None else known.get(binding.name, binding)
+        for binding in engine.bindings
+    )
+
+
+# --- optimization profiles -------------------------------------------------------------------------------------------
+# Which optimization profile a layer was built for.
+#
+# Engines with several profiles list every layer once per profile, those of the second one with ` [profile 1]` in their
+# name or in the names of their tensors. Generated kernels in between may have no mark at all: they belong to the profile
+# of the layers around them.
+
+
+def with_profiles(layers: tuple[EngineLayer, ...]) -> tuple[EngineLayer, ...]:
+    """`layers` with the number of their profile."""
+    current = 0
+    found: list[EngineLayer] = []
+    for layer in layers:
+        names = (layer.name, *(tensor.name for tensor in (*layer.inputs, *layer.outputs)))
+        marks = (profile_of(name) for name in names)
+        current = max([current, *(mark for mark in marks if mark is not None)])
+        found.append(layer if current == 0 else replace(layer, profile=current))
+    return tuple(found)
+
+
+# --- unknown words ---------------------------------------------------------------------------------------------------
+# Type and format words that nobody recognises, counted.
+
+
+def unknown_formats(engine: Engine) -> tuple[tuple[str, int], ...]:
+    """The words of every tensor whose type is unknown, with how often they occur, in alphabetical order."""
+    counts = Counter(
+        tensor.format
+        for layer in engine.layers
+        for tensor in (*layer.inputs, *layer.constants, *layer.outputs)
+        if tensor.dtype is DType.UNKNOWN
+    )
+    return tuple(sorted(counts.items()))
+
+
+# --- large logs ------------------------------------------------------------------------------------------------------
+# Log text with the lines that say nothing of layers left out, so that a large log fits into memory.
+
+_FULL = 1 << 26
+"""Characters up to which a text is kept as it is."""
+_STEP = 1 << 22
+"""Characters that are thinned out at once."""
+_SILENT = re.compile(
+    r"^\[(?![^\n]*(?:Layer\(|Layers:|LayerType|Layer Information|Layer: |Algorithm: |Tactic Name: |Bindings:))"
+    r"[^\n]*\n",
+    re.MULTILINE,
+)
+
+
+def lean(pieces: Iterable[str], path: Path) -> str:
+    """The text of all pieces; of a long one without the logger's lines that have nothing to do with layers.
+
+    Raises:
+        InputFileError: what is left is larger than 256 MiB.
+    """
+    kept: list[str] = []
+    fresh: list[str] = []
+    held, unread = 0, 0
+    for piece in pieces:
+        fresh.append(piece)
+        unread += len(piece)
+        if held + unread > _FULL and unread > _STEP:
+            whole, end, cut = "".join(fresh).rpartition("\n")
+            kept.append(_SILENT.sub("", f"{whole}{end}"))
+            held += len(kept[-1])
+            fresh, unread = [cut], len(cut)
+        if held + unread > LARGEST:
+            raise too_large(path)
+    return "".join([*kept, *fresh])

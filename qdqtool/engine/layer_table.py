@@ -1,0 +1,157 @@
+"""Layers as a table (filtered, sorted, as cells or for a file), and the facts of each ONNX node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+
+from qdqtool.core.buildlog import LayerTuning
+from qdqtool.core.engine import Engine, EngineTensor
+from qdqtool.core.explore import EngineView, LayerView
+from qdqtool.errors import UsageError
+from qdqtool.io.tables import Cell, Table
+from qdqtool.trt.join import join
+
+# --- layers ----------------------------------------------------------------------------------------------------------
+# Layers as a table: filtered, sorted, as cells or as a table for a file.
+
+_COLUMNS: dict[str, Callable[[LayerView], Cell]] = {
+    "name": lambda layer: layer.name,
+    "kind": lambda layer: layer.kind,
+    "role": lambda layer: layer.role.value,
+    "precision": lambda layer: layer.precision.value,
+    "certainty": lambda layer: layer.certainty.value,
+    "inputs": lambda layer: _tensors(layer.inputs),
+    "outputs": lambda layer: _tensors(layer.outputs),
+    "ms": lambda layer: layer.ms,
+    "elided": lambda layer: layer.elided,
+    "bytes": lambda layer: layer.bytes,
+    "macs": lambda layer: layer.macs,
+    "intensity": lambda layer: layer.intensity,
+    "tflops": lambda layer: layer.tflops,
+    "gbs": lambda layer: layer.gbs,
+    "bound": lambda layer: layer.bound,
+    "gemm": lambda layer: "x".join(map(str, layer.gemm)) if layer.gemm else None,
+    "input_bytes": lambda layer: layer.input_bytes,
+    "weight_bytes": lambda layer: layer.weight_bytes,
+    "output_bytes": lambda layer: layer.output_bytes,
+    "qdq": lambda layer: len(layer.history.qdq) if layer.history else None,
+    "events": lambda layer: len(layer.history.events) if layer.history else None,
+    "candidates": lambda layer: None if (found := _tuning(layer)) is None else found.candidates,
+    "tuning_s": lambda layer: None if (found := _tuning(layer)) is None else found.seconds,
+    "tactic": lambda layer: layer.tactic,
+    "onnx_nodes": lambda layer: " | ".join(layer.onnx_nodes),
+}
+COLUMNS = tuple(_COLUMNS)
+
+
+def select(
+    view: EngineView, *, where: tuple[str, ...] = (), sort: str = "", limit: int | None = None
+) -> tuple[LayerView, ...]:
+    """The layers that fit every condition, in launch order or sorted.
+
+    Args:
+        view: the engine.
+        where: conditions `column=glob`, for instance "precision=int8" or "name=*conv1*".
+        sort: a column; numbers from large to small, unknown ones last, text in alphabetical order.
+        limit: at most so many layers.
+
+    Raises:
+        UsageError: no such column, or a condition without "=".
+    """
+    conditions = [_condition(text) for text in where]
+    layers = [layer for layer in view.layers if all(fits(layer) for fits in conditions)]
+    if sort:
+        layers.sort(key=_sort_key(_column(sort, "--sort")))
+    return tuple(layers[:limit])
+
+
+def cells(layers: tuple[LayerView, ...], columns: tuple[str, ...] = COLUMNS) -> list[list[Cell]]:
+    """One row per layer.
+
+    Raises:
+        UsageError: no such column.
+    """
+    getters = [_column(name, "--columns") for name in columns]
+    return [[getter(layer) for getter in getters] for layer in layers]
+
+
+def table_of(layers: tuple[LayerView, ...], columns: tuple[str, ...] = COLUMNS) -> Table:
+    """The layers as a table for a file.
+
+    Raises:
+        UsageError: no such column.
+    """
+    return Table(columns=columns, rows=cells(layers, columns))
+
+
+def _condition(text: str) -> Callable[[LayerView], bool]:
+    name, found, pattern = text.partition("=")
+    if not found:
+        raise UsageError(
+            f"{text!r} is no condition", fix="write column=glob, as precision=int8", where="--where"
+        )
+    getter = _column(name.strip(), "--where")
+    wanted = pattern.strip().lower()
+    return lambda layer: fnmatchcase(str(getter(layer)).lower(), wanted)
+
+
+def _column(name: str, where: str) -> Callable[[LayerView], Cell]:
+    if name not in _COLUMNS:
+        raise UsageError(
+            f"no column is called {name!r}", fix=f"choose from {', '.join(COLUMNS)}", where=where
+        )
+    return _COLUMNS[name]
+
+
+def _sort_key(getter: Callable[[LayerView], Cell]) -> Callable[[LayerView], tuple[bool, float, str]]:
+    def key(layer: LayerView) -> tuple[bool, float, str]:
+        cell = getter(layer)
+        number = -float(cell) if isinstance(cell, (int, float)) else 0.0
+        return cell is None, number, cell if isinstance(cell, str) else ""
+
+    return key
+
+
+def _tuning(layer: LayerView) -> LayerTuning | None:
+    return layer.history.tuning if layer.history else None
+
+
+def _tensors(tensors: tuple[EngineTensor, ...]) -> str:
+    return " ".join(brief(tensor) for tensor in tensors)
+
+
+def brief(tensor: EngineTensor) -> str:
+    """Type and shape in a few characters: `int8[1x64x56x56]`."""
+    shape = "?" if tensor.shape is None else "x".join(str(dim) for dim in tensor.shape)
+    return f"{tensor.dtype}[{shape}]"
+
+
+# --- ONNX nodes ------------------------------------------------------------------------------------------------------
+# What an engine says of every ONNX node: its layer, precision, time and bytes.
+
+
+def node_facts(engine: Engine, view: EngineView, nodes: frozenset[str]) -> dict[str, dict[str, str]]:
+    """Facts by node name, as text; nodes that no layer names are left out.
+
+    A node that a compute layer holds gets that layer's precision; the time and the bytes are those of all layers that
+    hold it, which several nodes may share.
+    """
+    found: dict[str, dict[str, str]] = {}
+    views = {id(layer): seen for layer, seen in zip(engine.layers, view.layers, strict=True)}
+    for node, holders in join(engine, nodes).items():
+        layers = holders.compute or holders.other
+        if not layers:
+            continue
+        seen = [views[id(layer)] for layer in layers]
+        times = [layer.ms for layer in seen if layer.ms is not None]
+        sizes = [layer.bytes for layer in seen if layer.bytes is not None]
+        facts = {
+            "engine.layer": " | ".join(layer.name for layer in layers),
+            "engine.precision": " | ".join(dict.fromkeys(str(layer.precision) for layer in layers)),
+            "engine.certainty": holders.certainty.value,
+        }
+        facts |= {"engine.ms": f"{sum(times):.6g}"} if times else {}
+        facts |= {"engine.bytes": str(sum(sizes))} if sizes else {}
+        found[node] = facts
+    return found

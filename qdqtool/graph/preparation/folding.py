@@ -1,0 +1,317 @@
+"""What needs no computing at run time: constants are folded, decided branches taken, and nodes that change nothing removed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.wording import counted
+from qdqtool.graph.canonical.compute import computable, compute
+from qdqtool.graph.canonical.confirm import Computed, unconfirmed
+from qdqtool.graph.canonical.constants import constant_tensor
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.load import body_notes
+from qdqtool.graph.onnx_io.walk import bodies, copied
+from qdqtool.graph.onnx_io.weight import byte_size
+from qdqtool.graph.view import GraphView, dtype_of
+from qdqtool.trt.ops import SHAPE_READERS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+# --- constants -------------------------------------------------------------------------------------------------------
+# Computes whatever depends on constants only, one node at a time, within a bound on memory.
+
+_GROWTH = 4 << 20
+"""Bytes by which a folded value may exceed what it was computed from."""
+
+
+def fold_constants(model: Model) -> Model:
+    """The same model with every node computed whose inputs are constants, and Shape of a static tensor too.
+
+    Kept as they are: what an If decides on (onnxruntime would put the branch in the place of the If before it knows
+    the types behind it, and refuse some models that it runs otherwise), Q/DQ nodes, random operators, control flow, anything outside the default domain, values whose
+    size is unknown beforehand or that grow by more than 4 MiB, arithmetic that divides by zero, and what onnxruntime
+    computes differently.
+    """
+    total = 0
+    kept: frozenset[str] = frozenset()
+    while True:
+        edit = Edit(model)
+        made = _sweep(edit, model, kept)
+        initializers = {tensor.name: tensor for tensor in model.proto.graph.initializer}
+        refused = unconfirmed(made, initializers.get, edit.opset)
+        if refused:
+            kept |= refused
+            continue
+        if not made:
+            break
+        total += len(made)
+        edit.prune()
+        model = edit.finish()
+    if not total:
+        return model
+    note = counted(
+        total,
+        "node that depends on constants only was computed",
+        "nodes that depend on constants only were computed",
+    )
+    return Model(proto=model.proto, path=model.path, notes=(*model.notes, note))
+
+
+def _sweep(edit: Edit, model: Model, kept: frozenset[str]) -> list[Computed]:
+    """One pass in graph order, which leaves the makers of `kept`; returns the nodes that became constants."""
+    made: list[Computed] = []
+    stay = {value.name for value in edit.outputs} | decisive(edit) | kept
+    for node in edit.nodes:
+        if not computable(node) or any(name in stay for name in node.output):
+            continue
+        values = known_shape(node, model.view)
+        names = {name for name in node.input if name}
+        if values is None and names <= edit.constants.keys() and _affordable(node, edit, model):
+            inputs = {name: value for name in sorted(names) if (value := edit.value(name)) is not None}
+            values = compute(node, inputs, edit.opset)
+        for name, value in (values or {}).items():
+            edit.put(name, value)
+        if values is not None:
+            made.append((node, values))
+    edit.remove(node for node, _ in made)
+    return made
+
+
+def _affordable(node: onnx.NodeProto, edit: Edit, model: Model) -> bool:
+    """Whether the outputs have a known size that is not much more than the inputs'."""
+    allowed = _GROWTH + sum(byte_size(edit.constants[name]) or 0 for name in node.input if name)
+    for name in filter(None, node.output):
+        info = model.view.info(name)
+        if info.elements is None or info.dtype.bits is None:
+            return False
+        allowed -= info.elements * info.dtype.bits // 8
+    return allowed >= 0
+
+
+# --- decided branches ------------------------------------------------------------------------------------------------
+# Puts the branch of an If in its place where constants and known shapes decide which one is taken.
+#
+#     Shape - Gather - Equal 1 - If (Squeeze | Identity) - ReduceMean        Squeeze - ReduceMean
+#
+# Exporters write such an If for a `squeeze` of a dimension whose length they did not know. TensorRT for RTX 1.7.1 ends with
+# "graphScope.cpp ... tScope.getType() != ScopeType::kUNDEFINED" on such an If in a branch of another (Silero VAD has nine), and
+# builds the model once the branches that shapes decide stand in their place.
+
+_MOST_ELEMENTS = 1 << 10
+"""Elements of a value on the way to a condition: shape arithmetic has as many as a tensor has dimensions."""
+
+
+def take_decided_branches(model: Model) -> Model:
+    """The same model without the Ifs of its main graph that are decided, those inside a taken branch included."""
+    total = 0
+    stale = body_notes(model.proto.graph)
+    while any(node.op_type == "If" for node in model.proto.graph.node):
+        edit = Edit(model)
+        values = _known_values(edit, model.view)
+        decided = [
+            (node, taken)
+            for node in edit.nodes
+            if node.op_type == "If" and not node.domain and (taken := _taken(node, values)) is not None
+        ]
+        if not decided:
+            break
+        for node, branch in decided:
+            _inline(edit, node, branch)
+        edit.remove(node for node, _ in decided)
+        edit.prune()
+        total += len(decided)
+        model = edit.finish()
+    if not total:
+        return model
+    note = counted(
+        total,
+        "If node whose condition is known was replaced by the branch that is taken",
+        "If nodes whose condition is known were replaced by the branch that is taken",
+    )
+    # what was said of those that are gone would contradict it
+    kept = [said for said in model.notes if said not in stale]
+    return Model(proto=model.proto, path=model.path, notes=(*kept, *body_notes(model.proto.graph), note))
+
+
+def decisive(edit: Edit) -> set[str]:
+    """All computed tensors that the condition of an If depends on."""
+    makers = edit.producers()
+    waiting = [node.input[0] for node in edit.nodes if node.op_type == "If"]
+    found: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in found and name in makers:
+            found.add(name)
+            waiting.extend(makers[name].input)
+    return found
+
+
+def _known_values(edit: Edit, view: GraphView) -> dict[str, NDArray[Any]]:
+    """What conditions depend on, as far as constants and dimensions that are numbers give it; in graph order."""
+    values: dict[str, NDArray[Any]] = {}
+    wanted = decisive(edit)
+    made: list[Computed] = []
+    small = (name for name, tensor in edit.constants.items() if int(np.prod(tensor.dims)) <= _MOST_ELEMENTS)
+    values |= {name: value for name in small if (value := edit.value(name)) is not None}
+    for node in edit.nodes:
+        if not wanted.intersection(node.output) or not computable(node):
+            continue
+        known = known_shape(node, view)
+        if known is None and (part := _known_dimension(node, edit, view, values)) is not None:
+            known = {node.output[0]: part}
+        if known is None and all(name in values for name in node.input if name):
+            sizes = [view.info(name).elements for name in node.output if name]
+            if all(size is not None and size <= _MOST_ELEMENTS for size in sizes):
+                known = compute(node, {name: values[name] for name in node.input if name}, edit.opset)
+        if known is not None:
+            made.append((node, known))
+            values |= known
+    refused = unconfirmed(made, edit.constants.get, edit.opset)
+    return {name: value for name, value in values.items() if name not in refused}
+
+
+def known_shape(node: onnx.NodeProto, view: GraphView) -> dict[str, NDArray[Any]] | None:
+    """The value of Shape or Size when every dimension is a number."""
+    if node.op_type not in SHAPE_READERS:
+        return None
+    info = view.info(node.input[0])
+    if info.shape is None or not info.is_static:
+        return None
+    if node.op_type == "Size":
+        return {node.output[0]: np.asarray(info.elements, np.int64)}
+    part = info.shape[_bounds(node)]
+    return {node.output[0]: np.asarray(part, np.int64)}
+
+
+def _bounds(node: onnx.NodeProto) -> slice:
+    """The dimensions that a Shape node returns."""
+    given = {attribute.name: attribute.i for attribute in node.attribute}
+    return slice(given.get("start"), given.get("end"))
+
+
+def _known_dimension(
+    node: onnx.NodeProto, edit: Edit, view: GraphView, values: dict[str, NDArray[Any]]
+) -> NDArray[Any] | None:
+    """One dimension that is a number, gathered from a shape with others that are not."""
+    makers = {name: maker for maker in edit.nodes if maker.op_type == "Shape" for name in maker.output}
+    maker = makers.get(node.input[0]) if node.op_type == "Gather" else None
+    index = values.get(node.input[1]) if maker is not None else None
+    if maker is None or index is None or index.size != 1:
+        return None
+    dims = (view.info(maker.input[0]).shape or ())[_bounds(maker)]
+    place = int(index.reshape(-1)[0])
+    dim = dims[place] if -len(dims) <= place < len(dims) else None
+    return np.full(index.shape, dim, np.int64) if isinstance(dim, int) else None
+
+
+def _taken(node: onnx.NodeProto, values: dict[str, NDArray[Any]]) -> onnx.GraphProto | None:
+    """The branch that an If takes; None where that is not known."""
+    condition = values.get(node.input[0])
+    if condition is None or condition.size != 1:
+        return None
+    wanted = "then_branch" if condition.reshape(-1)[0] else "else_branch"
+    return next((entry.g for entry in node.attribute if entry.name == wanted), None)
+
+
+def _inline(edit: Edit, node: onnx.NodeProto, branch: onnx.GraphProto) -> None:
+    """The nodes of a branch beside the If: its outputs take the If's names, all else a name that nobody has."""
+    renamed: dict[str, str] = {}
+    for tensor in branch.initializer:
+        renamed[tensor.name] = edit.fresh(f"{node.name}/{tensor.name}")
+        edit.constants[renamed[tensor.name]] = own = copied(tensor)
+        own.name = renamed[tensor.name]
+    for inner in branch.node:
+        renamed |= {name: edit.fresh(f"{node.name}/{name}") for name in inner.output if name}
+    for inner in branch.node:
+        own = copied(inner)
+        _rename(own, renamed)
+        tensor = constant_tensor(own)
+        if tensor is None:
+            edit.add(own, name=f"{node.name}/{inner.name or inner.op_type}")
+        else:
+            edit.constants[tensor.name] = tensor
+    for made, wanted in zip(branch.output, node.output, strict=True):
+        if wanted:
+            edit.node("Identity", [renamed.get(made.name, made.name)], [wanted], name=f"{node.name}/{wanted}")
+
+
+def _rename(node: onnx.NodeProto, renamed: dict[str, str]) -> None:
+    """Let a node read and write tensors under their new names, inside its own bodies too."""
+    node.input[:] = [renamed.get(name, name) for name in node.input]
+    node.output[:] = [renamed.get(name, name) for name in node.output]
+    for body in bodies(node):
+        own = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
+        own |= {name for inner in body.node for name in inner.output}
+        outer = {name: new for name, new in renamed.items() if name not in own}
+        for inner in body.node:
+            _rename(inner, outer)
+        for value in body.output:
+            value.name = outer.get(value.name, value.name)
+
+
+# --- nodes that change nothing ---------------------------------------------------------------------------------------
+# Takes out nodes that change nothing: Identity, inference Dropout, and Cast to the type that is there already.
+
+
+def bypass(edit: Edit, view: GraphView) -> int:
+    """Connect the readers of each idle node to its input; returns how many nodes went.
+
+    A node that makes a pinned tensor stays unless the maker of its input can write that tensor itself.
+    `view` shows the model that `edit` was opened on.
+    """
+    pinned = edit.pinned
+    source: dict[str, str] = {}
+    stay, gone = [], []
+    for node in edit.nodes:
+        _reconnect(edit, node, source)
+        if not _idle(node, edit, view):
+            continue
+        if node.output[0] in pinned:
+            stay.append(node)
+        else:
+            source[node.output[0]] = node.input[0]
+            gone.append(node)
+    for node in stay:
+        old, new = source.get(node.input[0], node.input[0]), node.output[0]
+        maker = edit.maker(old)
+        if maker is None or old in pinned or node in gone:
+            continue
+        edit.write(maker, list(maker.output).index(old), new)
+        source[old] = new
+        gone.append(node)
+    edit.remove(gone)
+    for node in edit.nodes:
+        _reconnect(edit, node, source)
+    return len(gone)
+
+
+def _reconnect(edit: Edit, node: onnx.NodeProto, source: dict[str, str]) -> None:
+    for index, name in enumerate(node.input):
+        target = name
+        while target in source:
+            target = source[target]
+        if target != name:
+            edit.connect(node, index, target)
+
+
+def _idle(node: onnx.NodeProto, edit: Edit, view: GraphView) -> bool:
+    if node.domain not in {"", "ai.onnx"}:
+        return False
+    if node.op_type == "Identity":
+        return True
+    if node.op_type == "Cast":
+        wanted = next((attribute.i for attribute in node.attribute if attribute.name == "to"), 0)
+        there = view.info(node.input[0]).dtype
+        return there is not DType.UNKNOWN and there is dtype_of(wanted)
+    if node.op_type == "Dropout":
+        mask_used = any(view.uses(name) or view.is_output(name) for name in node.output[1:] if name)
+        training = edit.value(node.input[2]) if len(node.input) > 2 and node.input[2] else False
+        return not mask_used and training is not None and not bool(training)
+    return False

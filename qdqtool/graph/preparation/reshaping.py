@@ -1,0 +1,102 @@
+"""Shapes that TensorRT can build or quantize: products of two dimensions, and the axes of every Squeeze."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import helper
+
+from qdqtool.graph.beside_attention import reads_attention
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.view import GraphView
+
+# --- products of two dimensions --------------------------------------------------------------------------------------
+# Gives the products that read an attention's result an input of two dimensions.
+#
+#     attention ─ [B, L, K] ─ MatMul                      attention ─ Reshape [B * L, K] ─ MatMul ─ Reshape [B, L, N]
+#
+# TensorRT for RTX dequantizes stored weights inside the kernel of such a product in the second form only, which needs no more
+# kernels. Evidence: `qdqtool.graph.beside_attention`.
+
+
+def flatten(edit: Edit, view: GraphView) -> int:
+    """Rewrite every such MatMul whose weight is a matrix; returns how many there were."""
+    changed = 0
+    for node in tuple(edit.nodes):
+        seen = view.by_name[node.name]
+        weight = edit.constants.get(node.input[1]) if node.op_type == "MatMul" else None
+        if weight is None or len(weight.dims) != 2 or not reads_attention(view, seen):
+            continue
+        shape = view.info(node.input[0]).shape or ()
+        depth, columns = weight.dims
+        flat, made = edit.fresh(f"{node.name}_flat"), edit.fresh(f"{node.name}_rows")
+        rows = edit.constant(f"{node.name}_flat_shape", np.asarray([-1, depth], np.int64))
+        back = _shape(edit, node.name, node.input[0], shape[:-1], columns)
+        edit.node("Reshape", [node.input[0], rows], [flat], name=f"{node.name}_flat")
+        edit.node("Reshape", [made, back], [node.output[0]], name=f"{node.name}_back")
+        edit.connect(node, 0, flat)
+        edit.write(node, 0, made)
+        changed += 1
+    return changed
+
+
+def _shape(edit: Edit, name: str, tensor: str, leading: tuple[int | str, ...], columns: int) -> str:
+    """The shape of the product: a constant where at most one of the leading dimensions is open."""
+    sizes = [size if isinstance(size, int) else -1 for size in leading]
+    if sizes.count(-1) < 2:
+        return edit.constant(f"{name}_back_shape", np.asarray([*sizes, columns], np.int64))
+    whole, kept, joined = (edit.fresh(f"{name}_{word}") for word in ("shape", "leading", "back_shape"))
+    begin, end, axis, last = (
+        edit.constant(f"{name}_{word}", np.asarray([value], np.int64))
+        for word, value in (("begin", 0), ("end", len(leading)), ("axis", 0), ("columns", columns))
+    )
+    edit.node("Shape", [tensor], [whole], name=f"{name}_shape")
+    edit.node("Slice", [whole, begin, end, axis], [kept], name=f"{name}_leading")
+    edit.node("Concat", [kept, last], [joined], name=f"{name}_back_shape", axis=0)
+    return joined
+
+
+# --- axes of Squeeze -------------------------------------------------------------------------------------------------
+# Writes the axes of a Squeeze that names none, where the shape says which dimensions have the length 1.
+#
+#     [frames, 1] ─ Squeeze                       [frames, 1] ─ Squeeze axes=[1]
+#
+# Without axes the number of dimensions of the result depends on the data: it loses the free one as well where that has the
+# length 1. TensorRT fixes that number when it builds. RTX 1.7.1 refuses such a Squeeze whenever the profile allows the length 1
+# ("ISqueezeLayer without an axes input requires dimension 0 to not be 1 at runtime"), which is the usual batch: networks of
+# madmom and DNSMOS end so. With axes the results are the same for every length but 1, where the free dimension stays.
+#
+# Exporters note the rank of the sample that they traced: of one frame, which is squeezed away as well. What they note of the
+# result and of all behind it is dropped then: it is wrong for every other length.
+
+_AXES_ARE_AN_INPUT = 13
+"""Opset from which the axes are an input; before, they are an attribute."""
+
+
+def write_squeezed_axes(edit: Edit, view: GraphView) -> int:
+    """Name the dimensions of length 1 for every Squeeze of a shape with free ones; returns how many there were."""
+    changed = 0
+    for node in edit.nodes:
+        if node.op_type != "Squeeze" or node.domain or any(node.input[1:]) or node.attribute:
+            continue
+        shape = view.info(node.input[0]).shape or ()
+        axes = [axis for axis, dim in enumerate(shape) if dim == 1]
+        if not axes or all(isinstance(dim, int) for dim in shape):
+            continue
+        edit.forget_shapes(_made_of(view, node.output[0]))
+        if edit.opset < _AXES_ARE_AN_INPUT:
+            node.attribute.append(helper.make_attribute("axes", axes))
+        else:
+            named = edit.constant(f"{node.name}_axes", np.asarray(axes, np.int64))
+            edit.rewire(node, [node.input[0], named])
+        changed += 1
+    return changed
+
+
+def _made_of(view: GraphView, tensor: str) -> frozenset[str]:
+    """The tensor and all that is computed from it."""
+    found, waiting = {tensor}, [tensor]
+    while waiting:
+        made = {name for use in view.uses(waiting.pop()) for name in use.node.outputs} - found
+        waiting += made
+        found |= made
+    return frozenset(found)

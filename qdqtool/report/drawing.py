@@ -1,0 +1,341 @@
+"""The engine as a drawing: one box per layer, one line per tensor that goes from layer to layer."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import graphlay
+
+from qdqtool.core.engine import Role
+from qdqtool.core.findings import Severity
+from qdqtool.core.report import LayerRow, TensorRow
+from qdqtool.report import words
+from qdqtool.report.palette import swatch
+from qdqtool.report.svg import Element, canvas, element, hint, shorten, write
+from qdqtool.trt.tensor_formats import short
+
+# --- boxes and lines -------------------------------------------------------------------------------------------------
+# The engine as a drawing: one box per layer, one line per tensor that goes from layer to layer.
+
+LARGEST = 4000
+"""Layers; a drawing of more would neither be read nor open quickly."""
+_BOX = (216, 62)
+_PORT = (150, 26)
+_PORTS = 40
+"""Engine inputs and outputs that are drawn; names-only dumps would make every tensor one."""
+_MARGIN = 12
+_LETTERS = 27
+_SMALL_LETTERS = 33
+_CONVERSION = re.compile(r"quantizelinear|cast|reshape|transpose", re.IGNORECASE)
+"""Nodes that name a layer badly: what they do is seen from the tensors."""
+_GENERATED = re.compile(r"__myl_(\w+?)_myl\d+_\d+")
+"""Kernels that are named after their operations: `__myl_MulMinMaxRounCast_myl0_0`."""
+_ROLES = {Role.COMPUTE: "computes", Role.QDQ: "converts"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BoxMark:
+    """What a box is marked with: how many findings its layer has, and the worst of their severities."""
+
+    count: int
+    severity: Severity
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wire:
+    """A tensor on its way from box `source` to box `target`; boxes after the layers are inputs and outputs."""
+
+    source: int
+    target: int
+    tensor: TensorRow
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerGraph:
+    """Layers, the engine's own inputs and outputs as boxes behind them, and the tensors between.
+
+    Attributes:
+        layers: those that launch something; box number i is layers[i].
+        numbers: place of each in the launch order of all layers.
+        ports: tensors that enter or leave the engine; box number len(layers) + i is ports[i].
+        wires: sorted by source, target and tensor name.
+    """
+
+    layers: tuple[LayerRow, ...]
+    numbers: tuple[int, ...]
+    ports: tuple[TensorRow, ...]
+    wires: tuple[Wire, ...]
+
+
+def network(rows: Sequence[LayerRow]) -> LayerGraph:
+    """Who feeds whom: a tensor comes from its writers before the reader, else from any writer.
+
+    Layers that write parts of one tensor (a Concat made in place) all feed its readers. Layers that launch nothing
+    are left out, and what they hand on comes from where they have it: a reshape of nothing but words does not cut the
+    drawing in two.
+    """
+    numbers = tuple(number for number, row in enumerate(rows) if row.role is not Role.NONE)
+    layers = tuple(rows[number] for number in numbers)
+    silent = Silent(rows)
+    writers: dict[str, list[int]] = defaultdict(list)
+    for number, layer in enumerate(layers):
+        for tensor in layer.outputs:
+            writers[tensor.name].append(number)
+    wires: list[Wire] = []
+    fed: dict[str, tuple[TensorRow, list[int]]] = {}
+    read: set[str] = set()
+    for number, layer in enumerate(layers):
+        for tensor in layer.inputs:
+            for origin in silent.before(tensor):
+                read.add(origin.name)
+                sources = _sources(writers.get(origin.name, []), number)
+                if not sources:
+                    fed.setdefault(origin.name, (origin, []))[1].append(number)
+                wires.extend(Wire(source=source, target=number, tensor=tensor) for source in sources)
+    left = {
+        end.name: (end, number)
+        for number, layer in enumerate(layers)
+        for tensor in layer.outputs
+        if tensor.name not in read
+        for end in silent.after(tensor)
+    }
+    ports, more = _ports(len(layers), fed, left)
+    return LayerGraph(layers=layers, numbers=numbers, ports=ports, wires=_sorted([*wires, *more]))
+
+
+def _ports(
+    first: int, fed: dict[str, tuple[TensorRow, list[int]]], left: dict[str, tuple[TensorRow, int]]
+) -> tuple[tuple[TensorRow, ...], list[Wire]]:
+    """Tensors that nobody writes, with their readers, and tensors that nobody reads."""
+    if len(fed) + len(left) > _PORTS:
+        return (), []
+    entering = [
+        Wire(source=first + port, target=reader, tensor=tensor)
+        for port, (tensor, readers) in enumerate(fed.values())
+        for reader in readers
+    ]
+    leaving = [
+        Wire(source=writer, target=first + len(fed) + port, tensor=tensor)
+        for port, (tensor, writer) in enumerate(left.values())
+    ]
+    tensors = (*(tensor for tensor, _ in fed.values()), *(tensor for tensor, _ in left.values()))
+    return tensors, [*entering, *leaving]
+
+
+def _sources(writers: list[int], reader: int) -> list[int]:
+    """Writers before the reader; where there are none, the others (a loop) except the reader itself."""
+    before = writers[: bisect_left(writers, reader)]
+    return before or [writer for writer in writers if writer != reader]
+
+
+def _sorted(wires: list[Wire]) -> tuple[Wire, ...]:
+    return tuple(sorted(wires, key=lambda wire: (wire.source, wire.target, wire.tensor.name)))
+
+
+def draw(net: LayerGraph, marks: Mapping[int, BoxMark] = MappingProxyType({})) -> Element:
+    """The drawing; boxes carry their layer number in data-layer, in launch order from 0.
+
+    Filled boxes compute, round ones only convert, dashed ones enter or leave the engine; every tensor tells its type
+    and format once.
+
+    Args:
+        net: what is drawn.
+        marks: findings, by layer number.
+    """
+    bundles: dict[tuple[int, int], list[TensorRow]] = defaultdict(list)
+    for wire in net.wires:
+        bundles[wire.source, wire.target].append(wire.tensor)
+    sizes = [_BOX] * len(net.layers) + [_PORT] * len(net.ports)
+    layout = lay_out(sizes, list(bundles))
+    drawing = canvas(
+        layout.width + 2 * _MARGIN, layout.height + 2 * _MARGIN, class_="graph", aria_label="Engine graph"
+    )
+    sheet = element("g", drawing, transform=f"translate({_MARGIN} {_MARGIN})")
+    told: dict[tuple[int, str], tuple[Place, TensorRow]] = {}
+    for (source, _), path, tensors in zip(bundles, layout.paths, bundles.values(), strict=True):
+        _line(sheet, path, tensors)
+        key = source, tensors[0].name
+        told[key] = min(told.get(key, (path[0], tensors[0])), (path[0], tensors[0]), key=lambda pair: pair[0])
+    for (left, top), tensor in told.values():
+        write(sheet, _format(tensor), left - 5, top + 13, class_="format end")
+    _boxes(sheet, net, layout, marks)
+    return drawing
+
+
+def _format(tensor: TensorRow) -> str:
+    return f"{tensor.dtype.value} {short(tensor.format)}".strip() if tensor.shape is not None else ""
+
+
+def _boxes(sheet: Element, net: LayerGraph, layout: Layout, marks: Mapping[int, BoxMark]) -> None:
+    for number, layer, centre in zip(net.numbers, net.layers, layout.centres, strict=False):
+        style = f"node {_ROLES.get(layer.role, '')} {swatch(layer.precision)}"
+        box = _box(sheet, centre, _BOX, style, round_=_BOX[1] // 2 if layer.role is Role.QDQ else 5)
+        box.set("data-layer", str(number))
+        hint(box, layer.name)
+        left = 20 if layer.role is Role.QDQ else 10
+        most = (_BOX[0] - 2 * left) / _BOX[0]
+        write(box, label(layer, int(_LETTERS * most) + 1), left, 18, class_="name")
+        write(box, shorten(_kind(layer), int(_SMALL_LETTERS * most)), left, 35, class_="soft")
+        write(box, _about(layer), left, 51, class_="soft")
+        if number in marks:
+            _badge(box, marks[number])
+    for tensor, centre in zip(net.ports, layout.centres[len(net.layers) :], strict=True):
+        box = _box(sheet, centre, _PORT, f"node port {swatch(tensor.dtype)}")
+        hint(box, describe(tensor))
+        write(box, shorten(tensor.name, 20), _PORT[0] / 2, 17, class_="middle")
+
+
+def _badge(box: Element, mark: BoxMark) -> None:
+    badge = element("g", box, class_=f"badge {mark.severity.value}", transform=f"translate({_BOX[0] - 8} 4)")
+    element("circle", badge, r=9)
+    write(badge, str(mark.count), 0, 3.5)
+
+
+def _box(sheet: Element, centre: Place, size: tuple[int, int], style: str, *, round_: int = 5) -> Element:
+    left, top = centre[0] - size[0] // 2, centre[1] - size[1] // 2
+    box = element("g", sheet, class_=style, transform=f"translate({left} {top})")
+    element("rect", box, width=size[0], height=size[1], rx=round_)
+    return box
+
+
+def _line(sheet: Element, path: tuple[Place, ...], tensors: list[TensorRow]) -> None:
+    corners = " ".join(f"{x},{y}" for x, y in path)
+    line = element("polyline", sheet, points=corners, class_=f"edge {swatch(tensors[0].dtype)}")
+    hint(line, "\n".join(map(describe, tensors)))
+
+
+def describe(tensor: TensorRow) -> str:
+    """`name: int8 1x64x56x56, Row major, 196 KiB`."""
+    shape = "?" if tensor.shape is None else "x".join(map(str, tensor.shape)) or "scalar"
+    parts = [
+        f"{tensor.dtype.value} {shape}",
+        tensor.format,
+        words.size(tensor.bytes) if tensor.bytes is not None else "",
+    ]
+    return f"{tensor.name}: {', '.join(part for part in parts if part)}"
+
+
+def label(layer: LayerRow, most: int = _LETTERS) -> str:
+    """The layer's main ONNX node and how many there are besides; else its own name."""
+    more = f" +{len(layer.onnx_nodes) - 1}" if len(layer.onnx_nodes) > 1 else ""
+    return f"{shorten(main_node(layer) or layer.name, most - len(more))}{more}"
+
+
+def main_node(layer: LayerRow) -> str | None:
+    """The first ONNX node that is more than a conversion, else the first; None where there are none."""
+    nodes = layer.onnx_nodes
+    return next((node for node in nodes if not _CONVERSION.search(node)), nodes[0] if nodes else None)
+
+
+def _kind(layer: LayerRow) -> str:
+    """The layer's type; of a generated kernel also the operations that its name is made of."""
+    made = _GENERATED.fullmatch(layer.name)
+    return f"{layer.kind} {made[1]}" if made else layer.kind
+
+
+def _about(layer: LayerRow) -> str:
+    known = [layer.precision.value, words.size(layer.bytes) if layer.bytes is not None else ""]
+    known += [] if layer.ms is None else [f"{layer.ms:.3g} ms"]
+    return " \N{MIDDLE DOT} ".join(part for part in known if part)
+
+
+# --- places ----------------------------------------------------------------------------------------------------------
+# Where the boxes and lines of a layered drawing go: top to bottom, few crossings, the same every time.
+
+_OPTIONS = {
+    "direction": "topbottom",
+    "spacing": {"layer_gap": 40.0, "node_gap": 26.0, "dummy_gap": 14.0},
+}
+Place = tuple[int, int]
+"""x and y in pixels."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """A finished drawing's geometry, moved so that it starts at (0, 0).
+
+    Attributes:
+        centres: of the boxes, in the order given.
+        paths: corners of every line from border to border, in the order given.
+        width: of the whole drawing in pixels.
+        height: of the whole drawing.
+    """
+
+    centres: tuple[Place, ...]
+    paths: tuple[tuple[Place, ...], ...]
+    width: int
+    height: int
+
+
+def lay_out(sizes: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int]]) -> Layout:
+    """Places boxes of these sizes (width, height in pixels) that are joined by edges (from, to).
+
+    Cycles, loops and separate parts are allowed. Its time grows a little faster than the number of boxes.
+    """
+    graph = graphlay.Graph()
+    for width, height in sizes:
+        graph.node(width=width, height=height)
+    for source, target in edges:
+        graph.edge(source, target)
+    drawn = graphlay.layout(graph, options=_OPTIONS)
+    low, high = drawn.bounds["min"], drawn.bounds["max"]
+
+    def place(point: dict[str, float]) -> Place:
+        return round(point["x"] - low["x"]), round(point["y"] - low["y"])
+
+    return Layout(
+        centres=tuple(place(node["center"]) for node in drawn.nodes),
+        paths=tuple(tuple(place(point) for point in edge["points"]) for edge in drawn.edges),
+        width=round(high["x"] - low["x"]),
+        height=round(high["y"] - low["y"]),
+    )
+
+
+# --- layers that launch nothing --------------------------------------------------------------------------------------
+# Layers that launch nothing: what a tensor was before them, and what it becomes behind them.
+
+
+class Silent:
+    """The ways through layers that launch nothing, such as NoOp and Constant."""
+
+    def __init__(self, rows: Sequence[LayerRow]) -> None:
+        self._before: dict[str, list[TensorRow]] = defaultdict(list)
+        self._after: dict[str, list[TensorRow]] = defaultdict(list)
+        made = {tensor.name for row in rows if row.role is not Role.NONE for tensor in row.outputs}
+        for row in rows:
+            if row.role is Role.NONE:
+                names = {tensor.name for tensor in row.inputs}
+                for tensor in row.outputs:
+                    if tensor.name not in made | names:
+                        self._before[tensor.name] += row.inputs
+                for tensor in row.inputs:
+                    self._after[tensor.name] += [end for end in row.outputs if end.name not in names]
+
+    def before(self, tensor: TensorRow) -> list[TensorRow]:
+        """The tensors that `tensor` is another word for: itself, or none where it is a constant."""
+        return _ends(tensor, self._before)
+
+    def after(self, tensor: TensorRow) -> list[TensorRow]:
+        """The tensors that `tensor` becomes in the end: itself where no such layer reads it."""
+        return _ends(tensor, self._after)
+
+
+def _ends(start: TensorRow, steps: dict[str, list[TensorRow]]) -> list[TensorRow]:
+    found: dict[str, TensorRow] = {}
+    seen: set[str] = set()
+    waiting = [start]
+    while waiting:
+        tensor = waiting.pop()
+        if tensor.name in seen:
+            continue
+        seen.add(tensor.name)
+        if tensor.name in steps:
+            waiting += steps[tensor.name]
+        else:
+            found[tensor.name] = tensor
+    return list(found.values())

@@ -1,0 +1,160 @@
+"""Rows of the report as plain values: engine layers, calibrated ranges, and what a build log shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from calibrators.histogram import Histogram, coarsened
+from qdqtool.core.buildlog import LogRun
+from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, TensorRange
+from qdqtool.core.engine import Engine, EngineLayer, EngineTensor
+from qdqtool.core.explore import EngineView, LayerView
+from qdqtool.core.grids import grid_for
+from qdqtool.core.placement import Placement, SlotKind
+from qdqtool.core.quant_format import QuantFormat
+from qdqtool.core.report import LayerRow, RangeRow, Report, TensorRow, Threshold
+from qdqtool.engine.optimum import at_optimum
+from qdqtool.trt.histories import histories
+
+# --- engine layers ---------------------------------------------------------------------------------------------------
+# Engine layers as rows of the report.
+
+
+def layer_rows(
+    engine: Engine, view: EngineView | None = None, log: LogRun | None = None
+) -> tuple[LayerRow, ...]:
+    """All layers in launch order; `view`, made from the same engine, adds what each costs, `log` how it came to be."""
+    sized = at_optimum(engine)
+    rows = tuple(
+        replace(_row(layer), bytes=_bytes((*tuned.inputs, *tuned.outputs)))
+        for layer, tuned in zip(engine.layers, sized.layers, strict=True)
+    )
+    if view is not None:
+        rows = tuple(map(_costed, rows, view.layers))
+    if log is None:
+        return rows
+    told = histories(engine, log).layers
+    return tuple(replace(row, history=history) for row, history in zip(rows, told, strict=True))
+
+
+def timed(report: Report, view: EngineView) -> Report:
+    """The report with costs and times of its layers, from a view of the same engine."""
+    return replace(
+        report, layers=tuple(map(_costed, report.layers, view.layers)), notes=(*report.notes, *view.notes)
+    )
+
+
+def _row(layer: EngineLayer) -> LayerRow:
+    return LayerRow(
+        name=layer.name,
+        kind=layer.kind,
+        tactic=layer.tactic,
+        onnx_nodes=layer.onnx_nodes,
+        inputs=tuple(_tensor(tensor) for tensor in layer.inputs),
+        constants=tuple(_tensor(tensor) for tensor in layer.constants),
+        outputs=tuple(_tensor(tensor) for tensor in layer.outputs),
+        role=layer.role,
+        precision=layer.precision,
+        certainty=layer.precision_certainty,
+        bytes=None,
+        weight_bytes=_bytes(layer.constants),
+    )
+
+
+def _costed(row: LayerRow, view: LayerView) -> LayerRow:
+    return replace(
+        row,
+        ms=view.ms,
+        weight_bytes=row.weight_bytes if view.weight_bytes is None else view.weight_bytes,
+        macs=view.macs,
+        gemm=view.gemm,
+        intensity=view.intensity,
+        tflops=view.tflops,
+        gbs=view.gbs,
+        bound=view.bound or "",
+    )
+
+
+def _tensor(tensor: EngineTensor) -> TensorRow:
+    return TensorRow(
+        name=tensor.name, shape=tensor.shape, dtype=tensor.dtype, format=tensor.format, bytes=tensor.bytes
+    )
+
+
+def _bytes(tensors: Iterable[EngineTensor]) -> int | None:
+    """The sum; None where there are no tensors or one is not known."""
+    sizes = [tensor.bytes for tensor in tensors]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if known and len(known) == len(sizes) else None
+
+
+# --- ranges ----------------------------------------------------------------------------------------------------------
+# Calibrated ranges as rows of the report.
+
+# Bars of a small picture; the table beside it has the figures.
+_BINS = 64
+
+
+def range_rows(
+    table: CalibrationTable, placement: Placement | None, histograms: Mapping[str, Histogram]
+) -> tuple[RangeRow, ...]:
+    """One row per activation; weights are constants, and their ranges are their own maxima."""
+    weights = _weights(placement)
+    return tuple(
+        _range_row(entry, histograms.get(entry.tensor))
+        for entry in table.ranges
+        if entry.axis is None and entry.tensor not in weights
+    )
+
+
+def _weights(placement: Placement | None) -> frozenset[str]:
+    decisions = placement.decisions if placement else ()
+    return frozenset(decision.tensor for decision in decisions if decision.kind is SlotKind.WEIGHT)
+
+
+def _range_row(entry: TensorRange, histogram: Histogram | None) -> RangeRow:
+    counted = histogram if histogram is not None and histogram.has_bins else None
+    counts, width = coarsened(counted, _BINS) if counted is not None else ((), 0.0)
+    return RangeRow(
+        tensor=entry.tensor,
+        amax=max(entry.amax),
+        low=entry.low,
+        high=entry.high,
+        method=entry.method,
+        note=entry.note,
+        counts=tuple(int(count) for count in counts),
+        width=width,
+        thresholds=_thresholds(counted, entry.format) if counted is not None else (),
+    )
+
+
+def _thresholds(histogram: Histogram, format_: QuantFormat) -> tuple[Threshold, ...]:
+    """What the shipped calibrators make of the histogram; those that hand over to another one count once.
+
+    Calibrators of other distributions are not run for a report: one that is slow or broken would take it down, and
+    what they chose in this run is the range itself.
+    """
+    grid = grid_for(format_)
+    found = (CALIBRATORS.load(name)(histogram, grid) for name in CALIBRATORS.shipped())
+    by_method = {entry.method: entry.amax for entry in found}
+    return tuple(Threshold(method=method, amax=amax) for method, amax in sorted(by_method.items()))
+
+
+# --- build log -------------------------------------------------------------------------------------------------------
+# What a page shows of a build log: how often each pass ran and worked, and what shows the precision of each node.
+
+Rows = dict[str, list[list[Any]]]
+
+
+def log_rows(run: LogRun) -> Rows:
+    """Rows as plain JSON values: `passes` (name, attempts, effects, line) and `nodes` (node, op, precision, why, lines)."""
+    passes = sorted(run.passes.items(), key=lambda item: item[1].first_line)
+    return {
+        "passes": [[name, count.attempts, count.effects, count.first_line] for name, count in passes],
+        "nodes": [
+            [node.node, node.op, node.precision, node.contradiction or node.reason, list(node.lines)]
+            for node in run.compute
+        ],
+    }
