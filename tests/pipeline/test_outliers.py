@@ -22,12 +22,14 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.changes import unrounded
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.pipeline import outliers, recipes
+from qdqtool.pipeline import recipes
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
-from qdqtool.pipeline.outliers import suspects
+from qdqtool.pipeline.ranges import outliers
+from qdqtool.pipeline.ranges.executor import TrialSession
+from qdqtool.pipeline.ranges.outliers import suspects
+from qdqtool.pipeline.ranges.reference import Budget, Reference
 from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.runner import start
-from qdqtool.pipeline.trial import Budget, Reference, TrialSession
 from qdqtool.placement.decide import decide
 from tests import models
 
@@ -189,7 +191,7 @@ def test_what_another_form_of_the_network_gives_is_taken_over(
             near = 1e-5 * float(np.abs(value).max())
             np.testing.assert_allclose(taken.outputs(mine)[tensor], value, rtol=0, atol=near)
     if not bias:
-        monkeypatch.setattr("qdqtool.pipeline.trial.open_model", None)
+        monkeypatch.setattr("qdqtool.pipeline.ranges.reference.open_model", None)
         Reference(changed, samples, Budget(), seen=first)
 
 
@@ -200,7 +202,7 @@ def test_a_network_without_outlier_channels_runs_nothing_more(
     def refuse(*_: object) -> None:
         raise AssertionError("channels were measured")
 
-    monkeypatch.setattr("qdqtool.pipeline.tables.relieved", refuse)
+    monkeypatch.setattr("qdqtool.pipeline.ranges.decisions.relieved", refuse)
     path, recipe = written(tmp_path, name, 1)
     assert table_of(path, recipe, "auto") == table_of(path, recipe, "none")
 
@@ -211,8 +213,8 @@ def test_where_nothing_is_quantized_nothing_is_judged(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("the network was run to judge nothing")
 
-    monkeypatch.setattr("qdqtool.pipeline.tables.Reference", refuse)
-    monkeypatch.setattr("qdqtool.pipeline.tables.correct_biases", refuse)
+    monkeypatch.setattr("qdqtool.pipeline.ranges.decisions.Reference", refuse)
+    monkeypatch.setattr("qdqtool.pipeline.ranges.decisions.correct_biases", refuse)
     path, _ = written(tmp_path, "convolved", 60)
     recipe = recipes.load("conv-int8", ["place.exclude=['*']"])
     for method in ("auto", "max"):

@@ -15,8 +15,9 @@ from qdqtool.core.kinds import CALIBRATION
 from qdqtool.errors import InputFileError, SystemFault
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.walk import copied
-from qdqtool.pipeline import channels, float_pass, layer_walk, trial
+from qdqtool.pipeline import calibration
 from qdqtool.pipeline.own_models import or_without
+from qdqtool.pipeline.ranges import channels, executor, layer_walk
 from tests import models
 
 
@@ -82,9 +83,9 @@ def broken(model: Model) -> Model:
 
 
 HELPERS = {
-    "bias correction in one batch": (trial, "corrected", "bias correction"),
-    "candidate tables": (trial, "tunable", "bias correction"),
-    "means of the float network": (float_pass, "channel_means", "measuring outputs and means"),
+    "bias correction in one batch": (executor, "corrected", "bias correction"),
+    "candidate tables": (executor, "tunable", "bias correction"),
+    "means of the float network": (calibration, "float_pass", "measuring outputs and means"),
 }
 
 
@@ -97,6 +98,8 @@ def test_a_helper_model_that_fails_costs_its_step(
 
     def breaking(*given, **named):
         made = maker(*given, **named)
+        if place is calibration:
+            return broken(made[0]), made[1]
         return replace(made, model=broken(made.model))
 
     monkeypatch.setattr(place, name, breaking)
@@ -126,7 +129,7 @@ def test_the_note_is_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def fails(*given, **named):
         raise InputFileError("for a test", fix="check the model")
 
-    monkeypatch.setattr(trial, "tunable", fails)
+    monkeypatch.setattr(executor, "tunable", fails)
     path, table = models.save(models.conv_chain(), tmp_path), tmp_path / "table.json"
     x = np.random.default_rng(0).standard_normal((24, 8, 8, 8)).astype(np.float32)
     np.savez(tmp_path / "x.npz", x=x)

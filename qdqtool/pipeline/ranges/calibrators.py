@@ -6,22 +6,22 @@ them all: ranges and biases are inputs of the Q/DQ model (`graph.tunable`), weig
 
 1. Every competing calibrator is judged on the same samples, and the quietest table wins: by what judges, none of the others
    is better on these. The measure is the noise of the outputs relative to their signal, each output weighing the same, and for
-   an output that comes from a softmax that of the scores that go into it (`pipeline.trial`). Where samples
+   an output that comes from a softmax that of the scores that go into it (`pipeline.ranges.executor`). Where samples
    run one by one their noises add up, so that a calibrator is left as soon as it has made more noise than the best one
    made on all of them. Of a large model all calibrators run 8 samples, and more only those that these
    do not show to be noisier: few samples may choose one that is noisier on others.
-2. Of large models, where more than 16 samples judge, the mean of all that cannot be told from the quietest (`pipeline.averaging`) is judged
+2. Of large models, where more than 16 samples judge, the mean of all that cannot be told from the quietest (`pipeline.ranges.calibrators`) is judged
    too, and taken where it is quieter than all of them.
 3. Of small ones, where the second best is within 0.2 dB and the budget allows it, each quarter of the network, in
    graph order, is tried with the runner-up's ranges and keeps them where the outputs gain more than 0.2 dB, and significantly
    (`core.evidence`, corrected for the number of quarters).
 
-With few samples all of this is chance, and `pipeline.few_samples` chooses instead.
+With few samples all of this is chance, and `pipeline.ranges.few_samples` chooses instead.
 
 Where biases are going to be corrected the candidates are judged with corrected biases, since correction takes back
 much of what clipping does to the means and can change the order.
 A model that takes batches corrects itself while it runs; elsewhere every candidate is corrected layer by layer, on eight of
-the samples (`pipeline.layer_walk`).
+the samples (`pipeline.ranges.layer_walk`).
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.table import Constants, groups, make_tables, working_methods
 from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, TensorRange
-from qdqtool.core.evidence import better
+from qdqtool.core.evidence import better, tied
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import AUTO, CalibrationOptions
 from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.model import Model
-from qdqtool.pipeline.averaging import is_quieter, mean_table, weighted
-from qdqtool.pipeline.judges import TAKEN
-from qdqtool.pipeline.trial import CHOOSING, Reference, TrialSession, TriedTable, decibels
+from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable, decibels
+from qdqtool.pipeline.ranges.reference import Reference
+from qdqtool.pipeline.ranges.samples import CHOOSING, OF_LARGE, TAKEN, some_first
 
 # Each costs as many inferences of the choosing samples as methods compete.
 _BLOCKS: Final = 4
-_OF_LARGE: Final = 8
-"""Samples that every calibrator runs if judgements are expensive. Calibrators that are significantly noisier on them run no others."""
 _SURE: Final = 0.957
 """Confidence with which it must be noisier: two standard errors on so few samples (Student's t, 7 degrees of freedom)."""
-_FEW: Final = 2 * _OF_LARGE
+_FEW: Final = 2 * OF_LARGE
 """Samples that every calibrator runs all of: leaving some would save little, and 8 of 16 may well mislead."""
 _WORTHWHILE: Final = 10 ** (0.2 / 10)
 """How many times noisier the second best may be: the ranges of one that is noisier are not mixed in."""
@@ -130,7 +130,7 @@ def choose(
     samples = trial.at_once(len(wanted) + more + is_averaged)
     some_leave = is_large and len(wanted) > 1 and len(samples) > _FEW
     if some_leave:
-        samples = _some_first(samples)
+        samples = some_first(samples)
     if not trial.is_batched:
         tried = _raced(trial, wanted, samples, some_leave=some_leave)
     elif some_leave:
@@ -148,20 +148,11 @@ def choose(
     return Judged(table=table, best=mixed, trial=trial, samples=samples, singles=tables)
 
 
-def _some_first(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
-    """The same with those in front that come from all over them and that every calibrator runs."""
-    first = range(0, len(samples), max(1, len(samples) // _OF_LARGE))[:_OF_LARGE]
-    return (
-        *(samples[place] for place in first),
-        *(one for place, one in enumerate(samples) if place not in first),
-    )
-
-
 def _left_and_judged(
     trial: TrialSession, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample]
 ) -> list[TriedTable]:
     """The tables on these samples, the quietest first; behind them those that were left after the first of the samples."""
-    some = samples[:_OF_LARGE]
+    some = samples[:OF_LARGE]
     began = trial.candidates(tables, some, among=samples)
     best = min(began, key=lambda one: one.noise)
     left = [one for one in began if _is_noisier(one, best)]
@@ -291,3 +282,52 @@ def _explained(
         return entry if alike or not math.isfinite(gain) else replace(entry, gain_db=round(gain, 2))
 
     return replace(best.table, ranges=tuple(explained(entry) for entry in best.table.ranges), shifts=())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeanPart:
+    """A candidate's part in the mean.
+
+    Attributes:
+        name: calibrator, and margin if any.
+        weight: all of them add up to 1.
+    """
+
+    name: str
+    weight: float
+
+
+def is_quieter(after: TriedTable, before: TriedTable, gain_db: float = 0.0, candidates: int = 1) -> bool:
+    """Whether the outputs gain more than `gain_db` on all samples together, and significantly from sample to sample.
+
+    A few samples may hold most of the noise, and any change of the weights gains or loses decibels of their sum. So samples
+    are compared in decibels, where each weighs the same. `candidates` is how many changes were compared with `before`.
+    """
+    gains = after.noise < before.noise and after.decibel - before.decibel > gain_db
+    return gains and better(after.levels, before.levels, candidates=candidates)
+
+
+def weighted(shares: Mapping[str, tuple[float, ...]]) -> tuple[MeanPart, ...]:
+    """The candidates that are statistically tied with the quietest, the heaviest first; `shares` of each sample's noise by name."""
+    chances = tied(shares)
+    whole = sum(chances.values())
+    order = sorted(chances, key=lambda name: -chances[name])
+    return tuple(MeanPart(name=name, weight=chances[name] / whole) for name in order)
+
+
+def mean_table(tables: Mapping[str, CalibrationTable], parts: Sequence[MeanPart]) -> CalibrationTable:
+    """The table of means, without shifts; a range says of whose, and the heaviest is its calibrator."""
+    rows = [tables[one.name].by_tensor() for one in parts]
+    weights = [one.weight for one in parts]
+    told = "mean of " + ", ".join(f"{one.name} ({100 * one.weight:.0f} %)" for one in parts)
+
+    def mean(entry: TensorRange) -> TensorRange:
+        values = np.array([row[entry.tensor].amax for row in rows])
+        if (values == values[0]).all():
+            return entry
+        amax = np.exp(np.average(np.log(values), axis=0, weights=weights))
+        note = "; ".join(word for word in (entry.note, told) if word)
+        return replace(entry, amax=tuple(float(one) for one in amax), note=note)
+
+    heaviest = tables[parts[0].name]
+    return replace(heaviest, ranges=tuple(mean(entry) for entry in heaviest.ranges), shifts=())

@@ -11,7 +11,7 @@ A choice by 8 to 72 samples is chance for two reasons:
 
 Unseen parts see too few samples to correct biases by, and so find that which clips worse than it is; the samples that ranges came from
 find it better. Both judge, and count alike. None of several is taken alone: ranges are the mean of all that
-cannot be told from the quietest (`pipeline.averaging`). The mean is judged as well, and taken unless it can be told to be noisier.
+cannot be told from the quietest (`pipeline.ranges.calibrators`). The mean is judged as well, and taken unless it can be told to be noisier.
 
 So what is chosen is, beyond chance, not noisier than the best single calibrator by both judgements together; on the samples
 that were given, by themselves, it may be.
@@ -38,22 +38,26 @@ from qdqtool.calibration.table import Constants, groups
 from qdqtool.core.calibration import CalibrationTable, NodeShift, TensorRange
 from qdqtool.core.evidence import better
 from qdqtool.core.placement import Placement
-from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import AUTO, CalibrationOptions
 from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.model import Model
-from qdqtool.pipeline.auto import Judged, competing, distinct, single_tables
-from qdqtool.pipeline.averaging import mean_table, weighted
-from qdqtool.pipeline.judges import TAKEN, is_small, taken
-from qdqtool.pipeline.trial import PASSES, Reference, TrialSession, decibels
+from qdqtool.pipeline.ranges.calibrators import (
+    Judged,
+    competing,
+    distinct,
+    mean_table,
+    single_tables,
+    weighted,
+)
+from qdqtool.pipeline.ranges.executor import TrialSession, decibels
+from qdqtool.pipeline.ranges.reference import PASSES, Reference
+from qdqtool.pipeline.ranges.samples import FOLDS, TAKEN, fold, is_small, taken, without
 from qdqtool.platform import give_back
 
 MARGINS: Final = (1.12, 1.25)
 """By what ranges are multiplied; those that are half as wide again lost to these on four networks."""
 WIDENED: Final = 2
 """Calibrators whose ranges are tried wider, the quietest ones."""
-_FOLDS: Final = 4
-"""Parts of the samples: of two each would see too few to say what all of them miss."""
 _FEWEST, _MOST = 8, 72
 """Samples between which the largest seen is one that more samples would exceed, and can be told to be; with more of them the cost
 would be above that of the choice by 256 samples of a small model."""
@@ -110,7 +114,7 @@ def parts_of(
     ):
         return ()
     collection = Collection(model, placement, reference.source, options=CollectOptions(on_nan="skip"))
-    spans = (Span(shard=part, shards=_FOLDS, total=few) for part in range(_FOLDS))
+    spans = (Span(shard=part, shards=FOLDS, total=few) for part in range(FOLDS))
     found = tuple(collection.run(span) for span in spans)
     del collection
     give_back()
@@ -128,16 +132,16 @@ def choose_for_others(
 ) -> Judged:
     """The table that is quietest on samples which its ranges did not come from and on those that they did; see above.
 
-    `seen` are the histograms that `parts_of` gave; the other arguments are those of `pipeline.auto.choose`.
+    `seen` are the histograms that `parts_of` gave; the other arguments are those of `pipeline.ranges.calibrators.choose`.
 
     Raises:
         UsageError, InputFileError: as `make_tables` and the runners.
     """
     known = collected[1]
     singles = single_tables(placement, collected, options, weights)
-    without = [
-        single_tables(placement, (_merged(_others(seen, part)), known), options, weights)
-        for part in range(_FOLDS)
+    narrow = [
+        single_tables(placement, (_merged(without(seen, part)), known), options, weights)
+        for part in range(FOLDS)
     ]
     wanted = distinct(singles)
     trial = TrialSession(model, placement, singles[wanted[0]], reference, reference.budget)
@@ -147,7 +151,7 @@ def choose_for_others(
         shares = _shares(trial, table, parts)
         return _Candidate(name=name, table=table, parts=tuple(parts), shares=shares)
 
-    tried = [judged(name, singles[name], [part[name] for part in without]) for name in wanted]
+    tried = [judged(name, singles[name], [part[name] for part in narrow]) for name in wanted]
     noisiest = max(one.noise for one in tried)
     for one in sorted(tried, key=lambda one: one.noise)[:WIDENED]:
         for margin in MARGINS:
@@ -155,8 +159,8 @@ def choose_for_others(
             if table.ranges == one.table.ranges:
                 continue
             parts = [
-                _wider(narrow, placement, known.bounds, _others(seen, part), margin)
-                for part, narrow in enumerate(one.parts)
+                _wider(ranges, placement, known.bounds, without(seen, part), margin)
+                for part, ranges in enumerate(one.parts)
             ]
             tried.append(judged(f"{one.name} times {margin:g}", table, parts))
     best = _averaged(tried, judged)
@@ -171,11 +175,6 @@ def _is_affordable(model: Model, whole: int) -> bool:
     if not _FEWEST <= whole <= _MOST or fixed_batch(model.view.inputs) not in {None, 1}:
         return False
     return is_small(model.view) or most_inferences(whole) <= PASSES * TAKEN
-
-
-def _others(seen: Sequence[Histograms], part: int) -> tuple[Histograms, ...]:
-    """All parts but one."""
-    return tuple(one for number, one in enumerate(seen) if number != part)
 
 
 def _merged(parts: Sequence[Histograms]) -> Histograms:
@@ -199,16 +198,10 @@ def _shares(
     shifts: tuple[NodeShift, ...] = () if trial.is_batched else seen.table.shifts
     shares = np.array(seen.shares)
     for part, ranges in enumerate(parts):
-        unseen, rest = _parted(samples, part)
+        unseen, rest = fold(samples, part)
         found = trial.candidate(AUTO, replace(ranges, shifts=shifts), unseen, among=(*unseen, *rest))
-        shares[part::_FOLDS] += found.shares
+        shares[part::FOLDS] += found.shares
     return tuple((shares / 2).tolist())
-
-
-def _parted(samples: tuple[Sample, ...], part: int) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
-    """One part of the samples, from all over them, and the others."""
-    rest = tuple(sample for number, sample in enumerate(samples) if number % _FOLDS != part)
-    return samples[part::_FOLDS], rest
 
 
 def _averaged(

@@ -34,19 +34,19 @@ from qdqtool.graph.equalize import Scalable
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.changes import unrounded, with_changes
-from qdqtool.pipeline.auto import Judged, choose
-from qdqtool.pipeline.averaging import is_quieter
-from qdqtool.pipeline.bias import correct_biases, shifted
-from qdqtool.pipeline.equalization import equalization
-from qdqtool.pipeline.extremes import refuse_extremes, smallest_ranges
-from qdqtool.pipeline.few_samples import choose_for_others, parts_of
-from qdqtool.pipeline.judges import fitting_numbers, others, spread_over
-from qdqtool.pipeline.outliers import SAMPLES as OUTLIER_SAMPLES
-from qdqtool.pipeline.outliers import relieved, suspects
 from qdqtool.pipeline.own_models import or_without
-from qdqtool.pipeline.trial import Budget, FloatPass, Reference, TrialSession
-from qdqtool.pipeline.uneven import DEPTHWISE, evened_if_foretold, likely_uneven
-from qdqtool.pipeline.uneven import SAMPLES as SPREAD
+from qdqtool.pipeline.ranges.bias import correct_biases, shifted
+from qdqtool.pipeline.ranges.calibrators import Judged, choose, is_quieter
+from qdqtool.pipeline.ranges.equalization import equalization
+from qdqtool.pipeline.ranges.executor import TrialSession
+from qdqtool.pipeline.ranges.extremes import refuse_extremes, smallest_ranges
+from qdqtool.pipeline.ranges.few_samples import choose_for_others, parts_of
+from qdqtool.pipeline.ranges.outliers import SAMPLES as OUTLIER_SAMPLES
+from qdqtool.pipeline.ranges.outliers import relieved, suspects
+from qdqtool.pipeline.ranges.reference import Budget, FloatPass, Reference
+from qdqtool.pipeline.ranges.samples import fitting_numbers, others, spread_over
+from qdqtool.pipeline.ranges.uneven import DEPTHWISE, evened_if_foretold, likely_uneven
+from qdqtool.pipeline.ranges.uneven import SAMPLES as SPREAD
 
 GAIN_DB: Final = 0.3
 """What rounding or equalizing must gain at the outputs: it ties weights to the samples, and less is within their chance."""
