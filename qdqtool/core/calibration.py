@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Final
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Final
 
 from pydantic import Field, GetPydanticSchema
 from pydantic_core import core_schema
 
 from qdqtool.core.findings import Finding
+from qdqtool.core.journal import Journal
 from qdqtool.core.quant_format import INT8, NamedFormat, QuantFormat
 from qdqtool.core.showing import Shown
 from qdqtool.core.weights import WeightChanges
@@ -43,6 +44,7 @@ class TensorRange:
         format: what the range was chosen for; the same range serves other formats, each with its own largest number.
         block: values along `axis` that share one scale, which is made from the values when they are written; None
             without blocks. `amax` is then that of the whole tensor.
+        origin: the decisions that made `amax`, in their order, each in plain words.
     """
 
     tensor: str
@@ -55,6 +57,13 @@ class TensorRange:
     gain_db: float | None = None
     format: Annotated[NamedFormat, Field(exclude_if=lambda value: value == INT8)] = INT8
     block: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
+    origin: Annotated[tuple[str, ...], Field(exclude_if=lambda origin: not origin)] = field(
+        default=(), compare=False
+    )
+
+    def since(self, *steps: str, **changed: Any) -> TensorRange:
+        """The range after more decisions: `changed` are its new fields."""
+        return replace(self, origin=(*self.origin, *steps), **changed)
 
     @property
     def scales(self) -> tuple[float, ...]:
@@ -115,6 +124,7 @@ class CalibrationTable(Shown):
         equalized: which channels were scaled, and what that gained; None where none were.
         weights_digest: SHA-256 of the file beside calibration.json that holds them; "" without one.
         notes: steps that were left out, and why, one sentence each.
+        journal: the candidates that were compared by the outputs of the network; None where none were.
     """
 
     ranges: tuple[TensorRange, ...]
@@ -129,6 +139,9 @@ class CalibrationTable(Shown):
     )
     weights_digest: Annotated[str, Field(exclude_if=lambda digest: not digest)] = ""
     notes: Annotated[tuple[str, ...], Field(exclude_if=lambda notes: not notes)] = ()
+    journal: Annotated[Journal | None, Field(exclude_if=lambda value: value is None)] = field(
+        default=None, compare=False
+    )
 
     def by_tensor(self) -> dict[str, TensorRange]:
         """The same ranges, found by tensor name."""

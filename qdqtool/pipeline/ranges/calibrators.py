@@ -37,14 +37,17 @@ from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.table import Constants, groups, make_tables, working_methods
 from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, TensorRange
 from qdqtool.core.evidence import better, tied
+from qdqtool.core.journal import TrialOutcome, TrialRecord
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import AUTO, CalibrationOptions
 from qdqtool.core.weights import WeightChanges
+from qdqtool.core.wording import counted
 from qdqtool.graph.model import Model
 from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable, decibels
 from qdqtool.pipeline.ranges.reference import Reference
 from qdqtool.pipeline.ranges.samples import CHOOSING, OF_LARGE, TAKEN, some_first
+from qdqtool.pipeline.ranges.tried import Records, compared, same_ranges, singles
 
 # Each costs as many inferences of the choosing samples as methods compete.
 _BLOCKS: Final = 4
@@ -68,6 +71,7 @@ class Judged:
         trial: the session that ran it.
         samples: what `best` was judged on; no more than fit into one run where biases are corrected.
         singles: the tables of all calibrators that competed.
+        records: every candidate that was tried.
     """
 
     table: CalibrationTable
@@ -75,6 +79,7 @@ class Judged:
     trial: TrialSession
     samples: tuple[Sample, ...]
     singles: Mapping[str, CalibrationTable]
+    records: Records = ()
 
 
 def competing() -> tuple[str, ...]:
@@ -138,14 +143,23 @@ def choose(
     else:
         tried = _all_judged(trial, wanted, samples)
     winner, *others = tried
+    shares = {one.method: one.shares for one in tried}
+    records: Records = ()
+    mixed = winner
     if is_averaged:
         mixed = winner = _averaged(trial, tried, samples)
+        if mixed is not tried[0]:
+            kept = (TrialOutcome.KEPT, f"less noise than {tried[0].method} alone")
+            records = (compared("mean of tied calibrators", mixed.shares, tried[0].shares, kept),)
     elif others and not is_large:
-        mixed = _mixture(trial, (winner, others[0]), groups(placement), samples, more)
-    else:
-        mixed = winner
+        mixed, records = _mixture(trial, (winner, others[0]), groups(placement), samples, more)
+    records = (
+        *singles(shares, tried[0].method, mean=is_averaged and mixed is not tried[0]),
+        *same_ranges(tables, [*wanted]),
+        *records,
+    )
     table = _explained(mixed, (tried, winner), tables)
-    return Judged(table=table, best=mixed, trial=trial, samples=samples, singles=tables)
+    return Judged(table=table, best=mixed, trial=trial, samples=samples, singles=tables, records=records)
 
 
 def _left_and_judged(
@@ -222,22 +236,28 @@ def _mixture(
     tied: Sequence[tuple[str, ...]],
     samples: Sequence[Sample],
     more: int,
-) -> TriedTable:
+) -> tuple[TriedTable, Records]:
     """The winner with the other's ranges in those blocks of the network where that pays, `more` judgements left over."""
     best, other = first
     if other.mean > _WORTHWHILE * best.mean:
-        return best
+        return best, ()
+    records: list[TrialRecord] = []
     blocks = _blocks(trial, tied)
-    for block in blocks:
+    for number, block in enumerate(blocks, 1):
+        what = f"ranges of {other.method} in part {number} of {len(blocks)}"
         if trial.budget.spent + (1 + more) * len(samples) > trial.budget.most:
+            records.append(TrialRecord(what=what, outcome=TrialOutcome.NOT_TRIED, why="no inferences left"))
             break
         table = _swapped(best.table, other.table, block)
         if table.ranges == best.table.ranges:
             continue
         found = trial.candidate(AUTO, table, samples)
+        outcome = (TrialOutcome.REJECTED, f"no significant gain of more than {_LEAST_DB:g} dB")
+        before = best
         if is_quieter(found, best, _LEAST_DB, len(blocks)):
-            best = found
-    return best
+            best, outcome = found, (TrialOutcome.KEPT, "significant gain")
+        records.append(compared(what, found.shares, before.shares, outcome))
+    return best, tuple(records)
 
 
 def _blocks(trial: TrialSession, tied: Sequence[tuple[str, ...]]) -> list[frozenset[str]]:
@@ -257,8 +277,19 @@ def _blocks(trial: TrialSession, tied: Sequence[tuple[str, ...]]) -> list[frozen
 
 def _swapped(table: CalibrationTable, other: CalibrationTable, tensors: frozenset[str]) -> CalibrationTable:
     theirs = other.by_tensor()
-    ranges = tuple(theirs[entry.tensor] if entry.tensor in tensors else entry for entry in table.ranges)
+    step = "taken in this part of the network from the second best calibrator"
+    ranges = tuple(
+        theirs[entry.tensor].since(step)
+        if entry.tensor in tensors and theirs[entry.tensor] != entry
+        else entry
+        for entry in table.ranges
+    )
     return replace(table, ranges=ranges)
+
+
+def chosen_by(candidates: int, samples: int) -> str:
+    """The step of a range that was chosen by the outputs, in words."""
+    return f"{counted(candidates, 'candidate')} compared by the noise of the outputs on {counted(samples, 'sample')}"
 
 
 def _gain(winner: TriedTable, other: TriedTable) -> float:
@@ -279,7 +310,10 @@ def _explained(
         swapped = entry.amax != single[entry.tensor].amax
         gain = best.decibel - winner.decibel if swapped else gained
         alike = all(table.by_tensor()[entry.tensor].amax == entry.amax for table in tables.values())
-        return entry if alike or not math.isfinite(gain) else replace(entry, gain_db=round(gain, 2))
+        if alike:
+            return entry
+        gain_db = round(gain, 2) if math.isfinite(gain) else entry.gain_db
+        return entry.since(chosen_by(len(tried), len(best.shares)), gain_db=gain_db)
 
     return replace(best.table, ranges=tuple(explained(entry) for entry in best.table.ranges), shifts=())
 
@@ -327,7 +361,7 @@ def mean_table(tables: Mapping[str, CalibrationTable], parts: Sequence[MeanPart]
             return entry
         amax = np.exp(np.average(np.log(values), axis=0, weights=weights))
         note = "; ".join(word for word in (entry.note, told) if word)
-        return replace(entry, amax=tuple(float(one) for one in amax), note=note)
+        return entry.since(told, amax=tuple(float(one) for one in amax), note=note)
 
     heaviest = tables[parts[0].name]
     return replace(heaviest, ranges=tuple(mean(entry) for entry in heaviest.ranges), shifts=())

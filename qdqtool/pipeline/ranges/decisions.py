@@ -15,7 +15,7 @@ compares them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -26,6 +26,7 @@ from qdqtool.calibration.noise_shares import weight_share
 from qdqtool.calibration.rounding import GPTQ, WeightRounding, layers_of, round_weights
 from qdqtool.calibration.table import Constants, constants, groups, make_tables
 from qdqtool.core.calibration import CalibrationTable, Equalized
+from qdqtool.core.journal import TrialOutcome, TrialRecord
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import AUTO, CalibrationOptions, Recipe
@@ -45,6 +46,7 @@ from qdqtool.pipeline.ranges.outliers import SAMPLES as OUTLIER_SAMPLES
 from qdqtool.pipeline.ranges.outliers import relieved, suspects
 from qdqtool.pipeline.ranges.reference import Budget, FloatPass, Reference
 from qdqtool.pipeline.ranges.samples import fitting_numbers, others, spread_over
+from qdqtool.pipeline.ranges.tried import compared, replaced_by, with_journal
 from qdqtool.pipeline.ranges.uneven import DEPTHWISE, evened_if_foretold, likely_uneven
 from qdqtool.pipeline.ranges.uneven import SAMPLES as SPREAD
 
@@ -68,6 +70,8 @@ _CHEAP: Final = 20 * 10**9
 """Multiplications of a rounding that takes a second or two: a user does not mind these, and a tenth of the noise may be in it."""
 _FEW_OF_THEM: Final = 0.1
 """Share of convolutions among the layers up to which nearly all are matrix products."""
+
+_ROUNDED: Final = "weights rounded by gptq"
 
 OnProgress = Callable[[int, "int | None"], None]
 
@@ -194,7 +198,9 @@ def _with_changes(
         way=way, constants=tuple(sorted(names)), gain_db=None if gain_db is None else round(gain_db, 2)
     )
     rounded = table.weights.rounded if table.weights else {}
-    return replace(table, weights=changes.rounding(rounded), equalized=told)
+    step = f"network equalized by {way}"
+    ranges = tuple(replace(entry, origin=(step, *entry.origin)) for entry in table.ranges)
+    return replace(table, ranges=ranges, weights=changes.rounding(rounded), equalized=told)
 
 
 def _equalized_if_better(
@@ -224,9 +230,13 @@ def _equalized_if_better(
     trial = TrialSession(model, placement, plain, reference, budget)
     judges = trial.at_once()
     before = best = trial.candidate("", plain, judges)
+    records: dict[str, TrialRecord] = {}
     for way, found_changes in ways.items():
         changes = found_changes or _by_name(request, way, samples)
         if not changes:
+            records[way] = TrialRecord(
+                what=_equalized_by(way), outcome=TrialOutcome.NOT_TRIED, why="it changes no channel"
+            )
             continue
         after = _changed(request, changes, samples)
         again = _Maker(after, options, on_progress, like=reference)
@@ -236,10 +246,43 @@ def _equalized_if_better(
         found = judge.candidate("", table, spread_over(seen.samples, len(judges)))
         is_seen = not changes.scaled or request.recipe.place.builder.is_rtx
         least = GAIN_DB if is_seen else _UNSEEN_DB
-        if is_quieter(found, before, least, len(ways)) and found.noise < best.noise:
+        gains = is_quieter(found, before, least, len(ways))
+        why = "another way has less noise" if gains else f"no significant gain of more than {least:g} dB"
+        records[way] = compared(
+            _equalized_by(way),
+            found.shares,
+            before.shares,
+            (TrialOutcome.REJECTED, why),
+            (f"weights.equalize={way}",),
+        )
+        if gains and found.noise < best.noise:
             best, gain = found, found.decibel - before.decibel
             kept = FinalTable(table=_with_changes(table, changes, way, gain), histograms=after.histograms)
-    return kept
+    return replace(kept, table=_told(plain, kept.table, records))
+
+
+def _equalized_by(way: str) -> str:
+    return f"network equalized by {'its outlier channels' if way == AUTO else way}"
+
+
+def _told(
+    plain: CalibrationTable, kept: CalibrationTable, records: Mapping[str, TrialRecord]
+) -> CalibrationTable:
+    """The table that is kept, with what was tried for the network as it was, the ways, and the network of that table."""
+    before = plain.journal.trials if plain.journal else ()
+    if kept is plain or kept.equalized is None:
+        return with_journal(kept, (*before, *records.values()))
+    way = kept.equalized.way
+    chosen = replace(records[way], outcome=TrialOutcome.KEPT, why="significant gain")
+    after = kept.journal.trials if kept.journal else ()
+    return with_journal(
+        kept,
+        (
+            *replaced_by(before, f"chosen again for the network equalized by {way}"),
+            *{**records, way: chosen}.values(),
+            *(replace(one, what=f"{one.what}, equalized") for one in after),
+        ),
+    )
 
 
 def _foretold(
@@ -334,17 +377,19 @@ class _Maker:
         found = self._chosen(reference, rounded, parts, int(tried))
         best = found.trial.settled(found.best, found.samples)
         found.trial.close()
+        records = found.records
         if tried:
-            after = self._rounded_if_better(found, samples)
+            after, record = self._rounded_if_better(found, samples)
             best = best if after is found else after.trial.settled(after.best, after.samples)
-            found = after
+            found, records = after, (*records, record)
+        table = with_journal(found.table, records)
         if not corrects:
-            return found.table
-        table = replace(found.table, shifts=best.table.shifts)
+            return table
+        table = replace(table, shifts=best.table.shifts)
         return shifted(model, placement, table, reference, self._on_progress)
 
-    def _rounded_if_better(self, nearest: Judged, samples: SampleSource) -> Judged:
-        """The same with weights rounded by `gptq` where that gains enough, else as it is."""
+    def _rounded_if_better(self, nearest: Judged, samples: SampleSource) -> tuple[Judged, TrialRecord]:
+        """The choice with weights rounded by `gptq` if that gains enough, else as it is."""
         request, before = self._request, nearest.trial
         layers = layers_of(request.model, request.placement, nearest.table, request.recipe.insert)
         share = weight_share(request.model.view, layers, request.placement, nearest.table, request.histograms)
@@ -355,7 +400,9 @@ class _Maker:
         widest = None if share >= _MOST_OF_IT else _SECTION
         table = self._rounded(GPTQ, samples, nearest.table, widest) if share >= least else None
         if table is None:
-            return nearest
+            why = f"weights make {share:.0%} of the noise; tried from {least:.0%}"
+            why = why if share < least else "no weight can be rounded by it"
+            return nearest, TrialRecord(what=_ROUNDED, outcome=TrialOutcome.NOT_TRIED, why=why)
         trial = TrialSession(request.model, request.placement, table, before.reference, before.budget)
         best = trial.candidate(GPTQ, table, nearest.samples)
         fitted = fitting_numbers(request.model.view, len(samples))
@@ -366,9 +413,16 @@ class _Maker:
         ]
         after, plain = best.on(unseen), nearest.best.on(unseen)
         gain = best.decibel - nearest.best.decibel
-        if gain <= GAIN_DB or not is_quieter(after, plain):
-            return nearest
-        return replace(nearest, table=_with_gain(table, gain), best=best, trial=trial)
+        is_kept = gain > GAIN_DB and is_quieter(after, plain)
+        outcome = (
+            (TrialOutcome.KEPT, f"more than {GAIN_DB:g} dB, significant on samples that rounding did not see")
+            if is_kept
+            else (TrialOutcome.REJECTED, f"no significant gain of more than {GAIN_DB:g} dB")
+        )
+        record = compared(_ROUNDED, best.shares, nearest.best.shares, outcome, ("weights.rounding=gptq",))
+        if not is_kept:
+            return nearest, record
+        return replace(nearest, table=_with_gain(table, gain), best=best, trial=trial), record
 
     def _rounded(
         self,
@@ -388,7 +442,13 @@ class _Maker:
             others(request.model.view, samples, SAMPLES),
             self._on_progress,
         )
-        return made if made.weights else None
+        if not made.weights:
+            return None
+        step = f"values rounded by {method}, with this range"
+        ranges = (
+            entry.since(step) if entry.tensor in made.weights.rounded else entry for entry in made.ranges
+        )
+        return replace(made, ranges=tuple(ranges))
 
     def _chosen(
         self,

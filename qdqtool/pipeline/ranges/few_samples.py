@@ -37,12 +37,14 @@ from qdqtool.calibration.span import NOTHING, Span
 from qdqtool.calibration.table import Constants, groups
 from qdqtool.core.calibration import CalibrationTable, NodeShift, TensorRange
 from qdqtool.core.evidence import better
+from qdqtool.core.journal import TrialOutcome
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import AUTO, CalibrationOptions
 from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.model import Model
 from qdqtool.pipeline.ranges.calibrators import (
     Judged,
+    chosen_by,
     competing,
     distinct,
     mean_table,
@@ -52,6 +54,7 @@ from qdqtool.pipeline.ranges.calibrators import (
 from qdqtool.pipeline.ranges.executor import TrialSession, decibels
 from qdqtool.pipeline.ranges.reference import PASSES, Reference
 from qdqtool.pipeline.ranges.samples import FOLDS, TAKEN, fold, is_small, taken, without
+from qdqtool.pipeline.ranges.tried import Records, compared, same_ranges, singles
 from qdqtool.platform import give_back
 
 MARGINS: Final = (1.12, 1.25)
@@ -138,20 +141,20 @@ def choose_for_others(
         UsageError, InputFileError: as `make_tables` and the runners.
     """
     known = collected[1]
-    singles = single_tables(placement, collected, options, weights)
+    wholes = single_tables(placement, collected, options, weights)
     narrow = [
         single_tables(placement, (_merged(without(seen, part)), known), options, weights)
         for part in range(FOLDS)
     ]
-    wanted = distinct(singles)
-    trial = TrialSession(model, placement, singles[wanted[0]], reference, reference.budget)
+    wanted = distinct(wholes)
+    trial = TrialSession(model, placement, wholes[wanted[0]], reference, reference.budget)
     reference.budget.most = most_inferences(len(reference.samples))
 
     def judged(name: str, table: CalibrationTable, parts: Sequence[CalibrationTable]) -> _Candidate:
         shares = _shares(trial, table, parts)
         return _Candidate(name=name, table=table, parts=tuple(parts), shares=shares)
 
-    tried = [judged(name, singles[name], [part[name] for part in narrow]) for name in wanted]
+    tried = [judged(name, wholes[name], [part[name] for part in narrow]) for name in wanted]
     noisiest = max(one.noise for one in tried)
     for one in sorted(tried, key=lambda one: one.noise)[:WIDENED]:
         for margin in MARGINS:
@@ -164,10 +167,26 @@ def choose_for_others(
             ]
             tried.append(judged(f"{one.name} times {margin:g}", table, parts))
     best = _averaged(tried, judged)
+    quietest = min(tried, key=lambda one: one.noise)
+    shares = {one.name: one.shares for one in tried}
+    is_mean = best not in tried
+    records: Records = singles(shares, quietest.name, mean=is_mean, settings="")
+    if is_mean:
+        kept = (TrialOutcome.KEPT, f"as good as {quietest.name}, and less by chance")
+        records += (compared("mean of tied candidates", best.shares, quietest.shares, kept),)
+    records += same_ranges(wholes, wanted)
     gain = decibels(best.noise) - decibels(noisiest)
-    table = _explained(best.table, tuple(singles.values()), gain)
+    step = chosen_by(len(tried), len(reference.samples))
+    table = _explained(best.table, tuple(wholes.values()), gain, step)
     final = trial.candidate(AUTO, table, reference.samples)
-    return Judged(table=table, best=final, trial=trial, samples=reference.samples, singles=singles)
+    return Judged(
+        table=table,
+        best=final,
+        trial=trial,
+        samples=reference.samples,
+        singles=wholes,
+        records=records,
+    )
 
 
 def _is_affordable(model: Model, whole: int) -> bool:
@@ -239,7 +258,7 @@ def _wider(
             entry = ranges[name]
             amax = max(entry.amax[0], min(entry.amax[0] * margin, limit, expected))
             if amax > entry.amax[0] and (entry.low or entry.high):
-                wider[name] = replace(entry, amax=(amax,))
+                wider[name] = entry.since(f"times {margin:g}, for values that few samples miss", amax=(amax,))
     return replace(table, ranges=tuple(wider.get(entry.tensor, entry) for entry in table.ranges))
 
 
@@ -251,12 +270,16 @@ def _expected(seen: Sequence[Histograms], tensor: str) -> float:
     return max(peaks) ** 2 / min(peaks)
 
 
-def _explained(table: CalibrationTable, singles: Sequence[CalibrationTable], gain: float) -> CalibrationTable:
+def _explained(
+    table: CalibrationTable, wholes: Sequence[CalibrationTable], gain: float, step: str
+) -> CalibrationTable:
     """The table without shifts; each range on which calibrators differ says what the outputs gained over the worst of them."""
-    rows = [one.by_tensor() for one in singles]
+    rows = [one.by_tensor() for one in wholes]
 
     def explained(entry: TensorRange) -> TensorRange:
         alike = all(row[entry.tensor].amax == entry.amax for row in rows)
-        return entry if alike or not math.isfinite(gain) else replace(entry, gain_db=round(gain, 2))
+        if alike:
+            return entry
+        return entry.since(step, gain_db=round(gain, 2) if math.isfinite(gain) else entry.gain_db)
 
     return replace(table, ranges=tuple(explained(entry) for entry in table.ranges), shifts=())
