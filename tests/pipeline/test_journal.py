@@ -131,6 +131,14 @@ def test_a_stopped_candidate_is_dropped_and_an_equal_one_is_not_tried() -> None:
     ]
 
 
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), 0.0])
+def test_noise_that_is_no_number_has_a_row_too(odd: float) -> None:
+    found = {one.what: one for one in singles({"max": (1.0, 2.0), "mse": (odd, 0.0)}, "max")}
+    assert (found["mse"].value, found["mse"].gain) == (None, None)
+    assert found["mse"].samples == 2
+    assert ("NaN" in found["mse"].why) is (odd != 0.0)
+
+
 def test_old_tables_are_read_and_new_ones_keep_their_journal(tmp_path: Path) -> None:
     table = order(tmp_path).table()
     CALIBRATION.write(tmp_path / "t.json", table)

@@ -6,6 +6,7 @@ one, of equalization and rounding the table without them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -32,12 +33,16 @@ def compared(
 ) -> TrialRecord:
     """One candidate with what each sample adds to its noise, compared on the samples that `against` ran too.
 
-    `outcome` comes with its reason.
+    `outcome` comes with its reason. Noise that is not finite has no gain.
     """
     both = min(len(shares), len(against))
-    found = gained(what, settings, against[:both], shares[:both])
     noise = sum(shares)
     is_whole = len(shares) >= len(against)
+    if not math.isfinite(noise) or not math.isfinite(sum(against)):
+        return TrialRecord(
+            what=what, outcome=outcome[0], why=outcome[1], settings=settings, samples=len(shares)
+        )
+    found = gained(what, settings, against[:both], shares[:both])
     return TrialRecord(
         what=what,
         outcome=outcome[0],
@@ -52,7 +57,7 @@ def compared(
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
+    return None if value is None or not math.isfinite(value) else round(value, 3)
 
 
 def singles(
@@ -75,6 +80,8 @@ def singles(
                 TrialOutcome.DROPPED,
                 f"more noise than {best} after {counted(len(shares[name]), 'sample')}",
             )
+        if not math.isfinite(sum(whole[name])):
+            return TrialOutcome.REJECTED, "outputs that are NaN or infinite"
         if name not in alike:
             return TrialOutcome.REJECTED, f"significantly more noise than {best}"
         if mean:

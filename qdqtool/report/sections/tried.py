@@ -48,8 +48,8 @@ def _rows(report: Report) -> Iterator[Row]:
     for search in report.sections.get(_NAME, {}).get("searches", ()):
         kept = [what for what, outcome, *_ in search["rows"] if outcome == "kept"]
         yield (
-            f"tried: {search['search']}",
-            f"{counted(len(search['rows']), 'candidate')}, kept: {', '.join(kept) or 'none'}",
+            "Tried",
+            f"{search['search']}: {counted(len(search['rows']), 'candidate')}, kept: {', '.join(kept) or 'none'}",
         )
 
 
