@@ -16,6 +16,7 @@ from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.table import make_table
 from qdqtool.cli.app import run
 from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.journal import Journal, TrialOutcome, TrialRecord
 from qdqtool.core.kinds import CALIBRATION, REPORT
 from qdqtool.core.recipe import Recipe
 from qdqtool.graph.onnx_io.load import load
@@ -121,6 +122,19 @@ def noise(path: Path, recipe: Recipe, table: CalibrationTable) -> float:
     return float(np.square(one - two).sum() / np.square(one).sum())
 
 
+def kept_of(
+    journal: Journal, way: str
+) -> tuple[tuple[TrialRecord, ...], TrialRecord, tuple[TrialRecord, ...]]:
+    """The records kept before the way that is kept, its own, and those kept in the equalized network."""
+    (place,) = [
+        number for number, one in enumerate(journal.trials) if one.settings == (f"weights.equalize={way}",)
+    ]
+    own = journal.trials[place]
+    assert own.outcome is TrialOutcome.KEPT
+    before = tuple(one for one in journal.trials[:place] if one.outcome is TrialOutcome.KEPT)
+    return before, own, tuple(one for one in journal.kept if one.what.endswith(", equalized"))
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_outlier_channels_are_taken_out_by_default_and_the_float_network_stays_the_same(
     name: str, tmp_path: Path
@@ -131,6 +145,12 @@ def test_outlier_channels_are_taken_out_by_default_and_the_float_network_stays_t
     assert found.equalized is not None
     assert found.equalized.gain_db is not None
     assert found.equalized.gain_db > 3
+    assert found.journal is not None
+    before, way, after = kept_of(found.journal, found.equalized.way)
+    assert not before
+    assert way.gain == pytest.approx(found.equalized.gain_db, abs=0.01)
+    assert after
+    assert all(entry.origin[0].startswith("network equalized by") for entry in found.ranges)
     assert noise(path, recipe, found) < noise(path, recipe, plain) / 2
     model = load(path)
     x = np.load(tmp_path / "s.npz")["x"][:8]

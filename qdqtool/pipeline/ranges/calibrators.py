@@ -1,27 +1,28 @@
-"""`calibrate.method: auto`: the calibrator is chosen by what comes out of the network, not by what goes into a tensor.
+"""`calibrate.method: auto`: choose the calibrator by the outputs of the network, not by the values of a tensor.
 
-No calibrator is best on every network: clipping that quietens each tensor can silence the one channel a detector
-lives on. Which one is right shows at the outputs. All candidate tables come from one collection, and one session runs
-them all: ranges and biases are inputs of the Q/DQ model (`graph.tunable`), weights stay constants.
+No calibrator is best on every network: clipping that lowers the noise of each tensor can remove the one channel that a
+detector depends on. Only the outputs show which calibrator is right. All candidate tables come from one collection, and one
+session runs them all (`executor`).
 
-1. Every competing calibrator is judged on the same samples, and the quietest table wins: by what judges, none of the others
-   is better on these. The measure is the noise of the outputs relative to their signal, each output weighing the same, and for
-   an output that comes from a softmax that of the scores that go into it (`pipeline.ranges.executor`). Where samples
-   run one by one their noises add up, so that a calibrator is left as soon as it has made more noise than the best one
-   made on all of them. Of a large model all calibrators run 8 samples, and more only those that these
-   do not show to be noisier: few samples may choose one that is noisier on others.
-2. Of large models, where more than 16 samples judge, the mean of all that cannot be told from the quietest (`pipeline.ranges.calibrators`) is judged
-   too, and taken where it is quieter than all of them.
-3. Of small ones, where the second best is within 0.2 dB and the budget allows it, each quarter of the network, in
-   graph order, is tried with the runner-up's ranges and keeps them where the outputs gain more than 0.2 dB, and significantly
-   (`core.evidence`, corrected for the number of quarters).
+1. Evaluate every competing calibrator on the samples that choose, and take the one with the lowest noise. Noise is relative
+   to the signal of the outputs, each output with equal weight (`reference`). If samples run one by one, a calibrator stops
+   as soon as its noise exceeds that of the best one on all samples. For a large network, all calibrators run 8 samples, and
+   those that are significantly noisier on these stop there.
+2. For a large network with more than 16 samples, also try the mean of all candidates that are statistically tied with the
+   best; take it if it has less noise than all of them.
+3. For a small network whose second best calibrator is within 0.2 dB, try its ranges in each quarter of the network, in graph
+   order, while the budget allows. Keep them if the outputs gain more than 0.2 dB, significantly (`core.evidence`, corrected for
+   the number of quarters).
 
-With few samples all of this is chance, and `pipeline.ranges.few_samples` chooses instead.
+With few samples all of this is chance, and `few_samples` chooses instead.
 
-Where biases are going to be corrected the candidates are judged with corrected biases, since correction takes back
-much of what clipping does to the means and can change the order.
-A model that takes batches corrects itself while it runs; elsewhere every candidate is corrected layer by layer, on eight of
-the samples (`pipeline.ranges.layer_walk`).
+If biases will be corrected, candidates are evaluated with corrected biases: correction removes much of the error of clipping
+and can change the order. A network that takes batches corrects biases while it runs; for others every candidate is corrected
+layer by layer, on eight of the samples (`layer_walk`).
+
+A mean of ranges is hardly noisier than the mean of both sides, and often less noisy than either: noise falls as a range grows
+until it clips little, and rises as steps grow. Each range is the geometric mean of the candidates', each weighted with the
+probability that it is as good as the best (`core.evidence`).
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _LEAST_DB: Final = 0.2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """What was chosen, and how noisy it makes the outputs.
+    """The chosen table, and the noise of the outputs with it.
 
     Attributes:
         table: without bias shifts.
@@ -117,9 +118,9 @@ def choose(
     weights: WeightChanges | None = None,
     more: int = 0,
 ) -> Judged:
-    """The table whose model's outputs are the least noisy; each range says its calibrator and what it gained.
+    """The table with the least noise of the outputs; each range names its calibrator and the gain of the choice.
 
-    `weights` are rounded in every candidate as it says. The budget is left with `more` judgements on as many samples.
+    Every candidate has its weights rounded as `weights` says. Inferences for `more` trials on as many samples are left over.
 
     Overrides and factors of the recipe hold in every candidate. Biases are not shifted yet: `shifted` comes after. At
     most 192 inferences are spent.
@@ -165,7 +166,7 @@ def choose(
 def _left_and_judged(
     trial: TrialSession, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample]
 ) -> list[TriedTable]:
-    """The tables on these samples, the quietest first; behind them those that were left after the first of the samples."""
+    """The tables on these samples, the least noisy first; then those that stopped after the first few samples."""
     some = samples[:OF_LARGE]
     began = trial.candidates(tables, some, among=samples)
     best = min(began, key=lambda one: one.noise)
@@ -187,7 +188,7 @@ def _is_noisier(one: TriedTable, best: TriedTable) -> bool:
 def _all_judged(
     trial: TrialSession, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample]
 ) -> list[TriedTable]:
-    """The tables on these samples, the quietest first."""
+    """The tables on these samples, the least noisy first."""
     return sorted(trial.candidates(tables, samples), key=lambda one: one.noise)
 
 
@@ -198,9 +199,10 @@ def _raced(
     *,
     some_leave: bool,
 ) -> list[TriedTable]:
-    """The same; those behind the first may have run some of the samples only, on which they are noisier than it on all.
+    """The tables on these samples, the least noisy first; tables that stopped early ran only some of the samples.
 
-    The one that looks best runs on, a few samples at a time. With `some_leave` those go that are noisier on the same samples.
+    The table that looks best runs next, a few samples at a time. A table stops if its noise exceeds that of a finished one,
+    and with `some_leave` also if it is significantly noisier on the samples that both ran.
     """
     running = {method: trial.started(method, table) for method, table in tables.items()}
     done: list[TriedTable] = []
@@ -220,7 +222,7 @@ def _raced(
 
 
 def _averaged(trial: TrialSession, tried: Sequence[TriedTable], samples: Sequence[Sample]) -> TriedTable:
-    """The mean of those that cannot be told from the quietest, where it is quieter than that; else the quietest."""
+    """The mean of all tables that are tied with the least noisy one, if it has less noise; else the least noisy one."""
     best = tried[0]
     whole = {one.method: one for one in tried if len(one.shares) == len(samples)}
     alike = weighted({method: one.shares for method, one in whole.items()})
@@ -237,7 +239,7 @@ def _mixture(
     samples: Sequence[Sample],
     more: int,
 ) -> tuple[TriedTable, Records]:
-    """The winner with the other's ranges in those blocks of the network where that pays, `more` judgements left over."""
+    """The winner with the other's ranges in the blocks of the network that gain by them; inferences for `more` trials are left."""
     best, other = first
     if other.mean > _WORTHWHILE * best.mean:
         return best, ()
@@ -293,7 +295,7 @@ def chosen_by(candidates: int, samples: int) -> str:
 
 
 def _gain(winner: TriedTable, other: TriedTable) -> float:
-    """By how many dB the winner is quieter on the samples that the other ran."""
+    """How many dB less noise the winner has on the samples that the other ran."""
     mine, theirs = sum(winner.shares[: len(other.shares)]), sum(other.shares)
     return decibels(mine) - decibels(theirs) if mine > 0 and theirs > 0 else 0.0
 
@@ -342,7 +344,7 @@ def is_quieter(after: TriedTable, before: TriedTable, gain_db: float = 0.0, cand
 
 
 def weighted(shares: Mapping[str, tuple[float, ...]]) -> tuple[MeanPart, ...]:
-    """The candidates that are statistically tied with the quietest, the heaviest first; `shares` of each sample's noise by name."""
+    """The candidates that are tied with the least noisy one, the heaviest first; `shares` is the noise of each sample by name."""
     chances = tied(shares)
     whole = sum(chances.values())
     order = sorted(chances, key=lambda name: -chances[name])

@@ -1,16 +1,16 @@
-"""From histograms to the calibration table that is written: ranges, rounded weights, corrected biases.
+"""From histograms to the calibration table that is written: the decisions of `pipeline.ranges`, in their order.
 
-With `weights.rounding: auto` and `calibrate.method: auto` the calibrator is chosen for weights that are rounded to the
-nearest. Where these make most of the noise (`noise_shares`: few bits, weights alone, thin layers) they are rounded by `gptq`,
-which is kept if the outputs gain more than 0.3 dB on the samples that choose, and significantly on those that its moments
-did not come from. So they are, too, where they make a tenth of the noise and nearly all layers are matrix
-products, whose moments cost little, or the network is so small that rounding takes a second or two. Elsewhere even exact weights would hardly gain that much, and rounding costs as much as
-the rest.
+With `weights.rounding: auto` and `calibrate.method: auto` the calibrator is chosen for weights that are rounded to the nearest.
+If these weights make most of the noise (`noise_shares`: low-bit formats, weights alone, thin layers), `gptq` rounds them. The result
+is kept if the outputs gain more than 0.3 dB on the samples that choose, and significantly on samples that its moments did not come from.
+The same holds if weights make a tenth of the noise and nearly all layers are matrix products, whose moments cost little, or if
+the network is so small that rounding takes a second or two. In other networks even exact weights would hardly gain that much, and
+rounding costs as much as all other steps.
 
-`adaround` is not tried: with the same calibrator it gained at the outputs what `gptq` gained, within chance, on all of the
-networks where both were measured (three convolutional classifiers, two MobileNets, a ViT, a super-resolution network), and a descent
-from what `gptq` finds lowers the errors of layers a little and not those of the outputs. `benchmarks/accuracy.py --every-way`
-compares them.
+`adaround` is not tried: with the same calibrator it gained at the outputs what `gptq` gained, within chance, on all
+networks where both were measured (three convolutional classifiers, two MobileNets, a ViT, a super-resolution network), and a
+descent from the result of `gptq` lowers the errors of layers a little and not those of the outputs. `benchmarks/accuracy.py
+--every-way` compares them.
 """
 
 from __future__ import annotations
@@ -209,12 +209,12 @@ def _equalized_if_better(
     maker: _Maker,
     on_progress: OnProgress | None,
 ) -> FinalTable:
-    """The table of the network with its channels equalized, where that is foretold to help and the outputs gain enough.
+    """The table of the network with its channels equalized, if that is predicted to help and the outputs gain enough.
 
     A way that may cost kernels must gain more.
 
-    Where it has outlier channels, the ways that a recipe can name for these are tried too, and the quietest of all is taken. All
-    tables are judged as they are, on the samples that judge calibrators, and the gain must be significant for all ways together.
+    If it has outlier channels, also try the ways that a recipe can name for these, and take the one with the least noise. All
+    tables are compared on the samples that choose calibrators, and the gain must be significant for all ways together.
     """
     kept = FinalTable(table=plain, histograms=request.histograms)
     model, placement, samples = request.model, request.placement, request.samples

@@ -1,22 +1,20 @@
-"""With few samples `calibrate.method: auto` chooses for others, and between those that look alike.
+"""With few samples, `calibrate.method: auto` chooses for other samples, and takes a mean of the candidates that are tied.
 
-A choice by 8 to 72 samples is chance for two reasons:
+A choice by 8 to 72 samples is chance, for two reasons:
 
-- Every calibrator sees what it clips least on the samples that it was given, and the largest of them is not the largest that
-  will come. So the samples are parted in four, and ranges that three parts give run the fourth, as they are, and those of
-  the two quietest calibrators 12 and 25 % wider too. No tensor becomes wider than the parts' peaks differ: what all of them reach
-  alike (a white pixel) the next samples will not exceed, and a coarser step would be paid for nothing.
-- The outputs of few samples are few numbers: where all ranges move by a hundredth, rounding falls otherwise, and their noise changes
-  by as much as calibrators differ (`docs/verified.md` has the figures). Candidates that differ by less cannot be told apart.
+- Every calibrator clips least on the samples that it was given, and the largest value of these is not the largest that will
+  come. So the samples are divided into four parts. Ranges from three parts run the fourth, as they are; those of the two
+  least noisy calibrators also 12 and 25 % wider. No tensor becomes wider than the peaks of the parts differ: if all parts
+  reach the same value (a white pixel), other samples will not exceed it, and a coarser step would gain nothing.
+- The outputs of few samples are few numbers: if all ranges change by one percent, rounding changes, and their noise changes by
+  as much as calibrators differ (`docs/verified.md` has the figures). Candidates that differ by less are tied.
 
-Unseen parts see too few samples to correct biases by, and so find that which clips worse than it is; the samples that ranges came from
-find it better. Both judge, and count alike. None of several is taken alone: ranges are the mean of all that
-cannot be told from the quietest (`pipeline.ranges.calibrators`). The mean is judged as well, and taken unless it can be told to be noisier.
+A part has too few samples to correct biases by, so ranges that clip look worse on unseen parts than they are. On the samples
+that they came from they look better. Both count, with equal weight. Ranges are the mean of all candidates that are tied with
+the least noisy one (`calibrators.mean_table`). The mean is evaluated too, and taken unless it is significantly noisier.
 
-So what is chosen is, beyond chance, not noisier than the best single calibrator by both judgements together; on the samples
-that were given, by themselves, it may be.
-
-Where many samples calibrate, their largest says enough, and chance is small.
+So the choice is, beyond chance, not noisier than the best single calibrator by both figures together. On the given samples alone
+it may be. With many samples their largest value says enough, and chance is small.
 """
 
 from __future__ import annotations
@@ -133,7 +131,7 @@ def choose_for_others(
     seen: tuple[Histograms, ...],
     weights: WeightChanges | None = None,
 ) -> Judged:
-    """The table that is quietest on samples which its ranges did not come from and on those that they did; see above.
+    """The table with the least noise on samples that its ranges did not come from and on those that they came from; see above.
 
     `seen` are the histograms that `parts_of` gave; the other arguments are those of `pipeline.ranges.calibrators.choose`.
 
@@ -190,7 +188,7 @@ def choose_for_others(
 
 
 def _is_affordable(model: Model, whole: int) -> bool:
-    """Whether samples are few and their inferences cheap, or so few that all together stay within what a choice may cost."""
+    """Whether samples are few and inferences cheap, or samples so few that they stay within the budget of a choice."""
     if not _FEWEST <= whole <= _MOST or fixed_batch(model.view.inputs) not in {None, 1}:
         return False
     return is_small(model.view) or most_inferences(whole) <= PASSES * TAKEN
@@ -227,7 +225,7 @@ def _averaged(
     tried: Sequence[_Candidate],
     judged: Callable[[str, CalibrationTable, Sequence[CalibrationTable]], _Candidate],
 ) -> _Candidate:
-    """The mean of all that cannot be told from the quietest, unless it can be told to be noisier."""
+    """The mean of all candidates that are tied with the least noisy one, unless it is significantly noisier."""
     quietest = min(tried, key=lambda one: one.noise)
     alike = weighted({one.name: one.shares for one in tried})
     if len(alike) <= 1:
@@ -237,7 +235,7 @@ def _averaged(
         mean_table({one.name: one.parts[part] for one in tried}, alike) for part in range(len(quietest.parts))
     ]
     mean = judged("mean", table, parts)
-    # the quietest of several looks quieter than it is: a mean that cannot be told from it is as good, and less by chance
+    # the best of several looks better than it is: a mean that is tied with it is as good, and less by chance
     return quietest if better(quietest.shares, mean.shares, candidates=len(tried)) else mean
 
 
