@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from qdqtool.core.journal import HEAD
+from qdqtool.core.journal import HEAD, Journal
 from qdqtool.core.kinds import CALIBRATION, FIXES, LIMIT, SENSITIVITY
 from qdqtool.core.report import Report
 from qdqtool.core.wording import counted
@@ -24,16 +24,16 @@ _PAGE = r"""
 {% endfor %}{% endfor %}
 </tbody></table></div>
 """
-_READS = {
-    "calibration.json": CALIBRATION,
-    "limit.json": LIMIT,
-    "fixes.json": FIXES,
-    "sensitivity.json": SENSITIVITY,
+_READS: Mapping[str, Callable[[Path], Journal | None]] = {
+    "calibration.json": lambda path: CALIBRATION.read(path).journal,
+    "limit.json": lambda path: LIMIT.read(path).journal,
+    "fixes.json": lambda path: FIXES.read(path).journal,
+    "sensitivity.json": lambda path: SENSITIVITY.read(path).journal,
 }
 
 
 def _collect(files: Mapping[str, Path]) -> Any:
-    journals = [kind.read(files[name]).journal for name, kind in _READS.items() if name in files]
+    journals = [read(files[name]) for name, read in _READS.items() if name in files]
     found = [one for one in journals if one is not None and one.trials]
     if not found:
         return None
