@@ -46,8 +46,8 @@ from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.pipeline import recipes
-from qdqtool.pipeline.auto import competing
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
+from qdqtool.pipeline.ranges.calibrators import competing
 from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.sweep import SweepRequest, sweep
 from qdqtool.trt.ops import PRODUCTS

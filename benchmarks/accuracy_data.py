@@ -22,7 +22,7 @@ from qdqtool.calibration.samples.conform import conform
 from qdqtool.calibration.samples.raw import RawSample
 from qdqtool.core.recipe import Preprocess
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.pipeline.judges import spread
+from qdqtool.pipeline.ranges.samples import spread
 from qdqtool.pipeline.suggest import fitting
 
 Array = np.ndarray[Any, Any]

@@ -184,11 +184,13 @@ class Chooser:
                 fix="collect again without --method max, or take --method max",
             )
         found, note = self._bounded(group, common, calibrator(method)(common, self._grid(group)))
+        steps = [note or f"calibrator {found.method}"]
         factor = factor_of(group, self.options)
         if factor != 1:
             found = Range(amax=found.amax * factor, method=found.method)
             note = "; ".join(word for word in (note, f"times {factor:g}") if word)
-        return [self._entry(name, group, found, note) for name in group]
+            steps.append(f"times {factor:g}, as calibrate.shrink says")
+        return [self._entry(name, group, found, note).since(*steps) for name in group]
 
     def _grid(self, group: tuple[str, ...]) -> Grid:
         return grid_for(next((self.formats[name] for name in group if name in self.formats), INT8))
@@ -219,19 +221,32 @@ class Chooser:
             method=found.method,
             note="; ".join(words),
             format=self.formats.get(name, INT8),
+            origin=(*([f"tied to {', '.join(others)}"] if others else []), *self._override(group)),
         )
+
+    def _override(self, group: tuple[str, ...]) -> tuple[str, ...]:
+        """The pattern of `calibrate.overrides` that names the group, in words."""
+        pattern = override_of(group, self.options)
+        return () if pattern is None else (f"calibrate.overrides names {pattern!r}",)
 
 
 def method_of(group: tuple[str, ...], options: CalibrationOptions) -> str:
     """The calibrator of a group: the first override that matches one of its tensors, else the recipe's."""
-    for pattern, method in options.overrides.items():
-        if any(fnmatchcase(name, pattern) for name in group):
-            return method
+    pattern = override_of(group, options)
+    if pattern is not None:
+        return options.overrides[pattern]
     if options.method == AUTO:
         return _WITHOUT_NETWORK
     if options.method == "percentile":
         return f"percentile:{options.percentile}"
     return options.method
+
+
+def override_of(group: tuple[str, ...], options: CalibrationOptions) -> str | None:
+    """The first pattern of `calibrate.overrides` that matches a tensor of the group; None if none does."""
+    return next(
+        (pattern for pattern in options.overrides if any(fnmatchcase(name, pattern) for name in group)), None
+    )
 
 
 def factor_of(group: tuple[str, ...], options: CalibrationOptions) -> float:

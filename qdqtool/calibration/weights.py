@@ -53,5 +53,13 @@ def weight_range(decision: Decision, view: GraphView, method: str) -> TensorRang
         low=float(values.min()),
         high=float(values.max()),
         method=method,
+        origin=(_step(axis, spec, search=search),),
         note=f"{dead} of {counted(amax.size, 'channel')} hold zeros only" if dead else "",
     )
+
+
+def _step(axis: int | None, spec: QuantSpec, *, search: bool) -> str:
+    if spec.block is not None:
+        return f"largest magnitude; each block of {spec.block} gets its scale from its values when they are written"
+    what = "least squared error" if search else "largest magnitude"
+    return f"{what} of the whole tensor" if axis is None else f"{what} of each channel along axis {axis}"

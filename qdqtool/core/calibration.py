@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field, GetPydanticSchema
 from pydantic_core import core_schema
 
 from qdqtool.core.artefacts import Artefact
 from qdqtool.core.findings import Finding
+from qdqtool.core.journal import Journal
 from qdqtool.core.quant_format import INT8, NamedFormat, QuantFormat
 from qdqtool.core.showing import Shown
 from qdqtool.core.weights import WeightChanges
@@ -49,6 +50,7 @@ class TensorRange:
         format: what the range was chosen for; the same range serves other formats, each with its own largest number.
         block: values along `axis` that share one scale, which is made from the values when they are written; None
             without blocks. `amax` is then that of the whole tensor.
+        origin: the decisions that made `amax`, in their order, each in plain words.
     """
 
     tensor: str
@@ -61,6 +63,13 @@ class TensorRange:
     gain_db: float | None = None
     format: Annotated[NamedFormat, Field(exclude_if=lambda value: value == INT8)] = INT8
     block: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
+    origin: Annotated[tuple[str, ...], Field(exclude_if=lambda origin: not origin)] = field(
+        default=(), compare=False
+    )
+
+    def since(self, *steps: str, **changed: Any) -> TensorRange:
+        """The range after more decisions: `changed` are its new fields."""
+        return replace(self, origin=(*self.origin, *steps), **changed)
 
     @property
     def scales(self) -> tuple[float, ...]:
@@ -121,6 +130,7 @@ class CalibrationTable(Shown):
         equalized: which channels were scaled, and what that gained; None where none were.
         weights_digest: SHA-256 of the file beside calibration.json that holds them; "" without one.
         notes: steps that were left out, and why, one sentence each.
+        journal: the candidates that were compared by the outputs of the network; None where none were.
     """
 
     ranges: tuple[TensorRange, ...]
@@ -135,6 +145,9 @@ class CalibrationTable(Shown):
     )
     weights_digest: Annotated[str, Field(exclude_if=lambda digest: not digest)] = ""
     notes: Annotated[tuple[str, ...], Field(exclude_if=lambda notes: not notes)] = ()
+    journal: Annotated[Journal | None, Field(exclude_if=lambda value: value is None)] = field(
+        default=None, compare=False
+    )
 
     def by_tensor(self) -> dict[str, TensorRange]:
         """The same ranges, found by tensor name."""

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from qdqtool.core.journal import Journal, TrialOutcome, TrialRecord
 from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import INT8, NamedFormat
 from qdqtool.core.showing import Shown
@@ -146,6 +147,34 @@ class FixReport(Shown):
     notes: tuple[str, ...] = ()
     slots: tuple[SlotChange, ...] = ()
 
+    @property
+    def journal(self) -> Journal:
+        """The trials as rows of a journal; fewer kernels are a gain."""
+        return Journal(
+            search="fixes",
+            objective="kernels of the engine",
+            unit="kernels",
+            trials=tuple(_record(trial) for trial in self.trials),
+        )
+
     def count(self, outcome: FixOutcome) -> int:
         """How many trials ended so."""
         return sum(trial.outcome is outcome for trial in self.trials)
+
+
+_OUTCOMES = {
+    FixOutcome.KEPT: TrialOutcome.KEPT,
+    FixOutcome.UNDONE: TrialOutcome.REJECTED,
+    FixOutcome.NOT_TRIED: TrialOutcome.NOT_TRIED,
+}
+
+
+def _record(trial: FixTrial) -> TrialRecord:
+    before, after = trial.before, trial.after
+    return TrialRecord(
+        what=f"{trial.subject}: {trial.edit}",
+        outcome=_OUTCOMES[trial.outcome],
+        why=trial.why,
+        value=after.kernels if after else None,
+        gain=before.kernels - after.kernels if before and after else None,
+    )

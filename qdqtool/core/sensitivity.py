@@ -7,7 +7,9 @@ from enum import Enum
 from math import inf
 
 from qdqtool.core.comparison import TaskAccuracy
+from qdqtool.core.journal import Journal, TrialOutcome, TrialRecord
 from qdqtool.core.showing import Shown
+from qdqtool.core.wording import counted
 
 
 class CauseKind(str, Enum):
@@ -172,6 +174,39 @@ class Sensitivity(Shown):
     notes: tuple[str, ...] = ()
     cures: tuple[Cure, ...] = ()
 
+    @property
+    def journal(self) -> Journal:
+        """The cures as rows of a journal; a study changes nothing, so that none is kept."""
+        tried = [(row.node, cure) for row in self.nodes for cure in row.cures]
+        tried += [("the whole network", cure) for cure in self.cures]
+        return Journal(
+            search="cures",
+            objective="SQNR of the outputs",
+            unit="dB",
+            trials=tuple(_cure_record(about, cure) for about, cure in tried),
+        )
+
+
+def _cure_record(about: str, cure: Cure) -> TrialRecord:
+    is_worse = cure.gain_high is not None and cure.gain_high < 0
+    outcome, why = (
+        (TrialOutcome.BETTER, "no noise is left" if cure.gain_db is None else "significant gain")
+        if cure.helps
+        else (TrialOutcome.REJECTED, "significant loss")
+        if is_worse
+        else (TrialOutcome.TIED, "no significant gain")
+    )
+    return TrialRecord(
+        what=f"{about}: {cure.what}",
+        outcome=outcome,
+        why=why,
+        settings=cure.settings,
+        gain=cure.gain_db,
+        low=cure.gain_low,
+        high=cure.gain_high,
+        samples=cure.samples,
+    )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineCost:
@@ -260,3 +295,64 @@ class FloatLimit(Shown):
     choosing: int = 0
     calibrated: bool = False
     enough: int | None = None
+
+    @property
+    def journal(self) -> Journal:
+        """The sets of float nodes that were checked, and what their nodes were tried in, as rows of a journal."""
+        in_points = self.max_drop is not None and self.whole.task is not None
+        return Journal(
+            search="limit of accuracy",
+            objective=f"{self.whole.task.metric} of the task"
+            if in_points and self.whole.task
+            else "SQNR of the outputs",
+            unit="points" if in_points else "dB",
+            trials=(
+                *(self._record(one, in_points=in_points) for one in self.path),
+                *(self._alternative(one, in_points=in_points) for one in self.alternatives),
+            ),
+        )
+
+    def _record(self, one: FloatSet, *, in_points: bool) -> TrialRecord:
+        outcome, why = TrialOutcome.REJECTED, "misses the limit"
+        if self.chosen is not None and one.kept == self.chosen.kept:
+            outcome, why = TrialOutcome.KEPT, "the smallest set found that keeps the limit"
+        elif self.chosen is not None and len(one.kept) > len(self.chosen.kept):
+            why = "a smaller set keeps the limit"
+        value, gain = self._gained(one, in_points=in_points)
+        return TrialRecord(
+            what=f"{counted(len(one.kept), 'node')} float",
+            outcome=outcome,
+            why=why,
+            value=value,
+            gain=gain,
+            samples=self.samples,
+        )
+
+    def _alternative(self, one: Alternative, *, in_points: bool) -> TrialRecord:
+        words = sorted(set(one.formats.values()))
+        is_kept = one.formats == self.formats
+        why = "more time than another one that keeps the limit"
+        if not one.keeps:
+            why = "no other one keeps the limit" if is_kept else "misses the limit"
+        elif is_kept:
+            why = "least time of those that keep the limit"
+        value, gain = self._gained(one, in_points=in_points)
+        return TrialRecord(
+            what=f"{counted(len(one.formats), 'node')} in {' and '.join(words)}",
+            outcome=TrialOutcome.KEPT if is_kept else TrialOutcome.REJECTED,
+            why=why,
+            value=value,
+            gain=gain,
+            samples=self.samples,
+        )
+
+    def _gained(self, one: FloatSet | Alternative, *, in_points: bool) -> tuple[float | None, float | None]:
+        """The objective, and what it gains over every node quantized; None if not known."""
+        whole = self.whole
+        if in_points:
+            if one.task is None or whole.task is None:
+                return None, None
+            return one.task.candidate, one.task.candidate - whole.task.candidate
+        if one.sqnr_db is None or whole.sqnr_db is None:
+            return one.sqnr_db, None
+        return one.sqnr_db, one.sqnr_db - whole.sqnr_db

@@ -28,15 +28,14 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare, prepare_as_placed
 from qdqtool.graph.qdq.changes import with_changes
-from qdqtool.pipeline.equalization import equalization_or_note
-from qdqtool.pipeline.float_pass import float_pass
 from qdqtool.pipeline.own_models import or_without
 from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.pipeline.random_shapes import opener, shaped
+from qdqtool.pipeline.ranges.decisions import TableRequest, final_tables
+from qdqtool.pipeline.ranges.equalization import equalization_or_note
+from qdqtool.pipeline.ranges.reference import FloatPass, float_pass
+from qdqtool.pipeline.ranges.uneven import channel_findings
 from qdqtool.pipeline.same_function import check_conversion
-from qdqtool.pipeline.tables import TableRequest, final_tables
-from qdqtool.pipeline.trial import FloatPass
-from qdqtool.pipeline.uneven import channel_findings
 from qdqtool.placement.decide import decide
 from qdqtool.platform import give_back
 
@@ -111,6 +110,11 @@ class Calibration:
         """Channels equalized by the way that the recipe names; None where it names none, or without samples."""
         return self._equalization[0]
 
+    @property
+    def equalization_notes(self) -> tuple[str, ...]:
+        """Why channels are not equalized although the recipe asks for it."""
+        return self._equalization[1]
+
     @cached_property
     def _equalization(self) -> tuple[WeightChanges | None, tuple[str, ...]]:
         """The changes, and a note if a helper model failed."""
@@ -135,9 +139,15 @@ class Calibration:
             on_nan=self.request.nan,
         )
 
-    def use(self, model: Model, placement: Placement) -> None:
-        """Take the prepared model and the placement as they are, instead of making them anew."""
+    def use(self, model: Model, placement: Placement, samples: Samples | None = None) -> None:
+        """Take the prepared model, the placement and the opened samples as they are, instead of making them anew."""
         self.__dict__.update(model=model, placement=placement)
+        if samples is not None:
+            self.__dict__["samples"] = samples
+
+    def use_changes(self, changes: WeightChanges | None, notes: tuple[str, ...] = ()) -> None:
+        """Take the equalized channels that the collection of histograms found, and why there are none."""
+        self.__dict__["_equalization"] = (changes, notes)
 
     def collect_options(self, methods: Sequence[str]) -> CollectOptions:
         """Bins, unless every method does without."""
@@ -212,7 +222,9 @@ class Calibration:
                 where=str(self.request.model),
             )
 
-    def tables(self, histograms: Histograms, methods: Sequence[str]) -> dict[str, CalibrationTable]:
+    def tables(
+        self, histograms: Histograms, methods: Sequence[str], on_progress: OnProgress | None = None
+    ) -> dict[str, CalibrationTable]:
         """One table per method or `auto`, as `final_tables` makes them; runs samples again where any are named."""
         refuse_unmatched(self.request.recipe, self.model.view, "calibrate")
         request = TableRequest(
@@ -225,9 +237,9 @@ class Calibration:
             samples=self.samples if self.request.samples else None,
             seen=self._seen,
         )
-        made = final_tables(request, methods)
+        made = final_tables(request, methods, on_progress)
         self.histograms = {method: one.histograms for method, one in made.items()}
-        notes = self._equalization[1]
+        notes = self.equalization_notes
         return {method: replace(one.table, notes=(*notes, *one.table.notes)) for method, one in made.items()}
 
     def table(self, on_progress: OnProgress | None = None) -> CalibrationTable:
@@ -261,10 +273,7 @@ class Calibration:
         # The session, with the activations of a sample per processor, would lie below what judges tables.
         give_back()
         table = self.tables(histograms, [how.method])[how.method]
-        found, more = or_without(
-            "the check of depthwise channels", lambda: self.findings(table), tuple[Finding, ...]
-        )
-        return replace(table, findings=found, notes=(*notes, *table.notes, *more))
+        return self.with_findings(replace(table, notes=(*notes, *table.notes)))
 
     def _watched(self, options: CollectOptions, on_progress: OnProgress | None) -> Histograms | None:
         """One pass that also keeps what judging needs; None if that saves nothing."""
@@ -277,6 +286,13 @@ class Calibration:
         collection = Collection(model, self.placement, self.samples, options=options, watch=self._seen.watch)
         del model
         return collection.run(Span(total=len(self.samples)), on_progress=on_progress)
+
+    def with_findings(self, table: CalibrationTable) -> CalibrationTable:
+        """The table with its `findings`, or with a note if they cannot be had."""
+        found, notes = or_without(
+            "the check of depthwise channels", lambda: self.findings(table), tuple[Finding, ...]
+        )
+        return replace(table, findings=found, notes=(*table.notes, *notes))
 
     def findings(self, table: CalibrationTable) -> tuple[Finding, ...]:
         """What will cost accuracy; runs a few samples again where there are depthwise convolutions."""

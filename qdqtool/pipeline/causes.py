@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -42,10 +41,11 @@ from qdqtool.graph.instrumented.noise_parts import (
 )
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.changes import with_changes
-from qdqtool.pipeline.auto import competing
-from qdqtool.pipeline.equalization import equalization
-from qdqtool.pipeline.judges import others, spread
-from qdqtool.pipeline.trial import Budget, OutputReference, Reference, TrialSession, TriedTable
+from qdqtool.pipeline.ranges.calibrators import competing
+from qdqtool.pipeline.ranges.equalization import equalization
+from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
+from qdqtool.pipeline.ranges.reference import Budget, OutputReference, Reference
+from qdqtool.pipeline.ranges.samples import choosing, others
 from qdqtool.placement.decide import decide
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def explained(
         InputFileError: the model cannot run on a sample.
     """
     names = [row.node for row in found.nodes if row.exact and row.members == (row.node,)]
-    taken = tuple(islice(spread(samples, _SAMPLES), _SAMPLES))
+    taken = choosing(samples, _SAMPLES)
     causes = diagnosed(model, plain, names, taken)
     tried = _Cures(origin, samples, on_step) if origin is not None else None
     rows = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from qdqtool.calibration.samples import SampleInput, open_samples
+from qdqtool.calibration.samples import SampleInput, Samples, open_samples
 from qdqtool.calibration.samples.part import SamplePart
 from qdqtool.core.kinds import PREPARATION
 from qdqtool.core.preparation import Preparation
@@ -46,7 +46,7 @@ class RunContext:
         return PREPARATION.read(self.folder / "preparation.json")
 
     @cached_property
-    def samples(self) -> SampleSource:
+    def samples(self) -> Samples:
         """The calibration samples."""
         options = self.recipe.samples
         return open_samples(

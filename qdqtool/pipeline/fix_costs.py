@@ -186,4 +186,7 @@ def _made_up(model: Model, decision: Decision) -> TensorRange:
     axis = decision.spec.axis if decision.spec else None
     shape = model.view.constant_shape(decision.tensor) if decision.kind is SlotKind.WEIGHT else None
     count = shape[axis] if shape is not None and axis is not None else 1
-    return TensorRange(tensor=decision.tensor, amax=tuple(np.ones(count).tolist()), axis=axis)
+    ones = tuple(np.ones(count).tolist())
+    return TensorRange(
+        tensor=decision.tensor, amax=ones, axis=axis, origin=("made up: only the build counts",)
+    )

@@ -20,7 +20,6 @@ from qdqtool.accuracy.parts import with_parts
 from qdqtool.accuracy.run_store import RunJournal
 from qdqtool.accuracy.trials import TrialRunner
 from qdqtool.calibration.samples import open_samples
-from qdqtool.calibration.samples.part import SamplePart
 from qdqtool.core.kinds import CALIBRATION, LIMIT
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import AccuracyOptions, Recipe
@@ -40,6 +39,7 @@ from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.datacheck import are_others
 from qdqtool.pipeline.own_models import or_our_fault, run_plainly
 from qdqtool.pipeline.random_shapes import opener, shaped
+from qdqtool.pipeline.ranges.samples import from_all_over
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
 from qdqtool.pipeline.runner import LINE, RunStep
 from qdqtool.pipeline.staged import StagedRunner
@@ -256,7 +256,7 @@ def _search(request: RunRequest, limit: Limit, most: int, listener: ProgressList
     staged = StagedRunner(StagedModel(second, table.shifts, plain=first), "Q/DQ model")
     compared = request.recipe.compare
     # from all over: data sets are often sorted by class
-    choosing = SamplePart(work.samples, 0, max(1, len(work.samples) // most), most)
+    choosing = from_all_over(work.samples, most)
     checking = work.evaluation
     about = {
         "model": digest_file(work.path("model.qdq.onnx")),

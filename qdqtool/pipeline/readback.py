@@ -165,5 +165,6 @@ def _range(tensor: str, entries: list[_Found], notes: list[str]) -> TensorRange:
         low=min(entry.low for entry in entries),
         high=max(entry.high for entry in entries),
         method=_METHOD,
+        origin=("read from the scales of the Q/DQ model",),
         note="was asymmetric: the larger end counts" if shifted else "",
     )

@@ -16,15 +16,14 @@ from qdqtool.backends import BUILDERS
 from qdqtool.backends.flags import split_flags
 from qdqtool.backends.ort import open_model, open_runner
 from qdqtool.backends.shapes import parse_shapes, profiles
-from qdqtool.calibration.collect import Collection, activations
+from qdqtool.calibration.collect import activations
 from qdqtool.calibration.collect import collect as collect_histograms
 from qdqtool.calibration.histograms import EQUALIZED, Histograms, load_histograms, save_histograms
-from qdqtool.calibration.span import Span
-from qdqtool.calibration.table import constants, formats_of, make_table
+from qdqtool.calibration.pool import PLAIN
+from qdqtool.calibration.table import formats_of, make_table
 from qdqtool.core.build import BuildProgress, BuildRequest, InputProfile
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.comparison import Comparison, OutputComparison
-from qdqtool.core.findings import Finding
 from qdqtool.core.kinds import (
     ACCURACY,
     AUDIT,
@@ -43,37 +42,37 @@ from qdqtool.core.preparation import Insertion, Preparation
 from qdqtool.core.protocols import Builder, Runner
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.recipe import AUTO, InsertOptions
-from qdqtool.core.weights import WeightChanges, load_weights, save_weights
+from qdqtool.core.weights import load_weights, save_weights
 from qdqtool.datachecks.evidence import NarrowLoss
 from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.errors import BuildError, MissingPackage
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import weight_bytes
 from qdqtool.graph.preparation.prepare import prepare as prepare_model
-from qdqtool.graph.qdq.changes import unrounded, with_changes
+from qdqtool.graph.qdq.changes import unrounded
 from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.io.files import digest_file, write_text
 from qdqtool.pipeline.building import build_engine
+from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.comparing import noise_inside
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.datacheck import DataMaterial, data_report
 from qdqtool.pipeline.dynamic_range import reach_for
-from qdqtool.pipeline.equalization import equalization_or_note
 from qdqtool.pipeline.fix_costs import FixCosts
 from qdqtool.pipeline.float_sides import LARGE, both_sides, open_quantized
 from qdqtool.pipeline.narrow_loss import narrow_loss
 from qdqtool.pipeline.own_models import or_without
 from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.pipeline.same_function import check_conversion
-from qdqtool.pipeline.tables import TableRequest, final_tables
-from qdqtool.pipeline.uneven import channel_findings
 from qdqtool.pipeline.writing import write
 from qdqtool.placement.decide import decide
 
 Measured = Mapping[str, float]
 
 _QUANTIZED: Final = "model.qdq.onnx"
+_CHANGES: Final = "equalization.npz"
+"""Channels that the recipe equalizes; histograms are those of the network with them."""
 _NOT_EQUALIZED: Final = "equalization.txt"
 """Why channels are not equalized although the recipe asks for it."""
 _WITHOUT_GPU: Final = "rtx"
@@ -116,36 +115,34 @@ def place(work: RunContext) -> Measured:
 
 def collect(work: RunContext) -> Measured:
     """Run the samples once and keep a histogram of every tensor that placement wants quantized."""
-    placement = PLACEMENT.read(work.path("placement.json"))
-    changes = equalized(work, placement)
-    shared = None if changes else _shared_histograms(work, activations(placement))
-    histograms = shared or _collected(work, placement, changes)
+    job = _calibration(work)
+    changes = job.changes
+    kept = work.path(_CHANGES)
+    said = work.path(_NOT_EQUALIZED)
+    kept.unlink(missing_ok=True)
+    said.unlink(missing_ok=True)
+    if job.equalization_notes:
+        write_text(said, "\n".join(job.equalization_notes))
+    if changes:
+        save_weights(kept, changes)
+    shared = None if changes else _shared_histograms(work, activations(job.placement))
+    histograms = shared or _collected(work, job)
     save_histograms(work.path("histograms.npz"), histograms)
     return {"samples": float(histograms.samples)}
 
 
-def equalized(work: RunContext, placement: Placement) -> WeightChanges | None:
-    """The channels that the recipe wants scaled, kept beside the histograms; None where there are none."""
-    path, said = work.path("equalization.npz"), work.path(_NOT_EQUALIZED)
-    path.unlink(missing_ok=True)
-    said.unlink(missing_ok=True)
-    model = work.model("model.prepared.onnx")
-    changes, notes = equalization_or_note(model, placement, work.recipe, work.samples)
-    if notes:
-        write_text(said, "\n".join(notes))
-    if changes:
-        save_weights(path, changes)
-    return changes
+def _calibration(work: RunContext) -> Calibration:
+    """Calibration with what the run folder holds: the prepared model and the placement."""
+    request = work.request
+    job = Calibration(CalibrationRequest(model=request.model, recipe=work.recipe, samples=request.samples))
+    job.use(work.model("model.prepared.onnx"), PLACEMENT.read(work.path("placement.json")), work.samples)
+    return job
 
 
-def _collected(work: RunContext, placement: Placement, changes: WeightChanges | None) -> Histograms:
+def _collected(work: RunContext, job: Calibration) -> Histograms:
     """All samples run once; an interrupted run of this step goes on where it stopped."""
-    model = work.model("model.prepared.onnx")
-    model = with_changes(model, changes) if changes else model
-    collection = Collection(model, placement, work.samples, resumable=True)
     kept = work.path("histograms.partial.npz")
-    span = Span(total=len(work.samples))
-    histograms = collection.resume(span, kept, on_progress=work.listener.progressed)
+    histograms = job.collect(PLAIN, kept, on_progress=work.listener.progressed)
     kept.unlink()
     return histograms
 
@@ -162,18 +159,11 @@ def _shared_histograms(work: RunContext, tensors: tuple[str, ...]) -> Histograms
 
 def calibrate(work: RunContext) -> Measured:
     """Choose a range for every tensor: activations from histograms, weights from their values; correct biases."""
-    placement = PLACEMENT.read(work.path("placement.json"))
-    model = work.model("model.prepared.onnx")
-    refuse_unmatched(work.recipe, model.view, "calibrate")
+    job = _calibration(work)
+    refuse_unmatched(work.recipe, job.model.view, "calibrate")
     work.path(EQUALIZED).unlink(missing_ok=True)
-    table = _given_table(work, placement) or _chosen_table(work, placement, model)
-    found, notes = or_without(
-        "the check of depthwise channels",
-        lambda: channel_findings(model, placement, table, work.samples),
-        tuple[Finding, ...],
-    )
-    table = replace(table, findings=found, notes=(*table.notes, *notes))
-    CALIBRATION.write(work.path("calibration.json"), table)
+    table = _given_table(work, job.placement) or _chosen_table(work, job)
+    CALIBRATION.write(work.path("calibration.json"), job.with_findings(table))
     return {}
 
 
@@ -225,27 +215,17 @@ def _own_ranges(work: RunContext, placement: Placement, known: CalibrationTable)
     return make_table(histograms, placement, model.view, work.recipe.calibrate)
 
 
-def _chosen_table(work: RunContext, placement: Placement, model: Model) -> CalibrationTable:
+def _chosen_table(work: RunContext, job: Calibration) -> CalibrationTable:
     histograms = load_histograms(work.path("histograms.npz"))
     method = work.recipe.calibrate.method
-    kept = work.path("equalization.npz")
-    changes = load_weights(kept) if kept.exists() else None
-    changed = with_changes(model, changes) if changes else model
-    request = TableRequest(
-        model=model,
-        placement=placement,
-        histograms=histograms,
-        known=constants(placement, changed.view, work.recipe.weight_ranges),
-        changes=changes,
-        recipe=work.recipe,
-        samples=work.samples,
-    )
-    made = final_tables(request, [method], work.listener.progressed)[method]
-    if made.histograms is not histograms:
-        save_histograms(work.path(EQUALIZED), made.histograms)
+    kept = work.path(_CHANGES)
     said = work.path(_NOT_EQUALIZED)
-    notes = said.read_text("utf-8").splitlines() if said.exists() else []
-    return replace(made.table, notes=(*notes, *made.table.notes))
+    notes = tuple(said.read_text("utf-8").splitlines()) if said.exists() else ()
+    job.use_changes(load_weights(kept) if kept.exists() else None, notes)
+    table = job.tables(histograms, [method], work.listener.progressed)[method]
+    if job.histograms[method] is not histograms:
+        save_histograms(work.path(EQUALIZED), job.histograms[method])
+    return table
 
 
 def insert(work: RunContext) -> Measured:

@@ -383,12 +383,13 @@ def accuracy_rows(comparison: Comparison) -> Iterator[tuple[str, str]]:
     """A line per task metric and per output, with what the figures are worth."""
     caveat = accuracy_caveat(comparison)
     source = f"  [{caveat}]" if caveat else "  [measured]"
-    for entry in comparison.task:
-        verdict = "" if caveat else noise(entry)
-        yield "Accuracy", f"{task(entry)}{f': {verdict}' if verdict else ''}{source}"
+    for result in comparison.task:
+        verdict = "" if caveat else noise(result)
+        yield "Accuracy", f"{task(result)}{f': {verdict}' if verdict else ''}{source}"
     for output in comparison.outputs[:_SHOWN]:
         yield "Output", f"{output.output}: {', '.join(map(measure, output.measures))}{source}"
-        for part in (part for part in comparison.parts if part.output == output.output):
-            yield "", f"{part(part)}{source}"
+        for entry in comparison.parts:
+            if entry.output == output.output:
+                yield "", f"{part(entry)}{source}"
     if len(comparison.outputs) > _SHOWN:
         yield "Output", f"and {counted(len(comparison.outputs) - _SHOWN, 'more output')}"

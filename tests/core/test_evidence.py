@@ -131,7 +131,7 @@ ELSEWHERE = {
     "backends/timing/faster.py": "the interval of a speed-up that is told; it decides by the interval",
     "pipeline/datacheck.py": "how far two channels are apart, in standard errors",
     "pipeline/sweep/sampler.py": "expected improvement, which chooses what to try and accepts nothing",
-    "pipeline/trial.py": "shrinks the shifts of biases by their uncertainty",
+    "pipeline/ranges/executor.py": "shrinks the shifts of biases by their uncertainty",
     "report/sweeps.py": "intervals of trials that are told, for all of them at once",
 }
 
@@ -146,5 +146,5 @@ def test_candidates_are_compared_here_and_nowhere_else() -> None:
         if spread.search(path.read_text("utf-8"))
     }
     assert found == set(ELSEWHERE) | {
-        "pipeline/trial.py"
+        "pipeline/ranges/executor.py"
     }  # shrinks the shifts of biases by their uncertainty

@@ -23,7 +23,8 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.pipeline.trial import Budget, OutputReference, Reference, TrialSession
+from qdqtool.pipeline.ranges.executor import TrialSession
+from qdqtool.pipeline.ranges.reference import Budget, OutputReference, Reference
 from qdqtool.placement.decide import decide
 from tests import models
 

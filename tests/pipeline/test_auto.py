@@ -33,12 +33,13 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.pipeline import auto, tables
-from qdqtool.pipeline.auto import Judged, choose, competing, distinct
-from qdqtool.pipeline.averaging import mean_table, weighted
-from qdqtool.pipeline.bias import correct_biases
-from qdqtool.pipeline.judges import TAKEN, taken
-from qdqtool.pipeline.trial import CHOOSING, PASSES, Budget, Reference, TrialSession, TriedTable
+from qdqtool.pipeline.ranges import calibrators as auto
+from qdqtool.pipeline.ranges import decisions
+from qdqtool.pipeline.ranges.bias import correct_biases
+from qdqtool.pipeline.ranges.calibrators import Judged, choose, competing, distinct, mean_table, weighted
+from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
+from qdqtool.pipeline.ranges.reference import CHOOSING, PASSES, Budget, Reference
+from qdqtool.pipeline.ranges.samples import TAKEN, taken
 from qdqtool.placement.decide import decide
 from tests import models
 
@@ -123,7 +124,7 @@ def test_nor_is_one_with_corrected_biases(
     name: str, tail: float, large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if large:
-        monkeypatch.setattr("qdqtool.pipeline.judges._SMALL", 0)
+        monkeypatch.setattr("qdqtool.pipeline.ranges.samples._SMALL", 0)
     found = case(tmp_path, models.ALL[name](), tail=tail)
     best = judged(found, bias="correct")
     assert best.trial.is_batched
@@ -138,7 +139,7 @@ def test_no_sample_is_run_twice_where_they_do_not_fit_into_a_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fitting = 6
-    monkeypatch.setattr("qdqtool.pipeline.judges._SMALL", 0)
+    monkeypatch.setattr("qdqtool.pipeline.ranges.samples._SMALL", 0)
     monkeypatch.setattr(Reference, "fitting", fitting)
     sizes: list[int] = []
     run = OrtRunner.run
@@ -162,7 +163,7 @@ def test_no_sample_is_run_twice_where_they_do_not_fit_into_a_batch(
 def test_of_large_networks_the_mean_of_what_looks_alike_is_taken_where_it_is_quieter(
     name: str, tail: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qdqtool.pipeline.judges._SMALL", 0)
+    monkeypatch.setattr("qdqtool.pipeline.ranges.samples._SMALL", 0)
     monkeypatch.setattr(auto, "_is_noisier", lambda one, best: False)  # so that all of them run all samples
     found = case(tmp_path, models.ALL[name](), count=20, tail=tail)
     best = judged(found, bias="correct")
@@ -190,7 +191,7 @@ def test_calibrators_that_agree_on_every_range_are_run_once(
         return started(self, method, table)
 
     monkeypatch.setattr(TrialSession, "started", noted)
-    monkeypatch.setattr("qdqtool.pipeline.auto.competing", lambda: ("max", "twin"))
+    monkeypatch.setattr("qdqtool.pipeline.ranges.calibrators.competing", lambda: ("max", "twin"))
     monkeypatch.setattr("qdqtool.calibration.table.CALIBRATORS", _With(twin=CALIBRATORS.load("max")))
     chosen(found)
     assert ran == {"max"}
@@ -237,7 +238,7 @@ def test_few_samples_leave_no_calibrator_behind(
         return continued(self, candidates, samples, among)
 
     monkeypatch.setattr(TrialSession, "continued", noted)
-    monkeypatch.setattr("qdqtool.pipeline.judges._SMALL", 0)
+    monkeypatch.setattr("qdqtool.pipeline.ranges.samples._SMALL", 0)
     best = judged(case(tmp_path, models.depthwise_cnn(), count=count, tail=40.0), bias="correct")
     assert len(ran) == stages
     assert ran[-1] == len(best.samples)
@@ -254,7 +255,7 @@ def test_no_more_inferences_are_spent_than_six_passes(
     bias: str, large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if large:
-        monkeypatch.setattr("qdqtool.pipeline.judges._SMALL", 0)
+        monkeypatch.setattr("qdqtool.pipeline.ranges.samples._SMALL", 0)
     found = case(tmp_path, models.residual_cnn(), count=100)
     (entry,) = found[0].view.inputs
     spent = 0
@@ -445,9 +446,9 @@ def test_weights_of_a_small_network_are_rounded_where_a_tenth_of_the_noise_is_th
         tried.append("gptq")
         return inner(*words, **more)
 
-    monkeypatch.setattr(tables, "round_weights", noted)
-    monkeypatch.setattr(tables, "weight_share", lambda *_: share)
+    monkeypatch.setattr(decisions, "round_weights", noted)
+    monkeypatch.setattr(decisions, "weight_share", lambda *_: share)
     if room is not None:
-        monkeypatch.setattr(tables, "_CHEAP", room)
+        monkeypatch.setattr(decisions, "_CHEAP", room)
     qdqtool.quantize(str(path), values)
     assert bool(tried) is is_tried

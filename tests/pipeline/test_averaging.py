@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool.core.calibration import CalibrationTable, TensorRange
-from qdqtool.pipeline.averaging import is_quieter, mean_table, weighted
-from qdqtool.pipeline.trial import TriedTable
+from qdqtool.pipeline.ranges.calibrators import is_quieter, mean_table, weighted
+from qdqtool.pipeline.ranges.executor import TriedTable
 
 SHARES = st.lists(st.floats(1e-6, 1.0), min_size=12, max_size=12).map(tuple)
 

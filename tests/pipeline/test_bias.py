@@ -26,8 +26,9 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.bias import shift_biases, shiftable
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.pipeline.bias import correct_biases
-from qdqtool.pipeline.trial import Budget, Reference, TrialSession, believed
+from qdqtool.pipeline.ranges.bias import correct_biases
+from qdqtool.pipeline.ranges.executor import TrialSession, believed
+from qdqtool.pipeline.ranges.reference import Budget, Reference
 from qdqtool.placement.decide import decide
 from tests.models import Sketch
 
@@ -184,10 +185,12 @@ def test_one_run_gives_the_shifts_of_a_run_per_layer(
 ) -> None:
     # What lies at the border of an image counts as what lies inside: without padding both ways are equal.
     model = shape(skewed(tmp_path, kernel=1))
-    monkeypatch.setattr("qdqtool.pipeline.bias._layer_by_layer", lambda *_: pytest.fail("run layer by layer"))
+    monkeypatch.setattr(
+        "qdqtool.pipeline.ranges.bias._layer_by_layer", lambda *_: pytest.fail("run layer by layer")
+    )
     _, _, together = calibrated(model, tmp_path)
     monkeypatch.undo()
-    monkeypatch.setattr("qdqtool.pipeline.trial.may_be_batched", lambda *_: False)
+    monkeypatch.setattr("qdqtool.pipeline.ranges.reference.may_be_batched", lambda *_: False)
     _, _, apart = calibrated(model, tmp_path)
     assert [entry.node for entry in together.shifts] == [entry.node for entry in apart.shifts]
     for one, other in zip(together.shifts, apart.shifts, strict=True):
@@ -248,8 +251,9 @@ def test_no_layer_has_a_session_of_its_own(tmp_path: Path, monkeypatch: pytest.M
         opened += 1
         return real(*words, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("qdqtool.pipeline.trial.open_model", counted)
-    monkeypatch.setattr("qdqtool.pipeline.trial.with_stand_ins", lambda *_: None)
+    for module in ("executor", "reference"):
+        monkeypatch.setattr(f"qdqtool.pipeline.ranges.{module}.open_model", counted)
+    monkeypatch.setattr("qdqtool.pipeline.ranges.executor.with_stand_ins", lambda *_: None)
     calibrated(skewed(tmp_path), tmp_path)
     assert opened == 2
 

@@ -13,8 +13,9 @@ from qdqtool.calibration.collect import collect
 from qdqtool.calibration.table import make_table
 from qdqtool.core.recipe import CalibrationOptions, PlacementOptions, PrepareOptions
 from qdqtool.graph.preparation.prepare import prepare
-from qdqtool.pipeline import trial as judging
-from qdqtool.pipeline.trial import Budget, Reference, TrialSession, TriedTable
+from qdqtool.pipeline.ranges import executor as judging
+from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
+from qdqtool.pipeline.ranges.reference import Budget, Reference
 from qdqtool.placement.decide import decide
 from tests import models
 from tests.models import Sketch

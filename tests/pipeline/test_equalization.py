@@ -15,7 +15,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.changes import unrounded, with_changes
 from qdqtool.pipeline import recipes
-from qdqtool.pipeline.equalization import equalization
+from qdqtool.pipeline.ranges.equalization import equalization
 from qdqtool.placement.decide import decide
 from tests import models
 

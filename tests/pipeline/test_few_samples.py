@@ -17,9 +17,9 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.pipeline.auto import Judged, choose
-from qdqtool.pipeline.few_samples import MARGINS, choose_for_others, most_inferences, parts_of
-from qdqtool.pipeline.trial import PASSES, Budget, Reference
+from qdqtool.pipeline.ranges.calibrators import Judged, choose
+from qdqtool.pipeline.ranges.few_samples import MARGINS, choose_for_others, most_inferences, parts_of
+from qdqtool.pipeline.ranges.reference import PASSES, Budget, Reference
 from qdqtool.placement.decide import decide
 from tests import models
 

@@ -17,9 +17,10 @@ from qdqtool.calibration.watch import means_of_channels, peaks_of_channels
 from qdqtool.core.recipe import PlacementOptions, PrepareOptions
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
-from qdqtool.pipeline import calibration, channels, judges, trial
-from qdqtool.pipeline.float_pass import float_pass
-from qdqtool.pipeline.trial import Budget, Reference
+from qdqtool.pipeline import calibration
+from qdqtool.pipeline.ranges import channels, executor, reference
+from qdqtool.pipeline.ranges import samples as partition
+from qdqtool.pipeline.ranges.reference import Budget, Reference, float_pass
 from qdqtool.placement.decide import decide
 from tests import models
 from tests.pipeline.test_blocked_judging import odd_channels
@@ -73,13 +74,14 @@ def test_the_float_network_is_run_once(tmp_path: Path, monkeypatch: pytest.Monke
     path = models.save(models.residual_cnn(), tmp_path)
     values = np.random.default_rng(0).standard_normal((12, 3, 16, 16)).astype(np.float32)
     opened: list[str] = []
-    open_model = trial.open_model
+    open_model = executor.open_model
 
     def noted(*words: object, description: str, **more: object) -> object:
         opened.append(description)
         return open_model(*words, description=description, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(trial, "open_model", noted)
+    for module in (executor, reference):
+        monkeypatch.setattr(module, "open_model", noted)
     qdqtool.quantize(str(path), values)
     assert "float model" not in opened
 
@@ -90,7 +92,7 @@ def test_where_few_samples_judge_the_others_pay_nothing_for_them(tmp_path: Path)
     samples = open_samples(str(tmp_path / "s.npz"), model.view.inputs)
     placement = decide(model.view, PlacementOptions())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judges, "_SMALL", 0)
+        patch.setattr(partition, "_SMALL", 0)
         assert float_pass(model, placement, samples, bias=True) is None
     assert float_pass(model, placement, samples, bias=True) is not None
 

@@ -16,18 +16,21 @@ from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.table import make_table
 from qdqtool.cli.app import run
 from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.journal import Journal, TrialOutcome, TrialRecord
 from qdqtool.core.kinds import CALIBRATION, REPORT
 from qdqtool.core.recipe import Recipe
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.changes import unrounded
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.pipeline import outliers, recipes
+from qdqtool.pipeline import recipes
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
-from qdqtool.pipeline.outliers import suspects
+from qdqtool.pipeline.ranges import outliers
+from qdqtool.pipeline.ranges.executor import TrialSession
+from qdqtool.pipeline.ranges.outliers import suspects
+from qdqtool.pipeline.ranges.reference import Budget, Reference
 from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.runner import start
-from qdqtool.pipeline.trial import Budget, Reference, TrialSession
 from qdqtool.placement.decide import decide
 from tests import models
 
@@ -119,6 +122,19 @@ def noise(path: Path, recipe: Recipe, table: CalibrationTable) -> float:
     return float(np.square(one - two).sum() / np.square(one).sum())
 
 
+def kept_of(
+    journal: Journal, way: str
+) -> tuple[tuple[TrialRecord, ...], TrialRecord, tuple[TrialRecord, ...]]:
+    """The records kept before the way that is kept, its own, and those kept in the equalized network."""
+    (place,) = [
+        number for number, one in enumerate(journal.trials) if one.settings == (f"weights.equalize={way}",)
+    ]
+    own = journal.trials[place]
+    assert own.outcome is TrialOutcome.KEPT
+    before = tuple(one for one in journal.trials[:place] if one.outcome is TrialOutcome.KEPT)
+    return before, own, tuple(one for one in journal.kept if one.what.endswith(", equalized"))
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_outlier_channels_are_taken_out_by_default_and_the_float_network_stays_the_same(
     name: str, tmp_path: Path
@@ -129,6 +145,12 @@ def test_outlier_channels_are_taken_out_by_default_and_the_float_network_stays_t
     assert found.equalized is not None
     assert found.equalized.gain_db is not None
     assert found.equalized.gain_db > 3
+    assert found.journal is not None
+    before, way, after = kept_of(found.journal, found.equalized.way)
+    assert not before
+    assert way.gain == pytest.approx(found.equalized.gain_db, abs=0.01)
+    assert after
+    assert all(entry.origin[0].startswith("network equalized by") for entry in found.ranges)
     assert noise(path, recipe, found) < noise(path, recipe, plain) / 2
     model = load(path)
     x = np.load(tmp_path / "s.npz")["x"][:8]
@@ -189,7 +211,7 @@ def test_what_another_form_of_the_network_gives_is_taken_over(
             near = 1e-5 * float(np.abs(value).max())
             np.testing.assert_allclose(taken.outputs(mine)[tensor], value, rtol=0, atol=near)
     if not bias:
-        monkeypatch.setattr("qdqtool.pipeline.trial.open_model", None)
+        monkeypatch.setattr("qdqtool.pipeline.ranges.reference.open_model", None)
         Reference(changed, samples, Budget(), seen=first)
 
 
@@ -200,7 +222,7 @@ def test_a_network_without_outlier_channels_runs_nothing_more(
     def refuse(*_: object) -> None:
         raise AssertionError("channels were measured")
 
-    monkeypatch.setattr("qdqtool.pipeline.tables.relieved", refuse)
+    monkeypatch.setattr("qdqtool.pipeline.ranges.decisions.relieved", refuse)
     path, recipe = written(tmp_path, name, 1)
     assert table_of(path, recipe, "auto") == table_of(path, recipe, "none")
 
@@ -211,8 +233,8 @@ def test_where_nothing_is_quantized_nothing_is_judged(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("the network was run to judge nothing")
 
-    monkeypatch.setattr("qdqtool.pipeline.tables.Reference", refuse)
-    monkeypatch.setattr("qdqtool.pipeline.tables.correct_biases", refuse)
+    monkeypatch.setattr("qdqtool.pipeline.ranges.decisions.Reference", refuse)
+    monkeypatch.setattr("qdqtool.pipeline.ranges.decisions.correct_biases", refuse)
     path, _ = written(tmp_path, "convolved", 60)
     recipe = recipes.load("conv-int8", ["place.exclude=['*']"])
     for method in ("auto", "max"):

@@ -15,8 +15,9 @@ from qdqtool.core.kinds import CALIBRATION, INSERTION
 from qdqtool.errors import Bug, InputFileError, SystemFault
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.walk import copied
-from qdqtool.pipeline import channels, dynamic_range, equalization, float_pass, layer_walk, trial
+from qdqtool.pipeline import calibration, dynamic_range
 from qdqtool.pipeline.own_models import or_without
+from qdqtool.pipeline.ranges import channels, equalization, executor, layer_walk
 from qdqtool.pipeline.staged import StagedRunner
 from tests import models
 
@@ -83,9 +84,9 @@ def broken(model: Model) -> Model:
 
 
 HELPERS = {
-    "bias correction in one batch": (trial, "corrected", "bias correction"),
-    "candidate tables": (trial, "tunable", "bias correction"),
-    "means of the float network": (float_pass, "channel_means", "measuring outputs and means"),
+    "bias correction in one batch": (executor, "corrected", "bias correction"),
+    "candidate tables": (executor, "tunable", "bias correction"),
+    "means of the float network": (calibration, "float_pass", "measuring outputs and means"),
 }
 
 
@@ -98,6 +99,8 @@ def test_a_helper_model_that_fails_costs_its_step(
 
     def breaking(*given, **named):
         made = maker(*given, **named)
+        if place is calibration:
+            return broken(made[0]), made[1]
         return replace(made, model=broken(made.model))
 
     monkeypatch.setattr(place, name, breaking)
@@ -196,7 +199,7 @@ def test_what_cannot_be_measured_is_our_fault_and_never_passed(
 
 
 def test_the_note_is_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "tunable", fails)
+    monkeypatch.setattr(executor, "tunable", fails)
     path, table = models.save(models.conv_chain(), tmp_path), tmp_path / "table.json"
     x = np.random.default_rng(0).standard_normal((24, 8, 8, 8)).astype(np.float32)
     np.savez(tmp_path / "x.npz", x=x)

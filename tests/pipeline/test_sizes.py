@@ -12,8 +12,8 @@ from qdqtool.core.recipe import PrepareOptions
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
-from qdqtool.pipeline.judges import is_small
-from qdqtool.pipeline.trial import Budget, Reference
+from qdqtool.pipeline.ranges.reference import Budget, Reference
+from qdqtool.pipeline.ranges.samples import is_small
 from tests.models import Sketch
 
 Sides = tuple[int | str, int | str]

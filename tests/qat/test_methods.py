@@ -28,7 +28,7 @@ from qdqtool.graph.onnx_io.load import load  # noqa: E402
 from qdqtool.graph.onnx_io.save import save  # noqa: E402
 from qdqtool.graph.qdq.find import find  # noqa: E402
 from qdqtool.graph.qdq.insert import insert  # noqa: E402
-from qdqtool.pipeline.bias import correct_biases  # noqa: E402
+from qdqtool.pipeline.ranges.bias import correct_biases  # noqa: E402
 from tests.qat.material import NodeEvidence, make, network_of, written  # noqa: E402
 from tests.qat.test_places import onnx_output  # noqa: E402
 from tests.qat.test_training import fit, weights_of  # noqa: E402

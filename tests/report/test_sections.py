@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from rich.console import Console
 
 from qdqtool import plugins
 from qdqtool.core import kinds
+from qdqtool.core.fixes import FixOutcome, FixReport, FixTrial, Metrics
+from qdqtool.core.journal import Journal, TrialOutcome, TrialRecord
 from qdqtool.pipeline.report import read_material, read_report
 from qdqtool.report import section, terminal
 from qdqtool.report.assemble import assemble
@@ -79,3 +82,33 @@ def test_a_broken_section_is_named_and_takes_nothing_down(
     assert read_material(tmp_path).sections == {}
     assert "broken" in caplog.text
     assert "no_such_module" in caplog.text
+
+
+def test_one_table_shows_what_every_search_tried(tmp_path: Path) -> None:
+    record = TrialRecord(
+        what="mean of tied calibrators", outcome=TrialOutcome.KEPT, why="less noise", gain=0.5, samples=32
+    )
+    journal = Journal(search="ranges", objective="SQNR of the outputs", unit="dB", trials=(record,))
+    assert FULL.table is not None
+    kinds.CALIBRATION.write(tmp_path / "calibration.json", replace(FULL.table, journal=journal))
+    kept = FixTrial(subject="conv", edit="float <input>", outcome=FixOutcome.KEPT, why="fewer kernels")
+    engine = Metrics(int8=1, compute=1, kernels=3, conversions=0, activation_bytes=None, accuracy=None)
+    fixes = FixReport(
+        model="m", trials=(kept,), before=engine, after=engine, builds=1, budget=1, metric="", max_drop=0.0
+    )
+    kinds.FIXES.write(tmp_path / "fixes.json", fixes)
+    report = replace(assemble(FULL), sections=section.collected(tmp_path))
+    page = render(report)
+    table = page[page.index('id="tried-a"') :]
+    assert table.index("mean of tied calibrators") < table.index("conv: float &lt;input&gt;")
+    assert "+0.50 dB" in table
+    said = printed(report)
+    assert "ranges: 1 candidate, kept: mean of tied calibrators" in said
+    assert "fixes: 1 candidate, kept: conv: float <input>" in said
+
+
+def test_a_folder_without_a_search_has_no_such_table(tmp_path: Path) -> None:
+    assert FULL.table is not None
+    kinds.CALIBRATION.write(tmp_path / "calibration.json", FULL.table)
+    assert "tried" not in section.collected(tmp_path)
+    assert 'id="tried-a"' not in render(assemble(FULL))

@@ -62,7 +62,12 @@ def explicit(cache: Cache, placement: Placement, view: GraphView, options: Calib
             for tensor in changed
         ]
         for tensor in group:
-            ranges[tensor] = TensorRange(tensor=tensor, amax=(scale * INT8_LEVELS,), method="cache")
+            ranges[tensor] = TensorRange(
+                tensor=tensor,
+                amax=(scale * INT8_LEVELS,),
+                method="cache",
+                origin=("read from a calibration cache",),
+            )
     for decision in kept.quantized:
         if decision.kind is SlotKind.WEIGHT and decision.tensor not in ranges:
             ranges[decision.tensor] = weight_range(decision, view, options.weights)

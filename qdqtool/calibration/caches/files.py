@@ -249,7 +249,9 @@ def table_of(cache: Cache) -> CalibrationTable:
     """The usable entries as a table of ranges, sorted by tensor."""
     entries = cache.by_tensor()
     ranges = tuple(
-        TensorRange(tensor=name, amax=(entries[name].amax,), method="cache")
+        TensorRange(
+            tensor=name, amax=(entries[name].amax,), method="cache", origin=("read from a calibration cache",)
+        )
         for name in sorted(entries)
         if entries[name].is_usable
     )

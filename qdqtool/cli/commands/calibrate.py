@@ -12,6 +12,9 @@ A depthwise convolution whose input channels are of such different size that one
 named at the end (CAL150), with what to do about it.
 
     qdqtool calibrate model.onnx --samples images/ --method all -o table.json
+
+`--why TENSOR` prints the decisions that made the range of one tensor. `--journal` prints the candidates that
+`calibrate.method=auto` tried. Both are in the table too, as `origin` of each range and as `journal`.
 """
 
 from __future__ import annotations
@@ -65,6 +68,13 @@ def calibrate(
         str | None, typer.Option(help="NaN and Inf in the data: error or skip; default: the recipe's.")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Processors to use; default: all.")] = None,
+    why: Annotated[
+        str | None,
+        typer.Option(metavar="TENSOR", help="Print the decisions that made the range of one tensor."),
+    ] = None,
+    journal: Annotated[
+        bool, typer.Option("--journal", help="Print the candidates that were tried, and what each gained.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
     """Choose a range for every tensor that placement wants quantized."""
@@ -80,6 +90,11 @@ def calibrate(
     if nan not in {None, "error", "skip"}:
         raise UsageError(f"--nan {nan} is neither error nor skip", fix="take one of the two")
     _check_ways(samples, shard, merge, cluster)
+    if (why is not None or journal) and (as_json or shard is not None):
+        raise UsageError(
+            "--why and --journal print text about a table",
+            fix="with --json take `origin` of a range and `journal`; with --shard ask when the shards are merged",
+        )
     _, chosen = fitting_recipe(recipe, model, [*(changes or []), *for_builder(target, sm)])
     request = calibration.CalibrationRequest(
         model=model,
@@ -121,8 +136,8 @@ def calibrate(
     else:
         found = _collected(job, methods, kept, (0, 1))
     tables = job.tables(found, methods)
-    _deliver(tables, out, as_json=as_json)
     *_, main = tables.values()
+    _deliver(tables, out, as_json=as_json, why=why, journal=journal)
     warnings = [f"{each.code} {each.subject}: {each.reason}; {each.fix}" for each in job.findings(main)]
     for warning in (*calibration.doubts(found), *warnings, *main.notes):
         stderr().print(readable(warning), style="yellow", markup=False, highlight=False)
@@ -181,12 +196,15 @@ def _bar() -> Iterator[Callable[[int, int | None], None]]:
         yield on_progress
 
 
-def _deliver(tables: dict[str, CalibrationTable], out: Path | None, *, as_json: bool) -> None:
+def _deliver(
+    tables: dict[str, CalibrationTable], out: Path | None, *, as_json: bool, why: str | None, journal: bool
+) -> None:
     """Write the last table to `out`, and each of several beside it; print what was asked for."""
-    from qdqtool.cli.screen import stderr
+    from qdqtool.cli.screen import readable, stderr, stdout
     from qdqtool.core.kinds import CALIBRATION
 
     *_, main = tables.values()
+    decided = [] if why is None else _decided(main, why)
     if out is not None:
         for method, table in tables.items() if len(tables) > 1 else ():
             CALIBRATION.write(out.with_suffix(f".{method}.json"), table)
@@ -194,10 +212,64 @@ def _deliver(tables: dict[str, CalibrationTable], out: Path | None, *, as_json: 
         stderr().print(f"wrote {out}", markup=False, highlight=False)
     if as_json:
         sys.stdout.write(CALIBRATION.dump(main))
-    elif out is None:
+    elif out is None and why is None and not journal:
         _show(main)
+    for line in decided:
+        stdout().print(readable(line), markup=False, highlight=False)
+    if journal:
+        _show_journal(main)
     if not main.meaningful:
         stderr().print("random samples: these ranges mean nothing", style="yellow", highlight=False)
+
+
+def _decided(table: CalibrationTable, tensor: str) -> list[str]:
+    """The decisions that made the range of one tensor, in their order, a line each.
+
+    Raises:
+        UsageError: the table has no such tensor.
+    """
+    from difflib import get_close_matches
+
+    from qdqtool.core.wording import counted
+    from qdqtool.errors import UsageError
+
+    ranges = table.by_tensor()
+    if tensor not in ranges:
+        close = get_close_matches(tensor, ranges, n=1)
+        raise UsageError(
+            f"{tensor!r} has no range",
+            fix=f"did you mean {close[0]!r}?"
+            if close
+            else "name a tensor of the table, which prints without --why",
+            where="--why",
+        )
+    entry = ranges[tensor]
+    several = f", the largest of {counted(len(entry.amax), 'channel')}" if len(entry.amax) > 1 else ""
+    steps = [*entry.origin, f"range {max(entry.amax):.6g}{several}"]
+    if entry.block is None:
+        steps.append(f"{entry.format} step {max(entry.scales):.6g}, rounded up to what the file stores")
+    return [tensor, *(f"  {number}. {step}" for number, step in enumerate(steps, 1))]
+
+
+def _show_journal(table: CalibrationTable) -> None:
+    from rich.table import Table
+
+    from qdqtool.cli.screen import escaped, readable, show_table, stdout
+    from qdqtool.core.journal import HEAD
+
+    if table.journal is None:
+        said = (
+            "nothing was tried: only calibrate.method=auto compares candidates by the outputs of the network"
+        )
+        stdout().print(said, highlight=False)
+        return
+    stdout().print("What was tried", style="bold", highlight=False)
+    rows = Table(box=None)
+    for column in HEAD:
+        rows.add_column(column, overflow="fold", justify="right" if column == "samples" else "left")
+    for row in table.journal.rows:
+        rows.add_row(*(escaped(readable(cell)) for cell in row))
+    show_table(rows, spare=("samples",))
 
 
 def _show(table: CalibrationTable) -> None:

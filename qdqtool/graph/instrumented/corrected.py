@@ -11,7 +11,7 @@ whole network and returns what comes out of it then. Samples that do not fit int
 told the differences that those before it showed, and goes on with the shifts that all of them together ask for: what the last
 one runs with are the shifts that are returned. (Batches that correct themselves alone show the same in the mean only as far as means pass
 through the network linearly: with some orders of the samples the boxes of a YOLOv8 lost half of what correction gains; `docs/verified.md` has the figures.) The shift is shrunk by its uncertainty over the samples as
-`pipeline.trial.believed` does it. What the float network's layers give in the mean is measured by `channel_means`, which
+`pipeline.ranges.executor.believed` does it. What the float network's layers give in the mean is measured by `channel_means`, which
 returns the means of a convolution's input and leaves the rest to `Means.of`: for single samples the products of all weights
 with these means would cost a good part of what the network costs.
 

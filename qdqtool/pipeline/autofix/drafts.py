@@ -157,7 +157,8 @@ def _held(ties: Iterable[Tie], ranges: Mapping[str, TensorRange]) -> tuple[Tie, 
 
 def _range(tensor: str, edit: SlotEdit) -> TensorRange:
     amax = tuple(scale * edit.format.qmax for scale in edit.known)
-    return TensorRange(tensor=tensor, amax=amax, axis=edit.axis, method="fix", note="set by a proven fix")
+    note = "set by a proven fix"
+    return TensorRange(tensor=tensor, amax=amax, axis=edit.axis, method="fix", note=note, origin=(note,))
 
 
 def merged(old: Edits, new: Iterable[SlotEdit]) -> dict[Slot, SlotEdit]:

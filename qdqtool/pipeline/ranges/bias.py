@@ -32,9 +32,10 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.view import Node
-from qdqtool.pipeline.judges import TAKEN
-from qdqtool.pipeline.layer_walk import LayerWalk, float_means
-from qdqtool.pipeline.trial import Budget, FloatPass, Reference, TrialSession, believed
+from qdqtool.pipeline.ranges.executor import TrialSession, believed
+from qdqtool.pipeline.ranges.layer_walk import LayerWalk, float_means
+from qdqtool.pipeline.ranges.reference import Budget, FloatPass, Reference
+from qdqtool.pipeline.ranges.samples import TAKEN
 
 Floats = NDArray[np.float32]
 OnProgress = Callable[[int, "int | None"], None]

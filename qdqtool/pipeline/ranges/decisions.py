@@ -1,21 +1,21 @@
-"""From histograms to the calibration table that is written: ranges, rounded weights, corrected biases.
+"""From histograms to the calibration table that is written: the decisions of `pipeline.ranges`, in their order.
 
-With `weights.rounding: auto` and `calibrate.method: auto` the calibrator is chosen for weights that are rounded to the
-nearest. Where these make most of the noise (`noise_shares`: few bits, weights alone, thin layers) they are rounded by `gptq`,
-which is kept if the outputs gain more than 0.3 dB on the samples that choose, and significantly on those that its moments
-did not come from. So they are, too, where they make a tenth of the noise and nearly all layers are matrix
-products, whose moments cost little, or the network is so small that rounding takes a second or two. Elsewhere even exact weights would hardly gain that much, and rounding costs as much as
-the rest.
+With `weights.rounding: auto` and `calibrate.method: auto` the calibrator is chosen for weights that are rounded to the nearest.
+If these weights make most of the noise (`noise_shares`: low-bit formats, weights alone, thin layers), `gptq` rounds them. The result
+is kept if the outputs gain more than 0.3 dB on the samples that choose, and significantly on samples that its moments did not come from.
+The same holds if weights make a tenth of the noise and nearly all layers are matrix products, whose moments cost little, or if
+the network is so small that rounding takes a second or two. In other networks even exact weights would hardly gain that much, and
+rounding costs as much as all other steps.
 
-`adaround` is not tried: with the same calibrator it gained at the outputs what `gptq` gained, within chance, on all of the
-networks where both were measured (three convolutional classifiers, two MobileNets, a ViT, a super-resolution network), and a descent
-from what `gptq` finds lowers the errors of layers a little and not those of the outputs. `benchmarks/accuracy.py --every-way`
-compares them.
+`adaround` is not tried: with the same calibrator it gained at the outputs what `gptq` gained, within chance, on all
+networks where both were measured (three convolutional classifiers, two MobileNets, a ViT, a super-resolution network), and a
+descent from the result of `gptq` lowers the errors of layers a little and not those of the outputs. `benchmarks/accuracy.py
+--every-way` compares them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -26,6 +26,7 @@ from qdqtool.calibration.noise_shares import weight_share
 from qdqtool.calibration.rounding import GPTQ, WeightRounding, layers_of, round_weights
 from qdqtool.calibration.table import Constants, constants, groups, make_tables
 from qdqtool.core.calibration import CalibrationTable, Equalized
+from qdqtool.core.journal import TrialOutcome, TrialRecord
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import AUTO, CalibrationOptions, Recipe
@@ -34,19 +35,20 @@ from qdqtool.graph.equalize import Scalable
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.changes import unrounded, with_changes
-from qdqtool.pipeline.auto import Judged, choose
-from qdqtool.pipeline.averaging import is_quieter
-from qdqtool.pipeline.bias import correct_biases, shifted
-from qdqtool.pipeline.equalization import equalization
-from qdqtool.pipeline.extremes import doubtful_ranges, refuse_extremes, smallest_ranges
-from qdqtool.pipeline.few_samples import choose_for_others, parts_of
-from qdqtool.pipeline.judges import fitting_numbers, others, spread_over
-from qdqtool.pipeline.outliers import SAMPLES as OUTLIER_SAMPLES
-from qdqtool.pipeline.outliers import relieved, suspects
 from qdqtool.pipeline.own_models import or_without
-from qdqtool.pipeline.trial import Budget, FloatPass, Reference, TrialSession
-from qdqtool.pipeline.uneven import DEPTHWISE, evened_if_foretold, likely_uneven
-from qdqtool.pipeline.uneven import SAMPLES as SPREAD
+from qdqtool.pipeline.ranges.bias import correct_biases, shifted
+from qdqtool.pipeline.ranges.calibrators import Judged, choose, is_quieter
+from qdqtool.pipeline.ranges.equalization import equalization
+from qdqtool.pipeline.ranges.executor import TrialSession
+from qdqtool.pipeline.ranges.extremes import doubtful_ranges, refuse_extremes, smallest_ranges
+from qdqtool.pipeline.ranges.few_samples import choose_for_others, parts_of
+from qdqtool.pipeline.ranges.outliers import SAMPLES as OUTLIER_SAMPLES
+from qdqtool.pipeline.ranges.outliers import relieved, suspects
+from qdqtool.pipeline.ranges.reference import Budget, FloatPass, Reference
+from qdqtool.pipeline.ranges.samples import fitting_numbers, others, spread_over
+from qdqtool.pipeline.ranges.tried import compared, replaced_by, with_journal
+from qdqtool.pipeline.ranges.uneven import DEPTHWISE, evened_if_foretold, likely_uneven
+from qdqtool.pipeline.ranges.uneven import SAMPLES as SPREAD
 
 GAIN_DB: Final = 0.3
 """What rounding or equalizing must gain at the outputs: it ties weights to the samples, and less is within their chance."""
@@ -68,6 +70,8 @@ _CHEAP: Final = 20 * 10**9
 """Multiplications of a rounding that takes a second or two: a user does not mind these, and a tenth of the noise may be in it."""
 _FEW_OF_THEM: Final = 0.1
 """Share of convolutions among the layers up to which nearly all are matrix products."""
+
+_ROUNDED: Final = "weights rounded by gptq"
 
 OnProgress = Callable[[int, "int | None"], None]
 
@@ -197,7 +201,9 @@ def _with_changes(
         way=way, constants=tuple(sorted(names)), gain_db=None if gain_db is None else round(gain_db, 2)
     )
     rounded = table.weights.rounded if table.weights else {}
-    return replace(table, weights=changes.rounding(rounded), equalized=told)
+    step = f"network equalized by {way}"
+    ranges = tuple(replace(entry, origin=(step, *entry.origin)) for entry in table.ranges)
+    return replace(table, ranges=ranges, weights=changes.rounding(rounded), equalized=told)
 
 
 def _equalized_if_better(
@@ -206,12 +212,12 @@ def _equalized_if_better(
     maker: _Maker,
     on_progress: OnProgress | None,
 ) -> FinalTable:
-    """The table of the network with its channels equalized, where that is foretold to help and the outputs gain enough.
+    """The table of the network with its channels equalized, if that is predicted to help and the outputs gain enough.
 
     A way that may cost kernels must gain more.
 
-    Where it has outlier channels, the ways that a recipe can name for these are tried too, and the quietest of all is taken. All
-    tables are judged as they are, on the samples that judge calibrators, and the gain must be significant for all ways together.
+    If it has outlier channels, also try the ways that a recipe can name for these, and take the one with the least noise. All
+    tables are compared on the samples that choose calibrators, and the gain must be significant for all ways together.
     """
     kept = FinalTable(table=plain, histograms=request.histograms)
     model, placement, samples = request.model, request.placement, request.samples
@@ -227,9 +233,13 @@ def _equalized_if_better(
     trial = TrialSession(model, placement, plain, reference, budget)
     judges = trial.at_once()
     before = best = trial.candidate("", plain, judges)
+    records: dict[str, TrialRecord] = {}
     for way, found_changes in ways.items():
         changes = found_changes or _by_name(request, way, samples)
         if not changes:
+            records[way] = TrialRecord(
+                what=_equalized_by(way), outcome=TrialOutcome.NOT_TRIED, why="it changes no channel"
+            )
             continue
         after = _changed(request, changes, samples)
         again = _Maker(after, options, on_progress, like=reference)
@@ -239,10 +249,43 @@ def _equalized_if_better(
         found = judge.candidate("", table, spread_over(seen.samples, len(judges)))
         is_seen = not changes.scaled or request.recipe.place.builder.is_rtx
         least = GAIN_DB if is_seen else _UNSEEN_DB
-        if is_quieter(found, before, least, len(ways)) and found.noise < best.noise:
+        gains = is_quieter(found, before, least, len(ways))
+        why = "another way has less noise" if gains else f"no significant gain of more than {least:g} dB"
+        records[way] = compared(
+            _equalized_by(way),
+            found.shares,
+            before.shares,
+            (TrialOutcome.REJECTED, why),
+            (f"weights.equalize={way}",),
+        )
+        if gains and found.noise < best.noise:
             best, gain = found, found.decibel - before.decibel
             kept = FinalTable(table=_with_changes(table, changes, way, gain), histograms=after.histograms)
-    return kept
+    return replace(kept, table=_told(plain, kept.table, records))
+
+
+def _equalized_by(way: str) -> str:
+    return f"network equalized by {'its outlier channels' if way == AUTO else way}"
+
+
+def _told(
+    plain: CalibrationTable, kept: CalibrationTable, records: Mapping[str, TrialRecord]
+) -> CalibrationTable:
+    """The table that is kept, with what was tried for the network as it was, the ways, and the network of that table."""
+    before = plain.journal.trials if plain.journal else ()
+    if kept is plain or kept.equalized is None:
+        return with_journal(kept, (*before, *records.values()))
+    way = kept.equalized.way
+    chosen = replace(records[way], outcome=TrialOutcome.KEPT, why="significant gain")
+    after = kept.journal.trials if kept.journal else ()
+    return with_journal(
+        kept,
+        (
+            *replaced_by(before, f"chosen again for the network equalized by {way}"),
+            *{**records, way: chosen}.values(),
+            *(replace(one, what=f"{one.what}, equalized") for one in after),
+        ),
+    )
 
 
 def _foretold(
@@ -337,17 +380,19 @@ class _Maker:
         found = self._chosen(reference, rounded, parts, int(tried))
         best = found.trial.settled(found.best, found.samples)
         found.trial.close()
+        records = found.records
         if tried:
-            after = self._rounded_if_better(found, samples)
+            after, record = self._rounded_if_better(found, samples)
             best = best if after is found else after.trial.settled(after.best, after.samples)
-            found = after
+            found, records = after, (*records, record)
+        table = with_journal(found.table, records)
         if not corrects:
-            return found.table
-        table = replace(found.table, shifts=best.table.shifts)
+            return table
+        table = replace(table, shifts=best.table.shifts)
         return shifted(model, placement, table, reference, self._on_progress)
 
-    def _rounded_if_better(self, nearest: Judged, samples: SampleSource) -> Judged:
-        """The same with weights rounded by `gptq` where that gains enough, else as it is."""
+    def _rounded_if_better(self, nearest: Judged, samples: SampleSource) -> tuple[Judged, TrialRecord]:
+        """The choice with weights rounded by `gptq` if that gains enough, else as it is."""
         request, before = self._request, nearest.trial
         layers = layers_of(request.model, request.placement, nearest.table, request.recipe.insert)
         share = weight_share(request.model.view, layers, request.placement, nearest.table, request.histograms)
@@ -358,7 +403,9 @@ class _Maker:
         widest = None if share >= _MOST_OF_IT else _SECTION
         table = self._rounded(GPTQ, samples, nearest.table, widest) if share >= least else None
         if table is None:
-            return nearest
+            why = f"weights make {share:.0%} of the noise; tried from {least:.0%}"
+            why = why if share < least else "no weight can be rounded by it"
+            return nearest, TrialRecord(what=_ROUNDED, outcome=TrialOutcome.NOT_TRIED, why=why)
         trial = TrialSession(request.model, request.placement, table, before.reference, before.budget)
         best = trial.candidate(GPTQ, table, nearest.samples)
         fitted = fitting_numbers(request.model.view, len(samples))
@@ -369,9 +416,16 @@ class _Maker:
         ]
         after, plain = best.on(unseen), nearest.best.on(unseen)
         gain = best.decibel - nearest.best.decibel
-        if gain <= GAIN_DB or not is_quieter(after, plain):
-            return nearest
-        return replace(nearest, table=_with_gain(table, gain), best=best, trial=trial)
+        is_kept = gain > GAIN_DB and is_quieter(after, plain)
+        outcome = (
+            (TrialOutcome.KEPT, f"more than {GAIN_DB:g} dB, significant on samples that rounding did not see")
+            if is_kept
+            else (TrialOutcome.REJECTED, f"no significant gain of more than {GAIN_DB:g} dB")
+        )
+        record = compared(_ROUNDED, best.shares, nearest.best.shares, outcome, ("weights.rounding=gptq",))
+        if not is_kept:
+            return nearest, record
+        return replace(nearest, table=_with_gain(table, gain), best=best, trial=trial), record
 
     def _rounded(
         self,
@@ -391,7 +445,13 @@ class _Maker:
             others(request.model.view, samples, SAMPLES),
             self._on_progress,
         )
-        return made if made.weights else None
+        if not made.weights:
+            return None
+        step = f"values rounded by {method}, with this range"
+        ranges = (
+            entry.since(step) if entry.tensor in made.weights.rounded else entry for entry in made.ranges
+        )
+        return replace(made, ranges=tuple(ranges))
 
     def _chosen(
         self,

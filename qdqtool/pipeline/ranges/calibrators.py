@@ -1,27 +1,28 @@
-"""`calibrate.method: auto`: the calibrator is chosen by what comes out of the network, not by what goes into a tensor.
+"""`calibrate.method: auto`: choose the calibrator by the outputs of the network, not by the values of a tensor.
 
-No calibrator is best on every network: clipping that quietens each tensor can silence the one channel a detector
-lives on. Which one is right shows at the outputs. All candidate tables come from one collection, and one session runs
-them all: ranges and biases are inputs of the Q/DQ model (`graph.tunable`), weights stay constants.
+No calibrator is best on every network: clipping that lowers the noise of each tensor can remove the one channel that a
+detector depends on. Only the outputs show which calibrator is right. All candidate tables come from one collection, and one
+session runs them all (`executor`).
 
-1. Every competing calibrator is judged on the same samples, and the quietest table wins: by what judges, none of the others
-   is better on these. The measure is the noise of the outputs relative to their signal, each output weighing the same, and for
-   an output that comes from a softmax that of the scores that go into it (`pipeline.trial`). Where samples
-   run one by one their noises add up, so that a calibrator is left as soon as it has made more noise than the best one
-   made on all of them. Of a large model all calibrators run 8 samples, and more only those that these
-   do not show to be noisier: few samples may choose one that is noisier on others.
-2. Of large models, where more than 16 samples judge, the mean of all that cannot be told from the quietest (`pipeline.averaging`) is judged
-   too, and taken where it is quieter than all of them.
-3. Of small ones, where the second best is within 0.2 dB and the budget allows it, each quarter of the network, in
-   graph order, is tried with the runner-up's ranges and keeps them where the outputs gain more than 0.2 dB, and significantly
-   (`core.evidence`, corrected for the number of quarters).
+1. Evaluate every competing calibrator on the samples that choose, and take the one with the lowest noise. Noise is relative
+   to the signal of the outputs, each output with equal weight (`reference`). If samples run one by one, a calibrator stops
+   as soon as its noise exceeds that of the best one on all samples. For a large network, all calibrators run 8 samples, and
+   those that are significantly noisier on these stop there.
+2. For a large network with more than 16 samples, also try the mean of all candidates that are statistically tied with the
+   best; take it if it has less noise than all of them.
+3. For a small network whose second best calibrator is within 0.2 dB, try its ranges in each quarter of the network, in graph
+   order, while the budget allows. Keep them if the outputs gain more than 0.2 dB, significantly (`core.evidence`, corrected for
+   the number of quarters).
 
-With few samples all of this is chance, and `pipeline.few_samples` chooses instead.
+With few samples all of this is chance, and `few_samples` chooses instead.
 
-Where biases are going to be corrected the candidates are judged with corrected biases, since correction takes back
-much of what clipping does to the means and can change the order.
-A model that takes batches corrects itself while it runs; elsewhere every candidate is corrected layer by layer, on eight of
-the samples (`pipeline.layer_walk`).
+If biases will be corrected, candidates are evaluated with corrected biases: correction removes much of the error of clipping
+and can change the order. A network that takes batches corrects biases while it runs; for others every candidate is corrected
+layer by layer, on eight of the samples (`layer_walk`).
+
+A mean of ranges is hardly noisier than the mean of both sides, and often less noisy than either: noise falls as a range grows
+until it clips little, and rises as steps grow. Each range is the geometric mean of the candidates', each weighted with the
+probability that it is as good as the best (`core.evidence`).
 """
 
 from __future__ import annotations
@@ -31,26 +32,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.table import Constants, groups, make_tables, working_methods
 from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, TensorRange
-from qdqtool.core.evidence import better
+from qdqtool.core.evidence import better, tied
+from qdqtool.core.journal import TrialOutcome, TrialRecord
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import AUTO, CalibrationOptions
 from qdqtool.core.weights import WeightChanges
+from qdqtool.core.wording import counted
 from qdqtool.graph.model import Model
-from qdqtool.pipeline.averaging import is_quieter, mean_table, weighted
-from qdqtool.pipeline.judges import TAKEN
-from qdqtool.pipeline.trial import CHOOSING, Reference, TrialSession, TriedTable, decibels
+from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable, decibels
+from qdqtool.pipeline.ranges.reference import Reference
+from qdqtool.pipeline.ranges.samples import CHOOSING, OF_LARGE, TAKEN, some_first
+from qdqtool.pipeline.ranges.tried import Records, compared, same_ranges, singles
 
 # Each costs as many inferences of the choosing samples as methods compete.
 _BLOCKS: Final = 4
-_OF_LARGE: Final = 8
-"""Samples that every calibrator runs if judgements are expensive. Calibrators that are significantly noisier on them run no others."""
 _SURE: Final = 0.957
 """Confidence with which it must be noisier: two standard errors on so few samples (Student's t, 7 degrees of freedom)."""
-_FEW: Final = 2 * _OF_LARGE
+_FEW: Final = 2 * OF_LARGE
 """Samples that every calibrator runs all of: leaving some would save little, and 8 of 16 may well mislead."""
 _WORTHWHILE: Final = 10 ** (0.2 / 10)
 """How many times noisier the second best may be: the ranges of one that is noisier are not mixed in."""
@@ -60,7 +64,7 @@ _LEAST_DB: Final = 0.2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """What was chosen, and how noisy it makes the outputs.
+    """The chosen table, and the noise of the outputs with it.
 
     Attributes:
         table: without bias shifts.
@@ -68,6 +72,7 @@ class Judged:
         trial: the session that ran it.
         samples: what `best` was judged on; no more than fit into one run where biases are corrected.
         singles: the tables of all calibrators that competed.
+        records: every candidate that was tried.
     """
 
     table: CalibrationTable
@@ -75,6 +80,7 @@ class Judged:
     trial: TrialSession
     samples: tuple[Sample, ...]
     singles: Mapping[str, CalibrationTable]
+    records: Records = ()
 
 
 def competing() -> tuple[str, ...]:
@@ -112,9 +118,9 @@ def choose(
     weights: WeightChanges | None = None,
     more: int = 0,
 ) -> Judged:
-    """The table whose model's outputs are the least noisy; each range says its calibrator and what it gained.
+    """The table with the least noise of the outputs; each range names its calibrator and the gain of the choice.
 
-    `weights` are rounded in every candidate as it says. The budget is left with `more` judgements on as many samples.
+    Every candidate has its weights rounded as `weights` says. Inferences for `more` trials on as many samples are left over.
 
     Overrides and factors of the recipe hold in every candidate. Biases are not shifted yet: `shifted` comes after. At
     most 192 inferences are spent.
@@ -130,7 +136,7 @@ def choose(
     samples = trial.at_once(len(wanted) + more + is_averaged)
     some_leave = is_large and len(wanted) > 1 and len(samples) > _FEW
     if some_leave:
-        samples = _some_first(samples)
+        samples = some_first(samples)
     if not trial.is_batched:
         tried = _raced(trial, wanted, samples, some_leave=some_leave)
     elif some_leave:
@@ -138,30 +144,30 @@ def choose(
     else:
         tried = _all_judged(trial, wanted, samples)
     winner, *others = tried
+    shares = {one.method: one.shares for one in tried}
+    records: Records = ()
+    mixed = winner
     if is_averaged:
         mixed = winner = _averaged(trial, tried, samples)
+        if mixed is not tried[0]:
+            kept = (TrialOutcome.KEPT, f"less noise than {tried[0].method} alone")
+            records = (compared("mean of tied calibrators", mixed.shares, tried[0].shares, kept),)
     elif others and not is_large:
-        mixed = _mixture(trial, (winner, others[0]), groups(placement), samples, more)
-    else:
-        mixed = winner
-    table = _explained(mixed, (tried, winner), tables)
-    return Judged(table=table, best=mixed, trial=trial, samples=samples, singles=tables)
-
-
-def _some_first(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
-    """The same with those in front that come from all over them and that every calibrator runs."""
-    first = range(0, len(samples), max(1, len(samples) // _OF_LARGE))[:_OF_LARGE]
-    return (
-        *(samples[place] for place in first),
-        *(one for place, one in enumerate(samples) if place not in first),
+        mixed, records = _mixture(trial, (winner, others[0]), groups(placement), samples, more)
+    records = (
+        *singles(shares, tried[0].method, mean=is_averaged and mixed is not tried[0]),
+        *same_ranges(tables, [*wanted]),
+        *records,
     )
+    table = _explained(mixed, (tried, winner), tables)
+    return Judged(table=table, best=mixed, trial=trial, samples=samples, singles=tables, records=records)
 
 
 def _left_and_judged(
     trial: TrialSession, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample]
 ) -> list[TriedTable]:
-    """The tables on these samples, the quietest first; behind them those that were left after the first of the samples."""
-    some = samples[:_OF_LARGE]
+    """The tables on these samples, the least noisy first; then those that stopped after the first few samples."""
+    some = samples[:OF_LARGE]
     began = trial.candidates(tables, some, among=samples)
     best = min(began, key=lambda one: one.noise)
     left = [one for one in began if _is_noisier(one, best)]
@@ -182,7 +188,7 @@ def _is_noisier(one: TriedTable, best: TriedTable) -> bool:
 def _all_judged(
     trial: TrialSession, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample]
 ) -> list[TriedTable]:
-    """The tables on these samples, the quietest first."""
+    """The tables on these samples, the least noisy first."""
     return sorted(trial.candidates(tables, samples), key=lambda one: one.noise)
 
 
@@ -193,9 +199,10 @@ def _raced(
     *,
     some_leave: bool,
 ) -> list[TriedTable]:
-    """The same; those behind the first may have run some of the samples only, on which they are noisier than it on all.
+    """The tables on these samples, the least noisy first; tables that stopped early ran only some of the samples.
 
-    The one that looks best runs on, a few samples at a time. With `some_leave` those go that are noisier on the same samples.
+    The table that looks best runs next, a few samples at a time. A table stops if its noise exceeds that of a finished one,
+    and with `some_leave` also if it is significantly noisier on the samples that both ran.
     """
     running = {method: trial.started(method, table) for method, table in tables.items()}
     done: list[TriedTable] = []
@@ -215,7 +222,7 @@ def _raced(
 
 
 def _averaged(trial: TrialSession, tried: Sequence[TriedTable], samples: Sequence[Sample]) -> TriedTable:
-    """The mean of those that cannot be told from the quietest, where it is quieter than that; else the quietest."""
+    """The mean of all tables that are tied with the least noisy one, if it has less noise; else the least noisy one."""
     best = tried[0]
     whole = {one.method: one for one in tried if len(one.shares) == len(samples)}
     alike = weighted({method: one.shares for method, one in whole.items()})
@@ -231,22 +238,28 @@ def _mixture(
     tied: Sequence[tuple[str, ...]],
     samples: Sequence[Sample],
     more: int,
-) -> TriedTable:
-    """The winner with the other's ranges in those blocks of the network where that pays, `more` judgements left over."""
+) -> tuple[TriedTable, Records]:
+    """The winner with the other's ranges in the blocks of the network that gain by them; inferences for `more` trials are left."""
     best, other = first
     if other.mean > _WORTHWHILE * best.mean:
-        return best
+        return best, ()
+    records: list[TrialRecord] = []
     blocks = _blocks(trial, tied)
-    for block in blocks:
+    for number, block in enumerate(blocks, 1):
+        what = f"ranges of {other.method} in part {number} of {len(blocks)}"
         if trial.budget.spent + (1 + more) * len(samples) > trial.budget.most:
+            records.append(TrialRecord(what=what, outcome=TrialOutcome.NOT_TRIED, why="no inferences left"))
             break
         table = _swapped(best.table, other.table, block)
         if table.ranges == best.table.ranges:
             continue
         found = trial.candidate(AUTO, table, samples)
+        outcome = (TrialOutcome.REJECTED, f"no significant gain of more than {_LEAST_DB:g} dB")
+        before = best
         if is_quieter(found, best, _LEAST_DB, len(blocks)):
-            best = found
-    return best
+            best, outcome = found, (TrialOutcome.KEPT, "significant gain")
+        records.append(compared(what, found.shares, before.shares, outcome))
+    return best, tuple(records)
 
 
 def _blocks(trial: TrialSession, tied: Sequence[tuple[str, ...]]) -> list[frozenset[str]]:
@@ -266,12 +279,23 @@ def _blocks(trial: TrialSession, tied: Sequence[tuple[str, ...]]) -> list[frozen
 
 def _swapped(table: CalibrationTable, other: CalibrationTable, tensors: frozenset[str]) -> CalibrationTable:
     theirs = other.by_tensor()
-    ranges = tuple(theirs[entry.tensor] if entry.tensor in tensors else entry for entry in table.ranges)
+    step = "taken in this part of the network from the second best calibrator"
+    ranges = tuple(
+        theirs[entry.tensor].since(step)
+        if entry.tensor in tensors and theirs[entry.tensor] != entry
+        else entry
+        for entry in table.ranges
+    )
     return replace(table, ranges=ranges)
 
 
+def chosen_by(candidates: int, samples: int) -> str:
+    """The step of a range that was chosen by the outputs, in words."""
+    return f"{counted(candidates, 'candidate')} compared by the noise of the outputs on {counted(samples, 'sample')}"
+
+
 def _gain(winner: TriedTable, other: TriedTable) -> float:
-    """By how many dB the winner is quieter on the samples that the other ran."""
+    """How many dB less noise the winner has on the samples that the other ran."""
     mine, theirs = sum(winner.shares[: len(other.shares)]), sum(other.shares)
     return decibels(mine) - decibels(theirs) if mine > 0 and theirs > 0 else 0.0
 
@@ -288,6 +312,58 @@ def _explained(
         swapped = entry.amax != single[entry.tensor].amax
         gain = best.decibel - winner.decibel if swapped else gained
         alike = all(table.by_tensor()[entry.tensor].amax == entry.amax for table in tables.values())
-        return entry if alike or not math.isfinite(gain) else replace(entry, gain_db=round(gain, 2))
+        if alike:
+            return entry
+        gain_db = round(gain, 2) if math.isfinite(gain) else entry.gain_db
+        return entry.since(chosen_by(len(tried), len(best.shares)), gain_db=gain_db)
 
     return replace(best.table, ranges=tuple(explained(entry) for entry in best.table.ranges), shifts=())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeanPart:
+    """A candidate's part in the mean.
+
+    Attributes:
+        name: calibrator, and margin if any.
+        weight: all of them add up to 1.
+    """
+
+    name: str
+    weight: float
+
+
+def is_quieter(after: TriedTable, before: TriedTable, gain_db: float = 0.0, candidates: int = 1) -> bool:
+    """Whether the outputs gain more than `gain_db` on all samples together, and significantly from sample to sample.
+
+    A few samples may hold most of the noise, and any change of the weights gains or loses decibels of their sum. So samples
+    are compared in decibels, where each weighs the same. `candidates` is how many changes were compared with `before`.
+    """
+    gains = after.noise < before.noise and after.decibel - before.decibel > gain_db
+    return gains and better(after.levels, before.levels, candidates=candidates)
+
+
+def weighted(shares: Mapping[str, tuple[float, ...]]) -> tuple[MeanPart, ...]:
+    """The candidates that are tied with the least noisy one, the heaviest first; `shares` is the noise of each sample by name."""
+    chances = tied(shares)
+    whole = sum(chances.values())
+    order = sorted(chances, key=lambda name: -chances[name])
+    return tuple(MeanPart(name=name, weight=chances[name] / whole) for name in order)
+
+
+def mean_table(tables: Mapping[str, CalibrationTable], parts: Sequence[MeanPart]) -> CalibrationTable:
+    """The table of means, without shifts; a range says of whose, and the heaviest is its calibrator."""
+    rows = [tables[one.name].by_tensor() for one in parts]
+    weights = [one.weight for one in parts]
+    told = "mean of " + ", ".join(f"{one.name} ({100 * one.weight:.0f} %)" for one in parts)
+
+    def mean(entry: TensorRange) -> TensorRange:
+        values = np.array([row[entry.tensor].amax for row in rows])
+        if (values == values[0]).all():
+            return entry
+        amax = np.exp(np.average(np.log(values), axis=0, weights=weights))
+        note = "; ".join(word for word in (entry.note, told) if word)
+        return entry.since(told, amax=tuple(float(one) for one in amax), note=note)
+
+    heaviest = tables[parts[0].name]
+    return replace(heaviest, ranges=tuple(mean(entry) for entry in heaviest.ranges), shifts=())

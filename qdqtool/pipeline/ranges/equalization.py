@@ -2,11 +2,11 @@
 
     cross-layer   ranges of weights in front of an activation and behind it become alike; needs no samples
     smooth        outlier channels of what matrix products read go into their weights (SmoothQuant)
-    depthwise     channels of what depthwise convolutions read become equally large (`pipeline.uneven`)
+    depthwise     channels of what depthwise convolutions read become equally large (`pipeline.ranges.uneven`)
     awq           weights that meet large inputs are made larger before they are rounded (weight-only formats)
 
 The float network computes the same with every one of them. Factors that no constant can take become a Mul in front of the
-layers, with `awq`, since beside weights of four bits it costs little, and with `depthwise`. What `auto` does is in `pipeline.outliers`.
+layers, with `awq`, since beside weights of four bits it costs little, and with `depthwise`. What `auto` does is in `pipeline.ranges.outliers`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from qdqtool.core.recipe import AUTO, Recipe
 from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.equalize import Scalable, behind, cross_layer, migration, protection, scaled
 from qdqtool.graph.model import Model
-from qdqtool.pipeline.judges import others
 from qdqtool.pipeline.own_models import or_without
-from qdqtool.pipeline.uneven import DEPTHWISE, candidates, evened, uneven
-from qdqtool.pipeline.uneven import SAMPLES as SPREAD
+from qdqtool.pipeline.ranges.samples import others
+from qdqtool.pipeline.ranges.uneven import DEPTHWISE, candidates, evened, uneven
+from qdqtool.pipeline.ranges.uneven import SAMPLES as SPREAD
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,22 +1,20 @@
-"""With few samples `calibrate.method: auto` chooses for others, and between those that look alike.
+"""With few samples, `calibrate.method: auto` chooses for other samples, and takes a mean of the candidates that are tied.
 
-A choice by 8 to 72 samples is chance for two reasons:
+A choice by 8 to 72 samples is chance, for two reasons:
 
-- Every calibrator sees what it clips least on the samples that it was given, and the largest of them is not the largest that
-  will come. So the samples are parted in four, and ranges that three parts give run the fourth, as they are, and those of
-  the two quietest calibrators 12 and 25 % wider too. No tensor becomes wider than the parts' peaks differ: what all of them reach
-  alike (a white pixel) the next samples will not exceed, and a coarser step would be paid for nothing.
-- The outputs of few samples are few numbers: where all ranges move by a hundredth, rounding falls otherwise, and their noise changes
-  by as much as calibrators differ (`docs/verified.md` has the figures). Candidates that differ by less cannot be told apart.
+- Every calibrator clips least on the samples that it was given, and the largest value of these is not the largest that will
+  come. So the samples are divided into four parts. Ranges from three parts run the fourth, as they are; those of the two
+  least noisy calibrators also 12 and 25 % wider. No tensor becomes wider than the peaks of the parts differ: if all parts
+  reach the same value (a white pixel), other samples will not exceed it, and a coarser step would gain nothing.
+- The outputs of few samples are few numbers: if all ranges change by one percent, rounding changes, and their noise changes by
+  as much as calibrators differ (`docs/verified.md` has the figures). Candidates that differ by less are tied.
 
-Unseen parts see too few samples to correct biases by, and so find that which clips worse than it is; the samples that ranges came from
-find it better. Both judge, and count alike. None of several is taken alone: ranges are the mean of all that
-cannot be told from the quietest (`pipeline.averaging`). The mean is judged as well, and taken unless it can be told to be noisier.
+A part has too few samples to correct biases by, so ranges that clip look worse on unseen parts than they are. On the samples
+that they came from they look better. Both count, with equal weight. Ranges are the mean of all candidates that are tied with
+the least noisy one (`calibrators.mean_table`). The mean is evaluated too, and taken unless it is significantly noisier.
 
-So what is chosen is, beyond chance, not noisier than the best single calibrator by both judgements together; on the samples
-that were given, by themselves, it may be.
-
-Where many samples calibrate, their largest says enough, and chance is small.
+So the choice is, beyond chance, not noisier than the best single calibrator by both figures together. On the given samples alone
+it may be. With many samples their largest value says enough, and chance is small.
 """
 
 from __future__ import annotations
@@ -37,23 +35,30 @@ from qdqtool.calibration.span import NOTHING, Span
 from qdqtool.calibration.table import Constants, groups
 from qdqtool.core.calibration import CalibrationTable, NodeShift, TensorRange
 from qdqtool.core.evidence import better
+from qdqtool.core.journal import TrialOutcome
 from qdqtool.core.placement import Placement
-from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import AUTO, CalibrationOptions
 from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.model import Model
-from qdqtool.pipeline.auto import Judged, competing, distinct, single_tables
-from qdqtool.pipeline.averaging import mean_table, weighted
-from qdqtool.pipeline.judges import TAKEN, is_small, taken
-from qdqtool.pipeline.trial import PASSES, Reference, TrialSession, decibels
+from qdqtool.pipeline.ranges.calibrators import (
+    Judged,
+    chosen_by,
+    competing,
+    distinct,
+    mean_table,
+    single_tables,
+    weighted,
+)
+from qdqtool.pipeline.ranges.executor import TrialSession, decibels
+from qdqtool.pipeline.ranges.reference import PASSES, Reference
+from qdqtool.pipeline.ranges.samples import FOLDS, TAKEN, fold, is_small, taken, without
+from qdqtool.pipeline.ranges.tried import Records, compared, same_ranges, singles
 from qdqtool.platform import give_back
 
 MARGINS: Final = (1.12, 1.25)
 """By what ranges are multiplied; those that are half as wide again lost to these on four networks."""
 WIDENED: Final = 2
 """Calibrators whose ranges are tried wider, the quietest ones."""
-_FOLDS: Final = 4
-"""Parts of the samples: of two each would see too few to say what all of them miss."""
 _FEWEST, _MOST = 8, 72
 """Samples between which the largest seen is one that more samples would exceed, and can be told to be; with more of them the cost
 would be above that of the choice by 256 samples of a small model."""
@@ -110,7 +115,7 @@ def parts_of(
     ):
         return ()
     collection = Collection(model, placement, reference.source, options=CollectOptions(on_nan="skip"))
-    spans = (Span(shard=part, shards=_FOLDS, total=few) for part in range(_FOLDS))
+    spans = (Span(shard=part, shards=FOLDS, total=few) for part in range(FOLDS))
     found = tuple(collection.run(span) for span in spans)
     del collection
     give_back()
@@ -126,28 +131,28 @@ def choose_for_others(
     seen: tuple[Histograms, ...],
     weights: WeightChanges | None = None,
 ) -> Judged:
-    """The table that is quietest on samples which its ranges did not come from and on those that they did; see above.
+    """The table with the least noise on samples that its ranges did not come from and on those that they came from; see above.
 
-    `seen` are the histograms that `parts_of` gave; the other arguments are those of `pipeline.auto.choose`.
+    `seen` are the histograms that `parts_of` gave; the other arguments are those of `pipeline.ranges.calibrators.choose`.
 
     Raises:
         UsageError, InputFileError: as `make_tables` and the runners.
     """
     known = collected[1]
-    singles = single_tables(placement, collected, options, weights)
-    without = [
-        single_tables(placement, (_merged(_others(seen, part)), known), options, weights)
-        for part in range(_FOLDS)
+    wholes = single_tables(placement, collected, options, weights)
+    narrow = [
+        single_tables(placement, (_merged(without(seen, part)), known), options, weights)
+        for part in range(FOLDS)
     ]
-    wanted = distinct(singles)
-    trial = TrialSession(model, placement, singles[wanted[0]], reference, reference.budget)
+    wanted = distinct(wholes)
+    trial = TrialSession(model, placement, wholes[wanted[0]], reference, reference.budget)
     reference.budget.most = most_inferences(len(reference.samples))
 
     def judged(name: str, table: CalibrationTable, parts: Sequence[CalibrationTable]) -> _Candidate:
         shares = _shares(trial, table, parts)
         return _Candidate(name=name, table=table, parts=tuple(parts), shares=shares)
 
-    tried = [judged(name, singles[name], [part[name] for part in without]) for name in wanted]
+    tried = [judged(name, wholes[name], [part[name] for part in narrow]) for name in wanted]
     noisiest = max(one.noise for one in tried)
     for one in sorted(tried, key=lambda one: one.noise)[:WIDENED]:
         for margin in MARGINS:
@@ -155,27 +160,38 @@ def choose_for_others(
             if table.ranges == one.table.ranges:
                 continue
             parts = [
-                _wider(narrow, placement, known.bounds, _others(seen, part), margin)
-                for part, narrow in enumerate(one.parts)
+                _wider(ranges, placement, known.bounds, without(seen, part), margin)
+                for part, ranges in enumerate(one.parts)
             ]
             tried.append(judged(f"{one.name} times {margin:g}", table, parts))
     best = _averaged(tried, judged)
+    quietest = min(tried, key=lambda one: one.noise)
+    shares = {one.name: one.shares for one in tried}
+    is_mean = best not in tried
+    records: Records = singles(shares, quietest.name, mean=is_mean, settings="")
+    if is_mean:
+        kept = (TrialOutcome.KEPT, f"as good as {quietest.name}, and less by chance")
+        records += (compared("mean of tied candidates", best.shares, quietest.shares, kept),)
+    records += same_ranges(wholes, wanted)
     gain = decibels(best.noise) - decibels(noisiest)
-    table = _explained(best.table, tuple(singles.values()), gain)
+    step = chosen_by(len(tried), len(reference.samples))
+    table = _explained(best.table, tuple(wholes.values()), gain, step)
     final = trial.candidate(AUTO, table, reference.samples)
-    return Judged(table=table, best=final, trial=trial, samples=reference.samples, singles=singles)
+    return Judged(
+        table=table,
+        best=final,
+        trial=trial,
+        samples=reference.samples,
+        singles=wholes,
+        records=records,
+    )
 
 
 def _is_affordable(model: Model, whole: int) -> bool:
-    """Whether samples are few and their inferences cheap, or so few that all together stay within what a choice may cost."""
+    """Whether samples are few and inferences cheap, or samples so few that they stay within the budget of a choice."""
     if not _FEWEST <= whole <= _MOST or fixed_batch(model.view.inputs) not in {None, 1}:
         return False
     return is_small(model.view) or most_inferences(whole) <= PASSES * TAKEN
-
-
-def _others(seen: Sequence[Histograms], part: int) -> tuple[Histograms, ...]:
-    """All parts but one."""
-    return tuple(one for number, one in enumerate(seen) if number != part)
 
 
 def _merged(parts: Sequence[Histograms]) -> Histograms:
@@ -199,23 +215,17 @@ def _shares(
     shifts: tuple[NodeShift, ...] = () if trial.is_batched else seen.table.shifts
     shares = np.array(seen.shares)
     for part, ranges in enumerate(parts):
-        unseen, rest = _parted(samples, part)
+        unseen, rest = fold(samples, part)
         found = trial.candidate(AUTO, replace(ranges, shifts=shifts), unseen, among=(*unseen, *rest))
-        shares[part::_FOLDS] += found.shares
+        shares[part::FOLDS] += found.shares
     return tuple((shares / 2).tolist())
-
-
-def _parted(samples: tuple[Sample, ...], part: int) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
-    """One part of the samples, from all over them, and the others."""
-    rest = tuple(sample for number, sample in enumerate(samples) if number % _FOLDS != part)
-    return samples[part::_FOLDS], rest
 
 
 def _averaged(
     tried: Sequence[_Candidate],
     judged: Callable[[str, CalibrationTable, Sequence[CalibrationTable]], _Candidate],
 ) -> _Candidate:
-    """The mean of all that cannot be told from the quietest, unless it can be told to be noisier."""
+    """The mean of all candidates that are tied with the least noisy one, unless it is significantly noisier."""
     quietest = min(tried, key=lambda one: one.noise)
     alike = weighted({one.name: one.shares for one in tried})
     if len(alike) <= 1:
@@ -225,7 +235,7 @@ def _averaged(
         mean_table({one.name: one.parts[part] for one in tried}, alike) for part in range(len(quietest.parts))
     ]
     mean = judged("mean", table, parts)
-    # the quietest of several looks quieter than it is: a mean that cannot be told from it is as good, and less by chance
+    # the best of several looks better than it is: a mean that is tied with it is as good, and less by chance
     return quietest if better(quietest.shares, mean.shares, candidates=len(tried)) else mean
 
 
@@ -246,7 +256,7 @@ def _wider(
             entry = ranges[name]
             amax = max(entry.amax[0], min(entry.amax[0] * margin, limit, expected))
             if amax > entry.amax[0] and (entry.low or entry.high):
-                wider[name] = replace(entry, amax=(amax,))
+                wider[name] = entry.since(f"times {margin:g}, for values that few samples miss", amax=(amax,))
     return replace(table, ranges=tuple(wider.get(entry.tensor, entry) for entry in table.ranges))
 
 
@@ -258,12 +268,16 @@ def _expected(seen: Sequence[Histograms], tensor: str) -> float:
     return max(peaks) ** 2 / min(peaks)
 
 
-def _explained(table: CalibrationTable, singles: Sequence[CalibrationTable], gain: float) -> CalibrationTable:
+def _explained(
+    table: CalibrationTable, wholes: Sequence[CalibrationTable], gain: float, step: str
+) -> CalibrationTable:
     """The table without shifts; each range on which calibrators differ says what the outputs gained over the worst of them."""
-    rows = [one.by_tensor() for one in singles]
+    rows = [one.by_tensor() for one in wholes]
 
     def explained(entry: TensorRange) -> TensorRange:
         alike = all(row[entry.tensor].amax == entry.amax for row in rows)
-        return entry if alike or not math.isfinite(gain) else replace(entry, gain_db=round(gain, 2))
+        if alike:
+            return entry
+        return entry.since(step, gain_db=round(gain, 2) if math.isfinite(gain) else entry.gain_db)
 
     return replace(table, ranges=tuple(explained(entry) for entry in table.ranges), shifts=())

@@ -42,7 +42,7 @@ from qdqtool.graph.equalize import (
 )
 from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
-from qdqtool.pipeline.uneven import candidates
+from qdqtool.pipeline.ranges.uneven import candidates
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,19 +1,18 @@
-"""Judges calibration tables by the outputs of the network: one session for all tables of one Q/DQ model.
+"""Runs candidate tables of one network: one session for all of them, in batches where the network allows it.
 
-An output that comes from a softmax is judged by the scores that go into it (`graph.endings`): where classes are sure,
-a few samples hold all of the outputs' noise, and which calibrator is the best on them says little of others. One that holds
-boxes and scores is judged by both, each weighing the same, and one whose rows a TopK or a NonMaxSuppression chose by what it chose from.
+Ranges and biases are inputs of the Q/DQ model (`graph.tunable`), weights stay constants. A candidate goes on from the samples
+that it has run (`continued`, `advanced`), so that one that is clearly noisier stops early. `pipeline.ranges.reference` has
+what the float model gives.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
@@ -23,55 +22,35 @@ import numpy as np
 from qdqtool.accuracy.metric import energy
 from qdqtool.accuracy.pairing import feeds_for
 from qdqtool.backends.ort import OrtRunner, open_model, open_rewritten
-from qdqtool.calibration.watch import WatchedValues
 from qdqtool.core.calibration import CalibrationTable, NodeShift
-from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Placement
-from qdqtool.core.protocols import Sample, SampleSource
+from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import InsertOptions
-from qdqtool.errors import InputFileError
 from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
-from qdqtool.graph.endings import endings, quantities, returning, scores
+from qdqtool.graph.endings import returning, scores
 from qdqtool.graph.instrumented.blocked_qdq import put_in, with_stand_ins
-from qdqtool.graph.instrumented.corrected import Corrected, Means, channel_means, corrected
+from qdqtool.graph.instrumented.corrected import Corrected, corrected
 from qdqtool.graph.instrumented.folded import with_folded_weights
 from qdqtool.graph.instrumented.tunable import Tunable, tunable
 from qdqtool.graph.model import Model
-from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.graph.view import GraphView, Node
-from qdqtool.pipeline.judges import TAKEN, sizes, spread, spread_over, taken
-from qdqtool.pipeline.layer_walk import LayerWalk, float_means
+from qdqtool.graph.view import Node
+from qdqtool.pipeline.ranges.layer_walk import LayerWalk
+from qdqtool.pipeline.ranges.reference import Budget, Reference, joined
+from qdqtool.pipeline.ranges.samples import CHOOSING, FEWEST, spread_over
 from qdqtool.platform import give_back, processors
-from qdqtool.trt.ops import BRANCHING
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Values = Mapping[str, NDArray[Any]]
 
-CHOOSING: Final = 8
-"""Samples that run at a time while calibrators race, and on which equalization is chosen."""
-CHECKING: Final = 8
-"""Samples on which what gains by equalization must be better too."""
-PASSES: Final = 6
-"""What choosing a calibrator may cost: so many inferences for each sample that is taken."""
 _SHIFTING: Final = CHOOSING
 """Samples that give a candidate its bias shifts where samples run one by one."""
 _DOUBT: Final = 4.0
 """Squared standard errors that a squared shift must exceed before any of it is believed."""
-_ROOM: Final = 64 << 20
-"""Bytes that the live tensors of all samples may take that run at a time."""
-_DEAR: Final = 320 << 20
-"""The same of all samples of a judgement, whether they run at a time or not: those of large tensors take longest."""
-_LIVE: Final = 3
-"""Tensors of the largest size that are alive at once."""
 _SILENT: Final = 1e-15
 """Share of noise below which a sample has none: rounding of FP32 leaves more."""
-# Samples on which two ways can be told apart at all.
-_FEWEST: Final = 2
-
-OnProgress = Callable[[int, "int | None"], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,241 +92,6 @@ class TriedTable:
     def decibel(self) -> float:
         """Signal to noise of the outputs; infinite without noise."""
         return decibels(self.noise)
-
-
-@dataclass(kw_only=True, slots=True)
-class Budget:
-    """Inferences that were spent, of how many.
-
-    Attributes:
-        most: how many may be spent.
-        on_progress: told how many were.
-        spent: so many were.
-    """
-
-    most: int = PASSES * TAKEN
-    on_progress: OnProgress | None = None
-    spent: int = 0
-
-    def spend(self, count: int) -> None:
-        """So many more inferences."""
-        self.spent += count
-        if self.on_progress is not None:
-            self.on_progress(min(self.spent, self.most), self.most)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FloatPass:
-    """What the pass that collected histograms kept of the samples that judge.
-
-    Attributes:
-        watch: the samples, with the float network's outputs, and those of the first two as one batch.
-        means: which of the kept values tell the means of layers; of none where the model takes no batches.
-    """
-
-    watch: WatchedValues
-    means: Means
-
-
-class Reference:
-    """The samples that choose and those that check, and what the float model gives for them.
-
-    Attributes:
-        samples: all of them, in their order.
-        choosing: some, from all over them.
-        checking: as many others.
-        layers: nodes whose biases can be corrected, in graph order; none where that is not wanted.
-        together: whether the model takes a batch of samples and gives what it gives one by one.
-        ends: by output what is judged in its place; see `graph.endings`.
-        quantities: the names of what is judged, those that count as one together.
-    """
-
-    _by_scores = True
-
-    def __init__(
-        self,
-        model: Model,
-        samples: SampleSource,
-        budget: Budget,
-        *,
-        bias: bool = False,
-        count: int | None = None,
-        seen: FloatPass | Reference | None = None,
-    ) -> None:
-        """Run the float model on samples that judge, as many of `samples` as its size allows, or `count`.
-
-        `bias` says that biases are corrected, for which the means of its layers are needed. `seen` holds what an earlier pass
-        kept, or is the same for another form of the model, whose outputs are taken over where no means are needed.
-        """
-        count = count or taken(model.view, len(samples))
-        if isinstance(seen, FloatPass):
-            judges = tuple(one.sample for one in seen.watch.seen)
-        else:
-            judges = tuple(islice(spread(samples, count), count))
-        self.samples = judges
-        step = max(1, len(samples) // count)
-        self._numbers = {id(sample): place * step for place, sample in enumerate(judges)}
-        budget.most = PASSES * len(judges)
-        # Neighbours in a data set are alike: both parts come from all over it.
-        step = max(2, len(judges) // CHOOSING)
-        self.choosing, self.checking = judges[0::step][:CHOOSING], judges[1::step][:CHECKING]
-        self.budget = budget
-        self.layers = tuple(node.name for node in shiftable(model.view)) if bias else ()
-        self._model = model
-        self.ends = endings(model.view, softmax=self._by_scores)
-        self._scores = scores(model.view, self.ends)
-        self.quantities = quantities(model.view, self.ends)
-        self._outputs: dict[int, Values] = {}
-        self._places = {id(sample): place for place, sample in enumerate(judges)}
-        self._means: Values = {}
-        self._layer_means: Mapping[str, NDArray[np.float32]] | None = None
-        self.together = False
-        alike = len({_shapes(sample) for sample in judges}) == 1
-        if isinstance(seen, FloatPass):
-            self.together = self._taken_from(seen) and alike
-            return
-        if seen is not None and not self.layers and self._took_over(seen):
-            return
-        if self.layers and len(judges) >= _FEWEST and alike and may_be_batched(model.view, self.layers):
-            try:
-                self.together = self._measured(free=True)
-            except InputFileError:
-                self.together = False
-        if not self.together:
-            self._measured(free=False)
-
-    def of(self, model: Model) -> Reference:
-        """The same samples for another form of the float model, which computes the same."""
-        count = len(self.samples)
-        bias = bool(self.layers)
-        return type(self)(model, self.source, self.budget, bias=bias, count=count, seen=self)
-
-    @property
-    def source(self) -> SampleSource:
-        """All of them, to collect from."""
-        return _Taken(self.samples)
-
-    def number(self, sample: Sample) -> int:
-        """Which of the samples it was taken from one of them is."""
-        return self._numbers[id(sample)]
-
-    def outputs(self, sample: Sample) -> Values:
-        """What is judged of the float outputs for one of the samples, by output."""
-        return self._outputs[id(sample)]
-
-    def means(self, samples: Sequence[Sample]) -> dict[str, NDArray[np.float32]]:
-        """Mean output of each channel of each layer for some of the samples, (samples, channels)."""
-        rows = [self._places[id(sample)] for sample in samples]
-        return {node: means[rows] for node, means in self._means.items()}
-
-    def layer_means(self, samples: Sequence[Sample]) -> Mapping[str, NDArray[np.float32]]:
-        """The same for samples that run one by one, measured where layers write, and once."""
-        if self._layer_means is None:
-            self.budget.spend(len(samples))
-            nodes = [self._model.view.by_name[name] for name in self.layers]
-            self._layer_means = float_means(self._model, nodes, [sample.feeds for sample in samples])
-        return self._layer_means
-
-    @cached_property
-    def fitting(self) -> int:
-        """How many samples fit into memory at a time."""
-        return max(_FEWEST, _ROOM // self._live)
-
-    def affordable(self, most: int) -> tuple[Sample, ...]:
-        """At most so many samples, from all over them; fewer of large ones, but 8 at least."""
-        return spread_over(self.samples, min(most, max(CHOOSING, _DEAR // self._live)))
-
-    @cached_property
-    def _live(self) -> int:
-        """Bytes of the live tensors of one sample."""
-        feeds = self.samples[0].feeds if self.samples else {}
-        shapes = {name: value.shape for name, value in feeds.items()}
-        return 4 * _LIVE * max(1, *sizes(self._model.view, shapes))
-
-    def _measured(self, *, free: bool) -> bool:
-        """Run the float model on all samples; whether it gives for two in a batch what it gives for each."""
-        watched = channel_means(returning(self._model, self._scores), self.layers if free else (), free=free)
-        runner = open_model(watched.model, description="float model", crowded=True)
-        rows: list[Values] = []
-
-        def run(sample: Sample) -> Values:
-            return runner.run(feeds_for(runner, sample))
-
-        with ThreadPoolExecutor(runner.at_once) as pool:
-            for sample, values in zip(self.samples, pool.map(run, self.samples), strict=True):
-                self.budget.spend(1)
-                self._outputs[id(sample)] = self._named(values)
-                rows.append({name: values[name] for name in watched.outputs.values()})
-        self._means = watched.of(rows)
-        if not free:
-            return False
-        self.budget.spend(_FEWEST)
-        return self._is_alike(runner.run(_joined(runner, self.samples[:_FEWEST])))
-
-    def _taken_from(self, seen: FloatPass) -> bool:
-        """Take over what was kept; whether the model gives for two samples in a batch what it gives for each."""
-        kept = seen.watch.seen
-        self._outputs = {id(one.sample): self._named(one.values) for one in kept}
-        self._means = seen.means.of([one.values for one in kept])
-        self.budget.spend(len(kept))
-        if seen.watch.pair is None:
-            return False
-        self.budget.spend(_FEWEST)
-        return self._is_alike(seen.watch.pair)
-
-    def _took_over(self, like: Reference) -> bool:
-        """Take what another form of the model gives for the same samples; False where it is not the same that is judged."""
-        if len(like.samples) != len(self.samples) or like.ends.keys() != self.ends.keys():
-            return False
-        self._outputs = {
-            id(mine): like.outputs(its) for mine, its in zip(self.samples, like.samples, strict=True)
-        }
-        self.budget.spend(len(self.samples))
-        return all(found.keys() == self._scores.keys() for found in self._outputs.values())
-
-    def _named(self, values: Values) -> Values:
-        """What is judged, by output."""
-        return {name: values[tensor] for name, tensor in self._scores.items() if tensor in values}
-
-    def _is_alike(self, found: Values) -> bool:
-        """Whether what is judged for the first two samples as one batch is that for each, but for rounding."""
-        both = self._named(found)
-        single = [self.outputs(sample) for sample in self.samples[:_FEWEST]]
-        return all(
-            all(one[name].ndim for one in single)
-            and both[name].shape[:1] == (sum(len(one[name]) for one in single),)
-            and both[name].shape[1:] == single[0][name].shape[1:]
-            and _is_close(both[name], np.concatenate([one[name] for one in single]))
-            for name in single[0]
-        )
-
-
-class OutputReference(Reference):
-    """The same where an output behind a softmax is judged as it comes out: for what is told of it."""
-
-    _by_scores = False
-
-
-def _is_close(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Whether two arrays differ by no more than rounding; what is near zero among large values by that of these."""
-    finite = np.abs(one[np.isfinite(one)])
-    return bool(np.allclose(one, other, rtol=1e-3, atol=1e-4 * max(1.0, float(finite.max(initial=0.0)))))
-
-
-@dataclass(frozen=True)
-class _Taken:
-    """Samples in memory."""
-
-    samples: tuple[Sample, ...]
-    description: str = "samples that choose"
-    meaningful: bool = True
-    digest: str = ""
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __iter__(self) -> Iterator[Sample]:
-        return iter(self.samples)
 
 
 class TrialSession:
@@ -543,7 +287,7 @@ class TrialSession:
 
     def _batches(self, count: int, at_once: int = 1) -> int:
         """In how many batches so many samples run, `at_once` of them at a time."""
-        return math.ceil(count / max(_FEWEST, self.reference.fitting // at_once))
+        return math.ceil(count / max(FEWEST, self.reference.fitting // at_once))
 
     def _corrected_run(
         self, table: CalibrationTable, batch: Sequence[Sample], whole: int, earlier: Values
@@ -551,7 +295,7 @@ class TrialSession:
         assert self._corrected is not None
         means = self.reference.means(batch)
         feeds = {
-            **_joined(None, batch),
+            **joined(None, batch),
             **self.tunable.feeds(table),
             **self._corrected.feeds(means, _DOUBT, whole, earlier),
         }
@@ -559,7 +303,7 @@ class TrialSession:
 
     def _shifted(self, table: CalibrationTable) -> CalibrationTable:
         samples = self.reference.choosing[:_SHIFTING]
-        if self._walk is None or len(samples) < _FEWEST:
+        if self._walk is None or len(samples) < FEWEST:
             return table
         wanted = self.reference.layer_means(samples)
         self.budget.spend(len(samples))
@@ -646,28 +390,6 @@ def believed(differences: NDArray[np.float32]) -> NDArray[np.float32]:
     return believed
 
 
-def may_be_batched(view: GraphView, layers: Sequence[str]) -> bool:
-    """Whether a batch of samples is worth a try: leading dimensions are free or 1, and layers compute in FP32.
-
-    A condition of an If or a Loop holds for a whole batch, so that samples of one batch cannot take different branches.
-    """
-    if any(node.op in BRANCHING for node in view.nodes):
-        return False
-    shapes = [info.shape or () for info in view.inputs]
-    of_floats = all(view.info(view.by_name[node].outputs[0]).dtype is DType.FLOAT32 for node in layers)
-    return of_floats and all(shape and (shape[0] == 1 or isinstance(shape[0], str)) for shape in shapes)
-
-
-def _shapes(sample: Sample) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return tuple((name, np.shape(value)) for name, value in sorted(sample.feeds.items()))
-
-
-def _joined(runner: OrtRunner | None, samples: Sequence[Sample]) -> dict[str, NDArray[Any]]:
-    """The samples as one batch; with a runner, what it is fed of them."""
-    feeds = [sample.feeds if runner is None else feeds_for(runner, sample) for sample in samples]
-    return {name: _rows([feed[name] for feed in feeds]) for name in feeds[0]}
-
-
 def _apart(values: Values, wanted: Sequence[Values]) -> list[dict[str, NDArray[Any]]]:
     """The outputs of a batch sample by sample, each with as many rows as are wanted."""
     found: list[dict[str, NDArray[Any]]] = [{} for _ in wanted]
@@ -676,10 +398,6 @@ def _apart(values: Values, wanted: Sequence[Values]) -> list[dict[str, NDArray[A
         for one, part in zip(found, np.split(values[name], ends), strict=True):
             one[name] = part
     return found
-
-
-def _rows(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    return np.concatenate(values) if len(values) > 1 else values[0]
 
 
 def decibels(noise: float) -> float:

@@ -35,8 +35,8 @@ from qdqtool.graph.equalize import (
     scaled,
 )
 from qdqtool.graph.model import Model
-from qdqtool.pipeline.channels import SAMPLES as FEW
-from qdqtool.pipeline.channels import largest_magnitudes, lost_channels
+from qdqtool.pipeline.ranges.channels import SAMPLES as FEW
+from qdqtool.pipeline.ranges.channels import largest_magnitudes, lost_channels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,0 +1,92 @@
+"""The journal of a search: every candidate that was tried, what it gained, and why it was kept or not.
+
+Calibration, a limit of accuracy, fixes of an audit and cures of a sensitivity study write rows of one kind, so that one table
+shows all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class TrialOutcome(str, Enum):
+    """What became of a candidate."""
+
+    KEPT = "kept"
+    BETTER = "better"
+    TIED = "tied"
+    REJECTED = "rejected"
+    DROPPED = "dropped"
+    NOT_TRIED = "not tried"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialRecord:
+    """One candidate.
+
+    Attributes:
+        what: the change, in words.
+        outcome: kept; better (significantly, but only a report: nothing was changed); tied (no significant difference, and
+            another one is kept, or it is part of a mean); rejected; dropped (stopped before it ran all samples); not tried.
+        why: the reason of the outcome, one sentence.
+        settings: recipe values that make the change, as `--set` takes them.
+        value: the objective with it, in the unit of the journal; None where it was not measured on all samples.
+        gain: the gain over the candidate that it was compared with, in the same unit; None where it is not known.
+        low: lower end of the 95 % interval of `gain`, over samples that both ran; None where it is not known.
+        high: upper end.
+        samples: samples that it ran.
+    """
+
+    what: str
+    outcome: TrialOutcome
+    why: str = ""
+    settings: tuple[str, ...] = ()
+    value: float | None = None
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    samples: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Journal:
+    """All candidates of one search in their order; of those that were tried together, the best one first.
+
+    Attributes:
+        search: what was searched, in words.
+        objective: what was measured, in words.
+        unit: of values and gains: "dB", "points", "kernels".
+        trials: every candidate.
+    """
+
+    search: str
+    objective: str
+    unit: str
+    trials: tuple[TrialRecord, ...]
+
+    @property
+    def kept(self) -> tuple[TrialRecord, ...]:
+        """The candidates whose change is in the result."""
+        return tuple(one for one in self.trials if one.outcome is TrialOutcome.KEPT)
+
+    @property
+    def rows(self) -> tuple[tuple[str, ...], ...]:
+        """A row of text for each candidate, under `HEAD`."""
+        return tuple(
+            (one.what, one.outcome.value, *_gain(one, self.unit), str(one.samples or ""), one.why)
+            for one in self.trials
+        )
+
+
+HEAD = ("candidate", "outcome", "gain", "95 % interval", "samples", "why")
+"""Columns of `Journal.rows`."""
+
+
+def _gain(one: TrialRecord, unit: str) -> tuple[str, str]:
+    if one.gain is None:
+        return "", ""
+    digits = 0 if unit == "kernels" else 2
+    known = one.low is not None and one.high is not None
+    ends = f"{one.low:+.{digits}f} to {one.high:+.{digits}f}" if known else ""
+    return f"{one.gain:+.{digits}f} {unit}", ends

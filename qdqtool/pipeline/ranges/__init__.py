@@ -1,0 +1,16 @@
+"""How the range of a tensor is chosen: one decision after the other, and the module of each.
+
+    a  ties: tensors that must share a range   `placement.ties`, `calibration.table.groups`
+    b  equalization that the recipe names      `equalization` (`uneven`: depthwise channels)
+    c  compare candidates by the outputs?      `decisions`: needs real samples, a network below 2 GB and a quantized tensor
+    d  the samples that choose, check and fit  `samples`
+    e  few samples?                            `few_samples`: 8 to 72, affordable, no overrides or factors in the recipe
+    f  the range by each calibrator            `calibration.table.Chooser`: override, calibrator, bound, factor
+    g  the calibrator, or a mean of several    `calibrators`, or `few_samples` with margins
+    h  noise at the outputs                    `reference` (float network), `executor` (candidates); `bias`, `layer_walk`
+    i  rounding of weights, and equalization   `decisions` (`uneven`, `outliers`); each is kept if the outputs gain enough
+    j  the number in the file                  `graph.qdq.scales`: rounded up to what the file can store
+
+`decisions.final_tables` takes these steps. `extremes` refuses samples whose values say that they are damaged, and `channels`
+reports channels that one scale rounds to zero. `fix`, a sweep and a given table come later.
+"""

@@ -1,0 +1,361 @@
+"""What the float model gives for the samples that choose: the reference of every trial.
+
+Tables are compared with the outputs of the float model, and biases with the means of its layers. The pass that collects
+histograms computes both (`float_pass`), which saves a pass and its session; otherwise `Reference` runs the samples.
+
+For an output that comes from a softmax the scores before it are compared (`graph.endings`): where classes are sure, a few
+samples hold all of the outputs' noise. An output with boxes and scores is compared by both with equal weight, and one whose
+rows a TopK or a NonMaxSuppression chose by the input of that node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qdqtool.accuracy.pairing import feeds_for
+from qdqtool.backends.ort import OrtRunner, open_model
+from qdqtool.calibration.collect import activations
+from qdqtool.calibration.samples import Samples
+from qdqtool.calibration.samples.conform import fixed_batch
+from qdqtool.calibration.watch import WatchedValues
+from qdqtool.core.dtypes import DType
+from qdqtool.core.placement import Placement
+from qdqtool.core.protocols import Sample, SampleSource
+from qdqtool.errors import InputFileError
+from qdqtool.graph.endings import endings, quantities, returning, scores
+from qdqtool.graph.instrumented.corrected import Means, channel_means
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
+from qdqtool.graph.qdq.bias import shiftable
+from qdqtool.graph.view import GraphView
+from qdqtool.pipeline.ranges.channels import SAMPLES, depthwise_inputs
+from qdqtool.pipeline.ranges.layer_walk import float_means
+from qdqtool.pipeline.ranges.samples import (
+    CHOOSING,
+    FEWEST,
+    TAKEN,
+    choosing,
+    choosing_and_checking,
+    choosing_numbers,
+    sizes,
+    spread_over,
+    taken,
+)
+from qdqtool.trt.ops import BRANCHING, FUSED_EXACTLY
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Values = Mapping[str, NDArray[Any]]
+PASSES: Final = 6
+"""Limit of what choosing a calibrator costs: inferences for each sample that is taken."""
+_ROOM: Final = 64 << 20
+"""Bytes that the live tensors of all samples may take that run at a time."""
+_DEAR: Final = 320 << 20
+"""Bytes that the live tensors of all samples of a trial may take, in one batch or not: large tensors take longest."""
+_LIVE: Final = 3
+"""Tensors of the largest size that are alive at once."""
+_FEW: Final = 4
+"""If fewer than one in four samples are taken, means of all of them cost more than a pass over those taken."""
+
+OnProgress = Callable[[int, "int | None"], None]
+
+
+@dataclass(kw_only=True, slots=True)
+class Budget:
+    """Inferences that were spent, of how many.
+
+    Attributes:
+        most: how many may be spent.
+        on_progress: told how many were.
+        spent: so many were.
+    """
+
+    most: int = PASSES * TAKEN
+    on_progress: OnProgress | None = None
+    spent: int = 0
+
+    def spend(self, count: int) -> None:
+        """So many more inferences."""
+        self.spent += count
+        if self.on_progress is not None:
+            self.on_progress(min(self.spent, self.most), self.most)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FloatPass:
+    """What the pass that collected histograms kept of the samples that judge.
+
+    Attributes:
+        watch: the samples, with the float network's outputs, and those of the first two as one batch.
+        means: which of the kept values tell the means of layers; of none where the model takes no batches.
+    """
+
+    watch: WatchedValues
+    means: Means
+
+
+class Reference:
+    """The samples that choose and those that check, and what the float model gives for them.
+
+    Attributes:
+        samples: all of them, in their order.
+        choosing: some, from all over them.
+        checking: as many others.
+        layers: nodes whose biases can be corrected, in graph order; none where that is not wanted.
+        together: whether the model takes a batch of samples and gives what it gives one by one.
+        ends: by output what is judged in its place; see `graph.endings`.
+        quantities: the names of what is judged, those that count as one together.
+    """
+
+    _by_scores = True
+
+    def __init__(
+        self,
+        model: Model,
+        samples: SampleSource,
+        budget: Budget,
+        *,
+        bias: bool = False,
+        count: int | None = None,
+        seen: FloatPass | Reference | None = None,
+    ) -> None:
+        """Run the float model on samples that judge, as many of `samples` as its size allows, or `count`.
+
+        `bias` says that biases are corrected, for which the means of its layers are needed. `seen` holds what an earlier pass
+        kept, or is the same for another form of the model, whose outputs are taken over where no means are needed.
+        """
+        count = count or taken(model.view, len(samples))
+        if isinstance(seen, FloatPass):
+            judges = tuple(one.sample for one in seen.watch.seen)
+        else:
+            judges = choosing(samples, count)
+        self.samples = judges
+        numbers = choosing_numbers(len(samples), count)
+        self._numbers = {id(sample): number for number, sample in zip(numbers, judges, strict=False)}
+        budget.most = PASSES * len(judges)
+        self.choosing, self.checking = choosing_and_checking(judges)
+        self.budget = budget
+        self.layers = tuple(node.name for node in shiftable(model.view)) if bias else ()
+        self._model = model
+        self.ends = endings(model.view, softmax=self._by_scores)
+        self._scores = scores(model.view, self.ends)
+        self.quantities = quantities(model.view, self.ends)
+        self._outputs: dict[int, Values] = {}
+        self._places = {id(sample): place for place, sample in enumerate(judges)}
+        self._means: Values = {}
+        self._layer_means: Mapping[str, NDArray[np.float32]] | None = None
+        self.together = False
+        alike = len({_shapes(sample) for sample in judges}) == 1
+        if isinstance(seen, FloatPass):
+            self.together = self._taken_from(seen) and alike
+            return
+        if seen is not None and not self.layers and self._took_over(seen):
+            return
+        if self.layers and len(judges) >= FEWEST and alike and may_be_batched(model.view, self.layers):
+            try:
+                self.together = self._measured(free=True)
+            except InputFileError:
+                self.together = False
+        if not self.together:
+            self._measured(free=False)
+
+    def of(self, model: Model) -> Reference:
+        """The same samples for another form of the float model, which computes the same."""
+        count = len(self.samples)
+        bias = bool(self.layers)
+        return type(self)(model, self.source, self.budget, bias=bias, count=count, seen=self)
+
+    @property
+    def source(self) -> SampleSource:
+        """All of them, to collect from."""
+        return _Taken(self.samples)
+
+    def number(self, sample: Sample) -> int:
+        """Which of the samples it was taken from one of them is."""
+        return self._numbers[id(sample)]
+
+    def outputs(self, sample: Sample) -> Values:
+        """What is judged of the float outputs for one of the samples, by output."""
+        return self._outputs[id(sample)]
+
+    def means(self, samples: Sequence[Sample]) -> dict[str, NDArray[np.float32]]:
+        """Mean output of each channel of each layer for some of the samples, (samples, channels)."""
+        rows = [self._places[id(sample)] for sample in samples]
+        return {node: means[rows] for node, means in self._means.items()}
+
+    def layer_means(self, samples: Sequence[Sample]) -> Mapping[str, NDArray[np.float32]]:
+        """The same for samples that run one by one, measured where layers write, and once."""
+        if self._layer_means is None:
+            self.budget.spend(len(samples))
+            nodes = [self._model.view.by_name[name] for name in self.layers]
+            self._layer_means = float_means(self._model, nodes, [sample.feeds for sample in samples])
+        return self._layer_means
+
+    @cached_property
+    def fitting(self) -> int:
+        """How many samples fit into memory at a time."""
+        return max(FEWEST, _ROOM // self._live)
+
+    def affordable(self, most: int) -> tuple[Sample, ...]:
+        """At most so many samples, from all over them; fewer of large ones, but 8 at least."""
+        return spread_over(self.samples, min(most, max(CHOOSING, _DEAR // self._live)))
+
+    @cached_property
+    def _live(self) -> int:
+        """Bytes of the live tensors of one sample."""
+        feeds = self.samples[0].feeds if self.samples else {}
+        shapes = {name: value.shape for name, value in feeds.items()}
+        return 4 * _LIVE * max(1, *sizes(self._model.view, shapes))
+
+    def _measured(self, *, free: bool) -> bool:
+        """Run the float model on all samples; whether it gives for two in a batch what it gives for each."""
+        watched = channel_means(returning(self._model, self._scores), self.layers if free else (), free=free)
+        runner = open_model(watched.model, description="float model", crowded=True)
+        rows: list[Values] = []
+
+        def run(sample: Sample) -> Values:
+            return runner.run(feeds_for(runner, sample))
+
+        with ThreadPoolExecutor(runner.at_once) as pool:
+            for sample, values in zip(self.samples, pool.map(run, self.samples), strict=True):
+                self.budget.spend(1)
+                self._outputs[id(sample)] = self._named(values)
+                rows.append({name: values[name] for name in watched.outputs.values()})
+        self._means = watched.of(rows)
+        if not free:
+            return False
+        self.budget.spend(FEWEST)
+        return self._is_alike(runner.run(joined(runner, self.samples[:FEWEST])))
+
+    def _taken_from(self, seen: FloatPass) -> bool:
+        """Take over what was kept; whether the model gives for two samples in a batch what it gives for each."""
+        kept = seen.watch.seen
+        self._outputs = {id(one.sample): self._named(one.values) for one in kept}
+        self._means = seen.means.of([one.values for one in kept])
+        self.budget.spend(len(kept))
+        if seen.watch.pair is None:
+            return False
+        self.budget.spend(FEWEST)
+        return self._is_alike(seen.watch.pair)
+
+    def _took_over(self, like: Reference) -> bool:
+        """Take what another form of the model gives for the same samples; False where it is not the same that is judged."""
+        if len(like.samples) != len(self.samples) or like.ends.keys() != self.ends.keys():
+            return False
+        self._outputs = {
+            id(mine): like.outputs(its) for mine, its in zip(self.samples, like.samples, strict=True)
+        }
+        self.budget.spend(len(self.samples))
+        return all(found.keys() == self._scores.keys() for found in self._outputs.values())
+
+    def _named(self, values: Values) -> Values:
+        """What is judged, by output."""
+        return {name: values[tensor] for name, tensor in self._scores.items() if tensor in values}
+
+    def _is_alike(self, found: Values) -> bool:
+        """Whether what is judged for the first two samples as one batch is that for each, but for rounding."""
+        both = self._named(found)
+        single = [self.outputs(sample) for sample in self.samples[:FEWEST]]
+        return all(
+            all(one[name].ndim for one in single)
+            and both[name].shape[:1] == (sum(len(one[name]) for one in single),)
+            and both[name].shape[1:] == single[0][name].shape[1:]
+            and _is_close(both[name], np.concatenate([one[name] for one in single]))
+            for name in single[0]
+        )
+
+
+class OutputReference(Reference):
+    """The same where an output behind a softmax is judged as it comes out: for what is told of it."""
+
+    _by_scores = False
+
+
+def _is_close(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Whether two arrays differ by no more than rounding; what is near zero among large values by that of these."""
+    finite = np.abs(one[np.isfinite(one)])
+    return bool(np.allclose(one, other, rtol=1e-3, atol=1e-4 * max(1.0, float(finite.max(initial=0.0)))))
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """Samples in memory."""
+
+    samples: tuple[Sample, ...]
+    description: str = "samples that choose"
+    meaningful: bool = True
+    digest: str = ""
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self.samples)
+
+
+def float_pass(
+    model: Model, placement: Placement, samples: Samples, *, bias: bool
+) -> tuple[Model, FloatPass] | None:
+    """The model that is to be run in the place of the float model, and what is kept of it; None where nothing is saved.
+
+    `bias` says that biases will be corrected. Other networks than convolutional ones are left alone: what is returned
+    besides may end a fusion, which changes the last bits of what is counted (an Add in front of a LayerNormalization).
+    """
+    view, whole = model.view, len(samples)
+    count = taken(view, whole)
+    if (
+        _FEW * count < whole
+        or fixed_batch(view.inputs) not in {None, 1}
+        or weight_bytes(model) >= SINGLE_FILE_LIMIT
+    ):
+        return None
+    fed = {info.name for info in view.inputs}
+    if not {node.op for node in view.nodes} <= FUSED_EXACTLY:
+        return None
+    judged = scores(view, endings(view))
+    outputs = tuple(dict.fromkeys(judged.values()))
+    if any(view.info(name).dtype is DType.UNKNOWN or name in fed for name in outputs):
+        return None
+    layers = tuple(node.name for node in shiftable(view)) if bias else ()
+    free = bool(layers) and may_be_batched(view, layers)
+    counted = set(activations(placement)).difference(outputs)
+    means = channel_means(model, layers if free else (), free=free, averaged=counted)
+    averaged = counted.intersection(means.outputs.values())
+    returned = {*outputs, *means.outputs.values()} - averaged
+    numbers = choosing_numbers(whole, count)
+    peaked = counted.intersection(depthwise_inputs(model, placement))
+    watch = WatchedValues(returned, averaged, outputs if free else (), numbers, peaked=peaked, first=SAMPLES)
+    return means.model, FloatPass(watch=watch, means=means.without(model))
+
+
+def may_be_batched(view: GraphView, layers: Sequence[str]) -> bool:
+    """Whether a batch of samples is worth a try: leading dimensions are free or 1, and layers compute in FP32.
+
+    A condition of an If or a Loop holds for a whole batch, so that samples of one batch cannot take different branches.
+    """
+    if any(node.op in BRANCHING for node in view.nodes):
+        return False
+    shapes = [info.shape or () for info in view.inputs]
+    of_floats = all(view.info(view.by_name[node].outputs[0]).dtype is DType.FLOAT32 for node in layers)
+    return of_floats and all(shape and (shape[0] == 1 or isinstance(shape[0], str)) for shape in shapes)
+
+
+def _shapes(sample: Sample) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((name, np.shape(value)) for name, value in sorted(sample.feeds.items()))
+
+
+def joined(runner: OrtRunner | None, samples: Sequence[Sample]) -> dict[str, NDArray[Any]]:
+    """The samples as one batch; with a runner, what it is fed of them."""
+    feeds = [sample.feeds if runner is None else feeds_for(runner, sample) for sample in samples]
+    return {name: _rows([feed[name] for feed in feeds]) for name in feeds[0]}
+
+
+def _rows(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return np.concatenate(values) if len(values) > 1 else values[0]

@@ -1,0 +1,144 @@
+"""Every partition of samples: which of them calibrate, choose, check, and are fitted to.
+
+    calibrate   all samples give histograms
+    choose      `choosing` takes samples from all over the source, as many as the network's size allows (`taken`); `some_first`
+                puts those first that every candidate of a large network runs
+    check       `choosing_and_checking` takes two small parts of these without a common sample
+    folds       few samples: ranges of three quarters run the fourth (`fold`, `without`)
+    fit         rounding and equalization use other samples than those that choose (`others`, `fitting_numbers`)
+    search      `from_all_over` takes the samples that a search of float nodes runs
+
+Reports use the evaluation samples, and no sample that chose, if the user gives any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from math import prod
+from typing import Final, TypeVar
+
+from qdqtool.backends.shapes import batch_place, usual_shapes
+from qdqtool.calibration.samples import Samples
+from qdqtool.calibration.samples.part import SamplePart
+from qdqtool.core.build import Shape
+from qdqtool.core.protocols import Sample, SampleSource
+from qdqtool.graph.canonical.settled import length_of
+from qdqtool.graph.view import GraphView
+
+Part = TypeVar("Part")
+
+TAKEN: Final = 32
+"""Samples that choose and correct biases; half as many choose worse."""
+CHOOSING: Final = 8
+"""Samples that run at a time while calibrators are compared, and on which equalization is chosen."""
+CHECKING: Final = 8
+"""Samples that check what gained on `CHOOSING` samples."""
+FOLDS: Final = 4
+"""Parts of few samples: of two parts, each has too few to show what all of them miss."""
+OF_LARGE: Final = 8
+"""Samples that every calibrator runs if trials are expensive; calibrators that are significantly noisier on them stop there."""
+FEWEST: Final = 2
+"""Samples on which two candidates can be compared at all."""
+_TAKEN_OF_SMALL: Final = 256
+"""The same for models whose inferences cost next to nothing: on small images single samples may hold most of the noise."""
+_SMALL: Final = 1 << 20
+"""Elements of all tensors of one sample, in a model that is small."""
+
+
+def taken(view: GraphView, whole: int) -> int:
+    """How many of so many samples choose and correct biases: 32, more of a small model."""
+    return max(TAKEN, min(_TAKEN_OF_SMALL, whole)) if is_small(view) else TAKEN
+
+
+def is_small(view: GraphView) -> bool:
+    """Whether an inference costs next to nothing, inputs of free size being as large as most are."""
+    return sum(sizes(view, usual_shapes(view.inputs))) <= _SMALL
+
+
+def sizes(view: GraphView, shapes: Mapping[str, Shape]) -> Iterator[int]:
+    """Elements of each tensor of one sample for inputs of these shapes; of what is not known a single one."""
+    lengths = {
+        dim: length
+        for info in view.inputs
+        for place, (dim, length) in enumerate(zip(info.shape or (), shapes.get(info.name, ()), strict=False))
+        if isinstance(dim, str) and place != batch_place(info.shape or ())
+    }
+    for node in view.nodes:
+        for name in node.outputs:
+            found = (length_of(dim, lengths) for dim in view.info(name).shape or ())
+            yield prod(1 if length is None else length for length in found)
+
+
+def choosing_numbers(whole: int, count: int) -> range:
+    """Numbers of the samples that choose, `count` of a `whole`, from all over them: data sets are often sorted by class."""
+    return range(0, whole, max(1, whole // count))[:count]
+
+
+def choosing(samples: SampleSource, count: int) -> tuple[Sample, ...]:
+    """The samples of `choosing_numbers`; fewer if the source has fewer."""
+    return tuple(islice(spread(samples, count), count))
+
+
+def choosing_and_checking(samples: tuple[Sample, ...]) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
+    """Two parts without a common sample, each from all over the samples: neighbours in a data set are alike."""
+    step = max(2, len(samples) // CHOOSING)
+    return samples[0::step][:CHOOSING], samples[1::step][:CHECKING]
+
+
+def some_first(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
+    """Reorders samples so that an evenly spaced subset, which every calibrator runs, comes first."""
+    first = range(0, len(samples), max(1, len(samples) // OF_LARGE))[:OF_LARGE]
+    return (
+        *(samples[place] for place in first),
+        *(one for place, one in enumerate(samples) if place not in first),
+    )
+
+
+def fold(samples: tuple[Sample, ...], part: int) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
+    """One of `FOLDS` parts of the samples, from all over them, and the other samples."""
+    rest = tuple(sample for number, sample in enumerate(samples) if number % FOLDS != part)
+    return samples[part::FOLDS], rest
+
+
+def without(parts: Sequence[Part], part: int) -> tuple[Part, ...]:
+    """All parts but one."""
+    return tuple(one for number, one in enumerate(parts) if number != part)
+
+
+def from_all_over(samples: SampleSource, most: int) -> SamplePart:
+    """At most this many samples from all over the source, without holding them in memory."""
+    return SamplePart(samples, 0, max(1, len(samples) // most), most)
+
+
+def others(view: GraphView, samples: SampleSource, count: int) -> tuple[Sample, ...]:
+    """At most so many of the samples to fit something to, in order: see `fitting_numbers`."""
+    numbers = fitting_numbers(view, len(samples))
+    return tuple(islice((sample for number, sample in enumerate(samples) if number in numbers), count))
+
+
+def fitting_numbers(view: GraphView, whole: int) -> frozenset[int]:
+    """Which of so many samples are fitted to: those that `Reference` does not take, or every other one where it takes most.
+
+    What is fitted to the samples that judge it is found better than it is: rounding may gain on samples
+    it has seen, and lose on others. So the others judge.
+    """
+    chosen = choosing_numbers(whole, taken(view, whole))
+    if chosen.step == 1:
+        return frozenset(range(1, whole, 2))
+    return frozenset(range(whole)).difference(chosen)
+
+
+def spread(samples: SampleSource, count: int) -> Iterator[Sample]:
+    """So many samples from all over the source: data sets are often sorted by class."""
+    step = max(1, len(samples) // count)
+    if isinstance(samples, Samples):
+        yield from samples.every(step)
+    else:
+        yield from islice(iter(samples), 0, None, step)
+
+
+def spread_over(samples: tuple[Sample, ...], most: int) -> tuple[Sample, ...]:
+    """At most so many of the samples, but one at least, from all over them."""
+    whole, count = len(samples), max(1, most)
+    return tuple(samples[number * whole // count] for number in range(count)) if count < whole else samples
