@@ -231,6 +231,7 @@ def figure_in_docstring(source: Source) -> Lines:
 # --- rules about TensorRT ------------------------------------------------------------------------------------------------
 
 _RULE_PARTS = ("place", "check", "fix")
+_MATCH = re.compile(r"match(_|$)")
 
 
 def names_read(function: str, functions: dict[str, ast.FunctionDef], seen: set[str]) -> Iterator[str]:
@@ -244,14 +245,23 @@ def names_read(function: str, functions: dict[str, ast.FunctionDef], seen: set[s
 
 
 def part_without_match(source: Source) -> Lines:
-    """Wants the parts of a rule to use its one `match`, so that placement, check and fix find the same places."""
+    """Wants the parts of a rule to share one `match`, so that placement, check and fix find the same places.
+
+    A file that holds one rule calls it `match`; one about several rules may have more, each named `match_...`.
+    """
     if not source.path.startswith("qdqtool/rules/"):
         return
     functions = {node.name: node for node in source.tree.body if isinstance(node, ast.FunctionDef)}
-    parts = [part for part in _RULE_PARTS if part in functions]
-    for part in parts if len(parts) > 1 else ():
-        if "match" not in names_read(part, functions, set()):
-            yield functions[part].lineno, f"`{part}` does not use the rule's `match`"
+    for node in source.nodes:
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Rule"):
+            continue
+        given = [each.value for each in node.keywords if each.arg in _RULE_PARTS]
+        parts = [part.id for part in given if isinstance(part, ast.Name) and part.id in functions]
+        found = [
+            {name for name in names_read(part, functions, set()) if _MATCH.match(name)} for part in parts
+        ]
+        if len(parts) > 1 and not set.intersection(*found):
+            yield node.lineno, f"{' and '.join(f'`{part}`' for part in parts)} do not use one `match`"
 
 
 # --- all files together --------------------------------------------------------------------------------------------------

@@ -35,7 +35,17 @@ def match(view): return view.nodes
 def check(flow): return _found(flow)
 def _found(flow): return [node for node in match(flow.view)]
 """
-OWN_PATTERN = ONE_MATCH + "def fix(context): return [node for node in context.view.nodes]\n"
+OWN_PATTERN = (
+    ONE_MATCH
+    + "def fix(context): return [node for node in context.view.nodes]\nPLUGIN = Rule(check=check, fix=fix)\n"
+)
+TWO_RULES = """
+def match_one(view): return view.nodes
+def match_two(view): return view.nodes
+def check(flow): return match_one(flow)
+def fix(context): return match_{}(context)
+PLUGIN = {{"one": Rule(check=check, fix=fix), "two": Rule(check=match_two)}}
+"""
 
 BROKEN = [
     ("file-size", "qdqtool/core/a.py", "A = 1\n" * 700),
@@ -55,6 +65,7 @@ BROKEN = [
     ("figure-in-docstring", "qdqtool/core/a.py", 'def f():\n    """Costs MobileNet 1.4 dB."""'),
     ("figure-in-docstring", "qdqtool/core/a.py", 'X = 1\n"""It ran 6 times faster."""'),
     ("part-without-match", "qdqtool/rules/a.py", OWN_PATTERN),
+    ("part-without-match", "qdqtool/rules/a.py", TWO_RULES.format("two")),
 ]
 SOUND = [
     ("function-size", "qdqtool/cli/commands/a.py", MANY_PARAMETERS),
@@ -70,7 +81,8 @@ SOUND = [
     ("count-and-noun", "qdqtool/core/a.py", 'f"{len(part)} of {whole}"'),
     ("figure-in-docstring", "qdqtool/core/a.py", 'X = 1\n"""Kept where it gains more than 0.3 dB."""'),
     ("figure-in-docstring", "qdqtool/core/a.py", 'X = 1\n"""Evidence: RTX 1.7.1: 0.3 ms."""'),
-    ("part-without-match", "qdqtool/rules/a.py", ONE_MATCH),
+    ("part-without-match", "qdqtool/rules/a.py", ONE_MATCH + "PLUGIN = Rule(check=check, fix=match)\n"),
+    ("part-without-match", "qdqtool/rules/a.py", TWO_RULES.format("one")),
     ("part-without-match", "qdqtool/core/a.py", OWN_PATTERN),
 ]
 
