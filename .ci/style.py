@@ -257,9 +257,8 @@ def part_without_match(source: Source) -> Lines:
             continue
         given = [each.value for each in node.keywords if each.arg in _RULE_PARTS]
         parts = [part.id for part in given if isinstance(part, ast.Name) and part.id in functions]
-        found = [
-            {name for name in names_read(part, functions, set()) if _MATCH.match(name)} for part in parts
-        ]
+        read_by = ({part, *names_read(part, functions, set())} for part in parts)
+        found = [set(filter(_MATCH.match, names)) for names in read_by]
         if len(parts) > 1 and not set.intersection(*found):
             yield node.lineno, f"{' and '.join(f'`{part}`' for part in parts)} do not use one `match`"
 
