@@ -106,13 +106,11 @@ def check_blocks(flow: Flow, target: Target) -> Iterator[Violation]:
     for pair, illegal in match_blocks(flow):
         node = pair.dequantize or pair.quantize or ""
         if illegal is not None:
-            reason, effect, fix_blocks = illegal
+            reason, effect, fix = illegal
             severity = Severity.ERROR if effect == _REFUSED else None
             mended = _mended(flow, pair, reason)
-            fix_blocks = (
-                f"{fix_blocks}; `qdqtool repair` does" if mended else f"{fix_blocks}; {_float(flow, pair)}"
-            )
-            yield Violation(node=node, reason=reason, effect=effect, fix=fix_blocks, severity=severity)
+            fix = f"{fix}; `qdqtool repair` does" if mended else f"{fix}; {_float(flow, pair)}"
+            yield Violation(node=node, reason=reason, effect=effect, fix=fix, severity=severity)
         elif pair.dtype in {DType.INT8, DType.FLOAT8}:
             readers = [by_name[name] for name in flow.products_of(pair) if name in by_name]
             if len(pair.scale) == 1:

@@ -303,8 +303,8 @@ def check_scale_form(flow: Flow, _target: Target) -> Iterator[Violation]:
         else:
             way = ""
         wanted = _wanted(flow.view, node)
-        fix_scale_form = f"{wanted}; {way}" if way else f"{_LOST}, {wanted}"
-        yield Violation(node=node.name, reason=reason, effect=_REFUSED, fix=fix_scale_form)
+        fix = f"{wanted}; {way}" if way else f"{_LOST}, {wanted}"
+        yield Violation(node=node.name, reason=reason, effect=_REFUSED, fix=fix)
 
 
 def _is_computed(view: GraphView, node: Node) -> bool:

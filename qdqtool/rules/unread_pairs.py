@@ -92,7 +92,6 @@ from qdqtool.graph.view import Node
 from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, kernel_of, readers_of_pairs
 from qdqtool.matching.patterns import is_fused
 from qdqtool.matching.rule import Rule, Violation
-from qdqtool.rules.plugin import is_foreign
 from qdqtool.trt.ops import (
     ATTENTIONS,
     CLAMPS,
@@ -313,7 +312,7 @@ def candidates_float_result(built: BuiltGraph) -> Iterator[Candidate]:
 def check_plugin(flow: Flow, _target: Target) -> Iterator[Violation]:
     """Nodes of foreign domains that read a DequantizeLinear or feed a QuantizeLinear."""
     for node in flow.view.nodes:
-        if not is_foreign_plugin(node):
+        if not is_foreign(node):
             continue
         reads = any(tensor in flow.by_dequantized for tensor in node.inputs)
         feeds = any(flow.by_tensor.get(tensor) for tensor in node.outputs)
@@ -334,7 +333,7 @@ def _beside(flow: Flow, node: Node) -> Iterator[str]:
         yield from (pair.quantize or "" for pair in flow.by_tensor.get(tensor, ()))
 
 
-def is_foreign_plugin(node: Node) -> bool:
+def is_foreign(node: Node) -> bool:
     """Whether no builder knows the operator by itself."""
     return node.domain not in {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}
 
