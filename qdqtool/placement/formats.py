@@ -42,7 +42,7 @@ from qdqtool.errors import UsageError
 from qdqtool.graph.beside_attention import reads_attention
 from qdqtool.graph.kv_caches import kv_caches
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.patterns import attentions, has_one_query
+from qdqtool.matching.attention import attentions, has_one_query
 from qdqtool.matching.products import compute_nodes, factors, of_other_types, weight_specs
 from qdqtool.matching.silent_float import FEWEST_BLOCKS, rows_of, too_many_taps
 from qdqtool.trt.ops import summed_axis

@@ -100,16 +100,16 @@ from qdqtool.graph.kv_caches import kv_caches
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.attention import unquantized_results
-from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, feeding, kernel_of, readers_of_pairs
-from qdqtool.matching.evidence import Explanation, NodeEvidence
-from qdqtool.matching.patterns import (
+from qdqtool.matching.attention import (
     attentions,
     has_one_query,
     int8_obstacle,
     is_fused_as_float,
     readers,
+    unquantized_results,
 )
+from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, feeding, kernel_of, readers_of_pairs
+from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.products import factors, skipping, veto
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import ATTENTIONS, PRODUCTS, QUANTIZE

@@ -46,7 +46,7 @@ from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.stored import dequantized
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.patterns import is_fused
+from qdqtool.matching.products import is_fused
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.trt.ops import AFFINE, FUSES_ACTIVATION, FUSES_BEHIND_PRODUCT, GATES, PRODUCTS
 

@@ -72,6 +72,7 @@ Evidence: RTX 1.7.1: a Conv with two quantized run-time inputs is an INT8 `corre
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from qdqtool.core.advice import repairing
 from qdqtool.core.dtypes import DType
@@ -85,9 +86,28 @@ from qdqtool.graph.qdq.lower import MX_DEQUANTIZE
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.operands import products
-from qdqtool.matching.products import compute_nodes, of_other_types, sums_nothing, veto
+from qdqtool.matching.products import compute_nodes, of_other_types, veto
 from qdqtool.matching.rule import Rule, Violation
-from qdqtool.matching.silent_float import MXFP8_IS_FLOAT, too_many_taps
+from qdqtool.matching.silent_float import too_many_taps
+
+
+def sums_nothing(einsum: Node) -> bool:
+    """Whether an Einsum only multiplies: each label of its operands is one of its result.
+
+    >>> from onnx import helper
+    >>> from qdqtool.graph.view import node_of
+    >>> sums_nothing(node_of(helper.make_node("Einsum", ["a", "b"], ["c"], equation="i,d->id")))
+    True
+    """
+    operands, arrow, result = str(einsum.attribute("equation", "")).partition("->")
+    return bool(arrow) and set(operands) - set(", .") <= set(result)
+
+
+MXFP8_IS_FLOAT: Final = (
+    "TensorRT for RTX 1.7.1 computes MXFP8 in float in every graph that was built",
+    "use nvfp4 (SM120) or fp8 (SM89), or classic TensorRT 10.12 on SM100",
+)
+
 
 # --- old_gpu ---------------------------------------------------------------------------------------------------------
 

@@ -87,11 +87,71 @@ from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, feeding, kernel_of
 from qdqtool.matching.demand import wanted_slots
-from qdqtool.matching.patterns import adds_to_normalized, gates
 from qdqtool.matching.products import skipping, veto
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.matching.small import setting_for
-from qdqtool.trt.ops import POINTWISE_ACTIVATIONS, PRODUCTS, upstream
+from qdqtool.trt.ops import (
+    CASTS,
+    ELEMENTWISE_SUMS,
+    GLOBAL_AVERAGES,
+    POINTWISE_ACTIVATIONS,
+    PRODUCTS,
+    upstream,
+)
+
+_LONGEST_GATE = 12
+"""Operators between the pooling and the Mul of a squeeze-and-excite gate that are followed."""
+_AFFINE = 5
+"""Nodes from a normalized value back to the division that makes it: shift, factor, casts between them."""
+
+
+def adds_to_normalized(view: GraphView, node: Node) -> bool:
+    """Whether it adds two run-time values of which a LayerNormalization, also one written out, makes one."""
+    if node.op != "Add" or len(node.inputs) != 2 or any(map(view.is_constant, node.inputs)):
+        return False
+    return any(_is_normalized(view, tensor) for tensor in node.inputs)
+
+
+def _is_normalized(view: GraphView, tensor: str) -> bool:
+    for _ in range(_AFFINE):
+        node = view.producer(tensor)
+        if node is None or node.op == "LayerNormalization":
+            return node is not None
+        if node.op == "Div":
+            return _is_centered(view, node.inputs[0])
+        values = [name for name in node.inputs if not view.is_constant(name)]
+        if node.op not in ELEMENTWISE_SUMS | CASTS or len(values) != 1:
+            return False
+        tensor = values[0]
+    return False
+
+
+def _is_centered(view: GraphView, tensor: str) -> bool:
+    """Whether a mean has been subtracted from it."""
+    node = view.producer(tensor)
+    mean = view.producer(node.inputs[1]) if node is not None and node.op == "Sub" else None
+    return mean is not None and mean.op == "ReduceMean"
+
+
+def gates(view: GraphView) -> Iterator[tuple[Node, ...]]:
+    """The nodes of each squeeze-and-excite gate: from the pooling to the Mul with what was pooled, both excluded."""
+    for pool in view.nodes:
+        if pool.op not in GLOBAL_AVERAGES:
+            continue
+        chain: list[Node] = []
+        tensor = pool.outputs[0]
+        for _ in range(_LONGEST_GATE):
+            # Swish reads its input twice, so the chain follows the last consumer while all belong to it.
+            uses = view.uses(tensor)
+            if not uses:
+                break
+            node = uses[-1].node
+            if node.op == "Mul" and pool.inputs[0] in node.inputs:
+                yield tuple(chain)
+                break
+            chain.extend(use.node for use in uses)
+            tensor = node.outputs[0]
+
 
 # --- residual_add ----------------------------------------------------------------------------------------------------
 

@@ -76,14 +76,54 @@ from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.patterns import is_pooled
-from qdqtool.matching.products import channels, compute_nodes, skipping, veto
+from qdqtool.matching.products import compute_nodes, skipping, veto
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.matching.small import MOST_FOLDED, has_free_batch, is_folded, setting_for
-from qdqtool.trt.ops import MATRIX_PRODUCTS
+from qdqtool.trt.ops import (
+    CONVOLUTIONS,
+    GLOBAL_AVERAGES,
+    KEPT_IN_EPILOGUE,
+    MATRIX_PRODUCTS,
+    quantization_commutes,
+)
+
+
+def channels(view: GraphView, node: Node) -> tuple[int, int] | None:
+    """Input and output channels of a node with constant weights; None where the weights are computed."""
+    index = 0 if view.is_constant(node.inputs[0]) else 1
+    shape = view.constant_shape(node.inputs[index])
+    if shape is None or len(shape) < 2:
+        return None
+    group = node.integer("group", 1)
+    if node.op == "Conv":
+        return shape[1] * group, shape[0]
+    if node.op == "ConvTranspose":
+        return shape[0], shape[1] * group
+    flipped = bool(node.attribute("transA" if index == 0 else "transB", 0)) != (index == 0)
+    rows, columns = shape[-2], shape[-1]
+    return (columns, rows) if flipped else (rows, columns)
+
+
+def is_pooled(view: GraphView, tensor: str) -> bool:
+    """Whether a tensor is the global average of what a convolution makes, past activations and reshapes."""
+    pools = 0
+    for _ in range(_FARTHEST):
+        node = view.producer(tensor)
+        if node is None:
+            return False
+        if node.op in CONVOLUTIONS:
+            return pools == 1
+        pools += node.op in GLOBAL_AVERAGES
+        if not (node.op in KEPT_IN_EPILOGUE or quantization_commutes(view, node)):
+            return False
+        tensor = node.inputs[0]
+    return False
+
 
 TILE = 16
 """INT8 matrix kernels work on tiles of this many rows and columns."""
+_FARTHEST = 12
+"""Operators between the global average and a head that are followed: activations and reshapes."""
 _LARGE = 1 << 18
 """Weights from which reading them costs more than another kernel does: 768 KiB saved against FP32."""
 

@@ -60,10 +60,28 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.asked import arithmetic_word
 from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.operands import product_of
-from qdqtool.matching.patterns import depthwise_swish
 from qdqtool.matching.products import both_or_neither, compute_nodes, veto, weight_specs
 from qdqtool.matching.rule import Rule, Violation
-from qdqtool.trt.ops import QUANTIZE, RECURRENT
+from qdqtool.trt.ops import (
+    GATES,
+    QUANTIZE,
+    RECURRENT,
+    SWISHES,
+)
+
+
+def depthwise_swish(view: GraphView, node: Node) -> str | None:
+    """The result of the Swish behind a depthwise convolution; None where `node` is no such convolution."""
+    shape = view.info(node.inputs[1]).shape or ()
+    if not (node.op == "Conv" and len(shape) > 1 and shape[1] == 1 and node.integer("group", 1) > 1):
+        return None
+    users = [use.node for use in view.uses(node.outputs[0])]
+    gates = {user.outputs[0] for user in users if user.op in GATES}
+    for user in users:
+        if user.op in SWISHES or (user.op == "Mul" and gates & set(user.inputs)):
+            return user.outputs[0]
+    return None
+
 
 # --- conv_transpose --------------------------------------------------------------------------------------------------
 
