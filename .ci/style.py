@@ -294,26 +294,24 @@ def collections_of_operators(
             yield node.lineno, tuple(str(word) for word in words)
 
 
-OPERATOR_TABLES = {
-    "qdqtool/trt/ops.py": "families that several files read",
-    "qdqtool/core/quant_format.py": "the operators that have kernels for a format",
-    "qdqtool/core/recipe.py": "defaults of a recipe, which users read and change",
-}
-
-
 def operator_list(sources: Iterable[Source]) -> Iterator[Finding]:
-    """Keeps families of ONNX operators in one place, so that no two parts of the program disagree about them."""
+    """Finds a family of ONNX operators that two files list, so that no two parts of the program disagree about it.
+
+    A family with one reader is beside this reader, one with several is in `qdqtool/trt/ops.py`.
+    """
     import onnx.defs
 
     operators = frozenset(schema.name for schema in onnx.defs.get_all_schemas())
+    first: dict[frozenset[str], str] = {}
     for source in sources:
-        if source.path not in OPERATOR_TABLES:
-            for line, words in collections_of_operators(source, operators):
+        for line, words in collections_of_operators(source, operators):
+            home = first.setdefault(frozenset(words), source.path)
+            if home != source.path:
                 yield Finding(
                     source.path,
                     line,
                     "operator-list",
-                    f"the operators {', '.join(words)} belong into trt/ops.py",
+                    f"the operators {', '.join(words)} are also listed in {home}; keep them in trt/ops.py",
                 )
 
 

@@ -18,11 +18,14 @@ from qdqtool.trt.ops import (
     PASSES_PROBABILITIES,
     QDQ,
     QUANTIZE,
-    SCALING,
     carried_outputs,
     quantization_commutes,
     value_preserving,
 )
+
+SCALING = frozenset({"Add", "Cast", "Div", "Mul", "Sub", "Where"})
+"""What stands between the scores of an attention and its softmax: scale, mask, casts."""
+
 
 _FARTHEST = 12
 """Operators between a product and the softmax: scale, mask, casts, reshapes."""

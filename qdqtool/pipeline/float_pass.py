@@ -22,7 +22,14 @@ from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.pipeline.channels import SAMPLES, depthwise_inputs
 from qdqtool.pipeline.judges import taken
 from qdqtool.pipeline.trial import FloatPass, may_be_batched
-from qdqtool.trt.ops import FUSED_EXACTLY
+from qdqtool.trt.ops import BLOCKED, LAYOUT, PICKING, PRODUCTS, SOFTMAXES
+
+FUSED_EXACTLY = PRODUCTS | BLOCKED | LAYOUT | PICKING | SOFTMAXES | {"Pad", "ReduceMean"}
+"""What onnxruntime fuses, if at all, to the same bits: they do not depend on which tensors are returned beside.
+
+A written-out or skipped normalization does not belong to them: fused, its last bits are others.
+"""
+
 
 _FEW: Final = 4
 """Where fewer than one of so many samples judge, means that are computed for all of them cost more than a pass for these."""

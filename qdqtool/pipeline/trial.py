@@ -43,12 +43,15 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.pipeline.judges import TAKEN, sizes, spread, spread_over, taken
 from qdqtool.pipeline.layer_walk import LayerWalk, float_means
 from qdqtool.platform import give_back, processors
-from qdqtool.trt.ops import BRANCHING
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Values = Mapping[str, NDArray[Any]]
+
+BRANCHING = frozenset({"If", "Loop"})
+"""Operators whose condition decides what is computed, for all samples of a batch together."""
+
 
 CHOOSING: Final = 8
 """Samples that run at a time while calibrators race, and on which equalization is chosen."""

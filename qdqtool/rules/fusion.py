@@ -48,7 +48,11 @@ from qdqtool.graph.qdq.stored import dequantized
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.products import is_fused
 from qdqtool.matching.rule import Rule, Stage, Violation
-from qdqtool.trt.ops import AFFINE, FUSES_ACTIVATION, FUSES_BEHIND_PRODUCT, GATES, PRODUCTS
+from qdqtool.trt.ops import AFFINE, FUSES_BEHIND_PRODUCT, GATES, PRODUCTS
+
+FUSES_ACTIVATION = PRODUCTS | {"Add", "BatchNormalization"}
+"""What takes an activation behind it along into its kernel."""
+
 
 # --- bias ------------------------------------------------------------------------------------------------------------
 

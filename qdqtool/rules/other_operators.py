@@ -91,7 +91,7 @@ from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.standard import standardise
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.rule import Rule, Stage, Violation
-from qdqtool.trt.ops import FLOAT_FORM, QDQ, ROUNDED_BIAS, computes_integers, weight_axis
+from qdqtool.trt.ops import FLOAT_FORM, QDQ, computes_integers, weight_axis
 
 # --- domain ----------------------------------------------------------------------------------------------------------
 
@@ -392,6 +392,9 @@ def _bias(context: RepairContext, node: onnx.NodeProto, form: _OperatorForm) -> 
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+ROUNDED_BIAS = ("Reshape", "Cast", "Floor", "Div")
+"""What onnxruntime makes of the bias of a dynamically quantized Conv, from the sum back to the float bias."""
 
 
 _LSTM = (

@@ -141,7 +141,11 @@ from qdqtool.matching.rule import Rule, Violation
 from qdqtool.matching.silent_float import BEFORE
 from qdqtool.matching.vetoes import refusals
 from qdqtool.matching.weights import requantized
-from qdqtool.trt.ops import ISLAND_BORDER, MATRIX_PRODUCTS, PRODUCTS, weight_axis
+from qdqtool.trt.ops import CLAMPS, ELEMENTWISE_SUMS, MATRIX_PRODUCTS, PRODUCTS, SWISHES, weight_axis
+
+ISLAND_BORDER = ELEMENTWISE_SUMS | CLAMPS | SWISHES | {"BatchNormalization", "LeakyRelu", "Sigmoid"}
+"""What stands between two products that hand INT8 values to each other."""
+
 
 # --- conv ------------------------------------------------------------------------------------------------------------
 

@@ -108,7 +108,11 @@ from qdqtool.graph.qdq.stored import fitting_axis
 from qdqtool.matching.operands import Product, State, products
 from qdqtool.matching.rule import CLASSIC, Rule, Stage, Violation
 from qdqtool.matching.weights import StoredWeight, stored_again
-from qdqtool.trt.ops import SCALAR_SCALE_READERS, weight_axis
+from qdqtool.trt.ops import CONVOLUTIONS, weight_axis
+
+SCALAR_SCALE_READERS = CONVOLUTIONS | {"Add"}
+"""What runs in float in RTX 1.7.1 where the scale of an activation has shape [1]."""
+
 
 # --- scale_rank ------------------------------------------------------------------------------------------------------
 

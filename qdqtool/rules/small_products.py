@@ -79,13 +79,18 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.products import compute_nodes, skipping, veto
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.matching.small import MOST_FOLDED, has_free_batch, is_folded, setting_for
-from qdqtool.trt.ops import (
-    CONVOLUTIONS,
-    GLOBAL_AVERAGES,
-    KEPT_IN_EPILOGUE,
-    MATRIX_PRODUCTS,
-    quantization_commutes,
-)
+from qdqtool.trt.ops import CONVOLUTIONS, GLOBAL_AVERAGES, MATRIX_PRODUCTS, quantization_commutes
+
+KEPT_IN_EPILOGUE = GLOBAL_AVERAGES | {
+    "Add",
+    "BatchNormalization",
+    "Clip",
+    "HardSwish",
+    "LeakyRelu",
+    "Mul",
+    "Relu",
+}
+"""What stands between a convolution and the global average that RTX computes in its kernel."""
 
 
 def channels(view: GraphView, node: Node) -> tuple[int, int] | None:

@@ -94,16 +94,28 @@ from qdqtool.matching.products import is_fused
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import (
     ATTENTIONS,
+    AVERAGES,
     CLAMPS,
     COMPUTE,
-    FUSES_DEQUANTIZE,
-    INT8_READERS,
-    INTEGER_READERS,
     PRODUCTS,
     QDQ,
+    QUANTIZE,
     RECURRENT,
+    SHAPE_READERS,
     quantization_commutes,
 )
+
+INTEGER_READERS = PRODUCTS | SHAPE_READERS | {"Add", "Concat", QUANTIZE}
+"""Operators that read INT8 values as they are, or no values at all."""
+
+
+INT8_READERS = INTEGER_READERS | AVERAGES | {"Cast"}
+"""Operators in front of which a pair is not in vain, or of which other rules speak."""
+
+
+FUSES_DEQUANTIZE = CLAMPS | {"Mul"}
+"""What TensorRT, not the one for RTX, fuses with a DequantizeLinear in front of it."""
+
 
 # --- fake_quantize ---------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,11 @@ from numpy.typing import NDArray
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.deferred import array
-from qdqtool.trt.ops import QDQ, WEIGHTED
+from qdqtool.trt.ops import PRODUCTS, QDQ, RECURRENT
+
+WEIGHTED = PRODUCTS | RECURRENT | {"BatchNormalization", "LayerNormalization"}
+"""Operators with trained constants."""
+
 
 _FLOATS = frozenset(
     {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16}

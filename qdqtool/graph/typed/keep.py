@@ -14,7 +14,14 @@ from qdqtool.graph.sensitive import sensitive
 from qdqtool.graph.typed.narrow import Narrow, fits
 from qdqtool.graph.typed.scales import PAIRS
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import LAYOUT, MAGNITUDE_KEPT, MAGNITUDE_LOWERED, PRODUCTS
+from qdqtool.trt.ops import LAYOUT, MOVING, PRODUCTS
+
+MAGNITUDE_KEPT = MOVING | {"Abs", "Add", "Max", "Min", "Mul", "Neg", "ReduceMax", "ReduceMean", "Sub"}
+"""Operators whose result is as large as what they read."""
+
+
+MAGNITUDE_LOWERED = frozenset({"Clip", "Div", "Log", "Reciprocal", "Sigmoid", "Sqrt", "Tanh"})
+"""Operators that bring large values back."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
