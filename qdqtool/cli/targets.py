@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from qdqtool.core.target import Target
 
-TARGET_HELP = "Builder: rtx, 8, 10, 11, or a release such as 8.6.1 or 10.13."
+TARGET_HELP = "Builder: rtx, 8, 10, 11, or a release such as 8.6.1, 10.13 or rtx-1.7.1."
 
 
 def asked_target(target: str, old: str | None, spelled: str, sm: Sequence[str] = ()) -> Target:

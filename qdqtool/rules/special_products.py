@@ -185,9 +185,9 @@ def place_recurrent(view: GraphView, options: PlacementOptions) -> Iterator[Opin
                     slot=Slot(node=node.name, index=index),
                     stance=Stance.VETO,
                     reason=f"TensorRT has no INT8 kernel for {node.op}",
-                    fix="nothing to do; FP16 is the fastest it runs in (trtexec --fp16)"
-                    if options.builder.is_before(10)
-                    else "nothing to do; --set insert.types=fp16 is the fastest it runs in",
+                    fix="nothing to do; --set insert.types=fp16 is the fastest it runs in"
+                    if options.builder.builds_without_type_flags
+                    else "nothing to do; FP16 is the fastest it runs in (trtexec --fp16)",
                 )
 
 
