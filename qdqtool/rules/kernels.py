@@ -71,7 +71,7 @@ Evidence: RTX 1.7.1: a Conv with two quantized run-time inputs is an INT8 `corre
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from qdqtool.core.advice import repairing
@@ -165,16 +165,26 @@ def check_old_gpu(flow: Flow, target: Target) -> Iterator[Violation]:
 # --- eight_bit_float -------------------------------------------------------------------------------------------------
 
 
+def match_low_float(
+    flow: Flow, target: Target, formats: set[str], first: int
+) -> tuple[list[str], str, Iterable[str]]:
+    """Named GPUs older than `first`, what becomes of the build, and the nodes that quantize to these formats.
+
+    There are no nodes if every named GPU is new enough; if none was named, no GPU is known to be.
+    """
+    old = sorted((sm for sm in target.sm if int(sm) < first), key=int)
+    effect = f"the build fails for SM{', SM'.join(old)}" if old else f"the build fails below SM{first}"
+    return old, effect, flow.quantizers(formats) if old or not target.sm else ()
+
+
 def check_eight_bit_float(flow: Flow, target: Target) -> Iterator[Violation]:
     """FP8 pairs, where a GPU that was named is too old or none was named."""
-    old = sorted((sm for sm in target.sm if int(sm) < FP8.sm), key=int)
-    if target.sm and not old:
-        return
-    for node in flow.quantizers({FP8.name, MXFP8.name}):
+    old, effect, nodes = match_low_float(flow, target, {FP8.name, MXFP8.name}, FP8.sm)
+    for node in nodes:
         yield Violation(
             node=node,
             reason="the values between Q and DQ are FP8",
-            effect=f"the build fails for SM{', SM'.join(old)}" if old else "the build fails below SM89",
+            effect=effect,
             fix="use INT8, or build for SM89 or newer only",
             severity=Severity.ERROR if old else None,
         )
@@ -186,12 +196,9 @@ def check_eight_bit_float(flow: Flow, target: Target) -> Iterator[Violation]:
 def check_four_bit_float(flow: Flow, target: Target) -> Iterator[Violation]:
     """FP4 pairs, where the release or a GPU that was named has none, or no GPU was named."""
     first = first_sm(NVFP4, rtx=target.is_rtx)
-    old = sorted((sm for sm in target.sm if int(sm) < first), key=int)
     early = target.is_before(*NVFP4.release)
-    if target.sm and not old and not early:
-        return
-    effect = f"the build fails for SM{', SM'.join(old)}" if old else f"the build fails below SM{first}"
-    for node in flow.quantizers({NVFP4.name}):
+    old, effect, nodes = match_low_float(flow, target, {NVFP4.name}, first)
+    for node in flow.quantizers({NVFP4.name}) if early else nodes:
         yield Violation(
             node=node,
             reason="the values between Q and DQ are FP4",
