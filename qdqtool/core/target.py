@@ -58,8 +58,8 @@ class Target:
         if spelled == "rtx":
             return cls(sm=architectures)
         numbers = _RELEASE.fullmatch(spelled.removeprefix("rtx-"))
-        majors = _NEWEST if not spelled.startswith("rtx-") else {_NEWEST_RTX[0]}
-        if numbers is None or int(numbers[1]) not in majors:
+        is_rtx = spelled.startswith("rtx-")
+        if numbers is None or int(numbers[1]) not in ((_NEWEST_RTX[0],) if is_rtx else _NEWEST):
             raise UsageError(
                 f"there is no builder {word!r}",
                 fix=f"choose one of {', '.join(FAMILIES)}, a TensorRT release from 8.0 on, as 10.13, "
@@ -67,7 +67,7 @@ class Target:
                 where=where,
             )
         release = (int(numbers[1]), *map(int, numbers[2].split(".")[1:]))
-        return cls(kind="trt" if majors is _NEWEST else "rtx", release=release, sm=architectures)
+        return cls(kind="rtx" if is_rtx else "trt", release=release, sm=architectures)
 
     @property
     def is_rtx(self) -> bool:
