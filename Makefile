@@ -6,7 +6,7 @@ DIGITS := recipes/examples/digits
 
 TORCH := .venv-torch
 
-.PHONY: lock fuzz demo picture test test-all test-qat figures lint format docs clean
+.PHONY: lock fuzz demo new-rule picture test test-all test-qat figures lint format docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/qdqtool run $(DIGITS)/digits.onnx --recipe conv-int8 --samples $(DIGITS)/calibration.npz \
@@ -51,6 +51,10 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/style.py
+
+# The skeleton of a rule, its page and its test, with the next free code.
+new-rule: $(VENV)/.installed-dev
+	$(BIN)/python .ci/new_rule.py '$(NAME)'
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .

@@ -231,6 +231,7 @@ def figure_in_docstring(source: Source) -> Lines:
 # --- rules about TensorRT ------------------------------------------------------------------------------------------------
 
 _RULE_PARTS = ("place", "check", "fix")
+_MATCH = re.compile(r"match(_|$)")
 
 
 def names_read(function: str, functions: dict[str, ast.FunctionDef], seen: set[str]) -> Iterator[str]:
@@ -244,14 +245,22 @@ def names_read(function: str, functions: dict[str, ast.FunctionDef], seen: set[s
 
 
 def part_without_match(source: Source) -> Lines:
-    """Wants the parts of a rule to use its one `match`, so that placement, check and fix find the same places."""
+    """Wants the parts of a rule to share one `match`, so that placement, check and fix find the same places.
+
+    A file that holds one rule calls it `match`; one about several rules may have more, each named `match_...`.
+    """
     if not source.path.startswith("qdqtool/rules/"):
         return
     functions = {node.name: node for node in source.tree.body if isinstance(node, ast.FunctionDef)}
-    parts = [part for part in _RULE_PARTS if part in functions]
-    for part in parts if len(parts) > 1 else ():
-        if "match" not in names_read(part, functions, set()):
-            yield functions[part].lineno, f"`{part}` does not use the rule's `match`"
+    for node in source.nodes:
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Rule"):
+            continue
+        given = [each.value for each in node.keywords if each.arg in _RULE_PARTS]
+        parts = [part.id for part in given if isinstance(part, ast.Name) and part.id in functions]
+        read_by = ({part, *names_read(part, functions, set())} for part in parts)
+        found = [set(filter(_MATCH.match, names)) for names in read_by]
+        if len(parts) > 1 and not set.intersection(*found):
+            yield node.lineno, f"{' and '.join(f'`{part}`' for part in parts)} do not use one `match`"
 
 
 # --- all files together --------------------------------------------------------------------------------------------------
@@ -285,26 +294,24 @@ def collections_of_operators(
             yield node.lineno, tuple(str(word) for word in words)
 
 
-OPERATOR_TABLES = {
-    "qdqtool/trt/ops.py": "families that several files read",
-    "qdqtool/core/quant_format.py": "the operators that have kernels for a format",
-    "qdqtool/core/recipe.py": "defaults of a recipe, which users read and change",
-}
-
-
 def operator_list(sources: Iterable[Source]) -> Iterator[Finding]:
-    """Keeps families of ONNX operators in one place, so that no two parts of the program disagree about them."""
+    """Finds a family of ONNX operators that two files list, so that no two parts of the program disagree about it.
+
+    A family with one reader is beside this reader, one with several is in `qdqtool/trt/ops.py`.
+    """
     import onnx.defs
 
     operators = frozenset(schema.name for schema in onnx.defs.get_all_schemas())
+    first: dict[frozenset[str], str] = {}
     for source in sources:
-        if source.path not in OPERATOR_TABLES:
-            for line, words in collections_of_operators(source, operators):
+        for line, words in collections_of_operators(source, operators):
+            home = first.setdefault(frozenset(words), source.path)
+            if home != source.path:
                 yield Finding(
                     source.path,
                     line,
                     "operator-list",
-                    f"the operators {', '.join(words)} belong into trt/ops.py",
+                    f"the operators {', '.join(words)} are also listed in {home}; keep them in trt/ops.py",
                 )
 
 

@@ -4,9 +4,12 @@ A file in such a package is a plug-in; nothing is registered, and no list names 
 plug-ins share lives beside that package, not inside it. A plug-in's value is the constant `PLUGIN`, its
 documentation the docstring of its file.
 
+In the packages of `_SEVERAL` a file may hold all plug-ins about one fact: `PLUGIN` is then a dict by name, and the docstring has
+a heading `# name` for each. Entry points of another distribution may name such a file too, once for each plug-in.
+
 Other distributions add plug-ins through Python entry points, in the group `qdqtool.` and the last word of the
 package, as `[project.entry-points."qdqtool.rules"]`, or in the group that `_GROUPS` names. They are strangers' code, so they are isolated: names are found
-without importing anything, a shipped plug-in is never replaced, and whatever goes wrong inside one is an error that
+without importing their files, a shipped plug-in is never replaced, and whatever goes wrong inside one is an error that
 names the distribution, raised only in commands that asked for this very plug-in. Commands that use every plug-in of
 a registry leave a broken one out and say so.
 """
@@ -17,6 +20,7 @@ import importlib
 import inspect
 import logging
 import pkgutil
+import re
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -29,6 +33,8 @@ from typing import Any, Final
 
 from qdqtool.errors import MissingPackage, QdqError, UsageError
 
+_PAGE: Final = re.compile(r"(?m)^# (\w+)\n")
+"""Heading of a plug-in in a docstring about several."""
 LOG: Final = logging.getLogger("qdqtool.plugins")
 _SLOW_SECONDS: Final = 1.0
 """A third-party plug-in that takes longer to import is named: nobody else would find out why a command is slow."""
@@ -39,6 +45,9 @@ _GROUPS: Final = {
     "qdqtool.report.sections": "qdqtool.report.sections",
 }
 """Entry-point groups that are not named for the last word of the package: two packages would share `qdqtool.checks`."""
+
+_SEVERAL: Final = frozenset({"qdqtool.rules"})
+"""Packages whose files may hold several plug-ins; only an import tells their names, and their users ask for all of them anyway."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,11 +71,11 @@ class Registry:
         return self.entry_point_group.rpartition(".")[2].removesuffix("s").replace("_", " ")
 
     def shipped(self) -> tuple[str, ...]:
-        """The plug-ins that come with the package itself, in alphabetical order; none is imported."""
-        return _modules(tuple(importlib.import_module(self.package).__path__))
+        """The plug-ins that come with the package itself, in alphabetical order; only the files of `_SEVERAL` are imported."""
+        return tuple(_homes(self.package))
 
     def names(self) -> tuple[str, ...]:
-        """All plug-in names in alphabetical order, found without importing any of them."""
+        """All plug-in names in alphabetical order; no third-party file is imported."""
         return tuple(sorted({*self.shipped(), *self._third_party()}))
 
     def usable(self) -> tuple[str, ...]:
@@ -108,18 +117,28 @@ class Registry:
         """The constant `PLUGIN` of the plug-in called `name`.
 
         Raises:
-            UsageError: there is no such plug-in, or its file holds no `PLUGIN`.
+            UsageError: there is no such plug-in, or its file holds no `PLUGIN`, or none of this name.
             MissingPackage: it belongs to another distribution and cannot be imported.
         """
-        return self._attribute(name, "PLUGIN")
+        plugin = self._attribute(name, "PLUGIN")
+        if not isinstance(plugin, dict):
+            return plugin
+        if name not in plugin:
+            raise UsageError(
+                f"the PLUGIN of {self._module(name).__name__} has no {self.kind} {name!r}",
+                fix=f"name the entry point after one of {', '.join(plugin)}",
+            )
+        return plugin[name]
 
     def manual(self, name: str) -> str:
-        """The documentation a user reads: the docstring of the plug-in's file.
+        """The documentation a user reads: the docstring of the plug-in's file, or what it says under the heading `# name`.
 
         Raises:
             UsageError, MissingPackage: as `load`.
         """
-        return inspect.cleandoc(self._attribute(name, "__doc__") or "")
+        whole = inspect.cleandoc(self._attribute(name, "__doc__") or "")
+        pages = _PAGE.split(whole)
+        return dict(zip(pages[1::2], pages[2::2], strict=True)).get(name, whole).strip("\n")
 
     def owner(self, name: str) -> str | None:
         """The distribution that a third-party plug-in comes from, as "its-name 1.0"; None for shipped ones."""
@@ -175,7 +194,7 @@ class Registry:
     def _module(self, name: str) -> ModuleType:
         entry = self._third_party().get(name)
         if entry is None:
-            return importlib.import_module(f"{self.package}.{name}")
+            return importlib.import_module(_homes(self.package)[name])
         began = time.perf_counter()
         try:
             module = importlib.import_module(entry.module)
@@ -201,6 +220,20 @@ class Registry:
                 f"{_distribution(found[name])} offers the {self.kind} {name!r} too: the shipped one is used"
             )
         return {name: entry for name, entry in found.items() if name not in shipped}
+
+
+@cache
+def _homes(package: str) -> dict[str, str]:
+    """The module of each plug-in that a package holds, in alphabetical order of their names."""
+    found: dict[str, str] = {}
+    for file in _modules(tuple(importlib.import_module(package).__path__)):
+        module = f"{package}.{file}"
+        plugin = getattr(importlib.import_module(module), "PLUGIN", None) if package in _SEVERAL else None
+        for name in plugin if isinstance(plugin, dict) else (file,):
+            if name in found:
+                raise UsageError(f"{found[name]} and {module} both hold {name!r}", fix="rename one of them")
+            found[name] = module
+    return dict(sorted(found.items()))
 
 
 @cache

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # --- recipe and builder ----------------------------------------------------------------------------------------------
 
-TARGET_HELP = "Builder: rtx, 8, 10, 11, or a release such as 8.6.1 or 10.13."
+TARGET_HELP = "Builder: rtx, 8, 10, 11, or a release such as 8.6.1, 10.13 or rtx-1.7.1."
 
 FittingRecipe = Annotated[
     str | None,

@@ -225,18 +225,18 @@ class Scheme:
         return self.weights is not None and self.activations is None
 
 
-_MATRIX: Final = ("MatMul", "Gemm")
+MATRIX_OPERATORS: Final = ("MatMul", "Gemm")
 SCHEMES: Final = MappingProxyType(
     {
         entry.name: entry
         for entry in (
             Scheme(name="float", weights=None, activations=None),
             Scheme(name="int8", weights=INT8, activations=INT8),
-            Scheme(name="fp8", weights=FP8, activations=FP8, ops=("Conv", *_MATRIX)),
-            Scheme(name="int8-weights", weights=INT8, activations=None, ops=(*_MATRIX, "Gather")),
-            Scheme(name="int4-weights", weights=INT4, activations=None, ops=(*_MATRIX, "Gather")),
-            Scheme(name="nvfp4", weights=NVFP4, activations=NVFP4, ops=_MATRIX),
-            Scheme(name="mxfp8", weights=MXFP8, activations=MXFP8, ops=_MATRIX),
+            Scheme(name="fp8", weights=FP8, activations=FP8, ops=("Conv", *MATRIX_OPERATORS)),
+            Scheme(name="int8-weights", weights=INT8, activations=None, ops=(*MATRIX_OPERATORS, "Gather")),
+            Scheme(name="int4-weights", weights=INT4, activations=None, ops=(*MATRIX_OPERATORS, "Gather")),
+            Scheme(name="nvfp4", weights=NVFP4, activations=NVFP4, ops=MATRIX_OPERATORS),
+            Scheme(name="mxfp8", weights=MXFP8, activations=MXFP8, ops=MATRIX_OPERATORS),
         )
     }
 )

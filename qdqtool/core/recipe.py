@@ -177,7 +177,7 @@ class PlacementOptions(RecipeSection):
     skip_rules: Words = ()
     """Rules that are not asked."""
     target: Annotated[str, BeforeValidator(_word), AfterValidator(_target)] = "rtx"
-    """The builder whose abilities count: rtx, a family of TensorRT (8, 10, 11) or a release (8.6.1, 10.13)."""
+    """The builder whose abilities count: rtx, a family of TensorRT (8, 10, 11) or a release (8.6.1, 10.13, rtx-1.7.1)."""
     sm: Words = ()
     """GPU architectures whose abilities count, as "75"; empty means SM80 and newer."""
 

@@ -1,6 +1,7 @@
 """The builder whose abilities count: TensorRT for RTX, or a release of TensorRT, and the GPU architectures.
 
-One spelling for every command and recipe: `rtx`, a family (`8`, `10`, `11`) or a release (`8.6.1`, `10.13`, `v11.4`).
+One spelling for every command and recipe: `rtx`, a family (`8`, `10`, `11`), or a release of TensorRT (`8.6.1`, `10.13`, `v11.4`)
+or of TensorRT for RTX (`rtx-1.7.1`). What changed between releases is in the table `_DOES`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,18 @@ FAMILIES = ("8", "10", "11", "rtx")
 """One target per set of behaviours that rules tell apart; releases 9.x behave as 8.x."""
 _NEWEST = {8: (8, 6), 9: (9, 3), 10: (10, 99), 11: (11, 99)}
 """What a family without a release counts as: its newest member."""
+_NEWEST_RTX = (1, 7, 1)
+"""What TensorRT for RTX without a release counts as: the newest release that was built with."""
+_Span = tuple[tuple[int, ...], tuple[int, ...] | None]
+"""The first release that does something, and the first that does not any more; None for all since."""
+_ALWAYS: tuple[_Span, ...] = (((0,), None),)
+_DOES: dict[str, tuple[tuple[_Span, ...], tuple[_Span, ...]]] = {
+    # What                        TensorRT                                    TensorRT for RTX
+    "scales_transposed_inputs": ((((8, 4), (9,)), ((10,), (10, 1))), ()),
+    "reads_stored_weights": ((((10, 0), None),), _ALWAYS),
+    "builds_without_type_flags": ((((10,), None),), _ALWAYS),
+}
+"""What releases do, as spans of releases; each is a property of `Target`. When a number format is imported: `core.quant_format`."""
 _RELEASE = re.compile(r"v?(\d{1,4})((?:\.\d{1,4}){0,3})", re.ASCII)
 _SM = re.compile(r"(?:sm)?[_-]?(\d+)\.?(\d)", re.ASCII | re.IGNORECASE)
 
@@ -25,7 +38,7 @@ class Target:
 
     Attributes:
         kind: "rtx" (TensorRT for RTX) or "trt" (TensorRT, the full one).
-        release: the TensorRT release as far as it was named, (10, 13); empty for TensorRT for RTX.
+        release: the release as far as it was named, (10, 13); empty for TensorRT for RTX of no named release.
         sm: GPU architectures, as "86"; empty where nobody said.
     """
 
@@ -44,15 +57,17 @@ class Target:
         spelled = word.strip().lower()
         if spelled == "rtx":
             return cls(sm=architectures)
-        numbers = _RELEASE.fullmatch(spelled)
-        if numbers is None or int(numbers[1]) not in _NEWEST:
+        numbers = _RELEASE.fullmatch(spelled.removeprefix("rtx-"))
+        is_rtx = spelled.startswith("rtx-")
+        if numbers is None or int(numbers[1]) not in ((_NEWEST_RTX[0],) if is_rtx else _NEWEST):
             raise UsageError(
                 f"there is no builder {word!r}",
-                fix=f"choose one of {', '.join(FAMILIES)}, or a TensorRT release from 8.0 on, as 10.13",
+                fix=f"choose one of {', '.join(FAMILIES)}, a TensorRT release from 8.0 on, as 10.13, "
+                "or a release of TensorRT for RTX, as rtx-1.7.1",
                 where=where,
             )
         release = (int(numbers[1]), *map(int, numbers[2].split(".")[1:]))
-        return cls(kind="trt", release=release, sm=architectures)
+        return cls(kind="rtx" if is_rtx else "trt", release=release, sm=architectures)
 
     @property
     def is_rtx(self) -> bool:
@@ -66,22 +81,40 @@ class Target:
 
     @property
     def name(self) -> str:
-        """How a reader names it: rtx, 10, 10.13."""
-        return "rtx" if self.is_rtx else ".".join(map(str, self.release))
+        """How a reader names it: rtx, rtx-1.7.1, 10, 10.13."""
+        return "-".join(filter(None, ("rtx" if self.is_rtx else "", ".".join(map(str, self.release)))))
 
     def is_before(self, *release: int) -> bool:
         """Whether a TensorRT is older than `release`; TensorRT for RTX never is."""
         if self.is_rtx:
             return False
-        known = self.release if len(self.release) > 1 else _NEWEST[self.release[0]]
-        return known < release
+        return self._known < release
+
+    @property
+    def _known(self) -> tuple[int, ...]:
+        """The release whose behaviour counts."""
+        if len(self.release) > 1:
+            return self.release
+        return _NEWEST_RTX if self.is_rtx else _NEWEST[self.release[0]]
+
+    def _does(self, what: str) -> bool:
+        spans = _DOES[what][self.is_rtx]
+        return any(first <= self._known and (end is None or self._known < end) for first, end in spans)
 
     @property
     def scales_transposed_inputs(self) -> bool:
         """Whether the weights of a ConvTranspose are scaled along their first axis, the input channels."""
-        if self.is_rtx or self.is_before(8, 4):
-            return False
-        return self.is_before(9) or (not self.is_before(10) and self.is_before(10, 1))
+        return self._does("scales_transposed_inputs")
+
+    @property
+    def reads_stored_weights(self) -> bool:
+        """Whether it reads weights that are stored in a low-bit type before a DequantizeLinear; TensorRT 8 wants Q before it."""
+        return self._does("reads_stored_weights")
+
+    @property
+    def builds_without_type_flags(self) -> bool:
+        """Whether the types of the model decide those of the engine, so that no flag such as --fp16 is needed."""
+        return self._does("builds_without_type_flags")
 
 
 def _architecture(word: str, where: str) -> str:

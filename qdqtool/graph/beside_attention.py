@@ -28,16 +28,11 @@ import numpy as np
 
 from qdqtool.graph.products import has_weights
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import (
-    CASTS,
-    FACTORS,
-    LAYOUT,
-    MATRIX_PRODUCTS,
-    PASSES_PROBABILITIES,
-    PICKING,
-    QDQ,
-    SHAPE_READERS,
-)
+from qdqtool.trt.ops import CASTS, LAYOUT, MATRIX_PRODUCTS, PASSES_PROBABILITIES, PICKING, QDQ, SHAPE_READERS
+
+FACTORS = frozenset({"Div", "Mul"})
+"""Elementwise operators that scale a value."""
+
 
 # Operators that are followed; what is further away is not taken for the same pattern.
 _FARTHEST = 12

@@ -20,19 +20,58 @@ import numpy as np
 from qdqtool.core.dtypes import DType
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import (
-    ADDING_TWO,
-    ANGLES,
-    CHOOSING,
-    COMPARING,
-    COUNTING,
-    EXACT_INPUTS,
+    CASTS,
+    COMBINING,
     MATRIX_PRODUCTS,
-    NO_LARGER,
-    ROUNDING,
+    MOVING,
+    PRODUCTS,
     SELECTING,
     SHAPE_MAKERS,
     STANDARD_DOMAINS,
+    WRITES,
 )
+
+ROUNDING = frozenset({"Ceil", "Floor", "Mod", "Round"})
+"""Operators that turn a small difference into a whole step."""
+
+
+ANGLES = frozenset({"Cos", "Sin", "Tan"})
+
+
+COMPARING = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+
+
+COUNTING = (
+    (COMBINING - PRODUCTS)
+    | MOVING
+    | CASTS
+    | {"ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"}
+    | ROUNDING
+    | frozenset(WRITES)
+    | {
+        *("Abs", "Clip", "CumSum", "Exp", "GatherElements", "GatherND", "Log", "Mean", "Neg"),
+        *("Pad", "Range", "Reciprocal", "ReduceProd", "Relu", "Sign", "Sqrt", "Trilu"),
+    }
+)
+"""What computes indices, lengths and positions: arithmetic, and what moves values."""
+
+
+EXACT_INPUTS = {"OneHot": (0, 1), "Range": (0, 1, 2), "Resize": (1, 2), "Upsample": (1,)}
+"""Float inputs that say how many, how far, or which."""
+
+
+NO_LARGER = MOVING | {
+    *("Abs", "Cast", "Ceil", "Floor", "Neg", "ReduceMax", "ReduceMin", "Relu", "Round", "Sign", "Trilu"),
+}
+"""Operators that make no integer of their first input larger, and nothing else of integers."""
+
+
+ADDING_TWO = frozenset({"Add", "Sub"})
+
+
+CHOOSING = frozenset({"Concat", "Max", "Min"})
+"""Operators whose every value is one of their inputs'."""
+
 
 ANGLE: Final = "an angle"
 _INDICES: Final = SHAPE_MAKERS | SELECTING | {"Range"}

@@ -34,16 +34,11 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.skeleton import declaration
 from qdqtool.graph.qdq.find import behind_pairs
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import (
-    COMPUTE,
-    GATES,
-    LAYOUT,
-    MAXIMA,
-    PLACEABLE,
-    REPEATING,
-    SELECTING,
-    SHAPE_READERS,
-)
+from qdqtool.trt.ops import COMPUTE, GATES, LAYOUT, PLACEABLE, REPEATING, SELECTING, SHAPE_READERS
+
+MAXIMA = frozenset({"Max", "ReduceMax"})
+"""What a written-out softmax subtracts from its scores; JAX puts a Max with minus infinity behind the reduction."""
+
 
 _MOVES: Final = LAYOUT | REPEATING | {"Cast"}
 _BOUNDED: Final = GATES | {"Softmax"}

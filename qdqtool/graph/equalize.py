@@ -26,7 +26,6 @@ from qdqtool.trt.ops import (
     CLAMPS,
     CONV_ACTIVATIONS,
     ELEMENTWISE_SUMS,
-    HOMOGENEOUS,
     MAXIMUM_POOLS,
     POINTWISE,
     STANDARD_DOMAINS,
@@ -39,6 +38,10 @@ if TYPE_CHECKING:
     from qdqtool.graph.view import GraphView, Node
 
     Factors = NDArray[np.float64]
+
+HOMOGENEOUS = frozenset({"LeakyRelu", "PRelu", "Relu"})
+"""Activations with f(s x) = s f(x) for every positive s."""
+
 
 _CHANNELWISE: Final = HOMOGENEOUS | AVERAGE_POOLS | MAXIMUM_POOLS
 # Branches that cannot agree would go round for ever.

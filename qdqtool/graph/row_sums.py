@@ -23,18 +23,47 @@ from typing import Final
 
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import (
-    ADDING,
-    GROUP_SUMS,
-    LAST_IN_KERNEL,
-    OWN_KERNELS,
+    FP4_DYNAMIC,
+    MAY_MOVE,
+    POOLS,
     PRODUCTS,
-    REARRANGING,
-    ROW_SUMS,
+    RECURRENT,
     SHAPE_READERS,
-    TRAILING_SUMS,
-    WHOLE_CHANNELS,
+    SOFTMAXES,
     keeps_order,
 )
+
+REARRANGING = (MAY_MOVE | {"Expand"}) - {"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
+"""Operators behind which values stand in another order, or some of them only, or more of them."""
+
+
+ADDING = frozenset({"ReduceL2", "ReduceSum"})
+"""Reductions that only add up."""
+
+
+ROW_SUMS = SOFTMAXES | {"LayerNormalization", "LpNormalization", "RMSNormalization"}
+"""Operators that compute on with the sums along the axis that they name, or along all from there on."""
+
+
+TRAILING_SUMS = frozenset({"LayerNormalization", "RMSNormalization"})
+"""Those of them that sum along all axes from there on."""
+
+
+WHOLE_CHANNELS = frozenset({"GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"})
+"""Operators that make one value of every channel."""
+
+
+GROUP_SUMS = frozenset({"GroupNormalization", "InstanceNormalization"})
+"""Normalizations of channels or groups of them, in RTX 1.7.1 kernels of their own."""
+
+
+OWN_KERNELS = RECURRENT | POOLS | {"CumSum", "GridSample", "ScatterElements", "ScatterND", FP4_DYNAMIC}
+"""Operators that are kernels of their own in RTX 1.7.1."""
+
+
+LAST_IN_KERNEL = frozenset({"ArgMax", "ArgMin", "TopK"})
+"""Operators behind which another kernel begins in RTX 1.7.1."""
+
 
 LONG_ROW: Final = 16384
 """Values from which on their sum takes kernels of its own."""

@@ -17,17 +17,58 @@ from dataclasses import dataclass
 from qdqtool.graph.counting import ANGLE, Counting
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import (
+    AVERAGE_POOLS,
+    CASTS,
     COMBINING,
-    FEATURES,
+    PICKING,
     PRODUCTS,
     QDQ,
-    ROOTS,
+    REPEATING,
+    RESHAPING,
     SATURATING,
     SPECTRAL,
-    SQUARES_KEPT,
     STANDARD_DOMAINS,
     computed_once,
 )
+
+ROOTS = frozenset({"Div", "Log", "Pow", "Reciprocal", "Sqrt"})
+"""Operators that bring squares back to the size of what was squared."""
+
+
+SQUARES_KEPT = (
+    AVERAGE_POOLS
+    | RESHAPING
+    | REPEATING
+    | PICKING
+    | {"Add", "Concat", "ReduceMean", "ReduceSum", "Transpose"}
+)
+"""What stands between squares and their root."""
+
+
+FEATURES = (
+    COMBINING
+    | RESHAPING
+    | PICKING
+    | REPEATING
+    | CASTS
+    | SPECTRAL
+    | {
+        *(
+            "Abs",
+            "AveragePool",
+            "Clip",
+            "Identity",
+            "Neg",
+            "Pad",
+            "ReduceL2",
+            "ReduceMax",
+            "ReduceMean",
+            "ReduceSum",
+        ),
+        *("ReduceSumSquare", "Sqrt", "Transpose"),
+    }
+)
+"""What computes the features of a recording, such as a spectrogram: sums, products, powers, and what moves their values."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,15 +1,273 @@
-"""What the fused INT8 kernel of an attention wants to find in the model."""
+"""Attention: its two products, what a builder fuses of it, and what the fused kernel wants to find in the model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import prod
 
+from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer
+from qdqtool.core.target import Target
 from qdqtool.core.wiring import Wiring
-from qdqtool.graph.qdq.find import QUANTIZE
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.products import has_weights
+from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.matching.evidence import NodeEvidence
-from qdqtool.trt.ops import value_preserving
+from qdqtool.trt.ops import (
+    CONVOLUTIONS,
+    LAYOUT,
+    PASSES_PROBABILITIES,
+    QDQ,
+    QUANTIZE,
+    carried_outputs,
+    quantization_commutes,
+    value_preserving,
+)
+
+SCALING = frozenset({"Add", "Cast", "Div", "Mul", "Sub", "Where"})
+"""What stands between the scores of an attention and its softmax: scale, mask, casts."""
+
+
+_FARTHEST = 12
+"""Operators between a product and the softmax: scale, mask, casts, reshapes."""
+# What RTX 1.7.1 fuses, by builds of one block: the page of the rule `attention` has the evidence.
+_FUSED_HEADS = (16, 32, 64)
+_MOST_TOKENS = 512
+_LEAST_FP8_KEYS = 32
+_LEAST_QUERIES = 4
+_FEW = "it has one query and fewer than four heads in all samples, and no kernel fuses so few"
+_LEAST_FLOAT_HEAD = 12
+# Tensors that are followed at a time: an attention has a handful, other networks could have thousands.
+_WIDEST = 16
+
+
+def attentions(view: GraphView) -> Iterator[tuple[Node, Node]]:
+    """The two matrix products of each attention: scores (before the softmax) and values (after it), none with weights."""
+    for node in view.nodes:
+        if node.op != "Softmax":
+            continue
+        scores = _product_before(view, node.inputs[0])
+        values = _product_after(view, node.outputs[0])
+        if (
+            scores is not None
+            and values is not None
+            and not (has_weights(view, scores) or has_weights(view, values))
+        ):
+            yield scores, values
+
+
+def between(view: GraphView, scores: Node, values: Node) -> tuple[Node, ...]:
+    """The nodes on the way from the scores of an attention to its second product, Q/DQ included."""
+    found: dict[str, Node] = {}
+    waiting = [scores.outputs[0]]
+    while waiting and len(found) < _WIDEST * 2:
+        for use in view.uses(waiting.pop()):
+            if use.node.name not in found and use.node.name != values.name:
+                found[use.node.name] = use.node
+                waiting.extend(use.node.outputs)
+    return tuple(found.values())
+
+
+_SINGLE = "it is a single one (one head of one sample), and only two and more are one kernel"
+
+
+def int8_obstacle(view: GraphView, scores: Node, values: Node, target: Target) -> str:
+    """Why a builder has no fused INT8 kernel for an attention; "" where it has one or shapes are not known.
+
+    Found by building with RTX 1.7.1: heads of 16, 32 and 64 with up to 512 tokens are fused, no others from 8 to 288,
+    none whose values have another size than the queries, no single one (see `is_alone`), and none between channels instead of tokens, whose result is turned back, unless several heads become a picture for
+    convolutions (heads of 16, 32 and 64, 16 to 256 pixels); for classic releases only the limit of tokens is known.
+    """
+    size, tokens = _head_size(view, scores), _tokens(view, scores)
+    if target.is_rtx and has_one_query(view, scores, values):
+        return "it has one query, for which no fused kernel multiplies INT8"
+    if target.is_rtx and _has_few_queries(view, scores):
+        return _FEW
+    if target.is_rtx and is_alone(view, scores):
+        return _SINGLE
+    if target.is_rtx and size is not None and size not in _FUSED_HEADS:
+        return f"its heads have size {size}, and only sizes {', '.join(map(str, _FUSED_HEADS))} are fused in INT8"
+    if target.is_rtx and (unequal := _unequal_sizes(view, scores, values)):
+        return f"{unequal} are fused in INT8"
+    if target.is_rtx and _is_turned(view, values):
+        return "its result is transposed along the last axis, and only results that stay in rows are fused in INT8"
+    if tokens > _MOST_TOKENS:
+        return f"it has {tokens} tokens, and at most {_MOST_TOKENS} are fused in INT8"
+    return ""
+
+
+def fp8_obstacle(view: GraphView, scores: Node, values: Node) -> str:
+    """Why TensorRT for RTX has no fused FP8 kernel for an attention; "" where it has one or shapes are not known.
+
+    Found by building with RTX 1.7.1 for SM89 and SM120: heads of 8 to 256 and 1 to 1024 queries are fused from 32 keys on,
+    31 keys and fewer never are, nor values of another size than queries, nor attention between channels; with a mask or
+    bias and without, in FP16 and FP32, whatever reads the result.
+    """
+    if has_one_query(view, scores, values):
+        return "it has one query, for which the fused kernel multiplies floats, with Q/DQ and without"
+    if _has_few_queries(view, scores):
+        return _FEW
+    if is_alone(view, scores):
+        return _SINGLE
+    keys = (view.info(scores.outputs[0]).shape or (None,))[-1]
+    if isinstance(keys, int) and keys < _LEAST_FP8_KEYS:
+        return f"it has {keys} keys, and only attentions of {_LEAST_FP8_KEYS} and more are fused in FP8"
+    if unequal := _unequal_sizes(view, scores, values):
+        return f"{unequal} are fused in FP8"
+    if _is_turned(view, values):
+        return "its result is transposed along the last axis, and only results that stay in rows are fused in FP8"
+    return ""
+
+
+def is_fused_as_float(view: GraphView, scores: Node, values: Node, target: Target, float_type: str) -> bool:
+    """Whether an attention without Q/DQ is one kernel, when the float part of the network has this type.
+
+    RTX 1.7.1: in FP16 and BF16 with heads of 12 to 128 and 16 to 1024 tokens, with a position bias and without; never
+    with heads of 8, and never in FP32 (256 builds of one block), except for one query, whose kernel (`_gemv_mha`) is
+    made in FP32 too (heads of 16 to 64 with 17 to 512 tokens) where there are four heads or more in all samples. Values of another size than the queries are never fused (FP16 for
+    SM86, SM89 and SM120, 16 to 256 tokens and one query: 16 of 16). Of classic TensorRT nothing else is known than that its
+    float attention is fused, so it is believed to be.
+    """
+    if not target.is_rtx:
+        return True
+    if _unequal_sizes(view, scores, values):
+        return False
+    if has_one_query(view, scores, values):
+        return True
+    if _has_few_queries(view, scores) or is_alone(view, scores):
+        return False
+    half = float_type != "fp32" or view.info(scores.inputs[0]).dtype in {DType.FLOAT16, DType.BFLOAT16}
+    size = _head_size(view, scores)
+    return half and (size is None or size >= _LEAST_FLOAT_HEAD)
+
+
+def is_alone(view: GraphView, scores: Node, free: int | None = None) -> bool:
+    """Whether an attention is that of one head and one sample, whose products are kernels like any others.
+
+    Found by building with RTX 1.7.1: INT8 for SM86, SM89 and SM120, FP8 for SM89 and FP16 for SM86, heads of 32 and 64; with two
+    heads or two samples it is one kernel, also where the engine is for 1 to 8 samples.
+
+    Args:
+        view: the float graph.
+        scores: the product of queries and keys.
+        free: what a free batch counts as; None for unknown, which is not single.
+    """
+    shape = view.info(scores.outputs[0]).shape or ()
+    batches = {info.shape[0] for info in view.inputs if info.shape}
+    sizes = [free if size in batches and isinstance(size, str) else size for size in shape[:-2]]
+    return len(shape) > 1 and all(size == 1 for size in sizes)
+
+
+def has_one_query(view: GraphView, scores: Node, values: Node) -> bool:
+    """Whether an attention asks for one token only, as the class attention of vision transformers does, in its one kernel.
+
+    There is none where values have another size than queries, nor for fewer than four heads in all samples together: such
+    products are computed like any others (RTX 1.7.1, 121 builds for SM75, SM86, SM89 and SM120 in INT8, FP8 and float). A number
+    of samples that is not known is one, as the tool builds it.
+    """
+    return _queries(view, scores) >= _LEAST_QUERIES and not _unequal_sizes(view, scores, values)
+
+
+def _has_few_queries(view: GraphView, scores: Node) -> bool:
+    return 0 < _queries(view, scores) < _LEAST_QUERIES
+
+
+def _queries(view: GraphView, scores: Node) -> int:
+    """How many queries there are in all heads and samples where each asks for one token; 0 where it asks for more."""
+    shape = view.info(scores.outputs[0]).shape or ()
+    if len(shape) < 2 or shape[-2] != 1:
+        return 0
+    return prod(size if isinstance(size, int) else 1 for size in shape[:-2])
+
+
+def _unequal_sizes(view: GraphView, scores: Node, values: Node) -> str:
+    """Words for values of another size than queries; "" where they are equal or not known."""
+    size, made = _head_size(view, scores), (view.info(values.outputs[0]).shape or (None,))[-1]
+    if size is None or not isinstance(made, int) or size == made:
+        return ""
+    return f"its queries have size {size} and its values {made}, and only equal sizes"
+
+
+def _is_turned(view: GraphView, values: Node) -> bool:
+    """Whether the next Transpose behind an attention puts another axis last, as behind one between channels."""
+    uses = view.uses(values.outputs[0])
+    while len(uses) == 1 and uses[0].node.op in LAYOUT | QDQ:
+        node = uses[0].node
+        if node.op == "Transpose":
+            order = node.attribute("perm", ())
+            return bool(order) and order[-1] != len(order) - 1 and not _is_picture(view, node)
+        uses = view.uses(node.outputs[0])
+    return False
+
+
+def _is_picture(view: GraphView, turn: Node) -> bool:
+    """Whether heads that a Transpose gives go as a picture to convolutions, which in INT8 read it pixel by pixel again."""
+    heads = (view.info(turn.inputs[0]).shape or ())[:-2]
+    if set(heads) <= {1}:
+        return False
+    uses = view.uses(turn.outputs[0])
+    while len(uses) == 1 and uses[0].node.op in LAYOUT | QDQ:
+        uses = view.uses(uses[0].node.outputs[0])
+    return bool(uses) and all(use.node.op in CONVOLUTIONS for use in uses)
+
+
+def _head_size(view: GraphView, scores: Node) -> int | None:
+    query = view.info(scores.inputs[0]).shape
+    return query[-1] if query and isinstance(query[-1], int) else None
+
+
+def _tokens(view: GraphView, scores: Node) -> int:
+    """The larger of the two numbers of tokens; 0 where none is known."""
+    return max(
+        (dim for dim in (view.info(scores.outputs[0]).shape or ())[-2:] if isinstance(dim, int)), default=0
+    )
+
+
+def readers(view: GraphView, tensor: str) -> Iterator[Use]:
+    """Who reads the values of `tensor`, commuting operators looked through; a short walk."""
+    frontier = [tensor]
+    for _ in range(_FARTHEST):
+        uses = [use for name in frontier[:_WIDEST] for use in view.uses(name)]
+        frontier = []
+        for use in uses:
+            if use.index == 0 and quantization_commutes(view, use.node):
+                frontier.extend(carried_outputs(use.node))
+            else:
+                yield use
+        if not frontier:
+            return
+
+
+def _product_before(view: GraphView, tensor: str) -> Node | None:
+    """The nearest MatMul before `tensor`, past scales and masks; breadth first, so that a mask's own product loses."""
+    frontier = [tensor]
+    for _ in range(_FARTHEST):
+        producers = [node for node in map(view.producer, frontier) if node is not None]
+        for node in producers:
+            if node.op == "MatMul":
+                return node
+        frontier = [name for node in producers for name in _carried(view, node)][:_WIDEST]
+    return None
+
+
+def _carried(view: GraphView, node: Node) -> tuple[str, ...]:
+    if node.op in SCALING:
+        values = node.inputs[1:] if node.op == "Where" else node.inputs
+        return tuple(name for name in values if not view.is_constant(name))[:2]
+    return node.inputs[:1] if quantization_commutes(view, node) else ()
+
+
+def _product_after(view: GraphView, tensor: str) -> Node | None:
+    for _ in range(_FARTHEST):
+        uses = view.uses(tensor)
+        if len(uses) != 1:
+            return None
+        node = uses[0].node
+        if node.op == "MatMul":
+            return node
+        if not (node.op in PASSES_PROBABILITIES or quantization_commutes(view, node)):
+            return None
+        tensor = node.outputs[0]
+    return None
 
 
 def unquantized_results(

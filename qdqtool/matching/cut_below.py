@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import Node
-from qdqtool.trt.ops import AVERAGE_POOLS, NEVER_NEGATIVE, QDQ, carried_inputs
+from qdqtool.trt.ops import AVERAGE_POOLS, GATES, QDQ, carried_inputs
+
+NEVER_NEGATIVE = GATES | {"Abs", "Exp", "ReduceL2", "Relu", "Softmax", "Sqrt"}
 
 
 def cut_below(context: RepairContext, tensor: str, cut: dict[str, str]) -> str:

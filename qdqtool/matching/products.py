@@ -12,7 +12,17 @@ from qdqtool.core.placement import Bond, Opinion, QuantSpec, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.beside_attention import is_split
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import PRODUCTS, weight_axis
+from qdqtool.trt.ops import (
+    FUSES_BEHIND_PRODUCT,
+    PRODUCTS,
+    weight_axis,
+)
+
+
+def is_fused(view: GraphView, reader: Node) -> bool:
+    """Whether what reads a product's result is computed in its kernel: an activation, or the Add of a constant bias."""
+    bias = reader.op == "Add" and any(view.is_constant(tensor) for tensor in reader.inputs)
+    return reader.op in FUSES_BEHIND_PRODUCT or bias
 
 
 def compute_nodes(view: GraphView, *ops: str) -> Iterator[Node]:
@@ -87,22 +97,6 @@ def weight_specs(view: GraphView, options: PlacementOptions) -> dict[str, QuantS
     return specs
 
 
-def channels(view: GraphView, node: Node) -> tuple[int, int] | None:
-    """Input and output channels of a node with constant weights; None where the weights are computed."""
-    index = 0 if view.is_constant(node.inputs[0]) else 1
-    shape = view.constant_shape(node.inputs[index])
-    if shape is None or len(shape) < 2:
-        return None
-    group = node.integer("group", 1)
-    if node.op == "Conv":
-        return shape[1] * group, shape[0]
-    if node.op == "ConvTranspose":
-        return shape[0], shape[1] * group
-    flipped = bool(node.attribute("transA" if index == 0 else "transB", 0)) != (index == 0)
-    rows, columns = shape[-2], shape[-1]
-    return (columns, rows) if flipped else (rows, columns)
-
-
 _QUANTIZABLE = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.UNKNOWN})
 
 
@@ -112,15 +106,3 @@ def of_other_types(view: GraphView, node: Node) -> Iterator[str]:
         dtype = view.info(tensor).dtype
         if dtype not in _QUANTIZABLE:
             yield f"its input {tensor} is {dtype}, and only floating-point values are quantized"
-
-
-def sums_nothing(einsum: Node) -> bool:
-    """Whether an Einsum only multiplies: each label of its operands is one of its result.
-
-    >>> from onnx import helper
-    >>> from qdqtool.graph.view import node_of
-    >>> sums_nothing(node_of(helper.make_node("Einsum", ["a", "b"], ["c"], equation="i,d->id")))
-    True
-    """
-    operands, arrow, result = str(einsum.attribute("equation", "")).partition("->")
-    return bool(arrow) and set(operands) - set(", .") <= set(result)

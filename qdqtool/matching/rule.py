@@ -1,7 +1,8 @@
 """What a rule is: one behaviour of TensorRT, and what follows from it for a graph.
 
-A file of `qdqtool.rules` holds one rule. Its docstring is the page that `qdqtool explain` prints: before and after, targets,
-evidence. Its parts stand on one match of the pattern, so that what is placed, found and fixed cannot contradict itself.
+A file of `qdqtool.rules` holds the rules about one fact. Its docstring, or the part under a rule's name, is the page that
+`qdqtool explain` prints: before and after, targets, evidence. The parts of a rule stand on one match of the pattern, so that what
+is placed, found and fixed cannot contradict itself.
 """
 
 from __future__ import annotations

@@ -1,32 +1,13 @@
-"""Products that are too small to gain anything from INT8: the bounds, once for what is placed and for what is found."""
+"""Convolutions of so few values that TensorRT for RTX computes them with their neighbours; rules and prediction ask."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import inf, prod
+from math import inf
 
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import PRODUCTS
 
-TILE = 16
-"""INT8 matrix kernels work on tiles of this many rows and columns."""
 MOST_FOLDED = 4
 """Channels of a convolution that TensorRT for RTX computes with its neighbours; see `is_folded`."""
-_LARGE = 1 << 18
-"""Weights from which reading them costs more than another kernel does: 768 KiB saved against FP32."""
-
-
-def is_narrow(weights: Sequence[int]) -> bool:
-    """Whether the weights of a matrix product, of at least two dimensions, are less than a tile."""
-    return min(weights[-2:]) < TILE
-
-
-def is_one_vector(view: GraphView, node: Node) -> bool:
-    """Whether a Conv, Gemm or MatMul multiplies small weights by a single vector; False where shapes are not known."""
-    if node.op not in PRODUCTS - {"ConvTranspose"}:
-        return False
-    elements, vectors = view.info(node.inputs[1]).elements, static_shape(view, node.inputs[0])
-    return elements is not None and elements < _LARGE and vectors is not None and _count(node, vectors) == 1
 
 
 def setting_for(view: GraphView, node: Node, skipped: str) -> str:
@@ -67,20 +48,3 @@ def has_free_batch(view: GraphView, node: Node) -> bool:
 def _channels(view: GraphView, node: Node) -> float:
     shape = view.info(node.inputs[1]).shape or ()
     return shape[1] if len(shape) > 1 and isinstance(shape[1], int) else inf
-
-
-def static_shape(view: GraphView, tensor: str) -> tuple[int, ...] | None:
-    """A shape of known sizes only; None where one is not known."""
-    shape = view.info(tensor).shape
-    sizes = tuple(dim for dim in shape or () if isinstance(dim, int))
-    return sizes if shape is not None and len(sizes) == len(shape) else None
-
-
-def _count(node: Node, sizes: tuple[int, ...]) -> int | None:
-    """How many vectors of its first input a node multiplies."""
-    if node.op == "Conv":
-        return prod(sizes[:1] + sizes[2:])
-    if node.op == "MatMul":
-        return prod(sizes[:-1])
-    # Another rank is no matrix: onnxruntime and TensorRT refuse it.
-    return sizes[1 if node.attribute("transA", 0) else 0] if len(sizes) == 2 else None

@@ -16,7 +16,10 @@ from qdqtool.graph.endings import in_front_of
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.placement.lint import lint
-from qdqtool.trt.ops import CLASSIC_ONLY
+
+CLASSIC_ONLY = frozenset({"NonMaxSuppression", "NonZero"})
+"""Operators that classic TensorRT builds, and TensorRT for RTX has no kernel for: how much comes out depends on the data."""
+
 
 _MOST = 3
 """Findings that are told with a refusal; `qdqtool lint` tells the others."""

@@ -16,16 +16,21 @@ from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.pipeline.recipes import SCHEMA_URL
 from qdqtool.trt.ops import (
-    BOXES,
     COMPUTE,
     CONVOLUTIONS,
     PRODUCTS,
     RECURRENT,
+    RESAMPLING,
     SHAPE_READERS,
     SPECTRAL,
-    UPSCALING,
     computed_once,
 )
+
+BOXES = frozenset({"NonMaxSuppression", "RoiAlign", "TopK"})
+
+
+UPSCALING = RESAMPLING | {"ConvTranspose", "DepthToSpace"}
+
 
 _RECURRENT = RECURRENT | SPECTRAL
 _COLOURS = frozenset({1, 3})

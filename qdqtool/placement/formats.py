@@ -42,7 +42,7 @@ from qdqtool.errors import UsageError
 from qdqtool.graph.beside_attention import reads_attention
 from qdqtool.graph.kv_caches import kv_caches
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.patterns import attentions, has_one_query
+from qdqtool.matching.attention import attentions, has_one_query
 from qdqtool.matching.products import compute_nodes, factors, of_other_types, weight_specs
 from qdqtool.matching.silent_float import FEWEST_BLOCKS, rows_of, too_many_taps
 from qdqtool.trt.ops import summed_axis
@@ -59,8 +59,6 @@ _IN_INT8: Final = "quantize it to int8"
 _WEIGHTS_IN_INT8: Final = "store its weights in int8"
 _INSTEAD: Final = {_IN_INT8: "int8", _WEIGHTS_IN_INT8: "int8-weights"}
 """Fixes that become one setting for all nodes that need them: another scheme for these."""
-_STORES: Final = (10, 0)
-"""TensorRT 8 asks for float weights in front of Q."""
 
 
 def schemes(view: GraphView, options: PlacementOptions) -> dict[str, Scheme]:
@@ -244,7 +242,7 @@ def _spec(
         cut = axis is not None and specs[tensor].stored is False
         if scheme.weight_only:
             # Behind Q and DQ, RTX 1.7.1 fails on those of an attention's three products or folds them into floats.
-            stored = None if options.builder.is_before(*_STORES) else True
+            stored = True if options.builder.reads_stored_weights else None
             return QuantSpec(format=format_, axis=None if cut else axis, stored=stored)
         return QuantSpec(format=format_, axis=axis, stored=False if cut else None)
     shape = view.info(tensor).shape or ()

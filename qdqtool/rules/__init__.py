@@ -1,4 +1,7 @@
-"""One file per behaviour of TensorRT: `PLUGIN = Rule(...)`, documented by the file's docstring.
+"""One file per fact about TensorRT, with one rule or several.
+
+`PLUGIN = Rule(...)` is documented by the file's docstring; `PLUGIN = {"name": Rule(...), ...}` by what the docstring says under the
+heading `# name` of each. Rules of one file share what they match.
 
 What `place` may state, as data:
 

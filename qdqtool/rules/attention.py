@@ -1,4 +1,8 @@
-"""Attention is one fused INT8 kernel when all four inputs of its two matrix products are quantized.
+"""Attention: its two products, its cache of keys and values, and its probabilities.
+
+# attention
+
+Attention is one fused INT8 kernel when all four inputs of its two matrix products are quantized.
 
     before                                     after
     q ─ MatMul ─ scale ─ Softmax ─ MatMul      q ─ QDQ ─ MatMul ─ scale ─ Softmax ─ QDQ ─ MatMul
@@ -39,43 +43,86 @@ of the result; several with 31 keys and fewer, with values of another size than 
 Values of another size than queries, 16 to 128 against 16 to 64: two products and a kernel between them in all of 23 builds, INT8 and
 one query for SM86, FP8 for SM89, FP16 for SM86, SM89 and SM120, where equal sizes are one kernel.
 NVIDIA/TensorRT issue 3243 says of 8.x that all four inputs are needed, and 3724 that more than 512 tokens are not fused.
+
+# kv_cache
+
+Keys and values that a decoder hands to its next step, stored in few bits on request.
+
+    place.kv_cache: float (default)          place.kv_cache: int8 or fp8
+    past ──┐                                 past (INT8) ─ DQ ─┐
+           ├ Concat ─┬─ present                                ├ Concat ─ Q ─┬─ present (INT8)
+    new ───┘         └─ MatMul               new ─ Q ─ DQ ─────┘             └─ DQ ─ MatMul
+
+A cache is a model input whose values come back in an output beside computed ones, behind operators that only move values
+(Concat, ScatterND, ScatterElements, Where, Slice, Transpose ...), whatever its name. All parts of it share one scale,
+since the values that were stored in one step are read in all later ones. Inputs and outputs change their type, so the
+program that runs the engine keeps the cache in INT8 or FP8 and hands it on as it is.
+
+The format of a cache has nothing to do with the arithmetic: an attention with one query multiplies floats that its
+kernel makes of the stored values itself.
+
+Evidence: RTX 1.7.1, 64 tokens, 4 heads of 32, FP32. One query: `_gemv_mha` reads and writes INT8 (SM86) and FP8 (SM89) where
+it read and wrote floats: 4 kernels and 38,656 bytes instead of 4 and 137,728. 16 queries: 9 kernels and 282,624 bytes
+instead of 8 and 458,752. FP8 below SM89 is refused, like any FP8 value. Classic TensorRT was not built.
+
+# probabilities
+
+The probabilities of a Softmax with a scale that does not fit them.
+
+    Softmax ─ Q (scale 0.05) ─ DQ ─ MatMul        values from 0 to 1 on 20 of 127 steps
+    Softmax ─ Q (scale 1/127) ─ DQ ─ MatMul       all 127 steps
+
+Probabilities never exceed 1, so a scale above 1/127 leaves steps unused. For FP8 the fused attention of NVIDIA's own
+tools takes 1/448, the largest FP8 number being 448.
+
+Evidence: the range is the operator's definition. RTX 1.7.1 builds the same kernels for any scale
+(probabilities_coarse), so only accuracy is lost; NVIDIA-Model-Optimizer fixes 1/448 for FP8.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from qdqtool.core.advice import repairing
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import SlotEdit
-from qdqtool.core.placement import Bond, Opinion, Slot
+from qdqtool.core.placement import Bond, Opinion, QuantSpec, Slot, Stance, Tie
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.quant_format import FP8, INT8, by_name
 from qdqtool.core.recipe import PlacementOptions
+from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.kv_caches import kv_caches
 from qdqtool.graph.qdq.flow import Flow, is_int8
+from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.attention import unquantized_results
-from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, feeding, kernel_of, readers_of_pairs
-from qdqtool.matching.evidence import Explanation, NodeEvidence
-from qdqtool.matching.patterns import (
+from qdqtool.matching.attention import (
     attentions,
     has_one_query,
     int8_obstacle,
     is_fused_as_float,
     readers,
+    unquantized_results,
 )
+from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, feeding, kernel_of, readers_of_pairs
+from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.products import factors, skipping, veto
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import ATTENTIONS, PRODUCTS, QUANTIZE
 
-match = attentions
+# --- attention -------------------------------------------------------------------------------------------------------
+
+match_attention = attentions
 """Every attention that is written out: its first and its second matrix product."""
 
 
-def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
+def place_attention(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
     """Bind the two matrix products of every attention that INT8 fuses; refuse it where float is fused and INT8 not."""
-    for scores, values in match(view):
+    for scores, values in match_attention(view):
         behind = _products_behind(view, values)
         obstacle = int8_obstacle(view, scores, values, options.builder)
         if not obstacle and not behind:
@@ -107,11 +154,11 @@ def _products_behind(view: GraphView, values: Node) -> tuple[Slot, ...]:
     return tuple(Slot(node=use.node.name, index=use.index) for use in uses)
 
 
-def check(flow: Flow, target: Target) -> Iterator[Violation]:
+def check_attention(flow: Flow, target: Target) -> Iterator[Violation]:
     """Attentions that are neither whole nor float, or INT8 where no kernel is."""
     yield from _operators(flow)
     view = flow.plain
-    for scores, values in match(view):
+    for scores, values in match_attention(view):
         inputs = [(node, index) for node in (scores, values) for index in (0, 1)]
         bare = [f"{node.name}[{index}]" for node, index in inputs if not is_int8(flow.origin(node, index))]
         float_is_one = is_fused_as_float(view, scores, values, target, "fp32")
@@ -173,7 +220,7 @@ def _is_single(view: GraphView, scores: Node) -> bool:
     return view.info(scores.inputs[0]).dtype is DType.FLOAT32
 
 
-def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
+def explain_attention(evidence: NodeEvidence) -> Iterator[Explanation]:
     """The kernel of one query, which multiplies floats whatever is quantized in front of it."""
     if any("_gemv_mha" in layer.name for layer in evidence.holders.compute):
         yield Explanation(
@@ -198,7 +245,7 @@ def _operators(flow: Flow) -> Iterator[Violation]:
             )
 
 
-def candidates(built: BuiltGraph) -> Iterator[Candidate]:
+def candidates_attention(built: BuiltGraph) -> Iterator[Candidate]:
     """Q/DQ as the fused kernel wants it; Q/DQ on all four inputs where some or all are float; on none."""
     for layer in built.layers_with("attention_not_fused"):
         edits = (*_products(built, layer), *_scores(built, layer), *_results(built, layer))
@@ -210,7 +257,7 @@ def candidates(built: BuiltGraph) -> Iterator[Candidate]:
                 edits=edits,
             )
     view = built.view
-    for scores, values in match(view):
+    for scores, values in match_attention(view):
         slots = (*factors(scores), *factors(values))
         bare = [slot for slot in slots if feeding(view, view.by_name[slot.node].inputs[slot.index]) is None]
         if bare:
@@ -264,12 +311,93 @@ def _results(built: BuiltGraph, softmax: EngineLayer) -> Iterator[SlotEdit]:
                 yield SlotEdit(slot=Slot(node=use.node.name, index=use.index), scales=None)
 
 
-PLUGIN = Rule(
-    code="QDQ132",
-    formats=frozenset({"int8", "fp8"}),
-    severity=Severity.WARNING,
-    place=place,
-    check=check,
-    candidates=candidates,
-    explain=explain,
-)
+# --- kv_cache --------------------------------------------------------------------------------------------------------
+
+
+def place_kv_cache(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Tie | Bond]:
+    """Request the format of place.kv_cache for everything that enters a cache, with one scale for all of it."""
+    if options.kv_cache == "float":
+        return
+    format_ = by_name(options.kv_cache)
+    for cache in kv_caches(view):
+        for slot in cache.entries:
+            yield Opinion(
+                slot=slot,
+                stance=Stance.REQUEST,
+                reason=f"place.kv_cache asks for {format_} in the cache {' and '.join(cache.outputs)}",
+                spec=QuantSpec(format=format_),
+            )
+        read = (view.by_name[slot.node].inputs[slot.index] for slot in cache.entries)
+        yield Tie(
+            tensors=tuple(dict.fromkeys((*read, *cache.tensors))),
+            reason=f"the cache {' and '.join(cache.outputs)} keeps its values from one step to the next",
+        )
+        yield Bond(slots=cache.entries, reason="the parts of a cache are stored in one format")
+
+
+"""Where Q/DQ goes; lint knows stored caches by their inputs and outputs."""
+
+
+# --- probabilities ---------------------------------------------------------------------------------------------------
+
+_LARGEST = {entry.dtype: entry.qmax for entry in (INT8, FP8)}
+# Scales of calibration are quotients in FP32, and some tools divide by 128 for INT8.
+_TOLERANCE = 1.05
+
+
+def match_probabilities(flow: Flow) -> Iterator[tuple[QdqPair, float]]:
+    """Pairs right behind a Softmax with one scale above the largest that probabilities can use, and its divisor."""
+    for pair in flow.pairs:
+        producer, largest = flow.view.producer(pair.tensor), _LARGEST.get(pair.dtype)
+        if producer is None or producer.op != "Softmax" or largest is None or len(pair.scale) != 1:
+            continue
+        if pair.scale[0] * largest > _TOLERANCE:
+            yield pair, largest
+
+
+def check_probabilities(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """All of them."""
+    for pair, largest in match_probabilities(flow):
+        yield Violation(
+            node=pair.quantize or pair.dequantize or "",
+            reason=f"probabilities reach 1, its scale {pair.scale[0]:.3g} is for {pair.scale[0] * largest:.3g}",
+            effect="most steps stand for values that never come",
+            fix=f"store the scale 1/{largest} = {1 / largest:.6f}; `qdqtool repair` does",
+        )
+
+
+def fix_probabilities(context: RepairContext) -> Iterator[Change]:
+    """Scale 1 / the format's largest number, in pairs without a zero point."""
+    for pair, largest in match_probabilities(context.flow):
+        if pair.quantize and pair.dequantize and not any(pair.zero_point):
+            for name in (pair.quantize, pair.dequantize):
+                node = context.nodes[name]
+                kind = context.scale_type(node)
+                stored = np.full(pair.scale_shape or (), 1 / largest).astype(kind)
+                node.input[1] = context.edit.constant(f"{pair.tensor}_probability_scale", stored)
+            yield Change(
+                subject=pair.quantize,
+                what=f"scale {pair.scale[0]:.4g} became 1/{largest}",
+                reason="probabilities reach 1, and all steps above it stand for values that never come",
+            )
+
+
+PLUGIN = {
+    "attention": Rule(
+        code="QDQ132",
+        formats=frozenset({"int8", "fp8"}),
+        severity=Severity.WARNING,
+        place=place_attention,
+        check=check_attention,
+        candidates=candidates_attention,
+        explain=explain_attention,
+    ),
+    "kv_cache": Rule(code="QDQ194", place=place_kv_cache),
+    "probabilities": Rule(
+        code="QDQ151",
+        severity=Severity.INFO,
+        after=("scale_rank",),
+        check=check_probabilities,
+        fix=fix_probabilities,
+    ),
+}

@@ -1,4 +1,8 @@
-"""Block scales where none can be.
+"""Block scales: their axis and form, two levels of them, and which the builder accepts.
+
+# blocks
+
+Block scales where none can be.
 
     weights INT8 [256, 128] ─ DQ (scales [4, 128]) ─ MatMul      float, no build, or wrong numbers
     weights INT8 [256, 128] ─ DQ (scales [128]) ─ MatMul         INT8
@@ -9,27 +13,75 @@ scale per tensor or per output channel. TensorRT takes the block from the number
 Evidence: RTX 1.7.1: with a quantized activation on the other side the build fails with a check, or a product of 64 x 256
 values is multiplied by a constant of 1 x 1024 scales. `The quantization axis must divide into whole blocks`; `The blocking
 dimension must be the last or second to last dimension`; block_size 100 with scales of blocks of 128 builds as 128.
+
+# two_levels
+
+FP4 values that are not blocks of 16 along the summed axis with scales of two levels.
+
+    scales (float) ─────────────── DQ (w FP4) ─ MatMul      float
+    scales (FP8) ─ DQ (global) ─── DQ (w FP4) ─ MatMul      FP4
+
+FP4 kernels read FP8 scales, one per 16 values that are summed, and one float scale for all of them. With float scales,
+one scale for the tensor, a single block per row, or blocks along another axis the product is float. Blocks of 32 are taken
+for blocks of 16, and a weight [K, 16] of a MatMul in blocks along its columns for one in blocks along K.
+
+Evidence: RTX 1.7.1 for SM120: each form beside one that is an FP4 `gemm`; `Only block_size == 16 is supported for now` and
+`input tensor must be 2D or 3D` for TRT_FP4DynamicQuantize; static blocks of 32 build with half the scales of the gemm;
+[64, 16] with scales [64, 1] builds with 64 scales per column where [32, 1] and more are float. Summed values 16: the
+weights are dequantized before the kernel, 32 are FP4; a factor with one scale in all: `ScaleMode is illegal`.
+
+# constant_blocks
+
+Constant block scales of NVFP4 in the kernel of a sum.
+
+    LayerNorm ─ Q (FP4, constant scales of blocks) ─ DQ ─ MatMul          the build fails, and names no node
+    LayerNorm ─ TRT_FP4DynamicQuantize ─ DQ ─ MatMul                      FP4
+
+Constant scales cost fewer kernels than computed ones (2 instead of 5 for a product), but the kernel that normalizes a row,
+or sums it in another way, cannot quantize it to FP4. Insertion computes the scales there, whatever `insert.blocks` says.
+
+Evidence: RTX 1.7.1 for SM120, 90 builds: `CHECK(values.size() && values.size() % 2 == 0)` or `CHECK(is_constant())` in front
+of each kind of sum along the last axes, and builds where another kernel stands between; listed in `graph/row_sums.py`.
+
+# free_blocks
+
+Blocks along an axis whose length is free.
+
+    x [1, s, k] ─ TRT_FP4DynamicQuantize (axis -1) ─ DQ ─ MatMul (w [64, 96])      refused
+    x [1, s, 64] ─ TRT_FP4DynamicQuantize (axis -1) ─ DQ ─ MatMul (w [64, 96])     NVFP4
+
+How many blocks there are must be known when the engine is built. The weight that is multiplied says how long the axis is; the
+fix writes it into the model's input. Other axes may be free.
+
+Evidence: RTX 1.7.1 for SM120: `The input extent in the blocked axis should be known at build time`; pytorch/TensorRT issue 3745.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from qdqtool.core.advice import repairing
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
-from qdqtool.core.quant_format import FLOAT
+from qdqtool.core.quant_format import FLOAT, NVFP4
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.core.wording import counted
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.qdq.flow import Flow
+from qdqtool.graph.qdq.lower import computed_blocks
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.matching.operands import Product, State, products
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.constant_blocks import in_sums as match
+from qdqtool.matching.operands import Factor, Product, State, products
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.matching.weights import per_channel
+from qdqtool.trt.ops import DYNAMIC_TYPES, FP4_DYNAMIC, MATRIX_PRODUCTS, PRODUCTS, QUANTIZE, summed_axis
+
+# --- blocks ----------------------------------------------------------------------------------------------------------
 
 _REFUSED = "the parser refuses it"
 _ACROSS = "its blocks go along another axis than the last two"
@@ -38,7 +90,7 @@ _LAST = 2
 """Blocks go along one of so many last axes."""
 
 
-def match(flow: Flow) -> Iterator[tuple[QdqPair, tuple[str, str, str] | None]]:
+def match_blocks(flow: Flow) -> Iterator[tuple[QdqPair, tuple[str, str, str] | None]]:
     """Pairs with blocks that are not taken as they are, or are taken for some types only; what is illegal in words."""
     for pair in flow.pairs:
         if pair.scale_shape is None:
@@ -48,10 +100,10 @@ def match(flow: Flow) -> Iterator[tuple[QdqPair, tuple[str, str, str] | None]]:
             yield pair, _illegal(flow, pair)
 
 
-def check(flow: Flow, target: Target) -> Iterator[Violation]:
+def check_blocks(flow: Flow, target: Target) -> Iterator[Violation]:
     """Pairs whose scale has two dimensions or more, where that is no legal block scale for its type."""
     by_name = {product.node.name: product for product in products(flow, target)}
-    for pair, illegal in match(flow):
+    for pair, illegal in match_blocks(flow):
         node = pair.dequantize or pair.quantize or ""
         if illegal is not None:
             reason, effect, fix = illegal
@@ -73,10 +125,10 @@ def _mended(flow: Flow, pair: QdqPair, reason: str) -> tuple[str, ...]:
     return flow.products_of(pair) if stored and reason == _ACROSS else ()
 
 
-def fix(context: RepairContext) -> Iterator[Change]:
+def fix_blocks(context: RepairContext) -> Iterator[Change]:
     """Give INT8 weights in blocks along such an axis one scale per output channel."""
     flow = context.flow
-    found = ((pair, illegal[0]) for pair, illegal in match(flow) if illegal is not None)
+    found = ((pair, illegal[0]) for pair, illegal in match_blocks(flow) if illegal is not None)
     for name in dict.fromkeys(name for pair, reason in found for name in _mended(flow, pair, reason)):
         for edit in per_channel(Edit(context.model), context.model, context.view.by_name[name]):
             yield Change(
@@ -169,4 +221,274 @@ def _illegal(flow: Flow, pair: QdqPair) -> tuple[str, str, str] | None:
     return None
 
 
-PLUGIN = Rule(code="QDQ110", severity=Severity.WARNING, stage=Stage.LEGAL, check=check, fix=fix)
+# --- two_levels ------------------------------------------------------------------------------------------------------
+
+_FORM = "FP8 scales of blocks of 16 along the summed axis, behind one float scale"
+_RANKS = (2, 3)
+_BLOCK = NVFP4.blocks[0]
+_TWO_BLOCKS = "keep it float: 32 summed values and more make at least two blocks"
+
+
+def check_two_levels(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Quantizers that the parser refuses, and products whose FP4 factors are in another form."""
+    for node in flow.view.nodes:
+        reason = _refusal(flow, node) if node.op == FP4_DYNAMIC else ""
+        if reason:
+            yield Violation(
+                node=node.name,
+                reason=reason,
+                effect="the parser refuses it",
+                fix=f"use blocks of 16 on tensors of 2 or 3 dimensions (Reshape around the product); {_leave_float(node)}",
+                severity=Severity.ERROR,
+            )
+    for product in products(flow, target):
+        if product.arithmetic == NVFP4.name:
+            yield from _flaws(flow, product, target)
+
+
+def _leave_float(node: Node) -> str:
+    return f"{repairing(to_float=[node.name])} takes the Q/DQ off"
+
+
+def _refusal(flow: Flow, node: Node) -> str:
+    rank = len(flow.view.info(node.inputs[0]).shape or ())
+    block = node.integer("block_size", _BLOCK)
+    if block != _BLOCK:
+        return f"it makes blocks of {block}"
+    return f"its input has {rank} dimensions" if rank and rank not in _RANKS else ""
+
+
+def _flaws(flow: Flow, product: Product, target: Target) -> Iterator[Violation]:
+    node = product.node
+    if not target.is_rtx:
+        yield from _misread(flow, product)
+        return
+    single = [factor for factor in product.factors if _scales(flow, node, factor) == 1]
+    if single:
+        yield Violation(
+            node=node.name,
+            reason=f"its input {single[0].index} is a single block of {_BLOCK} values, with one scale",
+            effect="the parser refuses it",
+            fix=f"{_TWO_BLOCKS}; {_leave_float(node)}",
+            severity=Severity.ERROR,
+        )
+        return
+    misread = tuple(_misread(flow, product))
+    yield from misread
+    if misread:
+        return
+    for factor in product.factors:
+        flaw = _flaw(flow, node, factor)
+        if flaw is not None:
+            yield Violation(
+                node=node.name,
+                reason=flaw[0],
+                effect=f"{node.op} runs in float",
+                fix=f"{flaw[1]}; {_leave_float(node)}",
+                products=(node.name,),
+            )
+            return
+
+
+def _misread(flow: Flow, product: Product) -> Iterator[Violation]:
+    """Scales that the kernel takes for those of other blocks."""
+    node = product.node
+    for factor in product.factors:
+        block = None if factor.quantization is None else factor.quantization.block
+        whose = f"blocks of {block}" if block not in {None, _BLOCK} else ""
+        if not whose and _is_column_block(flow, node, factor):
+            whose = f"blocks along axis {flow.channel_axis(node, factor.index)}, with one per row"
+        if whose:
+            yield Violation(
+                node=node.name,
+                reason=f"the scales of its input {factor.index} are those of {whose}",
+                effect=f"the engine is built as if blocks were of {_BLOCK} along the sum, and values meet scales of others",
+                fix=f"{_FORM}; {_leave_float(node)}",
+                severity=Severity.ERROR,
+            )
+
+
+def _is_column_block(flow: Flow, node: Node, factor: Factor) -> bool:
+    """Whether a weight [K, 16] is in blocks along its columns, which the kernel does not tell from blocks along K."""
+    shape = _shape(flow, node, factor)
+    axis = flow.channel_axis(node, factor.index)
+    if not factor.fixed or axis is None or axis != len(shape) - 1 or shape[axis] != _BLOCK:
+        return False
+    return axis != summed_axis(node, factor.index, len(shape))
+
+
+def _flaw(flow: Flow, node: Node, factor: Factor) -> tuple[str, str] | None:
+    """Why a kernel cannot read an FP4 factor, and what to do."""
+    pair, quantization = factor.pair, factor.quantization
+    if pair is not None and quantization is None:
+        one_level = pair.scale_shape is not None or pair.dtype is not DType.FLOAT4
+        return (f"the scales of its input {factor.index} have one level", _FORM) if one_level else None
+    shape = _shape(flow, node, factor)
+    axis = flow.channel_axis(node, factor.index)
+    wanted = summed_axis(node, factor.index, len(shape)) if shape else None
+    if axis is None or wanted is None:
+        return None
+    if axis != wanted:
+        return (
+            f"the blocks of its input {factor.index} go along axis {axis}, the sum along axis {wanted}",
+            _FORM,
+        )
+    if shape[axis] == _BLOCK:
+        return f"its sum of {_BLOCK} values is a single block", _TWO_BLOCKS
+    return None
+
+
+def _shape(flow: Flow, node: Node, factor: Factor) -> tuple[int | str, ...]:
+    """The shape of a factor, as the Q/DQ graph or the float one knows it; () where neither does."""
+    written = flow.view.info(node.inputs[factor.index]).shape
+    return written or flow.plain.info(flow.plain.by_name[node.name].inputs[factor.index]).shape or ()
+
+
+def _scales(flow: Flow, node: Node, factor: Factor) -> int | None:
+    """How many block scales a factor has; None where sizes are open or it has no blocks."""
+    shape = _shape(flow, node, factor)
+    sizes = [size for size in shape if isinstance(size, int)]
+    if factor.quantization is None or factor.quantization.block != _BLOCK or len(sizes) != len(shape):
+        return None
+    return prod(sizes) // _BLOCK
+
+
+# --- constant_blocks -------------------------------------------------------------------------------------------------
+
+
+def check_constant_blocks(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Such pairs."""
+    for pair, total in match(flow):
+        assert pair.quantize is not None
+        yield Violation(
+            node=pair.quantize,
+            reason=f"it has constant block scales, and quantizes in the kernel of {total}, which sums along the blocks",
+            effect="the build fails, naming no node",
+            fix="compute the scales in every inference: insert.blocks=computed, the default; `qdqtool repair` does",
+        )
+
+
+def fix_constant_blocks(context: RepairContext) -> Iterator[Change]:
+    """Compute the scales of their blocks."""
+    flow = context.flow
+    for pair, total in match(flow):
+        quantize = context.nodes[pair.quantize or ""]
+        scale = flow.view.producer(quantize.input[1])
+        behind = [context.nodes[use.node.name] for use in flow.view.uses(quantize.output[0])]
+        assert scale is not None
+        written = flow.view.by_name[quantize.name]
+        axis, block = written.attribute("axis", 1), written.attribute("block_size")
+        result = computed_blocks(context.edit, pair.tensor, pair.tensor, scale.inputs[1], axis, block)
+        for dequantize in behind:
+            context.redirect(dequantize.output[0], result)
+        context.edit.remove((quantize, *behind))
+        yield Change(
+            subject=quantize.name,
+            what="the scales of its blocks are computed in every inference",
+            reason=f"with constant ones the kernel of {total} would quantize to FP4 as well, which is not built",
+        )
+
+
+# --- free_blocks -----------------------------------------------------------------------------------------------------
+
+
+def match_free_blocks(view: GraphView) -> Iterator[tuple[Node, str]]:
+    """Nodes that quantize in blocks along a free axis, and the name of that length."""
+    for node in view.nodes:
+        blocked = node.op in DYNAMIC_TYPES or (node.op == QUANTIZE and node.integer("block_size", 0) > 0)
+        shape = view.info(node.inputs[0]).shape if blocked else None
+        axis = node.integer("axis", -1)
+        if shape and -len(shape) <= axis < len(shape) and isinstance(shape[axis], str):
+            yield node, str(shape[axis])
+
+
+def check_free_blocks(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """All of them."""
+    view = flow.view
+    for node, name in match_free_blocks(view):
+        axis, size = node.integer("axis", -1), _said(view, node)
+        readers = tuple(reader.name for reader, _ in _readers(view, node)) or (node.name,)
+        if size is None:
+            way = f"export the model with a fixed length; {repairing(to_float=readers)} takes the Q/DQ off"
+        elif _is_input(view, name):
+            way = f"make it {size}, as the weight says; `qdqtool repair` does"
+        else:
+            way = f"make it {size}, as the weight says, where the model is exported; {repairing(to_float=readers)} takes the Q/DQ off"
+        yield Violation(
+            node=node.name,
+            reason=f"it makes blocks along axis {axis} of {node.inputs[0]}, whose length is free",
+            effect="the builder refuses it: the input extent in the blocked axis should be known at build time",
+            fix=way,
+        )
+
+
+def fix_free_blocks(context: RepairContext) -> Iterator[Change]:
+    """Give inputs of the model the length that a weight says."""
+    view = context.view
+    done: set[str] = set()
+    for node, name in match_free_blocks(view):
+        size = _said(view, node)
+        if size is None or name in done or not _is_input(view, name):
+            continue
+        done.add(name)
+        for value in (*context.edit.inputs, *context.edit.outputs):
+            for dim in value.type.tensor_type.shape.dim:
+                if dim.dim_param == name:
+                    dim.dim_value = size
+        yield Change(
+            subject=node.inputs[0],
+            what=f"the free length {name!r} of the model's inputs became {size}",
+            reason="blocks along a free axis do not build, and the weight takes no other length",
+            error=0.0,
+        )
+
+
+def _is_input(view: GraphView, name: str) -> bool:
+    """Whether a length is one that an input of the model names."""
+    return any(name in (value.shape or ()) and name != "?" for value in view.inputs)
+
+
+def _readers(view: GraphView, node: Node) -> Iterator[tuple[Node, int]]:
+    """The products that read what a quantizer makes, each with the input number."""
+    for use in view.uses(node.outputs[0]):
+        for found in view.uses(use.node.outputs[0]) if use.index == 0 and use.node.outputs else ():
+            if found.node.op in PRODUCTS and found.index < 2:
+                yield found.node, found.index
+
+
+def _said(view: GraphView, node: Node) -> int | None:
+    """The length that the other factor of a matrix product says; None where it says none."""
+    for product, index in _readers(view, node):
+        shape = view.info(product.inputs[1 - index]).shape or ()
+        axis = summed_axis(product, 1 - index, len(shape)) if product.op in MATRIX_PRODUCTS else None
+        size = shape[axis] if axis is not None and len(shape) > 1 else None
+        if isinstance(size, int):
+            return size
+    return None
+
+
+PLUGIN = {
+    "blocks": Rule(
+        code="QDQ110", severity=Severity.WARNING, stage=Stage.LEGAL, check=check_blocks, fix=fix_blocks
+    ),
+    "two_levels": Rule(
+        code="QDQ185", formats=frozenset({"nvfp4"}), severity=Severity.WARNING, check=check_two_levels
+    ),
+    "constant_blocks": Rule(
+        code="QDQ196",
+        severity=Severity.ERROR,
+        targets=frozenset({"rtx"}),
+        formats=frozenset({"nvfp4"}),
+        check=check_constant_blocks,
+        fix=fix_constant_blocks,
+    ),
+    "free_blocks": Rule(
+        code="QDQ199",
+        formats=frozenset({"nvfp4", "mxfp8"}),
+        severity=Severity.ERROR,
+        stops=True,
+        stage=Stage.LEGAL,
+        check=check_free_blocks,
+        fix=fix_free_blocks,
+    ),
+}

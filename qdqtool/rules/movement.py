@@ -1,4 +1,43 @@
-"""Operators that move or pool integers between Q and DQ.
+"""Operators that move values and do not change them: where their pairs belong.
+
+# commuting
+
+Operators that only move or pick values keep the scale of what they move.
+
+    before                            after
+    x ─┬─ Conv                        x ─┬─ QDQ(s) ─ Conv
+       └─ MaxPool ─ Reshape ─ Conv       └─ MaxPool ─ Reshape ─ QDQ(s) ─ Conv
+
+MaxPool, Slice, Split, Reshape, Transpose, Flatten, Squeeze, Unsqueeze, nearest Resize, zero Pad and the like. The
+builder moves the Q in front of them, so they run on INT8 values without Q/DQ of their own; with one scale before and
+behind, the tensor in front is quantized once. Parts that are picked out of a tensor (Slice, Split, Gather) take its
+scale only where the whole tensor is quantized too: query, key and value cut out of one product keep their own.
+
+Evidence: RTX 1.7.1 runs MaxPool, Split, Slice, Pad, Transpose and nearest Resize on Int8 with Q/DQ only behind them
+(maxpool_noq, split_q, resize_q; a strided Slice and Pad shortcut 1.07 MB against 1.11 MB). Classic logs: passes
+SwapWithFollowingQ and VanillaSwapWithFollowingQ.
+
+# fan_out
+
+A tensor that several moving operators read gets its Q/DQ in front of them, not only behind.
+
+    before                                     after
+    x ─┬─ Resize ─ Concat ─ QDQ(s) ─ Conv      x ─┬─ QDQ(s) ─ Resize ─ Concat ─ QDQ(s) ─ Conv
+       └─ Concat ─ QDQ(s) ─ Conv                  └─ QDQ(s) ─ Concat ─ QDQ(s) ─ Conv
+
+The Q behind each way would move back to x on its own, but not always in time: the producer then writes a float copy
+for the later way, and a chain of pools is computed once per way. A Concat on such a way gets pairs on all branches,
+or the last pool of a chain stays float. All these pairs share one scale (see the rules `concat` and `commuting`), so
+the second rounding changes nothing. Where a product reads x directly, its own Q is there already.
+
+Evidence: RTX 1.7.1, a YOLOv8n-like detector: 132 kernels and 44.75 MB without, 129 kernels and 44.24 MB with; without,
+the SPPF pools are computed six times instead of three. INT8 pools would cost a copy kernel per branch of their Concat
+(YOLOX-Nano: 218 kernels and 56.5 MB, against 215 and 57.2 MB with float pools), but for the rule `pool_concat`.
+NVIDIA's YOLO scripts quantize pools and Concats likewise.
+
+# movement
+
+Operators that move or pool integers between Q and DQ.
 
     x ─ Q ─ Transpose ─ DQ ─ Conv      the pair is apart
     x ─ Q ─ DQ ─ Transpose ─ Conv      the builder moves Q and DQ across the Transpose as it likes
@@ -9,6 +48,34 @@ happen behind them, in float. What a linear or cubic Resize makes of integers is
 float one: at most a step away.
 
 Evidence: exports of tf2onnx and of onnxruntime's QOperator format.
+
+# held_back
+
+A nearest Resize or a Pad between a pair and the layer that should read its INT8 values.
+
+    x ─ Q ─ DQ ─ Resize ─ Conv               the Conv is float
+    x ─ Resize ─ Q ─ DQ ─ Conv               INT8; the Resize copies bytes
+    x ─ Q ─ DQ ─ Resize ─ Q ─ DQ ─ Conv      INT8 too, where both pairs have one scale
+
+Of the operators that only move values these are the ones through which TensorRT for RTX does not carry a
+DequantizeLinear forward; it does carry a QuantizeLinear backward. A Pad of height and width right in front of one Conv
+belongs to that Conv and is no obstacle.
+
+Evidence: RTX 1.7.1 dequantizes inside the resizing kernel and multiplies in float (resize_behind_pair,
+channel_pad_behind_pair), and runs Resize and Conv on Int8 with the pair behind (resize_before_pair). NVIDIA/TensorRT
+issue 2976.
+
+# padded
+
+Q/DQ between a Pad and the convolution it belongs to.
+
+    x ─ Pad ─ Q ─ DQ ─ Conv      the Pad is a kernel
+    x ─ Q ─ DQ ─ Pad ─ Conv      the Pad becomes the Conv's own
+
+Classic TensorRT folds a zero Pad into the convolution's own padding only where nothing stands between them. Zero stays
+zero when quantized, so the pair can go in front of the Pad. TensorRT for RTX does this itself.
+
+Evidence: NVIDIA/TensorRT issue 2592; RTX 1.7.1 leaves no kernel for the Pad (pad_behind_pair).
 """
 
 from __future__ import annotations
@@ -18,10 +85,85 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qdqtool.core.findings import Severity
+from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance, Tie
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.repair import Change
+from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.matching.rule import Rule, Stage
-from qdqtool.trt.ops import MAY_MOVE
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.demand import wanted_slots
+from qdqtool.matching.operands import State, products
+from qdqtool.matching.rule import CLASSIC, Rule, Stage, Violation
+from qdqtool.trt.ops import (
+    ASKED_FOR,
+    MAY_MOVE,
+    PRODUCTS,
+    carried_inputs,
+    carried_outputs,
+    picks_part,
+    quantization_commutes,
+)
+
+# --- commuting -------------------------------------------------------------------------------------------------------
+
+
+def place_commuting(view: GraphView, options: PlacementOptions) -> Iterator[Tie]:
+    """One tie per moved output: the result first, then the input; for picked parts the input first."""
+    for node in view.nodes:
+        if carried_inputs(view, node) != (0,) or node.op == "Concat" or view.is_constant(node.inputs[0]):
+            continue
+        if node.op == "MaxPool" and "MaxPool" not in options.ops:
+            continue
+        for output in carried_outputs(node):
+            yield Tie(
+                tensors=(node.inputs[0], output) if picks_part(node) else (output, node.inputs[0]),
+                reason=f"{node.op} {node.name} moves values without changing them",
+            )
+
+
+# --- fan_out ---------------------------------------------------------------------------------------------------------
+
+
+def place_fan_out(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+    """The slots of moving operators that read a tensor two or more of them read, and their Concats' other slots."""
+    for slot, tensor in sorted(_slots(view, options).items()):
+        yield Opinion(
+            slot=slot,
+            stance=Stance.REQUEST,
+            reason=f"several ways to INT8 layers begin at {tensor}: one Q in front serves all",
+            spec=QuantSpec(),
+            only_if_shared=True,
+        )
+
+
+def _slots(view: GraphView, options: PlacementOptions) -> dict[Slot, str]:
+    """Slot -> the tensor at which the ways fork."""
+    wanted = wanted_slots(view)
+    found: dict[Slot, str] = {}
+    for tensor in (tensor for node in view.nodes for tensor in node.outputs):
+        uses = [use for use in view.uses(tensor) if Slot(node=use.node.name, index=use.index) in wanted]
+        if len(uses) < 2 or any(use.node.op in PRODUCTS for use in uses):
+            continue
+        for use in uses:
+            if _moves(view, use.node, options):
+                count = len(use.node.inputs) if use.node.op == "Concat" else 0
+                for index in (use.index, *range(count)):
+                    if not view.is_constant(use.node.inputs[index]):
+                        found.setdefault(Slot(node=use.node.name, index=index), tensor)
+    return found
+
+
+def _moves(view: GraphView, node: Node, options: PlacementOptions) -> bool:
+    if node.op in ASKED_FOR:
+        return node.op in options.ops
+    return quantization_commutes(view, node) and not picks_part(node)
+
+
+# --- movement --------------------------------------------------------------------------------------------------------
 
 if TYPE_CHECKING:
     import onnx
@@ -33,7 +175,7 @@ _PAD_VALUE = 2
 """Position of a Pad's constant."""
 
 
-def fix(context: RepairContext) -> Iterator[Change]:
+def fix_movement(context: RepairContext) -> Iterator[Change]:
     """Let readers of a DequantizeLinear behind moved integers read moved floats."""
     floats = _Floats(context)
     for pair in context.pairs:
@@ -163,4 +305,70 @@ def _interpolates(move: onnx.NodeProto) -> bool:
     return move.op_type == "Resize" and any(mode != b"nearest" for mode in modes)
 
 
-PLUGIN = Rule(code="QDQ152", stage=Stage.WRITE_OUT, after=("clipped",), fix=fix)
+# --- held_back -------------------------------------------------------------------------------------------------------
+
+
+def match_held_back(flow: Flow, target: Target) -> Iterator[tuple[Node, int, QdqPair]]:
+    """Factors of products that INT8 values reach through a Resize or a Pad, and the pairs of these values."""
+    for product in products(flow, target):
+        for factor in product.factors:
+            if factor.state is State.HELD_BACK and factor.pair is not None:
+                yield product.node, factor.index, factor.pair
+
+
+def check_held_back(flow: Flow, target: Target) -> Iterator[Violation]:
+    """All of them."""
+    for node, index, pair in match_held_back(flow, target):
+        yield Violation(
+            node=node.name,
+            reason=f"a Resize or Pad stands between {pair.dequantize} and its input {index}",
+            effect=f"{node.op} runs in float",
+            fix=f"quantize {node.inputs[index]} with the same scale; `qdqtool repair` does",
+            products=(node.name,),
+        )
+
+
+def fix_held_back(context: RepairContext) -> Iterator[Change]:
+    """Put a pair in front of each."""
+    for node, index, pair in match_held_back(context.flow, context.target or Target()):
+        if not context.is_plain(pair) or pair.scale_shape != () or not context.symmetric(pair):
+            continue
+        yield Change(
+            edits=(SlotEdit(slot=Slot(node=node.name, index=index), scales=pair.scale),),
+            subject=node.inputs[index],
+            what=f"quantized for {node.op} {node.name!r} with the scale of {pair.dequantize!r}",
+            reason="a Resize or Pad in front of it keeps INT8 values from the layer",
+            error=0.0,
+        )
+
+
+# --- padded ----------------------------------------------------------------------------------------------------------
+
+
+def check_padded(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Pairs that quantize the result of a Pad for a Conv."""
+    for pair in flow.pairs:
+        producer = flow.view.producer(pair.tensor)
+        readers = [flow.view.by_name[slot.node].op for slot in pair.slots]
+        if producer is not None and producer.op == "Pad" and "Conv" in readers:
+            yield Violation(
+                node=pair.quantize or "",
+                reason=f"it stands between Pad {producer.name} and its convolution",
+                effect="the Pad is a kernel of its own",
+                fix="quantize the input of the Pad instead",
+            )
+
+
+PLUGIN = {
+    "commuting": Rule(code="QDQ161", place=place_commuting),
+    "fan_out": Rule(code="QDQ166", place=place_fan_out),
+    "movement": Rule(code="QDQ152", stage=Stage.WRITE_OUT, after=("clipped",), fix=fix_movement),
+    "held_back": Rule(
+        code="QDQ139",
+        severity=Severity.WARNING,
+        check=check_held_back,
+        fix=fix_held_back,
+        targets=frozenset({"rtx"}),
+    ),
+    "padded": Rule(code="QDQ136", severity=Severity.INFO, check=check_padded, targets=CLASSIC),
+}

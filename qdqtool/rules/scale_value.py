@@ -1,4 +1,8 @@
-"""A scale that is zero, negative, not a number or no floating-point number.
+"""Values of scales and zero points, and how a model states them.
+
+# scale_value
+
+A scale that is zero, negative, not a number or no floating-point number.
 
     x ─ Q (s = 0) ─ DQ (s = 0) ─ Conv
 
@@ -8,41 +12,111 @@ Evidence: RTX 1.7.1 says `Scale coefficients must all be positive` (scale_zero, 
 turned FP16), also of an integer or
 FP8 scale, whatever its value (scale_integer). Infinity alone is built, of FP8 and INT8 alike. Of INT4, per channel and in blocks, it builds negative scales, 0, NaN and
 infinity alike, into the same kernels as for others.
+
+# scale_computed
+
+A scale that is computed at run time.
+
+    x ─┬─ ReduceMax ─ s ─┐                   x ─ Q (s = 0.05) ─ DQ ─ Conv
+       └──────────── Q(s) ─ DQ(s) ─ Conv
+
+Explicit quantization needs scales that are known when the engine is built. TensorRT up to 10.0 refuses others; later
+releases accept some without fusing them; TensorRT for RTX dies in front of a convolution and is float elsewhere.
+
+Evidence: RTX 1.7.1 ends with SIGSEGV when such a pair feeds a Conv (scale_computed) and multiplies in float when it
+feeds a MatMul (scale_computed_matmul). Parser sources: 10.0 wants a constant scale, 10.16 only a constant zero point.
+
+# scale_form
+
+A scale or zero point in a form that no parser takes: its rank, its shape, its type, or no constant where one must be.
+
+    x ─ TRT_FP4DynamicQuantize (4 scales) ─ DQ      refused
+    x ─ TRT_FP4DynamicQuantize (1 scale) ─ DQ       NVFP4
+
+One scale for a tensor is a scalar, scales per channel are a vector, and scales of blocks have the tensor's rank: they are as
+long as the tensor along every axis but the one of the blocks. The global scale behind block scales is one positive float, the
+block scales of MXFP8 are UINT8. All of them have lengths that are known when the engine is built. A zero point that is left
+out has no input at all: an empty name is refused.
+
+Evidence: RTX 1.7.1, `tests/placement/malformed.py`, 660 models: `Scale input must be a scalar`, `Scale input must be an
+initializer`, `Invalid rank for the scale tensor`, `only the quantization axis may be blocked`, `ScaleMode is illegal`,
+`must be known at build time`, `Found unsupported input type`. It takes a global scale of NaN, 0 or below for activations.
+
+# zero_point
+
+A zero point that is not zero.
+
+    x ─ Q (zero point 128, UINT8) ─ DQ      refused
+    x ─ Q (zero point 0, INT8) ─ DQ
+
+TensorRT quantizes symmetrically: its parser refuses the node. Asymmetric UINT8 exists for DLA only (from 10.11 on,
+behind a parser flag).
+
+The fix: UINT8 with zero point 128 is INT8 with another spelling and changes exactly. Other activations get the scale that
+covers the same range, so their steps grow up to twofold; a range that starts at 0 was also a Relu that the quantizer had
+removed, and it is put back. Weights keep their integers where these fit INT8, else they are quantized again.
+
+Evidence: RTX 1.7.1 and TensorRT 8.x to 11 say `Assertion failed: shiftIsAllZeros(zeroPoint)`. Of FP8 RTX takes any and
+builds the same engine bytes as for 0.
+
+# mixed_types
+
+The scale's type and the types around it disagree.
+
+    x (FP16) ─ Q (s FP16) ─ DQ ─┐
+                                 Conv      one factor is FP16, the other FP32: refused
+    w (FP32) ─ Q (s FP32) ─ DQ ─┘
+
+A strongly typed network takes the type behind DequantizeLinear from its scale: an FP32 scale in an FP16 model makes
+one input of the next layer FP32 and leaves the other FP16.
+
+Evidence: RTX 1.7.1: `input and kernel must be of same type` (half_scale in an FP32 model, opset13_missing_zp and
+com_microsoft_qdq in FP16). TensorRT 8 reads FP32 scales only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf, isfinite
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qdqtool.core.advice import repairing
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.grids import stored_as
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.quant_format import INT8
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.core.wording import counted
 from qdqtool.graph.qdq.flow import Flow
+from qdqtool.graph.qdq.lower import MX_DEQUANTIZE
 from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.graph.qdq.scales import is_number
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.cut_below import cut_below
 from qdqtool.matching.rule import Rule, Stage, Violation
-from qdqtool.matching.weights import stored_again
+from qdqtool.matching.weights import StoredWeight, stored_again
+from qdqtool.trt.ops import DEQUANTIZE, DYNAMIC_TYPES, FP4_DYNAMIC, QDQ
+
+# --- scale_value -----------------------------------------------------------------------------------------------------
 
 _MENDED = frozenset({DType.INT8, DType.UINT8, DType.INT16, DType.INT32})
 """Types of pairs that `fix` mends."""
 
 
-def match(flow: Flow) -> Iterator[tuple[QdqPair, tuple[float, ...]]]:
+def match_scale_value(flow: Flow) -> Iterator[tuple[QdqPair, tuple[float, ...]]]:
     """Pairs, and those of their scales that are not positive numbers."""
     for pair in flow.pairs:
         yield pair, tuple(value for value in pair.scale if not (isfinite(value) and value > 0))
 
 
-def check(flow: Flow, target: Target) -> Iterator[Violation]:
+def check_scale_value(flow: Flow, target: Target) -> Iterator[Violation]:
     """Pairs with a scale that no quantization can use."""
-    for pair, bad in match(flow):
+    for pair, bad in match_scale_value(flow):
         node = pair.quantize or pair.dequantize or ""
         dtype = flow.view.info(flow.view.by_name[node].inputs[1]).dtype
         if not dtype.is_float and pair.scale_shape is not None:
@@ -79,9 +153,9 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
             )
 
 
-def fix(context: RepairContext) -> Iterator[Change]:
+def fix_scale_value(context: RepairContext) -> Iterator[Change]:
     """Make negative scales positive, take out activation pairs with unusable ones, store such weights again."""
-    found = [(pair, bad) for pair, bad in match(context.flow) if bad and context.is_plain(pair)]
+    found = [(pair, bad) for pair, bad in match_scale_value(context.flow) if bad and context.is_plain(pair)]
     for pair, bad in found:
         whole = pair.quantize is not None and pair.dequantize is not None
         if not whole or pair.kind is not SlotKind.ACTIVATION or not context.is_known(pair):
@@ -113,6 +187,507 @@ def fix(context: RepairContext) -> Iterator[Change]:
     )
 
 
-PLUGIN = Rule(
-    code="QDQ103", severity=Severity.ERROR, stage=Stage.LEGAL, after=("cast",), check=check, fix=fix
-)
+# --- scale_computed --------------------------------------------------------------------------------------------------
+
+_CRASHES = "the builder process crashes"
+_REFUSED = "the parser refuses it"
+_FLOAT = "it is not fused: the layer behind it runs in float"
+
+
+def match_scale_computed(flow: Flow) -> Iterator[QdqPair]:
+    """Pairs without a constant scale."""
+    for pair in flow.pairs:
+        # FP4 has two levels of scales: the first is made of the second, as TensorRT wants it.
+        if pair.scale_shape is None and pair.dtype is not DType.FLOAT4 and not _is_dynamic(flow, pair):
+            yield pair
+
+
+def check_scale_computed(flow: Flow, target: Target) -> Iterator[Violation]:
+    """All of them."""
+    for pair in match_scale_computed(flow):
+        effect = _effect(flow, pair, target)
+        yield Violation(
+            node=pair.quantize or pair.dequantize or "",
+            reason="the scale is computed at run time",
+            effect=effect,
+            fix="calibrate the tensor and store its scale as a constant; `qdqtool repair --samples DATA` does",
+            severity=Severity.WARNING if effect == _FLOAT else None,
+            products=flow.products_of(pair),
+        )
+
+
+def _effect(flow: Flow, pair: QdqPair, target: Target) -> str:
+    if target.is_rtx:
+        ops = {flow.view.by_name[slot.node].op for slot in pair.slots}
+        return _CRASHES if "Conv" in ops else _FLOAT
+    if target.release == (10,):
+        return f"10.0 refuses it; in later releases {_FLOAT}"
+    return _REFUSED if target.is_before(10, 1) else _FLOAT
+
+
+def _is_dynamic(flow: Flow, pair: QdqPair) -> bool:
+    """Whether the scale comes from DynamicQuantizeLinear, which has a rule of its own."""
+    node = flow.view.by_name[pair.dequantize or pair.quantize or ""]
+    maker = flow.view.producer(node.inputs[1])
+    return maker is not None and maker.op == "DynamicQuantizeLinear"
+
+
+def fix_scale_computed(context: RepairContext) -> Iterator[Change]:
+    """Take out activation pairs without a constant scale."""
+    for pair in match_scale_computed(context.flow):
+        whole = pair.quantize is not None and pair.dequantize is not None
+        if whole and context.is_plain(pair) and pair.kind is SlotKind.ACTIVATION:
+            if context.result(pair) in context.pinned:
+                continue
+            context.dissolve(pair)
+            yield Change(
+                subject=pair.quantize or "",
+                what="taken out: the tensor stays float",
+                reason="a scale that is computed at run time crashes the builder",
+            )
+
+
+# --- scale_form ------------------------------------------------------------------------------------------------------
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_QUANTIZERS = QDQ | {FP4_DYNAMIC, MX_DEQUANTIZE}
+_LOST = "nothing to do by a command: what the stored values stand for is lost with their scale; in the tool that wrote them"
+_ZERO = 2
+"""Input number of the zero point."""
+_BLOCK_SCALES = frozenset({DType.FLOAT8, DType.INT8, DType.UNKNOWN})
+"""Types of block scales behind a global scale that the parser reads; FLOAT8 alone is multiplied as such."""
+
+
+def match_scale_form(view: GraphView) -> Iterator[tuple[Node, str]]:
+    """Q and DQ nodes of every spelling, and what is wrong with the form of their scale or zero point."""
+    levels = _levels(view)
+    for node in view.nodes:
+        if node.op not in _QUANTIZERS or len(node.inputs) < 2:
+            continue
+        found = _of_constants(view, node) if node.op in {FP4_DYNAMIC, MX_DEQUANTIZE} else ""
+        if not found and node.name in levels:
+            found = _of_levels(view, node)
+        found = found or _of_shapes(view, node) or _of_zero_point(node)
+        if found:
+            yield node, found
+
+
+def check_scale_form(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """All of them, and zero points that are stored as floats."""
+    eight = any(pair.dtype is DType.FLOAT8 for pair in flow.pairs)
+    for pair in flow.pairs:
+        if pair.dtype.is_float:
+            node = flow.view.by_name[pair.quantize or pair.dequantize or ""]
+            yield Violation(
+                node=node.name,
+                reason=f"its zero point is stored as {_word(pair.dtype)}",
+                effect="TensorRT takes its values for INT8, and onnxruntime refuses the model",
+                fix=f"store the zero point in the type of the quantized values; {repairing(to_float=_readers(flow, node))} takes the Q/DQ off",
+                severity=Severity.ERROR if eight else Severity.WARNING,
+            )
+    for node, reason in match_scale_form(flow.view):
+        value = flow.view.constant(node.inputs[1])
+        alike = (
+            value is not None and value.size > 1 and _same(value) is not None and _takes_one(flow.view, node)
+        )
+        if alike or reason == _EMPTY:
+            way = (
+                "`qdqtool repair` writes it so"
+                if reason == _EMPTY
+                else "its scales are equal: `qdqtool repair` makes them one"
+            )
+        elif _is_computed(flow.view, node):
+            way = f"{repairing(to_float=_readers(flow, node))} takes the Q/DQ off"
+        else:
+            way = ""
+        wanted = _wanted(flow.view, node)
+        fix = f"{wanted}; {way}" if way else f"{_LOST}, {wanted}"
+        yield Violation(node=node.name, reason=reason, effect=_REFUSED, fix=fix)
+
+
+def _is_computed(view: GraphView, node: Node) -> bool:
+    """Whether a node of the model makes the values that are quantized, so that they are known in float."""
+    if node.op == MX_DEQUANTIZE:
+        return False
+    if node.op != DEQUANTIZE:
+        return True
+    maker = view.producer(node.inputs[0])
+    return maker is not None and maker.op in DYNAMIC_TYPES | dict.fromkeys(QDQ)
+
+
+def _readers(flow: Flow, node: Node) -> tuple[str, ...]:
+    """The compute nodes that read what a quantizer makes; the quantizer itself where there are none."""
+    found: list[str] = []
+    waiting, seen = list(node.outputs), set[str]()
+    while waiting:
+        for use in flow.view.uses(waiting.pop(0)):
+            if use.node.name in seen:
+                continue
+            seen.add(use.node.name)
+            if use.node.op in _QUANTIZERS:
+                waiting += use.node.outputs
+            else:
+                found.append(use.node.name)
+    return tuple(found) or (node.name,)
+
+
+_EMPTY = "its zero point is an input without a name"
+
+
+def _wanted(view: GraphView, node: Node) -> str:
+    if node.op == MX_DEQUANTIZE:
+        return "store one UINT8 exponent per block of 32"
+    if node.op == FP4_DYNAMIC or node.name in _levels(view):
+        return "store one positive FP32 scalar as the global scale, and the block scales as FP8"
+    return "store one scalar, one scale per channel, or one per block along a single axis"
+
+
+def _levels(view: GraphView) -> frozenset[str]:
+    """Names of the DequantizeLinears that make block scales for others."""
+    return frozenset(
+        node.name
+        for node in view.nodes
+        if node.op == DEQUANTIZE
+        and (uses := view.uses(node.outputs[0]))
+        and all(use.index == 1 and use.node.op in QDQ for use in uses)
+    )
+
+
+def _takes_one(view: GraphView, node: Node) -> bool:
+    return node.op == FP4_DYNAMIC or node.name in _levels(view)
+
+
+def _of_constants(view: GraphView, node: Node) -> str:
+    """What is wrong with the scales of TensorRT's own operators."""
+    made = view.producer(node.inputs[1])
+    if node.op == MX_DEQUANTIZE and made is not None and made.op in DYNAMIC_TYPES:
+        return ""
+    value, dtype = view.constant(node.inputs[1]), view.info(node.inputs[1]).dtype
+    if value is None:
+        return "its scale is not a constant"
+    if node.op == FP4_DYNAMIC:
+        if not dtype.is_float:
+            return f"its scale is stored as {_word(dtype)}"
+        return "" if value.size == 1 else f"it has {counted(value.size, 'scale')}, where one scalar is taken"
+    if dtype is DType.FLOAT8_E8M0:
+        return ""  # the rule microscaled says how to store them
+    if value.dtype != np.uint8:
+        return f"its scales are stored as {_word(dtype)}"
+    return _misfit(node, value.shape, view.info(node.inputs[0]).shape, blocks=True)
+
+
+def _of_levels(view: GraphView, node: Node) -> str:
+    """What is wrong with the two inputs of a DequantizeLinear that makes block scales."""
+    blocks, level = (view.info(name) for name in node.inputs[:2])
+    maker = view.producer(node.inputs[0])
+    if maker is None and any(not isinstance(size, int) for size in blocks.shape or ()):
+        return "the number of its block scales is not known when the engine is built"
+    if maker is not None and maker.op not in DYNAMIC_TYPES | dict.fromkeys(QDQ):
+        return f"its block scales are computed by {maker.op}"
+    if blocks.dtype not in _BLOCK_SCALES and maker is None:
+        return f"its block scales are stored as {_word(blocks.dtype)}"
+    value = view.constant(node.inputs[1])
+    if value is None:
+        return ""
+    if not level.dtype.is_float:
+        return f"its global scale is stored as {_word(level.dtype)}"
+    if value.size != 1:
+        return f"it has {counted(value.size, 'global scale')}, where one scalar is taken"
+    fixed = view.is_constant(node.inputs[0])
+    positive = is_number(value) and bool(np.all(np.asarray(value, np.float32) > 0))
+    return (
+        ""
+        if positive or not fixed
+        else f"its global scale is {float(np.asarray(value, np.float32).flat[0]):g}"
+    )
+
+
+def _of_shapes(view: GraphView, node: Node) -> str:
+    scale, tensor = (view.info(node.inputs[place]).shape for place in (1, 0))
+    if scale is None:
+        return ""
+    free = [size for size in scale if not isinstance(size, int)]
+    made = view.producer(node.inputs[1])
+    if free and made is None:
+        return "the length of its scale is not known when the engine is built"
+    two_levels = made is not None and made.op == DEQUANTIZE
+    return "" if free else _misfit(node, scale, tensor, blocks=two_levels)
+
+
+def _misfit(
+    node: Node, scale: tuple[int | str, ...], tensor: tuple[int | str, ...] | None, *, blocks: bool
+) -> str:
+    """What is wrong with a scale of this shape; `blocks`: one scale for the tensor is not taken."""
+    if tensor is None:
+        return ""
+    whole = "x".join(map(str, tensor)) or "a scalar"
+    axis = node.integer("axis", 1)
+    channels = len(scale) == 1 and -len(tensor) <= axis < len(tensor) and scale[0] == tensor[axis]
+    ranks = {len(tensor)} if blocks else {0, 1, len(tensor)}
+    if len(scale) not in ranks and not channels:
+        return f"its scale has {counted(len(scale), 'dimension')}, the tensor is {whole}"
+    if len(scale) < 2 or len(scale) != len(tensor):
+        return ""
+    sizes = enumerate(zip(scale, tensor, strict=True))
+    if any(at != axis % len(tensor) and isinstance(of, int) and one != of for at, (one, of) in sizes):
+        return (
+            f"its scale is {'x'.join(map(str, scale))}, the tensor {whole}: only axis {axis} may have blocks"
+        )
+    return ""
+
+
+def _of_zero_point(node: Node) -> str:
+    has_none = node.op in QDQ and len(node.inputs) > _ZERO and not node.inputs[_ZERO]
+    return _EMPTY if has_none else ""
+
+
+def _word(dtype: DType) -> str:
+    return "another type" if dtype is DType.UNKNOWN else dtype.value.upper()
+
+
+def _same(value: NDArray[Any]) -> NDArray[Any] | None:
+    """The one number that all scales are; None where they differ."""
+    if not value.size or not is_number(value) or not (value == value.flat[0]).all():
+        return None
+    one: NDArray[Any] = value.reshape(-1)[:1].reshape(())
+    return one
+
+
+def fix_scale_form(context: RepairContext) -> Iterator[Change]:
+    """Make equal scales one where one is taken, and drop inputs without a name."""
+    view = context.view
+    for found, reason in match_scale_form(view):
+        node = context.nodes[found.name]
+        if reason == _EMPTY:
+            del node.input[_ZERO:]
+            yield Change(
+                subject=found.name,
+                what="input without a name taken off",
+                reason=f"{reason}: {_REFUSED}",
+                error=0.0,
+            )
+            continue
+        value = view.constant(found.inputs[1])
+        one = None if value is None or not _takes_one(view, found) else _same(value)
+        if one is not None and value is not None and value.ndim:
+            context.edit.connect(node, 1, context.edit.constant(f"{found.inputs[1]}_scalar", one))
+            what = f"{counted(value.size, 'equal scale')} became one scalar"
+            yield Change(subject=found.name, what=what, reason=f"{reason}: {_REFUSED}", error=0.0)
+
+
+# --- zero_point ------------------------------------------------------------------------------------------------------
+
+
+def match_zero_point(flow: Flow) -> Iterator[QdqPair]:
+    """Pairs whose zero point is another number, or is computed."""
+    return (pair for pair in flow.pairs if any(pair.zero_point) or (pair.scale and not pair.zero_point))
+
+
+def check_zero_point(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """All of them."""
+    for pair in match_zero_point(flow):
+        node = pair.quantize or pair.dequantize or ""
+        if any(pair.zero_point):
+            values = sorted(set(pair.zero_point))
+            shown = str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"
+            yield Violation(
+                node=node,
+                reason=f"the zero point is {shown}",
+                effect="it is ignored: every value is off by that many steps"
+                if pair.dtype is DType.FLOAT8
+                else "the parser refuses it: shiftIsAllZeros(zeroPoint)",
+                fix="quantize symmetrically with zero point 0; `qdqtool repair` converts the model",
+            )
+        else:
+            constant = flow.view.is_constant(flow.view.by_name[node].inputs[-1])
+            yield Violation(
+                node=node,
+                reason="the zero point is not a number"
+                if constant
+                else "the zero point is computed at run time",
+                effect="the parser refuses it: a zero point must be a constant",
+                fix=_way(flow, pair),
+            )
+
+
+def _way(flow: Flow, pair: QdqPair) -> str:
+    """What is typed against a zero point that nobody knows."""
+    if pair.dtype is DType.FLOAT8:
+        return "write zero point 0, which is what TensorRT takes it for; `qdqtool repair` does"
+    wanted = "quantize symmetrically with zero point 0"
+    if pair.quantize is None:
+        return f"nothing to do by a command: what the stored values stand for is lost with their zero point; in the tool that wrote them, {wanted}"
+    if pair.kind is SlotKind.ACTIVATION and pair.dtype in _PLAIN:
+        return f"{wanted}; `qdqtool repair` takes the pair out"
+    return f"{wanted}; {repairing(to_float=flow.products_of(pair) or [pair.quantize])} takes the Q/DQ off"
+
+
+_PLAIN = frozenset({DType.INT8, DType.UINT8})
+
+
+def fix_zero_point(context: RepairContext) -> Iterator[Change]:
+    """Restate every pair that is not symmetric INT8, also UINT8 of zero point 0: activations by their range, weights by values."""
+    yield from stored_again(
+        context, (pair for pair in context.pairs if not context.symmetric(pair)), _told_of
+    )
+    yield from _unknown_and_float(context)
+    cut: dict[str, str] = {}
+    for pair in context.pairs:
+        whole = pair.quantize is not None and pair.dequantize is not None
+        if not whole or pair.kind is SlotKind.WEIGHT or pair.scale_shape != () or not pair.zero_point:
+            continue
+        if context.symmetric(pair):
+            yield from _written_out(context, pair)
+            continue
+        low, high = context.span(pair)
+        old = pair.scale[0]
+        exact = np.isclose(low, INT8.qmin * old) and np.isclose(high, INT8.qmax * old)
+        scale = old if exact else max(-low, high) / INT8.qmax
+        kind = str(context.integers(pair))
+        context.restate(pair, np.asarray(scale))
+        source = cut_below(context, pair.tensor, cut) if low == 0 else pair.tensor
+        relu = source != pair.tensor
+        if relu:
+            context.edit.connect(context.nodes[pair.quantize or ""], 0, source)
+        yield _told(pair, old, scale, relu=relu, kind=kind)
+
+
+def _unknown_and_float(context: RepairContext) -> Iterator[Change]:
+    """Pairs with a computed zero point go; zero points of FP8, which TensorRT takes for 0 whatever they are, become 0."""
+    for pair in match_zero_point(context.flow):
+        if not pair.zero_point and context.is_plain(pair):
+            yield from _taken_out(context, pair)
+        if pair.dtype is not DType.FLOAT8 or (pair.zero_point and not any(pair.zero_point)):
+            continue
+        for name in (pair.quantize, pair.dequantize):
+            node = context.nodes[name] if name else None
+            if node is not None and len(node.input) > 2:
+                zero = np.zeros(pair.scale_shape or (), stored_as(DType.FLOAT8))
+                context.edit.connect(node, 2, context.edit.constant(f"{name}_zero_point", zero))
+        yield Change(
+            subject=pair.tensor,
+            what=f"the FP8 zero point {f'{pair.zero_point[0]:g} ' if pair.zero_point else ''}became 0",
+            reason="TensorRT ignores it, and other runtimes refuse it",
+        )
+
+
+def _taken_out(context: RepairContext, pair: QdqPair) -> Iterator[Change]:
+    whole = pair.quantize is not None and pair.dequantize is not None
+    if whole and pair.kind is SlotKind.ACTIVATION and context.result(pair) not in context.pinned:
+        context.dissolve(pair)
+        yield Change(
+            subject=pair.quantize or "",
+            what="taken out: the tensor stays float",
+            reason="the parser refuses a zero point that is computed at run time",
+        )
+
+
+def _told_of(_weight: StoredWeight) -> str:
+    return "TensorRT takes INT8 weights with zero point 0 only"
+
+
+def _written_out(context: RepairContext, pair: QdqPair) -> Iterator[Change]:
+    """Zero points that one node of a pair leaves out."""
+    if all(len(context.nodes[name].input) > 2 for name in (pair.quantize, pair.dequantize) if name):
+        return
+    context.restate(pair, np.asarray(pair.scale[0]))
+    yield Change(
+        subject=pair.tensor,
+        what="zero point 0 written out on both nodes",
+        reason="without a zero point ONNX means uint8, and FP16 models stop with type errors",
+        error=0.0,
+    )
+
+
+def _told(pair: QdqPair, old: float, scale: float, *, relu: bool, kind: str) -> Change:
+    before = f"{kind} with zero point {pair.zero_point[0]}"
+    what = (
+        f"{before} became int8 with zero point 0, exactly"
+        if scale == old
+        else (f"{before} became int8 with zero point 0; the step grew from {old:.4g} to {scale:.4g}")
+    )
+    return Change(
+        subject=pair.tensor,
+        what=what + (", behind the Relu that the zero point stood for" if relu else ""),
+        reason="TensorRT takes symmetric INT8 only: other zero points stop the parser, uint8 is read as int8",
+        error=0.0 if scale == old else None,
+    )
+
+
+# --- mixed_types -----------------------------------------------------------------------------------------------------
+
+
+def check_mixed_types(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Products whose factors have different float types, and FP16 scales for TensorRT 8."""
+    for node in flow.products():
+        types = [_type(flow.view, tensor) for tensor in node.inputs[:2]]
+        quantized = any(flow.origin(node, index) is not None for index in (0, 1))
+        if quantized and types[0] is not types[1] and all(dtype.is_float for dtype in types):
+            yield Violation(
+                node=node.name,
+                reason=f"one factor is {types[0]}, the other {types[1]}",
+                effect="the parser refuses it: both must be of the same type",
+                fix="give the scales of both pairs the type of the float part; "
+                f"{repairing(to_float=[node.name])} takes the Q/DQ off",
+            )
+    if target.family == "8":
+        for pair in flow.pairs:
+            name = pair.dequantize or pair.quantize or ""
+            step = flow.view.by_name[name].inputs[1]
+            if flow.view.info(step).dtype is DType.FLOAT16:
+                yield Violation(
+                    node=name,
+                    reason="the scale is FP16",
+                    effect="TensorRT 8 wants FP32 scales and refuses it",
+                    fix="store scales as FP32 and let the --fp16 flag choose types",
+                )
+
+
+def _type(view: GraphView, tensor: str) -> DType:
+    """The type of a factor: that of the scale after a DequantizeLinear, which ONNX calls FP32 before opset 19."""
+    maker = view.producer(tensor)
+    if maker is None or maker.op != DEQUANTIZE:
+        return view.info(tensor).dtype
+    scale = view.info(maker.inputs[1]).dtype
+    if scale is DType.FLOAT64:
+        return DType.FLOAT32  # the parser reads FP64 constants as FP32
+    return scale if scale.is_float else view.info(tensor).dtype
+
+
+PLUGIN = {
+    "scale_value": Rule(
+        code="QDQ103",
+        severity=Severity.ERROR,
+        stage=Stage.LEGAL,
+        after=("cast",),
+        check=check_scale_value,
+        fix=fix_scale_value,
+    ),
+    "scale_computed": Rule(
+        code="QDQ104",
+        severity=Severity.ERROR,
+        stage=Stage.LEGAL,
+        after=("cast",),
+        check=check_scale_computed,
+        fix=fix_scale_computed,
+    ),
+    "scale_form": Rule(
+        code="QDQ198",
+        severity=Severity.ERROR,
+        stops=True,
+        stage=Stage.WRITE_OUT,
+        check=check_scale_form,
+        fix=fix_scale_form,
+    ),
+    "zero_point": Rule(
+        code="QDQ101",
+        severity=Severity.ERROR,
+        stage=Stage.LEGAL,
+        after=("requantized",),
+        check=check_zero_point,
+        fix=fix_zero_point,
+    ),
+    "mixed_types": Rule(code="QDQ112", severity=Severity.ERROR, check=check_mixed_types),
+}

@@ -1,4 +1,8 @@
-"""Something stands between the weights' DequantizeLinear and the layer.
+"""What stands between stored weights and the product that reads them.
+
+# weight_path
+
+Something stands between the weights' DequantizeLinear and the layer.
 
     w ─ Q ─ DQ ─ Transpose ─ MatMul      float
     w transposed ─ Q ─ DQ ─ MatMul       INT8
@@ -7,30 +11,228 @@ Classic TensorRT fuses DequantizeLinear with the layer only where it feeds it di
 or a Cast the weights are dequantized at run time and the layer is float. TensorRT for RTX looks through.
 
 Evidence: NVIDIA/TensorRT issue 1604; RTX 1.7.1 builds an INT8 product behind a Transpose (weight_transposed).
+
+# cast_weight
+
+Stored integers that a Cast turns into floats, instead of a DequantizeLinear.
+
+    w (INT8) ─ Cast ─ Mul (scale) ─ MatMul      no build
+    w (INT8) ─ DequantizeLinear ─ MatMul        one kernel that reads INT8
+
+Exporters write quantized weights so that know their arithmetic only, such as torchao through torch.onnx: a Sub of zero points, a
+Mul behind the Cast or behind the product, blocks by a Reshape on both sides. TensorRT takes a quantized constant for what it is
+and allows nothing but DequantizeLinear behind it. The fix writes that, with the same integers and scales; blocks of integers
+that four bits hold become INT4, which a kernel reads.
+
+Evidence: RTX 1.7.1: `Quantized constant (w) is only allowed before DQ or PLUGIN_V2`, with a Reshape between too. torchao 0.18 in torch
+2.13: INT8 and FP8 per channel, INT4 and INT8 in blocks of 32.
+
+# weights_apart
+
+Weights in few bits that another kernel makes float before the product reads them.
+
+    w (INT4, one block) ─ DQ ─ MatMul        kernel: INT4 -> Half [K, N], written; kernel: Half product
+    w (INT4, blocks of 64) ─ DQ ─ MatMul     one kernel that reads INT4
+
+Weight-only quantization saves memory traffic where the product itself dequantizes. Where it does not, the weight is
+written as floats and read again in every inference, more traffic than float weights cost; the engine file is small all
+the same, and the log has no line on it. It is so for convolutions, FP4 weights, weights that several nodes read through
+Q/DQ, INT4 weights with equal scales of less than 512 bytes (they are merged), odd numbers of columns, INT4 without at least two blocks, INT8 and FP8 in blocks, scales per channel with a
+single row or where the product makes queries, keys and values, and products that read the result of an attention. A single row times a weight of up to 131072 values is a kernel of its own, which reads all of these.
+
+Evidence: RTX 1.7.1 for SM80 to SM121, about 200 layer dumps: a kernel without inputs whose constants are the stored
+weight and whose output is Half [K, N], in front of a float product. Classic TensorRT is not known.
+
+# split_weights
+
+Stored weights with a scale per channel of the product that makes queries, keys and values.
+
+    w (INT8) ─ DQ ─ MatMul ─ Add ─ Split ─ q, k, v        float, behind a kernel that dequantizes the weight
+    w (FP32) ─ Q ─ DQ ─ MatMul ─ Add ─ Split ─ q, k, v    INT8
+
+The builder cuts the weight [K, 3N] into three, Q and all. Behind a DequantizeLinear alone it cuts floats, and the product
+is float; the log has no line on it. One scale for the whole weight has no such trouble.
+
+Evidence: RTX 1.7.1 for SM86, 89 and 120, INT8 and FP8, per channel and per tensor, stored and behind Q and DQ, in 20 forms of
+one block; all six attentions of timm's test_vit.
+
+# shared_pair
+
+One pair feeds several layers.
+
+    x ─ Q ─ DQ ─┬─ Conv               x ─┬─ Q ─ DQ ─ Conv
+                └─ Conv                  └─ Q ─ DQ ─ Conv      same scale: the two Q become one
+
+TensorRT 8 fuses a DequantizeLinear into one consumer and has to copy it for the others. A pair per consumer spares it
+that; the Q that are equal are merged again. Later releases and TensorRT for RTX do not mind.
+
+The fix is applied for every builder: a pair that serves one consumer can be moved or taken away for it alone.
+
+Evidence: logs of TensorRT 8 (`Eliminating ... which duplicates (Q) ...`); nvidia-modelopt can write dedicated pairs;
+RTX 1.7.1 builds the same kernels either way (shared_pair).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Final
 
+from qdqtool.core.advice import repairing
 from qdqtool.core.findings import Severity
-from qdqtool.core.placement import SlotKind
+from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.quant_format import FP8, INT4, INT8, NVFP4
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.core.wording import counted
+from qdqtool.graph.beside_attention import is_split, reads_attention
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.graph.view import Node
+from qdqtool.graph.qdq.stored import held_in, stored_casts
+from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import Explanation, NodeEvidence
+from qdqtool.matching.operands import Factor, Product, products
 from qdqtool.matching.rule import CLASSIC, Rule, Stage, Violation
+from qdqtool.matching.silent_float import BEFORE, rows_of
 from qdqtool.matching.weights import StoredWeight, stored_again
-from qdqtool.trt.ops import CASTS
+from qdqtool.trt.ops import CASTS, CONVOLUTIONS, DEQUANTIZE, MATRIX_PRODUCTS, PRODUCTS, QUANTIZE
+
+SPLIT_REASON: Final = (
+    "its weight is cut into those of queries, keys and values, and scales per channel are not"
+)
+
+
+_EVEN: Final = frozenset({INT8.name, INT4.name, FP8.name})
+"""Formats of which an odd number of columns is padded by a kernel of its own."""
+
+
+_MERGED_BYTES: Final = 512
+"""Equal constants of fewer bytes become one: 252 scales in FP16 and 124 in FP32 are, 256 and 128 are not."""
+
+
+_SMALL: Final = 2**17
+"""Up to so many values a matrix times one row is a kernel of its own that reads few bits: 256x512 is, 384x384 not."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoneWeight:
+    """A weight in few bits whose product reads a float activation.
+
+    Attributes:
+        op: operator of the product.
+        format: name of the format.
+        columns: length of the axis that is not summed over; None where it is not known.
+        size: values of the weight.
+        scales: shape of its scales; () for one scale.
+        rows: rows of the activation, all leading dimensions together; None where they are open.
+        readers: inputs that read these values with these scales.
+        twins: other weights with the same short list of scales.
+        split: whether the product makes queries, keys and values, which the builder splits.
+        attention: whether the activation is the result of an attention, of three dimensions or more.
+    """
+
+    op: str
+    format: str
+    columns: int | None
+    size: int
+    scales: tuple[int, ...]
+    rows: int | None
+    readers: int
+    twins: int = 0
+    split: bool = False
+    attention: bool = False
+
+
+def dequantized_apart(weight: LoneWeight) -> Iterator[tuple[str, str]]:
+    """Why another kernel makes a weight float in every inference, and what to do; nothing where its product does."""
+    inside = "inside the kernel"
+    if weight.op in CONVOLUTIONS:
+        yield (
+            f"no Conv dequantizes weights {inside}",
+            "quantize its input too (int8, or fp8 from SM89 on), or leave it float",
+        )
+    if weight.rows == 1 and weight.size <= _SMALL:
+        return  # a kernel of its own that reads weights of any format, scales and number of columns
+    if weight.format == NVFP4.name:
+        yield (
+            f"FP4 weights are dequantized {inside} for no product of more than one row",
+            "quantize its input to nvfp4 too",
+        )
+    if weight.readers > 1:
+        yield (
+            "several nodes read this weight through Q/DQ, and equal nodes are merged",
+            "give each of them an initializer of its own, with a DequantizeLinear of its own",
+        )
+    blocks = len(weight.scales) > 1
+    if weight.twins and blocks and weight.format == INT4.name:
+        yield (
+            f"another weight has the same scales, and equal lists of less than {_MERGED_BYTES} bytes are merged",
+            "move one of its scales by the smallest step that its type has",
+        )
+    if weight.columns is not None and weight.columns % 2 and weight.format in _EVEN:
+        yield f"{weight.columns} columns are an odd number", "pad the columns to an even number"
+    if weight.format == INT4.name and (not blocks or 1 in weight.scales[-2:]):
+        yield (
+            f"INT4 without at least two blocks is not dequantized {inside}",
+            "use blocks of 16 to 128 along the summed axis",
+        )
+    if weight.format in {INT8.name, FP8.name} and blocks:
+        yield (
+            f"{weight.format.upper()} in blocks is not dequantized {inside}",
+            "one scale per output channel, or INT4 blocks",
+        )
+    channels = bool(weight.scales) and not blocks
+    if weight.attention:
+        yield (
+            f"no product that reads the result of an attention as it is dequantizes weights {inside}",
+            "reshape its input to two dimensions (--set prepare.flatten=true does, and costs no kernel)",
+        )
+    if channels and weight.split and prod(weight.scales) > 1 and weight.format in {INT8.name, FP8.name}:
+        yield SPLIT_REASON, "INT4 blocks, one scale for the whole weight, or three products"
+    if channels and weight.format in {INT8.name, FP8.name} and weight.rows == 1:
+        yield "with one row, weights with a scale per channel are not", "one scale for the whole weight"
+
+
+def twins(view: GraphView) -> dict[str, int]:
+    """How many other stored weights have the same short list of scales, by the name of the DequantizeLinear."""
+    lists: dict[bytes, set[str]] = defaultdict(set)
+    keys = {}
+    for node in view.nodes:
+        if node.op == DEQUANTIZE and view.is_constant(node.inputs[0]):
+            key = _short_scales(view, node)
+            if key is not None:
+                keys[node.name] = key
+                lists[key].add(node.inputs[0])
+    return {name: len(lists[key]) - 1 for name, key in keys.items()}
+
+
+def _short_scales(view: GraphView, dequantize: Node) -> bytes | None:
+    """The scales of a DequantizeLinear where the builder makes one list of all that are equal to them; else None."""
+    shape, width = view.constant_shape(dequantize.inputs[1]), view.info(dequantize.inputs[1]).dtype.bits
+    if shape is None or width is None or prod(shape) * width >= _MERGED_BYTES * 8:
+        return None
+    value = view.constant(dequantize.inputs[1])
+    return None if value is None else value.tobytes()
+
+
+def columns_of(node: Node, shape: tuple[int | str, ...]) -> int | None:
+    """The length of the axis of a second factor that is not summed over."""
+    if node.op not in MATRIX_PRODUCTS or len(shape) < 2:
+        return None
+    size = shape[-2 if node.op == "Gemm" and node.attribute("transB", 0) else -1]
+    return size if isinstance(size, int) else None
+
+
+# --- weight_path -----------------------------------------------------------------------------------------------------
 
 _HINDERING = CASTS | {"Pad"}
 """What TensorRT for RTX does not look through on a weight, and Pad with another value than 0 nowhere."""
 
 
-def match(flow: Flow) -> Iterator[tuple[Node, Node, QdqPair]]:
+def match_weight_path(flow: Flow) -> Iterator[tuple[Node, Node, QdqPair]]:
     """Products that read quantized weights through another operator, the nearest one, and the pair of the weights."""
     for node in flow.products():
         for index in (0, 1):
@@ -42,9 +244,9 @@ def match(flow: Flow) -> Iterator[tuple[Node, Node, QdqPair]]:
                 yield node, between, pair
 
 
-def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+def check_weight_path(flow: Flow, _target: Target) -> Iterator[Violation]:
     """All of them."""
-    for node, between, _ in match(flow):
+    for node, between, _ in match_weight_path(flow):
         yield Violation(
             node=node.name,
             reason=f"{between.op} {between.name} stands between the DequantizeLinear and its weights",
@@ -54,7 +256,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
         )
 
 
-def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
+def explain_weight_path(evidence: NodeEvidence) -> Iterator[Explanation]:
     """An operator between DequantizeLinear and the node: Cast and Pad hinder, others only some classic releases."""
     for operand in evidence.operands:
         moves = evidence.moves(operand)
@@ -76,9 +278,9 @@ def _is_repaired(evidence: NodeEvidence, moves: frozenset[str], *, fixed: bool) 
     return fixed and not evidence.decisions and not _HINDERING & moves
 
 
-def fix(context: RepairContext) -> Iterator[Change]:
+def fix_weight_path(context: RepairContext) -> Iterator[Change]:
     """Apply what stands between a weight and its reader to the stored values."""
-    return stored_again(context, (pair for _, _, pair in match(context.flow)), _behind_moves)
+    return stored_again(context, (pair for _, _, pair in match_weight_path(context.flow)), _behind_moves)
 
 
 def _behind_moves(weight: StoredWeight) -> str:
@@ -88,13 +290,183 @@ def _behind_moves(weight: StoredWeight) -> str:
     return f"{names} between DequantizeLinear and {weight.reader.op} keeps it in float"
 
 
-PLUGIN = Rule(
-    code="QDQ124",
-    severity=Severity.WARNING,
-    targets=CLASSIC,
-    stage=Stage.LEGAL,
-    after=("cast",),
-    check=check,
-    fix=fix,
-    explain=explain,
-)
+# --- cast_weight -----------------------------------------------------------------------------------------------------
+
+
+def check_cast_weight(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Casts of constants of these types to floats."""
+    for node in stored_casts(flow.view):
+        yield Violation(
+            node=node.name,
+            reason=f"it casts the stored {flow.view.info(node.inputs[0]).dtype.value.upper()} values of "
+            f"{held_in(flow.view, node.inputs[0])}",
+            effect="the builder refuses it: Quantized constant is only allowed before DQ",
+            fix="write DequantizeLinear with the scales that follow; `qdqtool repair` does, and takes weights as float whose scales "
+            "go neither per channel nor in blocks",
+        )
+
+
+# --- weights_apart ---------------------------------------------------------------------------------------------------
+
+
+def check_weights_apart(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Products of float activations and weights that they do not dequantize themselves."""
+    others = twins(flow.view)
+    for product in products(flow, target):
+        stored, node = product.weights_alone, product.node
+        if stored is None or _is_told_elsewhere(product, stored) or node.name not in flow.plain.by_name:
+            continue
+        found = next(dequantized_apart(_described(flow, product, stored, others)), None)
+        if found is not None:
+            yield Violation(
+                node=node.name,
+                reason=found[0],
+                effect=f"its {stored.format} weights are written as floats in front of the kernel and read again in every inference",
+                fix=f"{found[1]}; {repairing(to_float=[node.name])} leaves it float",
+                products=(node.name,),
+                realised=f"{product.asked}{BEFORE}",
+            )
+
+
+def _is_told_elsewhere(product: Product, stored: Factor) -> bool:
+    """Whether it is half of an INT8 convolution (QDQ120)."""
+    return stored.format == INT8.name and product.node.op in CONVOLUTIONS
+
+
+def _described(flow: Flow, product: Product, stored: Factor, others: Mapping[str, int]) -> LoneWeight:
+    node = flow.plain.by_name[product.node.name]
+    tensor = node.inputs[stored.index]
+    shape = flow.plain.info(tensor).shape or ()
+    scale = None if stored.quantization is None else stored.quantization.scale
+    written = () if stored.pair is None or stored.pair.scale_shape is None else stored.pair.scale_shape
+    return LoneWeight(
+        op=node.op,
+        format=stored.format,
+        columns=columns_of(node, shape),
+        size=prod(size for size in shape if isinstance(size, int)),
+        scales=written if scale is None else scale.shape,
+        rows=rows_of(flow.plain, node),
+        readers=sum(
+            Slot(node=use.node.name, index=use.index) in flow.lifted.assignment
+            for use in flow.plain.uses(tensor)
+        ),
+        twins=0 if stored.pair is None else others.get(stored.pair.dequantize or "", 0),
+        split=is_split(flow.plain, node),
+        attention=reads_attention(flow.plain, node),
+    )
+
+
+# --- split_weights ---------------------------------------------------------------------------------------------------
+
+_FIX = "write float weights behind Q and DQ (--set insert.weights=qdq; `qdqtool insert` does here), or use one scale for the weight"
+
+
+def check_split_weights(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Products in INT8 or FP8 whose split weight is stored with a scale per channel."""
+    for product in products(flow, target):
+        node = flow.plain.by_name.get(product.node.name)
+        if product.arithmetic not in {INT8.name, FP8.name} or node is None:
+            continue
+        stored = any(
+            factor.fixed
+            and factor.pair is not None
+            and factor.pair.quantize is None
+            and prod(factor.pair.scale_shape or ()) > 1
+            for factor in product.factors
+        )
+        if stored and is_split(flow.plain, node):
+            yield Violation(
+                node=node.name,
+                reason=SPLIT_REASON,
+                effect=f"{node.op} runs in float, and its weights are dequantized in every inference",
+                fix=_FIX,
+                products=(node.name,),
+            )
+
+
+# --- shared_pair -----------------------------------------------------------------------------------------------------
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def match_shared_pair(flow: Flow) -> Iterator[QdqPair]:
+    """Pairs with several readers, and what the model returns counts as one."""
+    return (pair for pair in flow.pairs if len(pair.slots) + pair.returned > 1)
+
+
+def check_shared_pair(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Those that several products or Adds read."""
+    for pair in match_shared_pair(flow):
+        readers = {slot.node for slot in pair.slots if flow.view.by_name[slot.node].op in PRODUCTS | {"Add"}}
+        if len(readers) > 1:
+            yield Violation(
+                node=pair.dequantize or "",
+                reason=f"{counted(len(readers), 'layer shares', 'layers share')} it",
+                effect="TensorRT 8 copies it, and may not fuse every copy",
+                fix="give each layer a pair of its own with the same scale; `qdqtool repair` does",
+            )
+
+
+def fix_shared_pair(context: RepairContext) -> Iterator[Change]:
+    """Copy shared nodes, DequantizeLinear first, then QuantizeLinear."""
+    shared = frozenset(pair.dequantize for pair in match_shared_pair(context.flow))
+    for op in (DEQUANTIZE, QUANTIZE):
+        consumers = context.edit.consumers()
+        for node in [node for node in context.edit.nodes if node.op_type == op]:
+            if op == DEQUANTIZE and node.name not in shared:
+                continue
+            readers = consumers.get(node.output[0], [])
+            kept = 0 if node.output[0] in context.pinned else 1
+            spare = readers[kept:]
+            for reader, index in spare:
+                context.edit.connect(reader, index, _copy(context, node, reader, index))
+            if spare:
+                yield Change(
+                    subject=node.name,
+                    what=f"{op} that {counted(len(readers), 'input reads', 'inputs read')} was copied for each of them",
+                    reason="a shared node is fused into one consumer and may stay a kernel for the others",
+                    error=0.0,
+                )
+
+
+def _copy(context: RepairContext, node: onnx.NodeProto, reader: onnx.NodeProto, index: int) -> str:
+    """A node like `node` for one input of `reader`; returns its output."""
+    result = context.edit.fresh(f"{node.output[0]}_{reader.name}_{index}")
+    twin = context.edit.node(node.op_type, node.input, [result], name=f"{node.name}_{reader.name}_{index}")
+    twin.attribute.extend(node.attribute)
+    return result
+
+
+PLUGIN = {
+    "weight_path": Rule(
+        code="QDQ124",
+        severity=Severity.WARNING,
+        targets=CLASSIC,
+        stage=Stage.LEGAL,
+        after=("cast",),
+        check=check_weight_path,
+        fix=fix_weight_path,
+        explain=explain_weight_path,
+    ),
+    "cast_weight": Rule(code="QDQ191", severity=Severity.ERROR, check=check_cast_weight),
+    "weights_apart": Rule(
+        code="QDQ184", severity=Severity.WARNING, targets=frozenset({"rtx"}), check=check_weights_apart
+    ),
+    "split_weights": Rule(
+        code="QDQ192",
+        formats=frozenset({"int8", "fp8"}),
+        severity=Severity.WARNING,
+        targets=frozenset({"rtx"}),
+        check=check_split_weights,
+    ),
+    "shared_pair": Rule(
+        code="QDQ143",
+        severity=Severity.INFO,
+        targets=frozenset({"8"}),
+        stage=Stage.LEGAL,
+        after=("dynamic", "four_bits"),
+        check=check_shared_pair,
+        fix=fix_shared_pair,
+    ),
+}

@@ -1,8 +1,9 @@
 """What operators do with values: families of ONNX operators, and facts about one node.
 
-This is the only place that lists ONNX operators by name. Placement, lint, repair, calibration, the audit and the cache
-conversion ask it the same questions, so that they cannot give different answers: a hard bound that is lost behind a
-Split gives a wrong range, a tie that is lost behind a Gather a second scale.
+Families that several files read are here; a family with one reader is in the file that reads it, and no two files list the same
+one (`.ci/style.py`). Placement, lint, repair, calibration, the audit and the cache conversion ask the same questions, so that
+they cannot give different answers: a hard bound that is lost behind a Split gives a wrong range, a tie that is lost behind a
+Gather a second scale.
 
 The functions take a node and the graph it stands in; nothing here looks through Q/DQ pairs.
 """
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from qdqtool.core.dtypes import DType
+from qdqtool.core.quant_format import MATRIX_OPERATORS
 
 if TYPE_CHECKING:
     from typing import Any
@@ -31,7 +33,7 @@ DYNAMIC_TYPES = {FP4_DYNAMIC: (DType.FLOAT4, DType.FLOAT8), MX_DYNAMIC: (DType.F
 # --- what computes ---------------------------------------------------------------------------------------------------
 
 CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
-MATRIX_PRODUCTS = frozenset({"Gemm", "MatMul"})
+MATRIX_PRODUCTS = frozenset(MATRIX_OPERATORS)
 PRODUCTS = CONVOLUTIONS | MATRIX_PRODUCTS
 """Operators whose first two inputs are multiplied with each other; their precision decides the speed of an engine."""
 BIASED = CONVOLUTIONS | {"Gemm"}
@@ -42,12 +44,8 @@ RECURRENT = frozenset(STEP_GATES)
 ATTENTIONS = frozenset({"Attention", "MultiHeadAttention"})
 COMPUTE = PRODUCTS | RECURRENT | ATTENTIONS | {"Einsum"}
 """Operators that get a verdict in the audit."""
-ROUNDED_BIAS = ("Reshape", "Cast", "Floor", "Div")
-"""What onnxruntime makes of the bias of a dynamically quantized Conv, from the sum back to the float bias."""
 FLOAT_FORM = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
 """Products of integers, and the product of floats that each of them is."""
-WEIGHTED = PRODUCTS | RECURRENT | {"BatchNormalization", "LayerNormalization"}
-"""Operators with trained constants."""
 
 # --- what only moves values ------------------------------------------------------------------------------------------
 
@@ -80,89 +78,55 @@ MOVING = LAYOUT | PICKING | REPEATING | MAXIMUM_POOLS
 """Operators whose outputs hold values of their first input and nothing else, whatever their attributes say."""
 MAY_MOVE = MOVING | RESAMPLING | {"Pad", "Concat"}
 """Operators that do so with the right attributes; for readers of logs, which see operator types only."""
-REARRANGING = (MAY_MOVE | {"Expand"}) - {"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
-"""Operators behind which values stand in another order, or some of them only, or more of them."""
 KEEPS_AXES = frozenset({"Cast", "Identity"})
 """Operators behind which every axis is where it was; Transpose tells where it went."""
 CASTS = frozenset({"Cast", "CastLike"})
 
 # --- activations -----------------------------------------------------------------------------------------------------
 
-HOMOGENEOUS = frozenset({"LeakyRelu", "PRelu", "Relu"})
-"""Activations with f(s x) = s f(x) for every positive s."""
-GATES = frozenset({"HardSigmoid", "Sigmoid"})
-SWISHES = frozenset({"HardSwish", "Swish"})
-ACTIVATIONS = (
-    GATES
-    | SWISHES
-    | {
-        "Clip",
-        "Elu",
-        "Erf",
-        "Gelu",
-        "LeakyRelu",
-        "Mish",
-        "PRelu",
-        "Relu",
-        "Softplus",
-        "Tanh",
-    }
-)
-FUSES_ACTIVATION = PRODUCTS | {"Add", "BatchNormalization"}
-"""What takes an activation behind it along into its kernel."""
+_ACTIVATIONS = {
+    "Clip": {"clamp", "pointwise", "epilogue", "conv"},
+    "Elu": {"epilogue"},
+    "Erf": set[str](),
+    "Gelu": set[str](),
+    "HardSigmoid": {"gate", "pointwise", "epilogue"},
+    "HardSwish": {"swish", "pointwise", "epilogue"},
+    "LeakyRelu": {"pointwise", "epilogue"},
+    "Mish": set[str](),
+    "PRelu": {"epilogue"},
+    "Relu": {"clamp", "pointwise", "epilogue", "conv"},
+    "Sigmoid": {"gate", "pointwise", "epilogue", "conv"},
+    "Softplus": set[str](),
+    "Swish": {"swish"},
+    "Tanh": {"pointwise", "epilogue", "conv"},
+}
+"""What is known of each activation. Of RTX 1.7.1: "pointwise" ones were seen in the kernel of an Add or a Mul, "conv" ones are
+always part of a convolution; "clamp" ones cut values off and change none."""
+
+
+def _activations(fact: str) -> frozenset[str]:
+    return frozenset(op for op, facts in _ACTIVATIONS.items() if fact in facts)
+
+
+ACTIVATIONS = frozenset(_ACTIVATIONS)
+GATES, SWISHES, CLAMPS = map(_activations, ("gate", "swish", "clamp"))
+POINTWISE_ACTIVATIONS, EPILOGUE_ACTIVATIONS = map(_activations, ("pointwise", "epilogue"))
+CONV_ACTIVATIONS = _activations("conv")
 FUSES_BEHIND_PRODUCT = ACTIVATIONS | {"BatchNormalization"}
 """What TensorRT computes in the kernel of the product in front of it."""
-CLAMPS = frozenset({"Clip", "Relu"})
-"""Activations that cut values off and change none."""
-POINTWISE_ACTIVATIONS = GATES | {"Clip", "HardSwish", "LeakyRelu", "Relu", "Tanh"}
-"""Activations that RTX 1.7.1 was seen to compute in the kernel of an Add or a Mul."""
-EPILOGUE_ACTIVATIONS = POINTWISE_ACTIVATIONS | {"Elu", "PRelu"}
-CONV_ACTIVATIONS = CLAMPS | {"Sigmoid", "Tanh"}
-"""What a convolution of RTX 1.7.1 always does itself."""
-EXACT = (
-    (MOVING - {"Dropout"})
-    | CLAMPS
-    | {
-        "Abs",
-        "Concat",
-        "Constant",
-        "ConstantOfShape",
-        "GatherElements",
-        "GatherND",
-        "Max",
-        "Min",
-        "Neg",
-        "Pad",
-        "ReduceMax",
-        "ReduceMin",
-        "TopK",
-        "Where",
-    }
-)
-"""Operators whose results need no rounding: each value is one of their inputs, a bound, a constant or such a value with another sign."""
 
 # --- arithmetic and the rest -----------------------------------------------------------------------------------------
 
 AVERAGE_POOLS = frozenset({"AveragePool", "GlobalAveragePool"})
 GLOBAL_AVERAGES = frozenset({"GlobalAveragePool", "ReduceMean"})
 AVERAGES = AVERAGE_POOLS | GLOBAL_AVERAGES
-FACTORS = frozenset({"Div", "Mul"})
-"""Elementwise operators that scale a value."""
 SHAPE_READERS = frozenset({"Shape", "Size"})
 SHAPE_MAKERS = SHAPE_READERS | {"NonZero"}
 SOFTMAXES = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
-BRANCHING = frozenset({"If", "Loop"})
-"""Operators whose condition decides what is computed, for all samples of a batch together."""
 SELECTING = frozenset({"ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "TopK"})
 """Operators whose result is which of the values they read are chosen, and in which order: a small difference changes all of it or
 nothing."""
-MAXIMA = frozenset({"Max", "ReduceMax"})
-"""What a written-out softmax subtracts from its scores; JAX puts a Max with minus infinity behind the reduction."""
-SCALING = frozenset({"Add", "Cast", "Div", "Mul", "Sub", "Where"})
-"""What stands between the scores of an attention and its softmax: scale, mask, casts."""
 ELEMENTWISE_SUMS = frozenset({"Add", "Mul"})
-DEQUANTIZING = frozenset({"Div", "Mul", "Sub"})
-"""Operators by which a model makes values of stored integers itself: zero points off, times a scale."""
 AFFINE = frozenset({"Add", "BatchNormalization", "Mul", "Sub"})
 POINTWISE = (
     AFFINE
@@ -183,44 +147,6 @@ POINTWISE = (
     }
 )
 """Operators that compute each value from values at the same place."""
-KEPT_IN_EPILOGUE = GLOBAL_AVERAGES | {
-    "Add",
-    "BatchNormalization",
-    "Clip",
-    "HardSwish",
-    "LeakyRelu",
-    "Mul",
-    "Relu",
-}
-"""What stands between a convolution and the global average that RTX computes in its kernel."""
-ADDING = frozenset({"ReduceL2", "ReduceSum"})
-"""Reductions that only add up."""
-ROW_SUMS = SOFTMAXES | {"LayerNormalization", "LpNormalization", "RMSNormalization"}
-"""Operators that compute on with the sums along the axis that they name, or along all from there on."""
-TRAILING_SUMS = frozenset({"LayerNormalization", "RMSNormalization"})
-"""Those of them that sum along all axes from there on."""
-WHOLE_CHANNELS = frozenset({"GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"})
-"""Operators that make one value of every channel."""
-GROUP_SUMS = frozenset({"GroupNormalization", "InstanceNormalization"})
-"""Normalizations of channels or groups of them, in RTX 1.7.1 kernels of their own."""
-SHAPE_OF_INPUT = SOFTMAXES | {
-    "BatchNormalization",
-    "GroupNormalization",
-    "InstanceNormalization",
-    "LayerNormalization",
-}
-"""Operators whose first result has the shape of their first input, whatever their attributes."""
-NEVER_NEGATIVE = GATES | {"Abs", "Exp", "ReduceL2", "Relu", "Softmax", "Sqrt"}
-INTEGER_READERS = PRODUCTS | SHAPE_READERS | {"Add", "Concat", QUANTIZE}
-"""Operators that read INT8 values as they are, or no values at all."""
-INT8_READERS = INTEGER_READERS | AVERAGES | {"Cast"}
-"""Operators in front of which a pair is not in vain, or of which other rules speak."""
-FUSES_DEQUANTIZE = CLAMPS | {"Mul"}
-"""What TensorRT, not the one for RTX, fuses with a DequantizeLinear in front of it."""
-ISLAND_BORDER = ELEMENTWISE_SUMS | CLAMPS | SWISHES | {"BatchNormalization", "LeakyRelu", "Sigmoid"}
-"""What stands between two products that hand INT8 values to each other."""
-SCALAR_SCALE_READERS = CONVOLUTIONS | {"Add"}
-"""What runs in float in RTX 1.7.1 where the scale of an activation has shape [1]."""
 PASSES_PROBABILITIES = frozenset({"Cast", "Where"})
 """What stands between a softmax and the second product of an attention."""
 PLACEABLE = PRODUCTS | {"Add", "AveragePool", "Concat", "MaxPool"}
@@ -230,54 +156,9 @@ LISTED_AS = {"GlobalAveragePool": "AveragePool", "Mul": "Add"}
 ASKED_FOR = frozenset({"Concat", "MaxPool"})
 """Value-preserving operators that a recipe names in place.ops."""
 POOLS = frozenset({"AveragePool", "MaxPool"})
-WINDOWED = POOLS | {"Conv", "ConvInteger", "LpPool"}
-"""Operators that move a window over their input: its steps and its reach decide how long the result is."""
-KEEPS_COUNT = frozenset({"Reshape", "SpaceToDepth"})
-"""Operators that onnx infers sizes of without counting elements, which stay as many."""
-OWN_KERNELS = RECURRENT | POOLS | {"CumSum", "GridSample", "ScatterElements", "ScatterND", FP4_DYNAMIC}
-"""Operators that are kernels of their own in RTX 1.7.1."""
-LAST_IN_KERNEL = frozenset({"ArgMax", "ArgMin", "TopK"})
-"""Operators behind which another kernel begins in RTX 1.7.1."""
-MAGNITUDE_KEPT = MOVING | {"Abs", "Add", "Max", "Min", "Mul", "Neg", "ReduceMax", "ReduceMean", "Sub"}
-"""Operators whose result is as large as what they read."""
-MAGNITUDE_LOWERED = frozenset({"Clip", "Div", "Log", "Reciprocal", "Sigmoid", "Sqrt", "Tanh"})
-"""Operators that bring large values back."""
-ROOTS = frozenset({"Div", "Log", "Pow", "Reciprocal", "Sqrt"})
-"""Operators that bring squares back to the size of what was squared."""
-SQUARES_KEPT = (
-    AVERAGE_POOLS
-    | RESHAPING
-    | REPEATING
-    | PICKING
-    | {"Add", "Concat", "ReduceMean", "ReduceSum", "Transpose"}
-)
-"""What stands between squares and their root."""
-INTEGER_DIVISIONS = frozenset({"Div", "Mod"})
 RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
-TYPE_ATTRIBUTES = {"Cast": "to", "EyeLike": "dtype", "RandomNormal": "dtype", "RandomUniform": "dtype"}
-"""Operators that state the type of their result, and the attribute that does."""
-NOT_FOLDED = RANDOM | QDQ | {"Dropout", "DynamicQuantizeLinear"}
-"""Operators whose result on constants must not be computed ahead."""
-SAME_EVERYWHERE = frozenset(
-    {
-        "Concat",
-        "ConstantOfShape",
-        "Expand",
-        "Flatten",
-        "Gather",
-        "Identity",
-        "Reshape",
-        "Shape",
-        "Size",
-        "Slice",
-        "Split",
-    }
-    | {"Squeeze", "Tile", "Transpose", "Unsqueeze", "Where"}
-    | {"Abs", "Add", "And", "Equal", "Greater", "Less", "Mul", "Neg", "Not", "Or", "Sub"}
-)
-"""Operators of which every implementation gives the same bits: they copy values, compare them, or round once (IEEE 754)."""
 INTEGER_OPERATORS = frozenset(FLOAT_FORM) | {
     "DynamicQuantizeLSTM",
     "DynamicQuantizeLinear",
@@ -298,8 +179,6 @@ _UNNAMED_QUANTIZERS = frozenset(
 )
 """Quantizers of MQBench and QONNX whose names do not say that they quantize."""
 _KNOWN_DOMAINS = STANDARD_DOMAINS | {"ai.onnx.ml", "com.microsoft"}
-CLASSIC_ONLY = frozenset({"NonMaxSuppression", "NonZero"})
-"""Operators that classic TensorRT builds, and TensorRT for RTX has no kernel for: how much comes out depends on the data."""
 NOT_IMPORTED = {
     "Unique": "cut the model before it: the number of results depends on the data",
     "DynamicQuantizeLinear": _FROM_FLOAT,
@@ -312,66 +191,10 @@ NOT_IMPORTED = {
 SPECTRAL = frozenset({"DFT", "MelWeightMatrix", "STFT"})
 COMBINING = PRODUCTS | {"Add", "Concat", "Div", "Max", "Min", "Mul", "Pow", "Sub", "Sum"}
 """Operators of which every input holds values."""
-FEATURES = (
-    COMBINING
-    | RESHAPING
-    | PICKING
-    | REPEATING
-    | CASTS
-    | SPECTRAL
-    | {
-        *(
-            "Abs",
-            "AveragePool",
-            "Clip",
-            "Identity",
-            "Neg",
-            "Pad",
-            "ReduceL2",
-            "ReduceMax",
-            "ReduceMean",
-            "ReduceSum",
-        ),
-        *("ReduceSumSquare", "Sqrt", "Transpose"),
-    }
-)
-"""What computes the features of a recording, such as a spectrogram: sums, products, powers, and what moves their values."""
-ANGLES = frozenset({"Cos", "Sin", "Tan"})
-COMPARING = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
-ROUNDING = frozenset({"Ceil", "Floor", "Mod", "Round"})
-"""Operators that turn a small difference into a whole step."""
-COUNTING = (
-    (COMBINING - PRODUCTS)
-    | MOVING
-    | CASTS
-    | {"ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"}
-    | ROUNDING
-    | frozenset(WRITES)
-    | {
-        *("Abs", "Clip", "CumSum", "Exp", "GatherElements", "GatherND", "Log", "Mean", "Neg"),
-        *("Pad", "Range", "Reciprocal", "ReduceProd", "Relu", "Sign", "Sqrt", "Trilu"),
-    }
-)
-"""What computes indices, lengths and positions: arithmetic, and what moves values."""
-EXACT_INPUTS = {"OneHot": (0, 1), "Range": (0, 1, 2), "Resize": (1, 2), "Upsample": (1,)}
-"""Float inputs that say how many, how far, or which."""
-NO_LARGER = MOVING | {
-    *("Abs", "Cast", "Ceil", "Floor", "Neg", "ReduceMax", "ReduceMin", "Relu", "Round", "Sign", "Trilu"),
-}
-"""Operators that make no integer of their first input larger, and nothing else of integers."""
-ADDING_TWO = frozenset({"Add", "Sub"})
-CHOOSING = frozenset({"Concat", "Max", "Min"})
-"""Operators whose every value is one of their inputs'."""
-BOXES = frozenset({"NonMaxSuppression", "RoiAlign", "TopK"})
-UPSCALING = RESAMPLING | {"ConvTranspose", "DepthToSpace"}
 BLOCKED_ELEMENTWISE = frozenset(
     {"Add", "AveragePool", "Clip", "MaxPool", "Mul", "Relu", "Sigmoid", "Sum", "Tanh", "Upsample"}
 )
 """What onnxruntime computes on channel blocks and what hands on the channels of its first input."""
-BLOCKED_STAND_INS = ("Tanh", "Sigmoid")
-"""What it computes element by element on them, and drops from no graph."""
-BLOCKED_EPILOGUES = CONV_ACTIVATIONS | {"HardSigmoid", "LeakyRelu"}
-"""Activations that it makes an attribute of the convolution in front of them, behind its bias."""
 BLOCKED = BLOCKED_ELEMENTWISE | {
     "BatchNormalization",
     "Concat",
@@ -384,11 +207,6 @@ BLOCKED = BLOCKED_ELEMENTWISE | {
     "Resize",
 }
 """What onnxruntime runs on channel blocks, or fuses into what does."""
-FUSED_EXACTLY = PRODUCTS | BLOCKED | LAYOUT | PICKING | SOFTMAXES | {"Pad", "ReduceMean"}
-"""What onnxruntime fuses, if at all, to the same bits: they do not depend on which tensors are returned beside.
-
-A written-out or skipped normalization does not belong to them: fused, its last bits are others.
-"""
 
 SATURATING = {"HardSigmoid": 1.0, "Sigmoid": 1.0, "Softmax": 1.0, "Tanh": 1.0}
 """Operators whose results have a bound that carries a meaning, and the bound."""

@@ -141,6 +141,49 @@ def test_a_file_without_a_plug_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         Registry(package="registry_without_plugin").load("thing")
 
 
+SEVERAL = '''"""Doors.
+
+# front
+
+    drawing
+
+Page of the front door.
+
+# back
+
+Page of the back door.
+"""
+PLUGIN = {"front": 1, "back": 2}
+'''
+
+
+def _several(folder: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Registry:
+    registry = _registry(folder, {}, monkeypatch)
+    for name, text in files.items():
+        (folder / registry.package / f"{name}.py").write_text(text)
+    importlib.invalidate_caches()
+    monkeypatch.setattr(plugins, "_SEVERAL", frozenset({registry.package}))
+    return registry
+
+
+def test_a_file_may_hold_several_plugins_each_with_its_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"doors": SEVERAL, "roof": '"""A roof."""\nPLUGIN = 3\n'}
+    registry = _several(tmp_path, files, monkeypatch)
+    assert registry.names() == ("back", "front", "roof")
+    assert [registry.load(name) for name in registry.names()] == [2, 1, 3]
+    assert registry.manual("front") == "    drawing\n\nPage of the front door."
+    assert registry.manual("roof") == "A roof."
+    assert registry.place("back").endswith("doors.py")
+
+
+def test_a_name_in_two_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = _several(tmp_path, {"doors": SEVERAL, "gates": SEVERAL}, monkeypatch)
+    with pytest.raises(UsageError, match=r"doors and .*gates both hold 'front'"):
+        registry.names()
+
+
 def test_names_are_found_without_importing_the_plugins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

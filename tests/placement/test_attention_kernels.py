@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from qdqtool.core.target import Target
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.matching.patterns import (
+from qdqtool.matching.attention import (
     attentions,
     fp8_obstacle,
     has_one_query,

@@ -15,7 +15,7 @@ from qdqtool.graph.qdq.insert import insert
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import repair
-from qdqtool.rules.half_quantized import WEIGHTS_ALONE
+from qdqtool.rules.products import WEIGHTS_ALONE
 from tests import models
 from tests.placement.building import quantized, table
 from tests.placement.zoo import FLOAT, downsampling_block

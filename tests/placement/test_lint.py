@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from qdqtool.cli.app import run
+from qdqtool.core import target as targets
 from qdqtool.core.kinds import LINT
 from qdqtool.core.target import FAMILIES, Target
 from qdqtool.errors import UsageError
@@ -164,6 +165,8 @@ def test_twenty_thousand_nodes_take_seconds(tmp_path):
     [
         ("rtx", "rtx", "rtx"),
         ("RTX", "rtx", "rtx"),
+        ("rtx-1.7.1", "rtx", "rtx-1.7.1"),
+        ("RTX-v1.8", "rtx", "rtx-1.8"),
         ("8", "8", "8"),
         ("8.2", "8", "8.2"),
         ("9.3", "8", "9.3"),
@@ -178,11 +181,55 @@ def test_builders_are_named_by_family_or_release(word, target, name):
 
 
 @pytest.mark.parametrize(
-    "word", ["", "7", "7.2", "12", "10.", "ten", "10.1.2.3.4", "\u0661\u0660", "9" * 5000]
+    "word",
+    [
+        "",
+        "7",
+        "7.2",
+        "12",
+        "10.",
+        "ten",
+        "10.1.2.3.4",
+        "\u0661\u0660",
+        "9" * 5000,
+        "rtx-",
+        "rtx-2",
+        "rtx1.7",
+        "rtx-8.6",
+    ],
 )
 def test_other_builders_are_a_usage_error(word):
     with pytest.raises(UsageError, match="there is no builder"):
         Target.parse(word)
+
+
+@pytest.mark.parametrize(
+    ("word", "transposed", "stored", "no_flags"),
+    [
+        ("8.3", False, False, False),
+        ("8.4", True, False, False),
+        ("8", True, False, False),
+        ("9.3", False, False, False),
+        ("10.0", True, True, True),
+        ("10.1", False, True, True),
+        ("10", False, True, True),
+        ("rtx", False, True, True),
+        ("rtx-1.0", False, True, True),
+    ],
+)
+def test_a_release_does_what_the_table_says(word, transposed, stored, no_flags):
+    asked = Target.parse(word)
+    assert asked.scales_transposed_inputs is transposed
+    assert asked.reads_stored_weights is stored
+    assert asked.builds_without_type_flags is no_flags
+
+
+def test_a_release_of_tensorrt_for_rtx_may_differ_from_others(monkeypatch):
+    monkeypatch.setitem(targets._DOES, "reads_stored_weights", ((), (((1, 7), None),)))
+    found = {
+        word: Target.parse(word).reads_stored_weights for word in ("rtx", "rtx-1.6.2", "rtx-1.7", "rtx-1.8")
+    }
+    assert found == {"rtx": True, "rtx-1.6.2": False, "rtx-1.7": True, "rtx-1.8": True}
 
 
 @pytest.mark.shared

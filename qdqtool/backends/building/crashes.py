@@ -16,10 +16,13 @@ from qdqtool.core.build import BuildRequest
 from qdqtool.core.wording import counted
 from qdqtool.errors import BuildError, InputFileError
 from qdqtool.platform import signal_number
-from qdqtool.trt.ops import INTEGER_DIVISIONS, QDQ
+from qdqtool.trt.ops import QDQ
 
 if TYPE_CHECKING:
     from qdqtool.graph.view import GraphView, Node
+
+INTEGER_DIVISIONS = frozenset({"Div", "Mod"})
+
 
 _LONG_CHAIN = 500
 """Pointwise nodes in a row that make a chain suspicious."""

@@ -11,10 +11,14 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from qdqtool.graph.onnx_io.walk import bodies
-from qdqtool.trt.ops import NOT_FOLDED
+from qdqtool.trt.ops import QDQ, RANDOM
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+NOT_FOLDED = RANDOM | QDQ | {"Dropout", "DynamicQuantizeLinear"}
+"""Operators whose result on constants must not be computed ahead."""
+
 
 _log = logging.getLogger(__name__)
 

@@ -20,10 +20,29 @@ from qdqtool.graph.canonical.compute import compute
 from qdqtool.graph.onnx_io.deferred import held
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.onnx_io.weight import byte_size
-from qdqtool.trt.ops import SAME_EVERYWHERE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+SAME_EVERYWHERE = frozenset(
+    {
+        "Concat",
+        "ConstantOfShape",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "Identity",
+        "Reshape",
+        "Shape",
+        "Size",
+        "Slice",
+        "Split",
+    }
+    | {"Squeeze", "Tile", "Transpose", "Unsqueeze", "Where"}
+    | {"Abs", "Add", "And", "Equal", "Greater", "Less", "Mul", "Neg", "Not", "Or", "Sub"}
+)
+"""Operators of which every implementation gives the same bits: they copy values, compare them, or round once (IEEE 754)."""
+
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,11 @@ from math import gcd
 
 import onnx
 
-from qdqtool.trt.ops import WINDOWED
+from qdqtool.trt.ops import POOLS
+
+WINDOWED = POOLS | {"Conv", "ConvInteger", "LpPool"}
+"""Operators that move a window over their input: its steps and its reach decide how long the result is."""
+
 
 _SAME = frozenset({b"SAME_UPPER", b"SAME_LOWER"})
 

@@ -13,7 +13,16 @@ from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.onnx_io.read import default_opset
 from qdqtool.graph.onnx_io.skeleton import skeleton
 from qdqtool.graph.onnx_io.walk import bodies, copied
-from qdqtool.trt.ops import SHAPE_OF_INPUT
+from qdqtool.trt.ops import SOFTMAXES
+
+SHAPE_OF_INPUT = SOFTMAXES | {
+    "BatchNormalization",
+    "GroupNormalization",
+    "InstanceNormalization",
+    "LayerNormalization",
+}
+"""Operators whose first result has the shape of their first input, whatever their attributes."""
+
 
 _log = logging.getLogger(__name__)
 _MOST_DIMENSIONS = 64

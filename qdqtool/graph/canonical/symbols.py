@@ -27,10 +27,12 @@ from onnx.shape_inference import InferenceError, infer_node_outputs
 
 from qdqtool.graph.canonical.compute import computable, compute
 from qdqtool.graph.canonical.lengths import Length, windowed
-from qdqtool.trt.ops import KEEPS_COUNT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+KEEPS_COUNT = frozenset({"Reshape", "SpaceToDepth"})
+"""Operators that onnx infers sizes of without counting elements, which stay as many."""
 
 
 # --- symbols ---------------------------------------------------------------------------------------------------------

@@ -32,7 +32,15 @@ from qdqtool.graph.qdq.bias import BIAS
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.io.files import write_bytes
-from qdqtool.trt.ops import BLOCKED_EPILOGUES, BLOCKED_STAND_INS
+from qdqtool.trt.ops import CONV_ACTIVATIONS
+
+BLOCKED_STAND_INS = ("Tanh", "Sigmoid")
+"""What it computes element by element on them, and drops from no graph."""
+
+
+BLOCKED_EPILOGUES = CONV_ACTIVATIONS | {"HardSigmoid", "LeakyRelu"}
+"""Activations that it makes an attribute of the convolution in front of them, behind its bias."""
+
 
 _CONVOLUTIONS: Final = {"Conv", "FusedConv"}
 _BLOCKED_NAME: Final = "_nchwc"

@@ -28,7 +28,11 @@ from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass, wa
 from qdqtool.graph.onnx_io.read import default_opset, guarded, read
 from qdqtool.graph.onnx_io.skeleton import skeleton
 from qdqtool.graph.onnx_io.walk import bodies, parts
-from qdqtool.trt.ops import QDQ, WEIGHTED
+from qdqtool.trt.ops import PRODUCTS, QDQ, RECURRENT
+
+WEIGHTED = PRODUCTS | RECURRENT | {"BatchNormalization", "LayerNormalization"}
+"""Operators with trained constants."""
+
 
 # --- loading ---------------------------------------------------------------------------------------------------------
 

@@ -27,10 +27,14 @@ from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.stored import stored_casts
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import DEQUANTIZE, DEQUANTIZING, RESHAPING
+from qdqtool.trt.ops import DEQUANTIZE, RESHAPING
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+DEQUANTIZING = frozenset({"Div", "Mul", "Sub"})
+"""Operators by which a model makes values of stored integers itself: zero points off, times a scale."""
+
 
 _FP8: Final = np.dtype(ml_dtypes.float8_e4m3fn)
 _FLOATS: Final = {

@@ -25,7 +25,14 @@ from qdqtool.graph.typed.narrow import Narrow, Types, fits
 from qdqtool.graph.typed.narrow_scales import PAIRS, rescale_integers
 from qdqtool.graph.typed.rewrite import Rewrite
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import LAYOUT, MAGNITUDE_KEPT, MAGNITUDE_LOWERED, PRODUCTS
+from qdqtool.trt.ops import LAYOUT, MOVING, PRODUCTS
+
+MAGNITUDE_KEPT = MOVING | {"Abs", "Add", "Max", "Min", "Mul", "Neg", "ReduceMax", "ReduceMean", "Sub"}
+"""Operators whose result is as large as what they read."""
+
+MAGNITUDE_LOWERED = frozenset({"Clip", "Div", "Log", "Reciprocal", "Sigmoid", "Sqrt", "Tanh"})
+"""Operators that bring large values back."""
+
 
 # --- conversion ------------------------------------------------------------------------------------------------------
 

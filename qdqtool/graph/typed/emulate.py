@@ -28,10 +28,33 @@ from qdqtool.graph.onnx_io.pieces import parse_in_pieces
 from qdqtool.graph.onnx_io.read import default_opset, read
 from qdqtool.graph.onnx_io.walk import bodies, copied
 from qdqtool.graph.typed.narrow import widened
-from qdqtool.trt.ops import CASTS, EXACT, STANDARD_DOMAINS
+from qdqtool.trt.ops import CASTS, CLAMPS, MOVING, STANDARD_DOMAINS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+EXACT = (
+    (MOVING - {"Dropout"})
+    | CLAMPS
+    | {
+        "Abs",
+        "Concat",
+        "Constant",
+        "ConstantOfShape",
+        "GatherElements",
+        "GatherND",
+        "Max",
+        "Min",
+        "Neg",
+        "Pad",
+        "ReduceMax",
+        "ReduceMin",
+        "TopK",
+        "Where",
+    }
+)
+"""Operators whose results need no rounding: each value is one of their inputs, a bound, a constant or such a value with another sign."""
+
 
 _FLOAT, _HALF, _BRAIN = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
 _WORDS: Final[Mapping[int, str]] = {_HALF: "FP16", _BRAIN: "BF16"}

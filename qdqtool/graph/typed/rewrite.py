@@ -17,7 +17,10 @@ from qdqtool.graph.typed.forms import NARROW, WIDE, Form, Forms
 from qdqtool.graph.typed.narrow import Narrow, fits, is_faint, stored
 from qdqtool.graph.typed.narrow_scales import PAIRS, rounded_scales
 from qdqtool.graph.view import GraphView
-from qdqtool.trt.ops import TYPE_ATTRIBUTES
+
+TYPE_ATTRIBUTES = {"Cast": "to", "EyeLike": "dtype", "RandomNormal": "dtype", "RandomUniform": "dtype"}
+"""Operators that state the type of their result, and the attribute that does."""
+
 
 _FLOAT = onnx.TensorProto.FLOAT
 

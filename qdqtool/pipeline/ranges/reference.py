@@ -47,12 +47,22 @@ from qdqtool.pipeline.ranges.samples import (
     spread_over,
     taken,
 )
-from qdqtool.trt.ops import BRANCHING, FUSED_EXACTLY
+from qdqtool.trt.ops import BLOCKED, LAYOUT, PICKING, PRODUCTS, SOFTMAXES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Values = Mapping[str, NDArray[Any]]
+
+BRANCHING = frozenset({"If", "Loop"})
+"""Operators whose condition decides what is computed, for all samples of a batch together."""
+
+FUSED_EXACTLY = PRODUCTS | BLOCKED | LAYOUT | PICKING | SOFTMAXES | {"Pad", "ReduceMean"}
+"""What onnxruntime fuses, if at all, to the same bits: they do not depend on which tensors are returned beside.
+
+A written-out or skipped normalization does not belong to them: fused, its last bits are others.
+"""
+
 PASSES: Final = 6
 """Limit of what choosing a calibrator costs: inferences for each sample that is taken."""
 _ROOM: Final = 64 << 20

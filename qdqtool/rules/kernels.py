@@ -1,0 +1,342 @@
+"""Products for which a GPU or a builder has no kernel in the format that is asked for.
+
+# old_gpu
+
+INT8 for a GPU without INT8 tensor cores, or without INT8 convolutions in TensorRT for RTX.
+
+    x ─ Q ─ DQ ─ Conv ─ Relu ─ Q ─ DQ        SM86: one INT8 kernel. SM61: no fused one. SM75 with RTX: Half
+
+TensorRT for RTX builds convolutions for SM75 as Half, without a word. Classic releases have no tensor cores to use
+below SM75 (SM72, Xavier, excepted): fused INT8 layers are missing there, and INT8 is seldom faster than FP16.
+
+Evidence: RTX 1.7.1: every INT8 Conv of ResNet-18 is Half for SM75 and Int8 for SM80 to SM121. NVIDIA/TensorRT issue
+3127 (Pascal).
+
+# eight_bit_float
+
+FP8 on a GPU or a release without it.
+
+    x ─ Q (FP8) ─ DQ ─ MatMul      SM89 and newer
+
+FP8 needs SM89 or newer, and TensorRT 9 or newer for more than experiments.
+
+Evidence: RTX 1.7.1: `model contains HW-specific datatypes: fp8_e4m3` for SM86; SM89 and SM120 build (fp8_matmul).
+
+# four_bit_float
+
+FP4 on a GPU or a release without it.
+
+    weights FP4 ─ DQ (blocks of 16) ─ MatMul      builds for SM100 and newer only
+
+FP4 needs a Blackwell GPU (SM100, SM120) and TensorRT 10.8 or newer.
+
+Evidence: RTX 1.7.1: `model contains HW-specific datatypes: fp4_e2m1` for SM86 and SM89; SM120 builds (fp4_weights).
+Changelog of TensorRT 10.8.
+
+# microscaled
+
+MXFP8 with TensorRT for RTX.
+
+    x ─ TRT_MXFP8DynamicQuantize ─ TRT_MXFP8DequantizeLinear ─ MatMul      float, and more kernels than FP16
+
+The builder accepts the nodes from SM89 on and multiplies floats: activations are quantized and dequantized again at
+once. Documented for classic TensorRT 10.12 and newer on SM100.
+
+Evidence: RTX 1.7.1 for SM89 and SM120: no FP8 product in any of 15 graphs. Its parser knows scales as UINT8 only.
+
+# kernel_taps
+
+An FP8 convolution with a large kernel.
+
+    x ─ Q (FP8) ─ DQ ─ Conv 7x7      float, behind a fake-quantize and a weight-dequantize kernel
+    x ─ Q (INT8) ─ DQ ─ Conv 7x7     INT8
+
+FP8 convolutions take up to 32 kernel taps, height times width times depth. The stems of ResNets (7x7) and patch
+embeddings of vision transformers (16x16) have more; INT8 has no such limit.
+
+Evidence: RTX 1.7.1 for SM89, SM120 and SM121: 1x32, 4x8, 5x6 and 3x3x3 are FP8; 1x33, 3x11, 6x6, 7x7, 8x8, 16x16 and a
+depthwise 7x7 are Half. The log has no line on it.
+
+# unsupported
+
+What the builder cannot compute in INT8 stays float, with the reason.
+
+- Products of integers (shape arithmetic) and of FP64 values.
+- Nodes whose inputs come from Q/DQ that is in the model already: a second pair would round twice.
+- Both factors constant: there is nothing to compute at run time.
+- Convolutions whose weights are computed at run time, on classic TensorRT (RTX takes them, with one scale).
+
+Evidence: RTX 1.7.1: a Conv with two quantized run-time inputs is an INT8 `correlation` on SM86.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from qdqtool.core.advice import repairing
+from qdqtool.core.dtypes import DType
+from qdqtool.core.findings import Severity
+from qdqtool.core.placement import Opinion
+from qdqtool.core.quant_format import FP8, MXFP8, NVFP4, first_sm
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow, is_int8
+from qdqtool.graph.qdq.lower import MX_DEQUANTIZE
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.evidence import Explanation, NodeEvidence
+from qdqtool.matching.operands import products
+from qdqtool.matching.products import compute_nodes, of_other_types, veto
+from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.silent_float import too_many_taps
+
+
+def sums_nothing(einsum: Node) -> bool:
+    """Whether an Einsum only multiplies: each label of its operands is one of its result.
+
+    >>> from onnx import helper
+    >>> from qdqtool.graph.view import node_of
+    >>> sums_nothing(node_of(helper.make_node("Einsum", ["a", "b"], ["c"], equation="i,d->id")))
+    True
+    """
+    operands, arrow, result = str(einsum.attribute("equation", "")).partition("->")
+    return bool(arrow) and set(operands) - set(", .") <= set(result)
+
+
+MXFP8_IS_FLOAT: Final = (
+    "TensorRT for RTX 1.7.1 computes MXFP8 in float in every graph that was built",
+    "use nvfp4 (SM120) or fp8 (SM89), or classic TensorRT 10.12 on SM100",
+)
+
+
+# --- old_gpu ---------------------------------------------------------------------------------------------------------
+
+# SM75, Turing; of the older ones Xavier alone (SM72) has INT8 tensor cores.
+_TURING = 75
+_XAVIER = "72"
+_HALF = "TensorRT for RTX has no INT8 convolution for SM75: it runs in Half"
+_NEWER = "`qdqtool run FLOAT_MODEL --sm 86` builds for newer GPUs only"
+
+
+def match_old_gpu(view: GraphView, target: Target) -> Iterator[Node]:
+    """Products that one of the GPUs has no INT8 kernel for."""
+    if old_gpus(target):
+        yield from compute_nodes(view, *(("Conv",) if target.is_rtx else ()))
+
+
+def old_gpus(target: Target) -> str:
+    """The GPUs that are too old; "" without one."""
+    old = (
+        sm
+        for sm in target.sm
+        if (int(sm) <= _TURING if target.is_rtx else int(sm) < _TURING and sm != _XAVIER)
+    )
+    return ", ".join(f"SM{sm}" for sm in sorted(old, key=int))
+
+
+def place_old_gpu(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+    """Veto convolutions that TensorRT for RTX would run in Half."""
+    if options.builder.is_rtx and options.activations == "int8":
+        for node in match_old_gpu(view, options.builder):
+            yield from veto(node, _HALF, _NEWER)
+
+
+def check_old_gpu(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Quantized products, when a GPU was named that has no kernels for them."""
+    old = old_gpus(target)
+    for node in match_old_gpu(flow.view, target):
+        if not all(is_int8(flow.origin(node, index)) for index in (0, 1)):
+            continue
+        yield Violation(
+            node=node.name,
+            reason=_HALF if target.is_rtx else f"{old} has no INT8 tensor cores",
+            effect="its Q/DQ only costs"
+            if target.is_rtx
+            else "it does not fuse with what is around it, and may find no implementation",
+            fix=f"{_NEWER}, or leave convolutions float"
+            if target.is_rtx
+            else "`qdqtool run FLOAT_MODEL --sm 75` builds for newer GPUs only, or leave the model float",
+            products=(node.name,) if target.is_rtx else (),
+            computed=DType.FLOAT16 if target.is_rtx else None,
+            no_kernel=target.is_rtx,
+        )
+
+
+# --- eight_bit_float -------------------------------------------------------------------------------------------------
+
+
+def match_low_float(
+    flow: Flow, target: Target, formats: set[str], first: int
+) -> tuple[list[str], str, Iterable[str]]:
+    """Named GPUs older than `first`, what becomes of the build, and the nodes that quantize to these formats.
+
+    There are no nodes if every named GPU is new enough; if none was named, no GPU is known to be.
+    """
+    old = sorted((sm for sm in target.sm if int(sm) < first), key=int)
+    effect = f"the build fails for SM{', SM'.join(old)}" if old else f"the build fails below SM{first}"
+    return old, effect, flow.quantizers(formats) if old or not target.sm else ()
+
+
+def check_eight_bit_float(flow: Flow, target: Target) -> Iterator[Violation]:
+    """FP8 pairs, where a GPU that was named is too old or none was named."""
+    old, effect, nodes = match_low_float(flow, target, {FP8.name, MXFP8.name}, FP8.sm)
+    for node in nodes:
+        yield Violation(
+            node=node,
+            reason="the values between Q and DQ are FP8",
+            effect=effect,
+            fix="use INT8, or build for SM89 or newer only",
+            severity=Severity.ERROR if old else None,
+        )
+
+
+# --- four_bit_float --------------------------------------------------------------------------------------------------
+
+
+def check_four_bit_float(flow: Flow, target: Target) -> Iterator[Violation]:
+    """FP4 pairs, where the release or a GPU that was named has none, or no GPU was named."""
+    first = first_sm(NVFP4, rtx=target.is_rtx)
+    early = target.is_before(*NVFP4.release)
+    old, effect, nodes = match_low_float(flow, target, {NVFP4.name}, first)
+    for node in flow.quantizers({NVFP4.name}) if early else nodes:
+        yield Violation(
+            node=node,
+            reason="the values between Q and DQ are FP4",
+            effect="the parser refuses it: FP4 came with TensorRT 10.8" if early else effect,
+            fix=f"use INT4 weights, or build for SM{first} or newer with TensorRT 10.8 or newer",
+            severity=Severity.ERROR if old or early else None,
+        )
+
+
+# --- microscaled -----------------------------------------------------------------------------------------------------
+
+
+def check_microscaled(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Products with both factors in MXFP8."""
+    for node in flow.view.nodes:
+        if node.op == MX_DEQUANTIZE and flow.view.info(node.inputs[1]).dtype is DType.FLOAT8_E8M0:
+            yield Violation(
+                node=node.name,
+                reason="its scales are stored as FLOAT8E8M0",
+                effect="the parser refuses it: Failed to import initializer",
+                fix="store the same bytes as UINT8",
+                severity=Severity.ERROR,
+            )
+    for product in products(flow, target):
+        if product.arithmetic == MXFP8.name:
+            yield Violation(
+                node=product.node.name,
+                reason=MXFP8_IS_FLOAT[0],
+                effect=f"{product.node.op} runs in float",
+                fix=f"{MXFP8_IS_FLOAT[1]}: `qdqtool run FLOAT_MODEL --recipe transformer-fp8 --sm 89`",
+                products=(product.node.name,),
+            )
+
+
+# --- kernel_taps -----------------------------------------------------------------------------------------------------
+
+
+def check_kernel_taps(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Convolutions with both factors in FP8 and too many taps."""
+    for product in products(flow, target):
+        node = product.node
+        if node.op != "Conv" or product.arithmetic != FP8.name:
+            continue
+        objection = too_many_taps(flow.view.info(node.inputs[1]).shape or ())
+        if objection is not None:
+            yield Violation(
+                node=node.name,
+                reason=objection[0],
+                effect="Conv runs in float, its input is rounded and its weights are dequantized in every inference",
+                fix=f"{objection[1]}; {repairing(to_float=[node.name])} does the second",
+                products=(node.name,),
+            )
+
+
+# --- unsupported -----------------------------------------------------------------------------------------------------
+
+
+def place_unsupported(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+    """Veto weighted nodes that would not become INT8."""
+    for node in compute_nodes(view):
+        for reason, fix in _obstacles(view, node, options):
+            yield from veto(node, reason, fix)
+
+
+def _obstacles(view: GraphView, node: Node, options: PlacementOptions) -> Iterator[tuple[str, str]]:
+    constant = [view.is_constant(tensor) for tensor in node.inputs[:2]]
+    if all(constant):
+        yield (
+            "it multiplies constants, the same in every inference",
+            "nothing to do: the builder computes it once",
+        )
+    yield from ((reason, "") for reason in of_other_types(view, node))
+    for tensor in node.inputs[:2]:
+        producer = view.producer(tensor)
+        if producer is not None and producer.op == "DequantizeLinear":
+            yield (
+                f"its input {tensor} comes from Q/DQ already",
+                "start from the float model, or keep the Q/DQ as it is",
+            )
+    if node.op != "Conv":
+        return
+    if not options.builder.is_rtx and not constant[1]:
+        yield (
+            "its weights are computed at run time",
+            "make the weights constant, or build with TensorRT for RTX",
+        )
+
+
+def explain_unsupported(evidence: NodeEvidence) -> Iterator[Explanation]:
+    """An operator that classic TensorRT does not quantize, and a product of constants that nobody folded."""
+    if evidence.node.op == "Einsum" and not evidence.rtx:
+        yield Explanation(
+            reason="classic TensorRT quantizes MatMul, not Einsum",
+            fix="write it as MatMul with Transpose and Reshape around it (--set prepare.einsum=true does, where one MatMul suffices)",
+            no_kernel=True,
+        )
+    elif evidence.node.op == "Einsum" and sums_nothing(evidence.node):
+        yield Explanation(
+            reason=f"{evidence.node.attribute('equation', '')!r} sums nothing: it is no matrix product",
+            fix="nothing to do: every value is one multiplication",
+            no_kernel=True,
+        )
+    if not evidence.activations:
+        yield Explanation(
+            reason="it multiplies constants, the same in every inference, because nobody folded them",
+            fix="nothing to do: `prepare` folds what is small enough, and the builder computes the rest once"
+            if evidence.decisions
+            else "fold constants before the build: `qdqtool repair` does it",
+        )
+
+
+PLUGIN = {
+    "old_gpu": Rule(
+        code="QDQ135",
+        formats=frozenset({"int8"}),
+        severity=Severity.WARNING,
+        place=place_old_gpu,
+        check=check_old_gpu,
+    ),
+    "eight_bit_float": Rule(
+        code="QDQ111", formats=frozenset({"fp8"}), severity=Severity.WARNING, check=check_eight_bit_float
+    ),
+    "four_bit_float": Rule(
+        code="QDQ117", formats=frozenset({"nvfp4"}), severity=Severity.WARNING, check=check_four_bit_float
+    ),
+    "microscaled": Rule(
+        code="QDQ186",
+        formats=frozenset({"mxfp8"}),
+        severity=Severity.WARNING,
+        targets=frozenset({"rtx"}),
+        check=check_microscaled,
+    ),
+    "kernel_taps": Rule(
+        code="QDQ183",
+        formats=frozenset({"fp8"}),
+        severity=Severity.WARNING,
+        targets=frozenset({"rtx"}),
+        check=check_kernel_taps,
+    ),
+    "unsupported": Rule(code="QDQ180", place=place_unsupported, explain=explain_unsupported),
+}

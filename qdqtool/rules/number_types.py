@@ -1,0 +1,206 @@
+"""Which types of values and scales Q and DQ may have, by builder and operator set.
+
+# unsigned
+
+UINT8 with zero point 0.
+
+    x ─ Q (s=0.02, zero point 0 UINT8) ─ DQ      meant for 0 to 5.1, holds 0 to 2.54
+    x ─ Q (s=0.04, zero point 0 INT8) ─ DQ       0 to 5.1
+
+The builder warns `Defaulting to INT8` and reads the scale as that of an INT8 tensor: values above 127 steps, half of
+the range that UINT8 was calibrated for, are cut off. Weights that are stored as UINT8 are refused.
+
+Evidence: RTX 1.7.1 builds it, with the warning, as INT8 (chain_uint8_act_zp0).
+
+# integer_type
+
+Types that TensorRT cannot dequantize: INT32 biases, INT16 activations, UINT4 weights, FP8 with other exponents.
+
+    bias INT32 ─ DQ ─ Conv      refused
+    bias float ────── Conv      fine
+
+onnxruntime writes INT32 biases behind DequantizeLinear by default; TensorRT wants a float bias, which costs nothing
+because it is added after the INT8 product.
+
+Evidence: RTX 1.7.1: `input has type Int32 but must have type FP8, FP4, Int4, Int8, or UInt8` (bias_int32_dq), failed
+import of INT16 zero points (int16_act), of UINT4 and of E5M2 (`Failed to import initializer`). microsoft/onnxruntime issue 14229.
+
+# prequantized
+
+Weights stored as INT8 behind a DequantizeLinear alone.
+
+    w (INT8) ─ DQ ─ Conv           10 and newer
+    w (FP32) ─ Q ─ DQ ─ Conv       everywhere
+
+The file is about four times smaller. TensorRT 10 and newer and TensorRT for RTX read it; the documentation of 8.x asks
+for FP32 weights in front of QuantizeLinear.
+
+Evidence: RTX 1.7.1 builds chain_prequant as INT8; TensorRT 8 developer guide, explicit quantization.
+
+# opset
+
+A type of Q/DQ that the model's opset does not know yet.
+
+    opset 17: Q (FP16 scale)      not valid before opset 19
+    opset 19: DQ (INT4)           not valid before opset 21
+    opset 21: DQ (FP4)            not valid before opset 23
+
+onnxruntime refuses such a file, so its accuracy cannot be checked on the CPU; TensorRT for RTX reads it.
+
+Evidence: ONNX operator reference, QuantizeLinear 13, 19, 21 and 23; RTX 1.7.1 (half_old_opset).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.findings import Severity
+from qdqtool.core.placement import SlotKind
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.quant_format import FORMATS, INT8
+from qdqtool.core.repair import Change
+from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow, is_int8
+from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.matching.rule import Rule, Stage, Violation
+
+# --- unsigned --------------------------------------------------------------------------------------------------------
+
+
+def check_unsigned(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Pairs of UINT8 whose zero point passes the parser."""
+    for pair in flow.pairs:
+        if pair.dtype is DType.UINT8 and pair.quantize is None and pair.kind is SlotKind.WEIGHT:
+            yield Violation(
+                node=pair.dequantize or "",
+                reason="the weights are stored as UINT8",
+                effect="the parser refuses it: Found unsupported input type of UINT8",
+                fix="store them as INT8 with zero point 0; `qdqtool repair` does",
+                severity=Severity.ERROR,
+            )
+        elif pair.dtype is DType.UINT8 and pair.zero_point and not any(pair.zero_point):
+            yield Violation(
+                node=pair.quantize or pair.dequantize or "",
+                reason="the integers are UINT8 with zero point 0",
+                effect="the builder takes them for INT8, so everything above 127 steps is cut off",
+                fix="use INT8 with twice the scale; `qdqtool repair` converts the model",
+            )
+
+
+# --- integer_type ----------------------------------------------------------------------------------------------------
+
+_FIX = {
+    DType.INT32: "store the bias as float; onnxruntime: extra option QuantizeBias=False; or `qdqtool repair`",
+    DType.INT16: "use INT8, or leave the tensor float; `qdqtool repair` does the first",
+    DType.FLOAT8_E5M2: "use E4M3, which is what TensorRT calls FP8",
+    DType.UNKNOWN: "use INT8, INT4 with zero point 0, or FP8 E4M3; `qdqtool repair` makes INT4 of UINT4",
+}
+
+
+def check_integer_type(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Pairs of such types; of a type that has no name here, where a constant says so."""
+    for pair in flow.pairs:
+        if pair.dtype in _FIX and (pair.dtype is not DType.UNKNOWN or _says_its_type(flow, pair)):
+            what = "of another type" if pair.dtype is DType.UNKNOWN else pair.dtype.value.upper()
+            yield Violation(
+                node=pair.quantize or pair.dequantize or "",
+                reason=f"the values between Q and DQ are {what}",
+                effect="the parser refuses the model",
+                fix=_FIX[pair.dtype],
+            )
+
+
+def _says_its_type(flow: Flow, pair: QdqPair) -> bool:
+    """Whether a constant, the stored values or a zero point, has the type, so that it is not merely unknown."""
+    node = flow.view.by_name[pair.dequantize or pair.quantize or ""]
+    return any(flow.view.is_constant(tensor) for tensor in (node.inputs[0], *node.inputs[2:3]))
+
+
+# --- prequantized ----------------------------------------------------------------------------------------------------
+
+
+def check_prequantized(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Constants without a QuantizeLinear."""
+    for pair in flow.pairs:
+        if pair.kind is SlotKind.WEIGHT and pair.quantize is None and is_int8(pair) and pair.slots:
+            yield Violation(
+                node=pair.dequantize or "",
+                reason=f"the weights {pair.tensor} are stored as INT8",
+                effect="some 8.x releases refuse the model",
+                fix="store FP32 weights behind Q and DQ, as --set insert.weights=qdq does",
+            )
+
+
+# --- opset -----------------------------------------------------------------------------------------------------------
+
+_SCALES = {DType.FLOAT16: 19, DType.BFLOAT16: 19}
+_VALUES = {**{entry.dtype: entry.opset for entry in FORMATS.values() if entry is not INT8}, DType.INT16: 21}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewType:
+    """A type that the opset does not know: at which node, of what, and the first opset that does."""
+
+    node: str
+    what: str
+    dtype: DType
+    opset: int
+
+
+def match_opset(flow: Flow) -> Iterator[NewType]:
+    """ONNX's own Q/DQ with a scale or integers of a type newer than the opset."""
+    for pair in flow.pairs:
+        name = pair.dequantize or pair.quantize or ""
+        scale = flow.view.info(flow.view.by_name[name].inputs[1]).dtype
+        for what, dtype, first in (
+            ("the scale is", scale, _SCALES.get(scale, 0)),
+            ("the values between Q and DQ are", pair.dtype, _VALUES.get(pair.dtype, 0)),
+        ):
+            if not pair.domain and flow.view.opset < first:
+                yield NewType(node=name, what=what, dtype=dtype, opset=first)
+
+
+def check_opset(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """All of them."""
+    for found in match_opset(flow):
+        yield Violation(
+            node=found.node,
+            reason=f"{found.what} {str(found.dtype).upper()} in opset {flow.view.opset}",
+            effect="not valid ONNX: onnxruntime refuses it and parsers may",
+            fix=f"raise the opset to {found.opset}; `qdqtool repair` does",
+        )
+
+
+def fix_opset(context: RepairContext) -> Iterator[Change]:
+    """Convert the model to the first opset that knows all of them."""
+    found = tuple(match_opset(context.flow))
+    needed = max((each.opset for each in found), default=0)
+    raised = context.require_opset(needed)
+    if raised is not None:
+        kinds = {str(each.dtype).upper() for each in found if each.opset == needed}
+        yield Change(
+            subject=context.path.name,
+            what=raised,
+            reason=f"Q and DQ of {' and '.join(sorted(kinds))} are valid ONNX from opset {needed} on",
+            error=0.0,
+        )
+
+
+PLUGIN = {
+    "unsigned": Rule(
+        code="QDQ102", formats=frozenset({"int8"}), severity=Severity.WARNING, check=check_unsigned
+    ),
+    "integer_type": Rule(code="QDQ105", severity=Severity.ERROR, check=check_integer_type),
+    "prequantized": Rule(
+        code="QDQ145",
+        formats=frozenset({"int8"}),
+        severity=Severity.WARNING,
+        check=check_prequantized,
+        targets=frozenset({"8"}),
+    ),
+    "opset": Rule(
+        code="QDQ113", severity=Severity.WARNING, stage=Stage.WRITE_OUT, check=check_opset, fix=fix_opset
+    ),
+}

@@ -1,0 +1,540 @@
+"""A product computes in a low-bit format if both of its factors are quantized.
+
+# conv
+
+Convolutions compute in INT8 when activation and weight are both quantized.
+
+    before                  after
+    x ── Conv ── y          x ─ Q ─ DQ ─ Conv ── y
+    W ───┘                  W ─ Q ─ DQ ───┘        (one scale per output channel: axis 0)
+
+Nothing goes on the output: bias, BatchNormalization and activation fuse into the Conv, and the next consumer's Q
+fuses behind them. The bias stays float (an INT32 bias behind DQ does not parse).
+
+Evidence: RTX 1.7.1 builds one INT8 `correlation` for 1-D, 2-D and 3-D, grouped, depthwise and odd-channel
+convolutions (placement cases chain_ok, depthwise_q, group4_q, conv_ci5_co7). Without Q/DQ on the weights, or without
+on the activation, it computes in float and keeps dequantize kernels (chain_noweight, chain_noact).
+
+# gemm
+
+Fully connected layers (Gemm) compute in INT8 when both matrices are quantized.
+
+    before                  after
+    x ── Gemm ── y          x ─ Q ─ DQ ─ Gemm ── y
+    W ───┘                  W ─ Q ─ DQ ───┘        (one scale per output: axis 0 with transB, else axis 1)
+
+Evidence: RTX 1.7.1 builds one INT8 `gemm` for transB 0 and 1; scales on the other axis give `CastMulFc`, a
+dequantize inside a float product (gemm_q, matmul_w_axis0).
+
+# matmul_weight
+
+MatMul with one constant factor: activation per tensor, weight per output channel.
+
+    before                    after
+    x ── MatMul ── y          x ─ Q ─ DQ ─ MatMul ── y
+    W ───┘                    W ─ Q ─ DQ ───┘      (last axis; next to last where the weight comes first)
+
+The bias Add behind it stays float: it fuses into the epilogue.
+
+Evidence: RTX 1.7.1 builds one INT8 `gemm` (matmul_w, also with K=17, N=33 and M=1, with batched weights, and with
+the weight on the first input); scales along K give `CastMulFc`, which is float (matmul_w_axis0); a weight or an
+activation alone is float (matmul_w_only, matmul_a_only).
+
+# matmul_activations
+
+MatMul of two activations: both quantized, or neither.
+
+    before                  after
+    a ── MatMul ── y        a ─ Q ─ DQ ─ MatMul ── y
+    b ───┘                  b ─ Q ─ DQ ───┘
+
+Evidence: RTX 1.7.1 builds an INT8 `gemm` for two quantized activations and a float one, behind an extra
+quantize-dequantize kernel, for one of them (matmul_two_act, matmul_one_q).
+
+# half_quantized
+
+Only one of the two factors of a product is quantized.
+
+    x ─ Q ─ DQ ─┐                  x ─ Q ─ DQ ─┐
+                 Conv  float                    Conv  INT8
+    w ──────────┘                  w ─ Q ─ DQ ─┘
+
+INT8, FP8 and FP4 arithmetic need both. With one of them the product is float, and the Q/DQ that is there still rounds
+the values and costs kernels. A matrix product whose weights alone are stored in few bits is no mistake where all are so
+(see QDQ184); beside products with INT8 arithmetic it may have been forgotten, and is told as information.
+
+Evidence: RTX 1.7.1: weights bare leaves a fake-quantize kernel (chain_noweight), activation bare adds a kernel that
+dequantizes the weights in every inference (chain_noact; folded for MatMul, matmul_w_only), one of two activations
+gives `CastMulFc`, a dequantize inside a float product (matmul_one_q, matmul_a_only). A matrix product whose weights
+alone are INT8 is what `place.format=int8-weights` asks for: fewer bytes, and float arithmetic.
+
+# mixed_formats
+
+The two factors of a product are quantized in different number formats.
+
+    x ─ Q (INT8) ─ DQ ─┐                       x ─ Q (FP8) ─ DQ ─┐
+                        MatMul   no build                          MatMul   FP8
+    w (FP8) ─ DQ ──────┘                       w (FP8) ─ DQ ─────┘
+
+A kernel multiplies two factors of one format. Different formats in different layers are fine: what lies between them
+changes the format at no cost.
+
+Evidence: RTX 1.7.1: INT8 with FP8 either way, FP8 with INT4, and a Conv of INT8 and INT4 end with `Input and filter have
+to be the same type`; INT4 weights with one scale or one per channel beside an INT8 activation are widened to INT8 by a
+kernel of their own; INT4 blocks beside INT8 build, and the result is multiplied by a constant of as many scales as there
+are blocks and columns together, which fits no output; anything with FP4, and what could not be multiplied in its own
+format either (scales along another axis), is multiplied in float.
+
+# float_island
+
+A layer without Q/DQ between INT8 layers.
+
+    QDQ ─ Conv ─ Relu ─ Conv ─ Relu ─ QDQ ─ Conv            float tensors around the Conv in the middle
+    QDQ ─ Conv ─ Relu ─ QDQ ─ Conv ─ Relu ─ QDQ ─ Conv      INT8 throughout
+
+Its input is written in float for it and its result is quantized for the next layer, so tensors on both sides are four
+times larger than they need to be. Layers that placement keeps float, for want of an INT8 kernel or of any gain, are not
+meant.
+
+Evidence: RTX 1.7.1 (depthwise_noq): the layer before writes Float, and a quantize kernel stands behind.
+
+# per_tensor_weights
+
+Weights with one scale for the whole tensor.
+
+    w [64, 32, 3, 3] ─ Q (1 scale) ─ DQ ─ Conv
+    w [64, 32, 3, 3] ─ Q (64 scales, axis 0) ─ DQ ─ Conv      same speed, less error
+
+Per-channel scales cost nothing at run time and keep more accuracy, most of all for depthwise convolutions. A weight
+that two layers read along different axes has none that serves both.
+
+Evidence: RTX 1.7.1 builds INT8 either way (chain_pertensor); with FP16 types the per-tensor Conv keeps bias and
+activation inside and writes Half, so it can even be the faster one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from qdqtool.core.advice import repairing
+from qdqtool.core.findings import NodeVerdict, Severity, Verdict
+from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.placement import Bond, Opinion, Slot, SlotKind, Stance
+from qdqtool.core.quant_format import FLOAT, FORMATS, INT4, INT8, NAMES, NVFP4
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.core.repair import Change
+from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow, is_int8
+from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.asked import arithmetic_word
+from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal
+from qdqtool.matching.evidence import Explanation, NodeEvidence
+from qdqtool.matching.half_quantized import asks_int8
+from qdqtool.matching.half_quantized import half_quantized as match
+from qdqtool.matching.operands import Factor, Product, State, products
+from qdqtool.matching.products import both_or_neither, compute_nodes, weight_specs
+from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.silent_float import BEFORE
+from qdqtool.matching.vetoes import refusals
+from qdqtool.matching.weights import requantized
+from qdqtool.trt.ops import CLAMPS, ELEMENTWISE_SUMS, MATRIX_PRODUCTS, PRODUCTS, SWISHES, weight_axis
+
+ISLAND_BORDER = ELEMENTWISE_SUMS | CLAMPS | SWISHES | {"BatchNormalization", "LeakyRelu", "Sigmoid"}
+"""What stands between two products that hand INT8 values to each other."""
+
+
+# --- conv ------------------------------------------------------------------------------------------------------------
+
+
+def place_conv(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
+    """Activation per tensor, weight per output channel, both or neither."""
+    specs = weight_specs(view, options)
+    for node in compute_nodes(view, "Conv"):
+        yield from both_or_neither(
+            node,
+            specs,
+            reason="a convolution computes in INT8 when input and weights are quantized",
+            alone="with only one of input and weights quantized a convolution computes in float",
+        )
+
+
+# --- gemm ------------------------------------------------------------------------------------------------------------
+
+
+def place_gemm(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
+    """Both factors, constants per output channel."""
+    specs = weight_specs(view, options)
+    for node in compute_nodes(view, "Gemm"):
+        yield from both_or_neither(
+            node,
+            specs,
+            reason="a matrix product computes in INT8 when both factors are quantized",
+            alone="with only one factor quantized a matrix product computes in float",
+        )
+
+
+# --- matmul_weight ---------------------------------------------------------------------------------------------------
+
+
+def place_matmul_weight(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
+    """Both factors of every MatMul that has exactly one constant."""
+    specs = weight_specs(view, options)
+    for node in compute_nodes(view, "MatMul"):
+        if view.is_constant(node.inputs[0]) == view.is_constant(node.inputs[1]):
+            continue
+        yield from both_or_neither(
+            node,
+            specs,
+            reason="a matrix product computes in INT8 when activation and weight are quantized",
+            alone="with only one of activation and weight quantized a matrix product computes in float",
+        )
+
+
+# --- matmul_activations ----------------------------------------------------------------------------------------------
+
+
+def place_matmul_activations(view: GraphView, _options: PlacementOptions) -> Iterator[Opinion | Bond]:
+    """Both inputs of every MatMul without a constant."""
+    for node in compute_nodes(view, "MatMul"):
+        if any(view.is_constant(tensor) for tensor in node.inputs):
+            continue
+        yield from both_or_neither(
+            node,
+            {},
+            reason="a product of two activations computes in INT8 when both are quantized",
+            alone="with one activation quantized the product computes in float",
+        )
+
+
+# --- half_quantized --------------------------------------------------------------------------------------------------
+
+WEIGHTS_ALONE = "place.format=int8-weights"
+"""The setting that asks for just that."""
+
+
+def check_half_quantized(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Products with one quantized factor and one without any Q/DQ, weight-only matrix products excepted."""
+    for product, missing in match(flow, target):
+        node, stored = product.node, product.weights_alone
+        what = "its weights have" if missing.fixed else f"its input {missing.index} has"
+        both = f"{arithmetic_word(product.asked)} needs both"
+        fix = f"put Q/DQ on {node.inputs[missing.index]} as well ({both}), or take it off the other input"
+        if INT8.name in product.asked:
+            samples = "" if missing.fixed else " --samples DATA"
+            fix += f"; `qdqtool repair{samples}` does the first"
+        inside = stored is not None and node.op in MATRIX_PRODUCTS
+        yield Violation(
+            node=node.name,
+            reason=f"{what} no Q/DQ, the other factor has",
+            effect=f"{node.op} runs in float"
+            + (" and its weights are dequantized in every inference" if stored and not inside else ""),
+            fix=f"nothing to do where {WEIGHTS_ALONE} is meant; else {fix}" if inside else fix,
+            severity=Severity.INFO if inside else None,
+            products=() if inside else (node.name,),
+            realised=f"{product.asked}{BEFORE}" if stored is not None and target.is_rtx else FLOAT,
+        )
+
+
+def fix_half_quantized(context: RepairContext) -> Iterator[Change]:
+    """Quantize float weights of nodes whose activation is quantized."""
+    for product, bare in match(context.flow, Target(), alone=True):
+        told = _quantized(context, product.node.name, bare.index) if asks_int8(product) else None
+        if told is not None:
+            yield told
+
+
+def _quantized(context: RepairContext, name: str, index: int) -> Change | None:
+    """INT8 per output channel for a float constant; None where there is none."""
+    reader = context.view.by_name[name]
+    tensor = reader.inputs[index]
+    value = context.edit.value(tensor)
+    if value is None or value.dtype not in (np.float32, np.float16) or value.ndim < 2 or not value.size:
+        return None
+    axis = weight_axis(reader, index, value.ndim)
+    _, scale, error = requantized(value.astype(np.float64), axis, half=value.dtype == np.float16)
+    scales = tuple(float(step) for step in np.atleast_1d(scale))
+    return Change(
+        edits=(SlotEdit(slot=Slot(node=name, index=index), scales=scales, axis=axis),),
+        subject=tensor,
+        what=f"float weight of {reader.op} {name!r} quantized per channel",
+        reason="a quantized activation without a quantized weight silently runs in float",
+        error=error,
+    )
+
+
+def explain_half_quantized(evidence: NodeEvidence) -> Iterator[Explanation]:
+    """What has no Q/DQ beyond the halves of `check`: all factors, or the one beside stored weights."""
+    bare = [operand for operand in evidence.activations if not operand.quantized]
+    several = "s" * (len(bare) > 1)
+    if bare:
+        numbers = " and ".join(str(operand.index) for operand in bare)
+        extra = "; its quantized weight is dequantized in every inference" if _is_computed(evidence) else ""
+        measured = "; `qdqtool repair --samples DATA` does" if evidence.any_quantized else ""
+        yield Explanation(
+            reason=f"no Q/DQ in front of its activation{several}{extra}",
+            fix=f"put Q/DQ on input{several} {numbers}{f': {evidence.arithmetic} needs all of them' if several else ''}{measured}",
+        )
+    for operand in evidence.weights if evidence.activations else ():
+        if not operand.quantized:
+            yield Explanation(
+                reason="no Q/DQ on its weight",
+                fix=f"put Q/DQ on input {operand.index} as well: {evidence.arithmetic} needs both",
+            )
+
+
+def _is_computed(evidence: NodeEvidence) -> bool:
+    """Whether the kernel reads a quantized weight from another kernel instead of holding it."""
+    weight = len(evidence.activations) == 1 and any(operand.quantized for operand in evidence.weights)
+    return weight and any(len(layer.inputs) > 1 for layer in evidence.holders.compute)
+
+
+_LEFT_ALONE = frozenset({Verdict.NOT_FOUND, Verdict.UNKNOWN})
+_OF_USER = frozenset({"user", "first_last", "min_channels"})
+"""Placement rules that say what the recipe asks for; all others say what TensorRT does, which a build can refute."""
+
+
+def candidates_half_quantized(built: BuiltGraph) -> Iterator[Candidate]:
+    """All inputs of a float product as INT8 needs them; no Q/DQ on one that stays float."""
+    islands = {finding.subject for finding in built.findings if finding.check == "float_island"}
+    for evidence, verdict in built.nodes:
+        if not _is_fallback(evidence, verdict):
+            continue
+        quantized = evidence.any_quantized
+        # What a placement keeps float on purpose is no fallback: INT8 must pay there.
+        meant = bool(evidence.decisions) and not evidence.requested
+        has_kernel = not any(found.no_kernel for found in evidence.explanations)
+        if has_kernel and not meant and (quantized or evidence.node.name in islands):
+            yield from _to_int8(evidence, Goal.INT8)
+        elif has_kernel and not _is_users_choice(evidence):
+            yield from _to_int8(evidence, Goal.CHEAPER)
+        direct = [
+            operand for operand in evidence.operands if operand.quantized and not evidence.moves(operand)
+        ]
+        if direct:
+            yield Candidate(
+                subject=evidence.node.name,
+                goal=Goal.CHEAPER,
+                text="take Q/DQ off its inputs",
+                edits=tuple(
+                    SlotEdit(slot=Slot(node=evidence.node.name, index=operand.index)) for operand in direct
+                ),
+            )
+
+
+def _is_fallback(evidence: NodeEvidence, verdict: NodeVerdict) -> bool:
+    if verdict.is_quantized or verdict.verdict in _LEFT_ALONE:
+        return False
+    return verdict.verdict is not Verdict.ABSORBED or len({one.quantized for one in evidence.operands}) > 1
+
+
+def _is_users_choice(evidence: NodeEvidence) -> bool:
+    """Whether the recipe says that this node, or everything that nodes read at run time, stays float."""
+    return evidence.weights_alone or any(
+        opinion.stance is Stance.VETO and opinion.rule in _OF_USER
+        for decision in evidence.decisions
+        for opinion in decision.opinions
+    )
+
+
+def _to_int8(evidence: NodeEvidence, goal: Goal) -> Iterator[Candidate]:
+    format_ = FORMATS[evidence.arithmetic.lower()]
+    if format_.block is not None:
+        return  # blocks are made by a placement, which knows what divides them
+    edits = tuple(
+        replace(edit, format=format_)
+        for operand in evidence.operands
+        if (edit := _wanted(evidence, operand)) is not None
+    )
+    if edits:
+        inputs = ", ".join(
+            f"{edit.slot.index} ({'one scale' if edit.axis is None else 'one scale per channel'})"
+            for edit in edits
+        )
+        yield Candidate(subject=evidence.node.name, goal=goal, text=f"quantize input {inputs}", edits=edits)
+
+
+def _wanted(evidence: NodeEvidence, operand: Factor) -> SlotEdit | None:
+    """What an operand lacks for INT8; None where it is as it should be."""
+    slot = Slot(node=evidence.node.name, index=operand.index)
+    cast = "Cast" in evidence.moves(operand)
+    if operand.fixed:
+        rank = len(evidence.view.info(evidence.node.inputs[operand.index]).shape or ())
+        axis = weight_axis(evidence.node, operand.index, rank)
+        right = operand.quantized and not cast and operand.state is not State.WRONG_AXIS
+        return None if right else SlotEdit(slot=slot, scales=None, axis=axis)
+    pair = operand.pair
+    if operand.quantized and not cast and (pair is None or pair.scale_shape in {None, ()}):
+        return None
+    scale = max(map(abs, pair.scale), default=None) if pair else evidence.largest_branch(operand)
+    return SlotEdit(slot=slot, scales=None if scale is None else (scale,))
+
+
+# --- mixed_formats ---------------------------------------------------------------------------------------------------
+
+_REFUSED = "the build fails: both factors must be of the same type"
+_WRONG = "the engine builds and multiplies its result by scales of other columns"
+
+
+def check_mixed_formats(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Products with factors in two formats that TensorRT knows."""
+    for product in products(flow, target):
+        formats = [factor.format for factor in product.factors]
+        known = set(formats) <= {*NAMES.values(), "mxfp8"}
+        if not product.mixed or not known or _is_int4_activation(product):
+            continue
+        effect, severity, realised = _outcome(product, target)
+        yield Violation(
+            node=product.node.name,
+            reason=f"one factor is {formats[0]}, the other {formats[1]}",
+            effect=effect,
+            fix=_fix(product),
+            severity=severity,
+            products=(product.node.name,),
+            realised=realised,
+        )
+
+
+def _outcome(product: Product, target: Target) -> tuple[str, Severity, str]:
+    formats = {factor.format for factor in product.factors}
+    if not target.is_rtx:
+        return _REFUSED, Severity.ERROR, "float"
+    if NVFP4.name in formats or not {factor.state for factor in product.factors} <= {
+        State.READY,
+        State.BLOCKS,
+    }:
+        return f"{product.node.op} runs in float", Severity.WARNING, "float"
+    if formats == {INT8.name, INT4.name} and product.node.op in MATRIX_PRODUCTS:
+        small = next(factor for factor in product.factors if factor.format == INT4.name)
+        blocks = small.quantization is not None and small.quantization.block is not None
+        if blocks:
+            return _WRONG, Severity.ERROR, INT8.name
+        return (
+            "a kernel of its own widens the weights to INT8 in every inference",
+            Severity.WARNING,
+            INT8.name,
+        )
+    return _REFUSED, Severity.ERROR, "float"
+
+
+def _fix(product: Product) -> str:
+    activation = next((factor.format for factor in product.factors if not factor.fixed), "float")
+    if any(factor.format == INT4.name and factor.fixed for factor in product.factors):
+        return "leave the activation float, or make the weights INT8; `qdqtool repair` does the second"
+    command = repairing(to_float=[product.node.name])
+    return f"quantize the weights to {activation} too, or leave both float; {command} does the second"
+
+
+def _is_int4_activation(product: Product) -> bool:
+    """Whether an INT4 activation is widened to INT8, of which the rule four_bits speaks."""
+    return any(
+        factor.format == INT4.name and factor.pair is not None and factor.pair.kind is SlotKind.ACTIVATION
+        for factor in product.factors
+    )
+
+
+# --- float_island ----------------------------------------------------------------------------------------------------
+
+# Operators that are followed on either side of a float product.
+_FARTHEST = 6
+
+
+def check_float_island(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Products without Q/DQ whose neighbours on both sides have it."""
+    islands = [node for node in flow.products() if _is_island(flow, node)]
+    meant = refusals(flow, target) if islands else {}
+    for node in islands:
+        if node.name not in meant:
+            yield Violation(
+                node=node.name,
+                reason=f"{node.op} has no Q/DQ, the layers before and behind it have",
+                effect="float tensors are written and read on both sides of it",
+                fix=f"{repairing(to_int8=[node.name], samples=True)} puts Q/DQ on both of its inputs",
+            )
+
+
+def _is_island(flow: Flow, node: Node) -> bool:
+    bare = all(flow.origin(node, index) is None for index in (0, 1))
+    return bare and _int8_before(flow, node) and _int8_behind(flow, node)
+
+
+def _int8_before(flow: Flow, node: Node) -> bool:
+    tensor = node.inputs[0]
+    for _ in range(_FARTHEST):
+        producer = flow.view.producer(tensor)
+        if producer is None:
+            return False
+        if producer.op in PRODUCTS:
+            return all(is_int8(flow.origin(producer, index)) for index in (0, 1))
+        if producer.op not in ISLAND_BORDER:
+            return False
+        tensor = producer.inputs[0]
+    return False
+
+
+def _int8_behind(flow: Flow, node: Node) -> bool:
+    tensor = node.outputs[0]
+    for _ in range(_FARTHEST):
+        readers = flow.readers(tensor)
+        if not readers:
+            return False
+        if all(reader.op == "QuantizeLinear" for reader in readers):
+            return True
+        if readers[-1].op not in ISLAND_BORDER:
+            return False
+        tensor = readers[-1].outputs[0]
+    return False
+
+
+# --- per_tensor_weights ----------------------------------------------------------------------------------------------
+
+
+def check_per_tensor_weights(flow: Flow, target: Target) -> Iterator[Violation]:
+    """INT8 products whose weights have several channels and one scale."""
+    specs = weight_specs(flow.plain, PlacementOptions(target=target.name))
+    for product in products(flow, target):
+        node = product.node
+        ready = all(factor.state is State.READY for factor in product.factors)
+        if node.op == "ConvTranspose" or product.arithmetic != INT8.name or not ready:
+            continue
+        for factor in product.factors:
+            pair = factor.pair
+            if pair is None or pair.kind is not SlotKind.WEIGHT:
+                continue
+            float_node = flow.plain.by_name.get(node.name)
+            if float_node is None:
+                continue  # it leads to no output
+            tensor = float_node.inputs[factor.index]
+            axis = specs[tensor].axis if tensor in specs else None
+            shape = flow.plain.info(tensor).shape or ()
+            if len(pair.scale) == 1 and axis is not None and axis < len(shape) and shape[axis] != 1:
+                yield Violation(
+                    node=node.name,
+                    reason="its weights have one scale for all channels",
+                    effect="INT8, with more rounding error than per-channel scales would give",
+                    fix=f"{repairing(to_int8=[node.name])} gives its weights one scale per output channel",
+                )
+
+
+PLUGIN = {
+    "conv": Rule(code="QDQ163", place=place_conv),
+    "gemm": Rule(code="QDQ169", place=place_gemm),
+    "matmul_weight": Rule(code="QDQ172", place=place_matmul_weight),
+    "matmul_activations": Rule(code="QDQ171", place=place_matmul_activations),
+    "half_quantized": Rule(
+        code="QDQ120",
+        severity=Severity.WARNING,
+        check=check_half_quantized,
+        fix=fix_half_quantized,
+        candidates=candidates_half_quantized,
+        explain=explain_half_quantized,
+    ),
+    "mixed_formats": Rule(code="QDQ182", severity=Severity.ERROR, check=check_mixed_formats),
+    "float_island": Rule(
+        code="QDQ134", formats=frozenset({"int8"}), severity=Severity.INFO, check=check_float_island
+    ),
+    "per_tensor_weights": Rule(code="QDQ144", severity=Severity.INFO, check=check_per_tensor_weights),
+}

@@ -1,0 +1,210 @@
+"""What a recipe keeps float.
+
+# user
+
+What the user keeps float: nodes by name, operator types, or all but some nodes, and what a limit of accuracy took.
+
+    place:
+      exclude: ["*/head/*"]        these nodes stay float
+      kept_float: [/head/Gemm]     these too, since `qdqtool run --max-drop` found that the limit takes them
+      exclude_ops: [MatMul]        these operator types stay float
+      only: ["backbone.*"]         all other nodes stay float
+      ops: [Conv, Gemm, ...]       operator types that may be quantized
+
+Patterns are globs on node names (`qdqtool place MODEL` prints them), case-sensitive; `*` also matches slashes. A
+pattern that matches nothing is an error, unless the recipe lists it under `optional`. `kept_float` holds names as they are. It is a list of its own, so that
+no fix and no `--set place.exclude=[...]` undoes the limit.
+
+# first_last
+
+First and last layers can be kept float: they are often the most sensitive.
+
+    place:
+      first_layer: float     the weighted nodes that read a model input, with no weighted node before them
+      last_layer: float      the weighted nodes that no weighted node follows on the way to an output
+
+A model with several inputs or heads has several of each. A convolution of what a softmax gives is no layer that follows: it sums
+up the expected value of a distribution, with the numbers of its places as weights, as the boxes of YOLOv8 are made ("distribution focal
+loss", Li et al., NeurIPS 2020). The layers in front of the softmax are the last ones.
+
+# float_part
+
+A part of the model without Q/DQ stays FP32, because no FP16 is in the model.
+
+    x ─ Q ─ DQ ─ Conv ─ Q ─ DQ ─ Conv ─ Conv ─ Conv           INT8, INT8, FP32, FP32
+    x ─ Q ─ DQ ─ Conv ─ Q ─ DQ ─ Conv ─ Conv ─ Conv (FP16)    INT8, INT8, FP16, FP16
+
+A strongly typed network computes in the types that are written. Quantized models are often exported in FP32, so that what
+training left float is slower than in the FP16 engine that it is compared with: the most frequent reason why "INT8 is slower
+than FP16". The audit says it of an engine (QDQ212).
+
+Evidence: RTX 1.7.1 runs all such nodes in Float; ultralytics issue 26159 (5 of 11 convolutions with Q/DQ). TensorRT up to 10
+chooses FP16 itself where --fp16 is given.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+from qdqtool.core.advice import setting
+from qdqtool.core.dtypes import DType
+from qdqtool.core.findings import Severity
+from qdqtool.core.placement import Opinion, Slot, Stance
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.core.target import Target
+from qdqtool.core.wording import counted
+from qdqtool.graph.qdq.flow import Flow
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.operands import Product, products
+from qdqtool.matching.products import compute_nodes, veto
+from qdqtool.matching.rule import Rule, Violation
+from qdqtool.trt.ops import CONVOLUTIONS, LAYOUT, LISTED_AS, PRODUCTS
+
+# --- user ------------------------------------------------------------------------------------------------------------
+
+
+def place_user(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+    """Veto every slot that could be quantized on the nodes that the user keeps float."""
+    for node in view.nodes:
+        op = LISTED_AS.get(node.op, node.op)
+        if not _quantizable(view, node, op):
+            continue
+        for reason, fix in _objections(node, op, options):
+            for index in range(min(2, len(node.inputs))):
+                yield Opinion(
+                    slot=Slot(node=node.name, index=index),
+                    stance=Stance.VETO,
+                    reason=reason,
+                    fix=fix,
+                )
+
+
+def _quantizable(view: GraphView, node: Node, op: str) -> bool:
+    if op == "Add":
+        return not any(view.is_constant(tensor) for tensor in node.inputs)
+    return op in PRODUCTS or op == "AveragePool"
+
+
+def _objections(node: Node, op: str, options: PlacementOptions) -> Iterator[tuple[str, str]]:
+    if node.name in options.kept_float:
+        yield "the limit of accuracy keeps it float", "nothing to do: in few bits it would break the limit"
+    for pattern in options.exclude:
+        if fnmatchcase(node.name, pattern):
+            others = [other for other in options.exclude if other != pattern]
+            yield f"place.exclude lists {pattern!r}", setting("place.exclude", map(json.dumps, others))
+    if options.only and not any(fnmatchcase(node.name, pattern) for pattern in options.only):
+        patterns = map(json.dumps, (*options.only, node.name))
+        yield "no pattern of place.only matches it", setting("place.only", patterns)
+    if {op, node.op} & set(options.exclude_ops):
+        others = [other for other in options.exclude_ops if other not in {op, node.op}]
+        yield f"place.exclude_ops lists {node.op}", setting("place.exclude_ops", others)
+    if op not in options.ops:
+        listed = op if op == node.op else f"{op}, which stands for {node.op} too"
+        yield f"place.ops does not list {listed}", setting("place.ops", (*options.ops, op))
+
+
+# --- first_last ------------------------------------------------------------------------------------------------------
+
+
+def place_first_last(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+    """Veto the ends that the recipe keeps float."""
+    if options.first_layer == "float":
+        after = _reached(view.nodes, backward=False)
+        for node in compute_nodes(view):
+            if node.name not in after:
+                yield from veto(
+                    node,
+                    "it is a first weighted layer, and place.first_layer is float",
+                    setting("place.first_layer", "int8"),
+                )
+    if options.last_layer == "float":
+        before = _reached(view.nodes[::-1], backward=True, summing=_expected_values(view))
+        for node in compute_nodes(view):
+            if node.name not in before:
+                yield from veto(
+                    node,
+                    "it is a last weighted layer, and place.last_layer is float",
+                    setting("place.last_layer", "int8"),
+                )
+
+
+def _expected_values(view: GraphView) -> frozenset[str]:
+    """Names of the convolutions that read what a softmax gives."""
+    found = []
+    for node in view.nodes:
+        if node.op in CONVOLUTIONS:
+            maker = view.producer(node.inputs[0])
+            while maker is not None and maker.op in LAYOUT:
+                maker = view.producer(maker.inputs[0])
+            if maker is not None and maker.op == "Softmax":
+                found.append(node.name)
+    return frozenset(found)
+
+
+def _reached(
+    nodes: tuple[Node, ...], *, backward: bool, summing: frozenset[str] = frozenset()
+) -> frozenset[str]:
+    """Names of nodes with a weighted node before them (or behind them, for nodes in reverse order), `summing` ones left out."""
+    marked: set[str] = set()
+    reached: set[str] = set()
+    for node in nodes:
+        sources, results = (node.outputs, node.inputs) if backward else (node.inputs, node.outputs)
+        if not marked.isdisjoint(sources):
+            reached.add(node.name)
+        if node.name in reached or (node.op in PRODUCTS and node.name not in summing):
+            marked.update(name for name in results if name)
+    return frozenset(reached)
+
+
+# --- float_part ------------------------------------------------------------------------------------------------------
+
+_SHARE, _FEWEST = 4, 4
+"""So many in FP32, and one compute node of four, are a part; fewer are first and last layers, kept float on purpose."""
+_HALVES = frozenset({DType.FLOAT16, DType.BFLOAT16})
+
+
+def match_float_part(flow: Flow, target: Target) -> tuple[list[Product], list[Product]]:
+    """All products of weights, and those without any Q/DQ in FP32 where no other float type is in the model."""
+    weighted = (
+        product for product in products(flow, target) if sum(one.fixed for one in product.factors) == 1
+    )
+    found = [product for product in weighted if not _is_gate(flow, product)]
+    bare = [product for product in found if not any(one.quantized for one in product.factors)]
+    tensors = {
+        flow.view.info(name).dtype for node in flow.view.nodes for name in (*node.inputs, *node.outputs)
+    }
+    computes = any(
+        product.arithmetic for product in found
+    )  # weights alone in few bits are multiplied as floats
+    return found, bare if computes and not tensors & _HALVES else []
+
+
+def _is_gate(flow: Flow, product: Product) -> bool:
+    """Whether a convolution makes one value per channel, as those of squeeze and excite do: it takes almost no time."""
+    shape = flow.view.info(product.node.outputs[0]).shape or ()
+    return product.node.op in CONVOLUTIONS and len(shape) > 2 and set(shape[2:]) == {1}
+
+
+def check_float_part(flow: Flow, target: Target) -> Iterator[Violation]:
+    """One finding for the model, where the part is large."""
+    found, bare = match_float_part(flow, target)
+    if len(bare) < max(_FEWEST, len(found) / _SHARE):
+        return
+    classic = (
+        "; without strong typing pass --fp16 to the build instead" if target.family in {"8", "10"} else ""
+    )
+    yield Violation(
+        node=bare[0].node.name,
+        reason=f"{len(bare)} of {counted(len(found), 'compute node')} with weights have no Q/DQ and are FP32, and no FP16 is in the model",
+        effect="they run in FP32, slower than in an FP16 engine",
+        fix=f"give the float part FP16: `qdqtool convert --types fp16` does{classic}",
+    )
+
+
+PLUGIN = {
+    "user": Rule(code="QDQ181", place=place_user),
+    "first_last": Rule(code="QDQ167", place=place_first_last),
+    "float_part": Rule(code="QDQ155", severity=Severity.WARNING, check=check_float_part),
+}

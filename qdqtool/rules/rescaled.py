@@ -1,0 +1,285 @@
+"""Values that are quantized twice, with one scale or with two.
+
+# two_scales
+
+One tensor is quantized with different scales for different layers.
+
+    x ─┬─ Q(s=0.05) ─ DQ ─ Conv      x is written twice
+       └─ Q(s=0.10) ─ DQ ─ Conv
+
+Its producer writes one INT8 copy per scale, and parallel layers that read it are not merged.
+
+The fix gives all of them the largest scale.
+
+Evidence: RTX 1.7.1 writes two Int8 tensors (shared_scale_diff_consumers, two_scales_for_one_tensor) where equal scales
+give one. Classic: HorizontalMergeQNodes needs equal scales; NVIDIA/TensorRT issue 1602.
+
+# requantized
+
+A tensor is dequantized and quantized again with another scale.
+
+    x ─ Q(s=0.10) ─ DQ ─ MaxPool ─ Q(s=0.05) ─ DQ ─ Conv      two roundings
+    x ─ Q(s=0.10) ─ DQ ─ MaxPool ─ Q(s=0.10) ─ DQ ─ Conv      one
+
+Two roundings instead of one; the coarser scale decides what is left. Equal scales cost nothing: the second pair
+changes no value and is removed. Scales one step apart change no value either.
+
+The fix dissolves the first of two pairs that follow each other where its range covers that of the second, and the second
+where it is the other way round.
+
+Evidence: RTX 1.7.1 quantizes twice (double_qdq); with equal scales one kernel is left. Across MaxPool the same happens
+(B3 rule 1: the scale must not change through operators that only move values).
+
+# constant_scalar
+
+A quantized constant of rank 0.
+
+    50 (INT8, shape []) ─ DQ ─ Mul      refused
+    0.5 (float) ─────────────── Mul      fine
+
+The builder recognises quantized weights in front of DequantizeLinear, but not scalars.
+
+Evidence: RTX 1.7.1: `Quantized constant (X) is only allowed before DQ or PLUGIN_V2` for a scalar INT8 constant
+(scalar_const_q); the same constant as [1,1,1,1] builds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from qdqtool.core.findings import Severity
+from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.placement import Slot, SlotKind
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.repair import Change
+from qdqtool.core.target import Target
+from qdqtool.core.wording import counted
+from qdqtool.graph.qdq.flow import Flow
+from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.graph.view import GraphView
+from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, kernel_of
+from qdqtool.matching.rule import Rule, Stage, Violation
+from qdqtool.matching.weights import stored_again
+from qdqtool.trt.ops import DEQUANTIZE, weight_axis
+
+# --- two_scales ------------------------------------------------------------------------------------------------------
+
+
+def match_two_scales(flow: Flow) -> Iterator[tuple[str, tuple[QdqPair, ...]]]:
+    """Run-time tensors with pairs of several scales, and these pairs."""
+    for tensor, pairs in flow.by_tensor.items():
+        if len({pair.scale for pair in pairs if pair.scale}) > 1 and not flow.view.is_constant(tensor):
+            yield tensor, pairs
+
+
+def check_two_scales(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """All of them."""
+    for tensor, pairs in match_two_scales(flow):
+        scales = {pair.scale for pair in pairs if pair.scale}
+        yield Violation(
+            node=pairs[0].quantize or "",
+            reason=f"{tensor} is quantized with {counted(len(scales), 'different scale')}",
+            effect=f"its producer writes it {counted(len(scales), 'time')}",
+            fix="use one scale for all readers of the tensor; `qdqtool repair` takes the largest",
+        )
+
+
+def fix_two_scales(context: RepairContext) -> Iterator[Change]:
+    """Give the symmetric pairs of such a tensor the largest of their scales, in which nothing is clipped more."""
+    for tensor, all_pairs in match_two_scales(context.flow):
+        pairs = [
+            pair
+            for pair in all_pairs
+            if pair.dequantize and context.is_plain(pair) and context.symmetric(pair)
+        ]
+        scales = [pair.scale[0] for pair in pairs if len(pair.scale) == 1 and pair.scale[0] > 0]
+        if len(scales) < len(pairs) or len(set(scales)) < 2:
+            continue
+        for pair in pairs:
+            if pair.scale[0] != max(scales):
+                context.restate(pair, np.asarray(max(scales)))
+                yield Change(
+                    subject=pair.quantize or "",
+                    what=f"scale {pair.scale[0]:.4g} became {max(scales):.4g}, that of another reader of {tensor}",
+                    reason="a tensor is written once for every scale that it is read with",
+                )
+
+
+# --- requantized -----------------------------------------------------------------------------------------------------
+
+
+def match_requantized(flow: Flow) -> Iterator[tuple[QdqPair, QdqPair]]:
+    """Pairs whose tensor holds values that are quantized already, each behind the pair of these."""
+    for pair in flow.pairs:
+        before = flow.origins.get(pair.tensor)
+        if before is not None and pair.quantize is not None:
+            yield before, pair
+
+
+def check_requantized(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Those with another scale."""
+    for before, pair in match_requantized(flow):
+        if before.scale and not _alike(before.scale, pair.scale):
+            yield Violation(
+                node=pair.quantize or "",
+                reason=f"its input comes from {before.dequantize} with another scale",
+                effect="the values are rounded twice, and the coarser scale is lost in the finer one",
+                fix="use one scale for both pairs, or remove one; `qdqtool repair` does",
+            )
+
+
+def _alike(before: tuple[float, ...], scale: tuple[float, ...]) -> bool:
+    """Whether no INT8 value can tell the scales from each other: 128 steps differ by less than half a step."""
+    return len(before) == len(scale) and all(
+        abs(one - other) * 256 < other for one, other in zip(before, scale, strict=True)
+    )
+
+
+def fix_requantized(context: RepairContext) -> Iterator[Change]:
+    """Dissolve the needless one of two pairs that follow each other."""
+    following = _following(context)
+    before = {second.quantize or "": first for first, second in following.items()}
+    for first in context.pairs:
+        while (second := following.get(first.quantize or "")) is not None:
+            loser = _loser(context, first, second)
+            if loser is None:
+                break
+            context.dissolve(loser)
+            yield Change(
+                subject=loser.quantize or "",
+                what=f"taken out {'before' if loser is first else 'behind'} another pair on the same tensor",
+                reason="a value that is quantized twice is rounded twice, and different scales cost a kernel",
+            )
+            _unlink(following, before, loser)
+
+
+def _following(context: RepairContext) -> dict[str, QdqPair]:
+    """For each pair, by the name of its QuantizeLinear, the pair that reads nothing but its result."""
+    found = {}
+    for first, second in match_requantized(context.flow):
+        readable = all(context.is_plain(pair) and context.is_known(pair) for pair in (first, second))
+        if readable and first.quantize is not None and first.kind is not SlotKind.WEIGHT:
+            reader = context.consumer(first)
+            if reader is not None and reader.name == second.quantize:
+                found[first.quantize] = second
+    return found
+
+
+def _unlink(following: dict[str, QdqPair], before: dict[str, str], gone: QdqPair) -> None:
+    """Let the pair before a dissolved one see the pair behind it; `before` says who is before whom."""
+    behind = following.pop(gone.quantize or "", None)
+    first = before.pop(gone.quantize or "", None)
+    if first is not None:
+        following.pop(first)
+    if behind is None:
+        return
+    before.pop(behind.quantize or "")
+    if first is not None:
+        following[first] = behind
+        before[behind.quantize or ""] = first
+
+
+def _loser(context: RepairContext, first: QdqPair, second: QdqPair) -> QdqPair | None:
+    """The pair whose range covers the other's, within one step; the second only where it can be spared."""
+    (low_1, high_1), (low_2, high_2) = context.span(first), context.span(second)
+    step = max(first.scale[0], second.scale[0])
+    if low_1 <= low_2 + step and high_1 >= high_2 - step:
+        return first
+    spare = second.dequantize is not None and context.result(second) not in context.pinned
+    covers = low_2 <= low_1 + step and high_2 >= high_1 - step
+    return second if spare and covers else None
+
+
+def candidates_requantized(built: BuiltGraph) -> Iterator[Candidate]:
+    """One pair on a weight that has two, one of which a kernel computes in every inference."""
+    for layer in built.layers_with("runtime_weights"):
+        edits = []
+        for evidence, _ in built.nodes:
+            for operand in evidence.weights:
+                held = _stacked(built.view, operand.pair) if operand.pair is not None else set()
+                if held & set(layer.onnx_nodes):
+                    rank = len(built.view.info(evidence.node.inputs[operand.index]).shape or ())
+                    axis = weight_axis(evidence.node, operand.index, rank)
+                    slot = Slot(node=evidence.node.name, index=operand.index)
+                    edits.append(SlotEdit(slot=slot, scales=None, axis=axis))
+        if edits:
+            yield Candidate(
+                subject=kernel_of(layer),
+                goal=Goal.CHEAPER,
+                text="keep one pair on its weight",
+                edits=tuple(edits),
+            )
+
+
+def _stacked(view: GraphView, pair: QdqPair) -> set[str]:
+    """The Q of a pair and the DQ of another pair right in front of it; nothing where there is only one pair."""
+    first = view.producer(pair.tensor)
+    if pair.quantize is None or first is None or first.op != DEQUANTIZE:
+        return set()
+    return {pair.quantize, first.name}
+
+
+# --- constant_scalar -------------------------------------------------------------------------------------------------
+
+
+def match_constant_scalar(flow: Flow) -> Iterator[QdqPair]:
+    """Pairs of constants of rank 0."""
+    for pair in flow.pairs:
+        if pair.kind is SlotKind.WEIGHT and flow.view.constant_shape(pair.tensor) == ():
+            yield pair
+
+
+def check_constant_scalar(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Those stored as integers, behind which only a DequantizeLinear stands."""
+    for pair in match_constant_scalar(flow):
+        if pair.quantize is None:
+            yield Violation(
+                node=pair.dequantize or "",
+                reason=f"the constant {pair.tensor} is a scalar stored as integers",
+                effect="the builder refuses it: Quantized constant is only allowed before DQ",
+                fix="store the scalar as a float constant without Q/DQ; `qdqtool repair` does",
+            )
+
+
+def fix_constant_scalar(context: RepairContext) -> Iterator[Change]:
+    """Store single numbers in float."""
+    return stored_again(
+        context, match_constant_scalar(context.flow), lambda _: "TensorRT cannot quantize a single number"
+    )
+
+
+PLUGIN = {
+    "two_scales": Rule(
+        code="QDQ129",
+        severity=Severity.WARNING,
+        after=("requantized", "residual_add", "concat", "probabilities"),
+        check=check_two_scales,
+        fix=fix_two_scales,
+    ),
+    "requantized": Rule(
+        code="QDQ128",
+        severity=Severity.WARNING,
+        stage=Stage.LEGAL,
+        after=(
+            "activation_channels",
+            "scale_computed",
+            "scale_rank",
+            "scale_value",
+            "weight_axis",
+            "weight_path",
+        ),
+        check=check_requantized,
+        fix=fix_requantized,
+        candidates=candidates_requantized,
+    ),
+    "constant_scalar": Rule(
+        code="QDQ106",
+        severity=Severity.ERROR,
+        stage=Stage.LEGAL,
+        after=("cast",),
+        check=check_constant_scalar,
+        fix=fix_constant_scalar,
+    ),
+}

@@ -1,0 +1,436 @@
+"""Shape, length and axis of scales.
+
+# scale_rank
+
+An activation scale of shape [1] where a scalar is needed.
+
+    x ─ Q (s = [0.05]) ─ DQ ─ Conv      float
+    x ─ Q (s = 0.05) ─ DQ ─ Conv        INT8
+
+To the standard both are one scale per tensor. TensorRT for RTX takes [1] for per-channel quantization in front of
+convolutions, and on the shortcut of an Add that a convolution fuses with.
+
+Evidence: RTX 1.7.1 runs the Conv in float and adds dequantize kernels (act_scale_shape1); a shortcut scale of shape
+[1] makes the Conv on the other branch float; MatMul and Gemm do not mind (matmul_scale_shape1).
+
+# weight_rank
+
+FP16 weights with one scale of shape [1].
+
+    w (FP16) ─ Q (s = [0.01]) ─ DQ ─ Conv      no build
+    w (FP16) ─ Q (s = 0.01) ─ DQ ─ Conv        INT8
+
+One scale for the whole tensor must be a scalar in an FP16 model; in FP32 models both forms build.
+
+Evidence: RTX 1.7.1 fails with `CHECK(same_symbolic_shapes(...))` for FP16 types and builds the same graph in FP32
+(chain_pt_w_shape1).
+
+# scale_length
+
+A number of scales or zero points that does not fit, or a channel axis that the tensor does not have.
+
+    w [16, 16, 3, 3] ─ Q (5 scales, axis 0) ─ DQ ─ Conv       refused
+    w [16, 16, 3, 3] ─ Q (16 scales, axis 0) ─ DQ ─ Conv      INT8
+
+Evidence: RTX 1.7.1: `The number of scales is not equal to the number of output channels`, `zeroPointSize == scaleSize`,
+`Axis must be in the range`.
+
+# weight_axis
+
+Weights with their scales along the wrong axis.
+
+    w [32, 48] ─ Q (32 scales, axis 0) ─ DQ ─ MatMul      float
+    w [32, 48] ─ Q (48 scales, axis 1) ─ DQ ─ MatMul      INT8
+
+Scales must go with output channels, so that one factor per channel can be applied behind the sum: axis 0 for Conv and
+for Gemm with transB, the last axis for MatMul and for Gemm without.
+
+Evidence: RTX 1.7.1 multiplies in float: `CastMulFc` for MatMul along K (matmul_w_axis0), and for a Conv along its
+input channels a kernel that dequantizes the weights.
+
+# transpose_axis
+
+ConvTranspose weights scaled along the axis that another release wants.
+
+    weights [in, out, h, w] ─ Q(axis=1) ─ DQ(axis=1) ─ ConvTranspose      10.1 and newer, 9.x, 8.0 to 8.2
+    weights [in, out, h, w] ─ Q(axis=0) ─ DQ(axis=0) ─ ConvTranspose      8.4 to 8.6, 10.0
+
+NVIDIA's own tools changed it: output channels (axis 1) in 8.0 and 8.2, input channels (axis 0) in 8.4 to 8.6, axis 1
+in 9.3, axis 0 in 10.0 and axis 1 by 10.16. With the wrong one the layer is float, or in some releases wrong.
+
+Evidence: pytorch-quantization of the releases 8.0 to 10.16; NVIDIA/TensorRT issue 2380. Check on your device: one
+scale for the whole tensor is safe everywhere.
+
+# activation_channels
+
+An activation with one scale per channel.
+
+    x ─ Q (16 scales, axis 1) ─ DQ ─ Conv      float
+    x ─ Q (one scale) ─ DQ ─ Conv              INT8
+
+The scales of an activation would have to be applied inside the sum over channels; no INT8 kernel does that.
+
+Evidence: RTX 1.7.1 runs the Conv in float behind a fake-quantize kernel (act_perchannel). Classic TensorRT: per-channel
+quantization is for constants only.
+
+# halves
+
+QuantizeLinear and DequantizeLinear of one pair have different scales.
+
+    x ─ Q (s=0.05) ─ DQ (s=0.10) ─ Conv      the Conv reads 2 x
+
+The pair then also multiplies: what comes out is the input times the ratio of the scales. It is legal, and nearly
+always a mistake of an edit or an exporter.
+
+Evidence: RTX 1.7.1 builds it as INT8, each half with its own scale (halves_apart).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qdqtool.core.advice import repairing
+from qdqtool.core.dtypes import DType
+from qdqtool.core.findings import Severity
+from qdqtool.core.placement import SlotKind
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.quant_format import INT8
+from qdqtool.core.repair import Change
+from qdqtool.core.target import Target
+from qdqtool.core.wording import counted
+from qdqtool.graph.qdq.flow import Flow, is_int8
+from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.graph.qdq.stored import fitting_axis
+from qdqtool.matching.operands import Product, State, products
+from qdqtool.matching.rule import CLASSIC, Rule, Stage, Violation
+from qdqtool.matching.weights import StoredWeight, stored_again
+from qdqtool.trt.ops import CONVOLUTIONS, weight_axis
+
+SCALAR_SCALE_READERS = CONVOLUTIONS | {"Add"}
+"""What runs in float in RTX 1.7.1 where the scale of an activation has shape [1]."""
+
+
+# --- scale_rank ------------------------------------------------------------------------------------------------------
+
+
+def match_scale_rank(flow: Flow) -> Iterator[QdqPair]:
+    """Activation pairs with one scale of rank 1."""
+    for pair in flow.pairs:
+        if pair.kind is SlotKind.ACTIVATION and pair.scale_shape == (1,):
+            yield pair
+
+
+def check_scale_rank(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Those that a Conv or an Add reads."""
+    for pair in match_scale_rank(flow):
+        for slot in pair.slots:
+            op = flow.view.by_name[slot.node].op
+            if op == "Add" and not is_int8(pair):
+                continue  # an FP8 convolution takes no Add along
+            if op in SCALAR_SCALE_READERS:
+                yield Violation(
+                    node=slot.node,
+                    reason=f"the scale on its input {slot.index} has shape [1] instead of []",
+                    effect=f"{op} and the convolution it fuses with run in float"
+                    if op == "Add"
+                    else f"{op} runs in float",
+                    fix="store the scale as a scalar, shape []; `qdqtool repair` does",
+                    products=_summed(flow, slot.node) if op == "Add" else (slot.node,),
+                )
+
+
+def _summed(flow: Flow, add: str) -> tuple[str, ...]:
+    """The convolutions whose results an Add reads as floats, so that it fuses with them."""
+    node = flow.plain.by_name.get(add)
+    if node is None:
+        return ()
+    bare = [tensor for index, tensor in enumerate(node.inputs) if flow.source(node, index) is None]
+    makers = [flow.plain.producer(tensor) for tensor in bare]
+    return tuple(maker.name for maker in makers if maker is not None and maker.op == "Conv")
+
+
+def fix_scale_rank(context: RepairContext) -> Iterator[Change]:
+    """Make the scale of each activation pair a scalar, with the same value and type."""
+    for pair in match_scale_rank(context.flow):
+        whole = pair.quantize is not None and pair.dequantize is not None
+        if whole and context.is_plain(pair) and context.is_known(pair):
+            _make_scalar(context, pair)
+            yield Change(
+                subject=pair.quantize or "",
+                what="scale of shape [1] became a scalar",
+                reason="a scale of shape [1] on an activation keeps a Conv silently in float",
+                error=0.0,
+            )
+
+
+def _make_scalar(context: RepairContext, pair: QdqPair) -> None:
+    for name in (pair.quantize, pair.dequantize):
+        node = context.nodes[name or ""]
+        for index in range(1, len(node.input)):
+            value = context.edit.value(node.input[index])
+            if value is not None:
+                node.input[index] = context.edit.constant(node.input[index], value.reshape(()))
+
+
+# --- weight_rank -----------------------------------------------------------------------------------------------------
+
+
+def match_weight_rank(flow: Flow) -> Iterator[QdqPair]:
+    """Weight pairs with one scale of rank 1 for more than one channel."""
+    for pair in flow.pairs:
+        if pair.kind is SlotKind.WEIGHT and pair.scale_shape == (1,):
+            shape = flow.view.constant_shape(pair.tensor) or ()
+            if pair.axis is None or pair.axis >= len(shape) or shape[pair.axis] != 1:
+                yield pair
+
+
+def check_weight_rank(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Those in FP16."""
+    for pair in match_weight_rank(flow):
+        name = pair.dequantize or pair.quantize or ""
+        if flow.view.info(flow.view.by_name[name].inputs[1]).dtype is DType.FLOAT16:
+            yield Violation(
+                node=name,
+                reason="FP16 weights have one scale of shape [1]",
+                effect="the build fails with a check of shapes",
+                fix="store the scale as a scalar, shape [], or use one scale per channel; `qdqtool repair` does",
+            )
+
+
+def fix_weight_rank(context: RepairContext) -> Iterator[Change]:
+    """Store them again; an FP32 model may become FP16 later."""
+    why = "a scale of shape [1] is neither per tensor nor per channel, which fails in FP16"
+    return stored_again(context, match_weight_rank(context.flow), lambda _: why)
+
+
+# --- scale_length ----------------------------------------------------------------------------------------------------
+
+
+def check_scale_length(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Pairs with a vector of scales along no axis of that length, or with another number of zero points."""
+    for pair in flow.pairs:
+        reason = _misfit(flow, pair)
+        if reason:
+            axis = fitting_axis(flow.view, pair)
+            yield Violation(
+                node=pair.quantize or pair.dequantize or "",
+                reason=reason,
+                effect="the parser refuses it",
+                fix=_way(flow, pair)
+                if axis is None
+                else f"write axis={axis}, the only one with {counted(len(pair.scale), 'channel')}; `qdqtool repair` does",
+            )
+
+
+def _way(flow: Flow, pair: QdqPair) -> str:
+    """What quantizes float weights after a Q again, or takes a Q off; stored integers have lost their values with their scales."""
+    wanted = "store one scale and one zero point per channel of the axis, or a single scalar of each"
+    readers = flow.products_of(pair)
+    if pair.quantize is None:
+        return f"nothing to do by a command: what the stored values stand for is lost with their scales; in the tool that wrote them, {wanted}"
+    if pair.kind is SlotKind.WEIGHT and readers:
+        return f"{wanted}; {repairing(to_int8=readers)} quantizes the weights again"
+    return f"{wanted}; {repairing(to_float=readers or [pair.quantize])} takes the Q/DQ off"
+
+
+def _misfit(flow: Flow, pair: QdqPair) -> str:
+    if pair.zero_point and pair.scale and len(pair.zero_point) != len(pair.scale):
+        return (
+            f"there are {counted(len(pair.zero_point), 'zero point')} for {counted(len(pair.scale), 'scale')}"
+        )
+    shape = flow.view.info(pair.tensor).shape
+    if pair.scale_shape is None or len(pair.scale_shape) != 1 or pair.axis is None or shape is None:
+        return ""
+    if len(pair.scale) == 1:
+        return ""  # a single one fits any tensor, and its axis means nothing
+    for name in filter(None, (pair.quantize, pair.dequantize)):
+        axis = int(flow.view.by_name[name].attribute("axis", 1))
+        if not -len(shape) <= axis < len(shape):
+            return f"the channel axis of {name} is {axis}, the tensor has {counted(len(shape), 'dimension')}"
+    channels = shape[pair.axis]
+    if isinstance(channels, int) and len(pair.scale) != channels:
+        return (
+            f"there are {counted(len(pair.scale), 'scale')} for the {channels} channels of axis {pair.axis}"
+        )
+    return ""
+
+
+# --- weight_axis -----------------------------------------------------------------------------------------------------
+
+
+def match_weight_axis(flow: Flow, target: Target) -> Iterator[tuple[Product, int, QdqPair]]:
+    """Factors of products whose scales are not along the output channels, and their pairs."""
+    for product in products(flow, target):
+        for factor in product.factors:
+            if factor.state is State.WRONG_AXIS and factor.pair is not None:
+                yield product, factor.index, factor.pair
+
+
+def check_weight_axis(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Those beside a quantized activation: weights that are dequantized may be scaled along any axis."""
+    for product, index, pair in match_weight_axis(flow, target):
+        if product.weights_alone is not None or _fits_elsewhere(flow, pair):
+            continue  # of scales that do not fit the axis the rule scale_length speaks
+        node = product.node
+        wanted = weight_axis(node, index, len(flow.view.info(node.inputs[index]).shape or ()))
+        seen = flow.channel_axis(node, index)
+        moved = "" if seen == pair.axis else f" (axis {pair.axis} where they are written)"
+        yield Violation(
+            node=node.name,
+            reason=f"the scales of its weights go along axis {seen}{moved}, not along the output channels "
+            f"(axis {wanted})",
+            effect=f"{node.op} runs in float",
+            fix=f"scale along the output channels, axis {wanted}; `qdqtool repair` does",
+            products=(node.name,),
+        )
+
+
+def _fits_elsewhere(flow: Flow, pair: QdqPair) -> bool:
+    shape = flow.view.info(pair.tensor).shape or ()
+    axis = pair.axis
+    return axis is None or not -len(shape) <= axis < len(shape) or shape[axis] != len(pair.scale)
+
+
+def fix_weight_axis(context: RepairContext) -> Iterator[Change]:
+    """Quantize weights again along their output channels, also of products whose activation has yet to get its pair."""
+    astray = (pair for _, _, pair in match_weight_axis(context.flow, context.target or Target()))
+    return stored_again(context, astray, _astray)
+
+
+def _astray(weight: StoredWeight) -> str:
+    if weight.reader is None or weight.axis is None or weight.moves:
+        return ""  # where an operator stands between, `weight_path` stores them in front of the product
+    return (
+        f"scales along axis {weight.pair.axis} keep {weight.reader.op} in float, it needs axis {weight.axis}"
+    )
+
+
+# --- transpose_axis --------------------------------------------------------------------------------------------------
+
+
+def check_transpose_axis(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Per-channel ConvTranspose weights off the release's axis."""
+    expected = 0 if target.scales_transposed_inputs else 1
+    for node in flow.products():
+        pair = flow.origin(node, 1) if node.op == "ConvTranspose" else None
+        if pair is not None and len(pair.scale) > 1 and pair.axis != expected:
+            yield Violation(
+                node=node.name,
+                reason=f"the scales of its weights go along axis {pair.axis}",
+                effect=f"TensorRT {target.name} wants axis {expected}: the layer may run in float",
+                fix=f"scale along axis {expected}, or use one scale for the whole tensor",
+            )
+
+
+# --- activation_channels ---------------------------------------------------------------------------------------------
+
+
+def match_activation_channels(flow: Flow) -> Iterator[QdqPair]:
+    """Activation pairs with more than one scale."""
+    for pair in flow.pairs:
+        if pair.kind is SlotKind.ACTIVATION and len(pair.scale) > 1 and len(pair.scale_shape or ()) < 2:
+            yield pair
+
+
+def check_activation_channels(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Such pairs."""
+    for pair in match_activation_channels(flow):
+        yield Violation(
+            node=pair.quantize or pair.dequantize or "",
+            reason=f"its activation {pair.tensor} has one scale per channel, {len(pair.scale)} of them",
+            effect="the layer behind it runs in float" if target.is_rtx else "the builder refuses it",
+            fix="use one scale for the whole tensor; `qdqtool repair` does",
+            products=flow.products_of(pair),
+        )
+
+
+def fix_activation_channels(context: RepairContext) -> Iterator[Change]:
+    """Give each activation pair the one scale that covers all of its channels."""
+    for pair in match_activation_channels(context.flow):
+        whole = pair.quantize is not None and pair.dequantize is not None
+        if whole and context.is_plain(pair) and context.is_known(pair):
+            low, high = context.span(pair)
+            scale = max(-low, high) / INT8.qmax
+            context.restate(pair, np.asarray(scale))
+            yield Change(
+                subject=pair.quantize or "",
+                what=f"{counted(len(pair.scale), 'scale became', 'scales became')} one, the largest ({scale:.4g})",
+                reason="a scale per channel on an activation keeps its consumer silently in float",
+            )
+
+
+# --- halves ----------------------------------------------------------------------------------------------------------
+
+
+def check_halves(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Whole pairs whose halves name different constants with different values."""
+    view = flow.view
+    for pair in flow.pairs:
+        if pair.quantize is None or pair.dequantize is None:
+            continue
+        first, second = view.by_name[pair.quantize].inputs[1], view.by_name[pair.dequantize].inputs[1]
+        if first == second:
+            continue
+        scales = view.constant(first), view.constant(second)
+        if scales[0] is not None and scales[1] is not None and not _agree(scales[0], scales[1]):
+            yield Violation(
+                node=pair.dequantize,
+                reason=f"its scale differs from that of {pair.quantize}",
+                effect="every value is multiplied by the ratio of the two",
+                fix=f"give both halves the same scale; {repairing(to_float=[pair.quantize])} takes the pair off",
+            )
+
+
+def _agree(first: NDArray[Any], second: NDArray[Any]) -> bool:
+    """Whether two scales are the same number, in the coarser of their types."""
+    coarser = min(first.dtype, second.dtype, key=lambda dtype: dtype.itemsize)
+    return np.array_equal(first.astype(coarser), second.astype(coarser), equal_nan=True)
+
+
+PLUGIN = {
+    "scale_rank": Rule(
+        code="QDQ121",
+        formats=frozenset({"int8", "fp8"}),
+        severity=Severity.WARNING,
+        targets=frozenset({"rtx"}),
+        stage=Stage.LEGAL,
+        after=("scale_value",),
+        check=check_scale_rank,
+        fix=fix_scale_rank,
+    ),
+    "weight_rank": Rule(
+        code="QDQ115",
+        formats=frozenset({"int8", "fp8"}),
+        severity=Severity.ERROR,
+        targets=frozenset({"rtx"}),
+        stage=Stage.LEGAL,
+        after=("cast",),
+        check=check_weight_rank,
+        fix=fix_weight_rank,
+    ),
+    "scale_length": Rule(code="QDQ116", severity=Severity.ERROR, check=check_scale_length),
+    "weight_axis": Rule(
+        code="QDQ123",
+        severity=Severity.WARNING,
+        stage=Stage.LEGAL,
+        after=("weight_path",),
+        check=check_weight_axis,
+        fix=fix_weight_axis,
+    ),
+    "transpose_axis": Rule(
+        code="QDQ137", severity=Severity.WARNING, check=check_transpose_axis, targets=CLASSIC
+    ),
+    "activation_channels": Rule(
+        code="QDQ122",
+        severity=Severity.WARNING,
+        stage=Stage.LEGAL,
+        after=("scale_value",),
+        check=check_activation_channels,
+        fix=fix_activation_channels,
+    ),
+    "halves": Rule(code="QDQ138", severity=Severity.WARNING, check=check_halves),
+}

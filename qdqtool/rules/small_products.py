@@ -1,0 +1,270 @@
+"""Products that are too small to gain anything from INT8: one set of bounds for what is placed and what is found.
+
+# gemv
+
+Small products with one row stay float: the head of a transformer at batch 1, a gate, a matrix times a vector.
+
+    x [1, 192] ── Gemm ── y [1, 1000]        no Q/DQ
+
+There is next to nothing to compute, and the Q in front of it is a kernel of its own. Two cases are another matter:
+large weights (2**18 and more), because reading them in INT8 takes a quarter of the time, and the head behind the
+global average of a convolution, because the kernel that averages does the Q as well and then writes a quarter of the
+bytes. A dynamic batch is no reason: only a static shape with one row counts.
+
+Evidence: RTX 1.7.1 builds a ViT of four blocks with 51 kernels when its head (192 x 1000) is INT8 and with 49 when it
+is float. Behind a global average an INT8 head writes no kernel more than the placements of modelopt and onnxruntime:
+MobileNetV1 0.25 57 kernels, 8.196 MB against 8.197 MB with a float head. Set `place.skip_rules: [gemv]` to quantize all. Weights
+alone (`place.activations: float`) need no Q in front, so this rule then says nothing.
+
+# narrow
+
+Matrix products with fewer than 16 rows or columns of weights stay float.
+
+    x [N, 128, 256] ── MatMul ── y [N, 128, 2]        no Q/DQ
+
+INT8 matrix kernels work on tiles of 16: the rest of a tile is padding, and cutting it off again is a kernel. Such
+products are heads with few classes, where rounding hurts most. Convolutions are padded without an extra kernel and
+are not meant here (see `min_channels`), nor are heads behind the global average of a convolution, whose kernel does
+the Q as well, nor weights alone (`place.activations: float`), whose arithmetic is float.
+
+Evidence: RTX 1.7.1: a BERT of four blocks with a head of 2 classes has 47 kernels when the head is INT8 and 46 when
+it is float; the heads of a CIFAR ResNet-20 (64 x 10) and of a DS-CNN (64 x 12), behind a global average, cost no
+kernel and save 464 and 480 bytes. modelopt excludes K or N below 16 too.
+
+# small_product
+
+A product that is too small to gain anything from INT8.
+
+    x [1, 64] ─ Q ─ DQ ─ MatMul [64, 96]      3 kernels
+    x [1, 64] ─ MatMul [64, 96]               1 kernel
+
+The Q in front of it is a kernel, and the arithmetic was next to nothing: a small matrix times one vector, or weights
+narrower than a tile of 16. The bounds, and the exception for heads behind a global average, are those of the placement
+rules `gemv` and `narrow`, which leave such products float.
+
+    x [1, 4, 1, 1] ─ Q ─ DQ ─ Conv [32, 4, 1, 1]      no INT8 kernel: computed in float, with its neighbours
+
+A Conv that reads one value of four channels or fewer is no kernel of its own, so that its Q/DQ only round. With a free batch that
+holds for an engine of one sample; in a range that allows two it is an INT8 kernel.
+
+Evidence: RTX 1.7.1 (one_row, narrow_head; 24 gates of 1 to 8 channels for SM86, 89 and 120). nvidia-modelopt leaves them float too.
+
+# min_channels
+
+Layers with few channels can be kept float: INT8 kernels pad them, and there is little to win.
+
+    place:
+      min_channels: 16       weighted nodes with fewer input or output channels stay float
+
+The first layer is excepted: its input channels are the picture's colours. Depthwise convolutions count all their
+channels.
+
+Evidence: RTX 1.7.1 builds INT8 for every channel count and pads to multiples of 4 (conv_ci3_co64, conv_ci5_co7,
+matmul_k17_n33), so the default is 0; modelopt excludes fewer than 16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from qdqtool.core.advice import repairing, setting
+from qdqtool.core.findings import Severity
+from qdqtool.core.placement import Opinion, SlotKind
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow, is_int8
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.products import compute_nodes, skipping, veto
+from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.small import MOST_FOLDED, has_free_batch, is_folded, setting_for
+from qdqtool.trt.ops import CONVOLUTIONS, GLOBAL_AVERAGES, MATRIX_PRODUCTS, quantization_commutes
+
+KEPT_IN_EPILOGUE = GLOBAL_AVERAGES | {
+    "Add",
+    "BatchNormalization",
+    "Clip",
+    "HardSwish",
+    "LeakyRelu",
+    "Mul",
+    "Relu",
+}
+"""What stands between a convolution and the global average that RTX computes in its kernel."""
+
+
+def channels(view: GraphView, node: Node) -> tuple[int, int] | None:
+    """Input and output channels of a node with constant weights; None where the weights are computed."""
+    index = 0 if view.is_constant(node.inputs[0]) else 1
+    shape = view.constant_shape(node.inputs[index])
+    if shape is None or len(shape) < 2:
+        return None
+    group = node.integer("group", 1)
+    if node.op == "Conv":
+        return shape[1] * group, shape[0]
+    if node.op == "ConvTranspose":
+        return shape[0], shape[1] * group
+    flipped = bool(node.attribute("transA" if index == 0 else "transB", 0)) != (index == 0)
+    rows, columns = shape[-2], shape[-1]
+    return (columns, rows) if flipped else (rows, columns)
+
+
+def is_pooled(view: GraphView, tensor: str) -> bool:
+    """Whether a tensor is the global average of what a convolution makes, past activations and reshapes."""
+    pools = 0
+    for _ in range(_FARTHEST):
+        node = view.producer(tensor)
+        if node is None:
+            return False
+        if node.op in CONVOLUTIONS:
+            return pools == 1
+        pools += node.op in GLOBAL_AVERAGES
+        if not (node.op in KEPT_IN_EPILOGUE or quantization_commutes(view, node)):
+            return False
+        tensor = node.inputs[0]
+    return False
+
+
+TILE = 16
+"""INT8 matrix kernels work on tiles of this many rows and columns."""
+_FARTHEST = 12
+"""Operators between the global average and a head that are followed: activations and reshapes."""
+_LARGE = 1 << 18
+"""Weights from which reading them costs more than another kernel does: 768 KiB saved against FP32."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SmallProduct:
+    """A product of a float graph with small constant weights, not behind the global average of a convolution.
+
+    Attributes:
+        node: the product.
+        weights: shape of the weights.
+        channels: rows and columns of the weights, inputs first; None for a vector.
+        is_narrow: whether it is a matrix product of less than a tile of weights.
+        is_one_vector: whether its weights, few of them, are multiplied by a single vector; False where shapes are not known.
+    """
+
+    node: Node
+    weights: tuple[int, ...]
+    channels: tuple[int, int] | None
+    is_narrow: bool
+    is_one_vector: bool
+
+
+def match(view: GraphView) -> Iterator[SmallProduct]:
+    """Every small product, in graph order."""
+    for node in compute_nodes(view, "Conv", "Gemm", "MatMul"):
+        counts = channels(view, node)
+        narrow = node.op in MATRIX_PRODUCTS and counts is not None and min(counts) < TILE
+        one_vector = view.is_constant(node.inputs[1]) and _is_one_vector(view, node)
+        if (narrow or one_vector) and not is_pooled(view, node.inputs[0]):
+            yield SmallProduct(
+                node=node,
+                weights=view.constant_shape(node.inputs[1]) or (),
+                channels=counts,
+                is_narrow=narrow,
+                is_one_vector=one_vector,
+            )
+
+
+def _is_one_vector(view: GraphView, node: Node) -> bool:
+    elements, shape = view.info(node.inputs[1]).elements, view.info(node.inputs[0]).shape
+    if elements is None or elements >= _LARGE or shape is None:
+        return False
+    sizes = [size for size in shape if isinstance(size, int)]
+    return len(sizes) == len(shape) and _vectors(node, sizes) == 1
+
+
+def _vectors(node: Node, sizes: Sequence[int]) -> int | None:
+    """How many vectors of its first input a node multiplies."""
+    if node.op == "Conv":
+        return prod([*sizes[:1], *sizes[2:]])
+    if node.op == "MatMul":
+        return prod(sizes[:-1])
+    # Another rank is no matrix: onnxruntime and TensorRT refuse it.
+    return sizes[1 if node.attribute("transA", 0) else 0] if len(sizes) == 2 else None
+
+
+def place_one_vector(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+    """Veto products and 1x1 convolutions that work on a single position."""
+    for found in match(view) if options.activations != "float" else ():
+        if found.is_one_vector:
+            yield from veto(
+                found.node,
+                "it multiplies a small matrix by one vector: INT8 saves no time and its Q is a kernel more",
+                setting_for(view, found.node, f"{skipping('gemv', options)} quantizes it all the same"),
+            )
+
+
+def place_narrow(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+    """Veto matrix products with narrow weights."""
+    for found in match(view) if options.activations != "float" else ():
+        if found.is_narrow and found.channels is not None:
+            rows, columns = found.channels
+            yield from veto(
+                found.node,
+                f"its weights are {rows} x {columns}, less than a tile of {TILE}: INT8 adds a kernel",
+                f"{skipping('narrow', options)} quantizes it all the same",
+            )
+
+
+def check(flow: Flow, target: Target) -> Iterator[Violation]:
+    """INT8 products with constant weights that placement would leave float for their size."""
+    small = {found.node.name: found for found in match(flow.plain)}
+    for node in flow.products():
+        activation, weight = flow.origin(node, 0), flow.origin(node, 1)
+        if activation is None or weight is None or not (is_int8(activation) and is_int8(weight)):
+            continue
+        if weight.kind is not SlotKind.WEIGHT:
+            continue
+        if target.is_rtx and is_folded(flow.view, node):
+            yield Violation(
+                node=node.name,
+                reason=f"it reads one value of each of {MOST_FOLDED} channels or fewer",
+                effect="it is computed in float, in one kernel with its neighbours"
+                + (", in an engine for one sample" if has_free_batch(flow.view, node) else ""),
+                fix=f"{repairing(to_float=[node.name])} takes Q/DQ off both of its inputs",
+                products=(node.name,),
+                no_kernel=True,
+            )
+        elif node.name in small and len(small[node.name].weights) > 1:
+            yield Violation(
+                node=node.name,
+                reason=_smallness(small[node.name]),
+                effect="INT8 saves no time, and its Q is a kernel more",
+                fix=f"{repairing(to_float=[node.name])} takes Q/DQ off both of its inputs",
+            )
+
+
+def _smallness(found: SmallProduct) -> str:
+    shown = " x ".join(map(str, found.weights))
+    if found.is_narrow:
+        return f"its weights are {shown}, less than a tile of {TILE}"
+    return f"it multiplies small weights, {shown}, by one vector"
+
+
+def place_min_channels(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+    """Veto weighted nodes below the recipe's limit."""
+    if not options.min_channels:
+        return
+    fed = {info.name for info in view.inputs}
+    for node in compute_nodes(view):
+        counts = channels(view, node)
+        if counts is None:
+            continue
+        narrowest = counts[1] if node.inputs[0] in fed else min(counts)
+        if narrowest < options.min_channels:
+            yield from veto(
+                node,
+                f"it has {narrowest} channels, fewer than place.min_channels={options.min_channels}",
+                f"{setting('place.min_channels', str(narrowest))} quantizes it, and all that are as wide",
+            )
+
+
+PLUGIN = {
+    "gemv": Rule(code="QDQ170", place=place_one_vector),
+    "narrow": Rule(code="QDQ174", place=place_narrow),
+    "small_product": Rule(code="QDQ147", severity=Severity.INFO, check=check),
+    "min_channels": Rule(code="QDQ173", place=place_min_channels),
+}

@@ -1,0 +1,222 @@
+"""Products with placement rules of their own: transposed and depthwise convolutions, recurrences.
+
+# conv_transpose
+
+Transposed convolutions: INT8 on classic TensorRT, on TensorRT for RTX only once they are written as convolutions.
+
+    before                       after, classic TensorRT          after, RTX
+    x ── ConvTranspose ── y      x ─ Q ─ DQ ─ ConvTranspose       x ─ Q ─ DQ ─ Conv ── DepthToSpace ── y
+    W ───┘                       W ─ Q ─ DQ ───┘                  W ─ Q ─ DQ ───┘
+
+For RTX preparation writes them as convolutions that compute the same (`prepare.conv_transpose` for stride 1,
+`prepare.strided_conv_transpose` for the places between larger strides). Without a setting it does the latter beside
+FP32, where that saves bytes. What stays a ConvTranspose (output shapes instead of paddings, dilations with strides,
+outputs that are no multiple of the stride, weights that are not constant) stays float.
+
+The channel axis of the weights differs by release in NVIDIA's own tools: 0 for TensorRT 8.4-8.6, 1 from 10 on.
+With groups there is no axis that all releases agree on, so one scale serves the whole tensor.
+
+Evidence: RTX 1.7.1 runs `deconv` in float whatever is quantized and adds a kernel that dequantizes the weights
+(convtranspose_q, convtranspose_pt). Conv, ConvTranspose, Conv with 32 channels, kernels of 2, 3 and 4 and strides of 2:
+all INT8 as convolutions, 7 kernels as before, 0.94 of the bytes beside FP32 (0.85 with 8 channels, 0.61 with 3 at the end
+of a network, 1.00 depthwise and with strides of 8), but 1.06 to 1.23 beside FP16 (0.71 with 3 at the end), because its
+INT8 kernels with a scale per channel hand on FP32. Axis of scales: pytorch-quantization 8.4-8.6 against 10.16, and NVIDIA/TensorRT
+issue 2380.
+
+# depthwise_swish
+
+For TensorRT 8 a depthwise convolution with a Swish behind it stays float.
+
+    x ─ depthwise Conv ─┬─ Sigmoid ─┐
+                        └────────── Mul ─ QDQ ─ Conv
+
+TensorRT 8 fuses the convolution, the Swish and the Q behind it into one layer for which no INT8 kernel exists, and the
+build ends with "could not find any implementation". The convolution costs little in float; all others stay INT8.
+
+Evidence: NVIDIA/TensorRT issue 3385 (8.5.2); NVIDIA/Model-Optimizer issue 50 (builds with 10). RTX 1.7.1 runs it in
+INT8.
+
+# recurrent
+
+LSTM, GRU and RNN are left alone.
+
+Their state is carried through hundreds of steps, where rounding errors pile up, and no TensorRT release has an INT8
+kernel for them in explicit quantization.
+
+Evidence: NVIDIA's support matrix lists recurrence (loops) in FP32 and FP16 only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.advice import repairing
+from qdqtool.core.findings import Severity
+from qdqtool.core.placement import Bond, Opinion, Slot, Stance
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow, is_int8
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.asked import arithmetic_word
+from qdqtool.matching.evidence import Explanation, NodeEvidence
+from qdqtool.matching.operands import product_of
+from qdqtool.matching.products import both_or_neither, compute_nodes, veto, weight_specs
+from qdqtool.matching.rule import Rule, Violation
+from qdqtool.trt.ops import (
+    GATES,
+    QUANTIZE,
+    RECURRENT,
+    SWISHES,
+)
+
+
+def depthwise_swish(view: GraphView, node: Node) -> str | None:
+    """The result of the Swish behind a depthwise convolution; None where `node` is no such convolution."""
+    shape = view.info(node.inputs[1]).shape or ()
+    if not (node.op == "Conv" and len(shape) > 1 and shape[1] == 1 and node.integer("group", 1) > 1):
+        return None
+    users = [use.node for use in view.uses(node.outputs[0])]
+    gates = {user.outputs[0] for user in users if user.op in GATES}
+    for user in users:
+        if user.op in SWISHES or (user.op == "Mul" and gates & set(user.inputs)):
+            return user.outputs[0]
+    return None
+
+
+# --- conv_transpose --------------------------------------------------------------------------------------------------
+
+
+def match_conv_transpose(view: GraphView) -> Iterator[Node]:
+    """Transposed convolutions."""
+    return compute_nodes(view, "ConvTranspose")
+
+
+def place_conv_transpose(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
+    """Both inputs on classic TensorRT; a veto on RTX."""
+    specs = weight_specs(view, options)
+    for node in match_conv_transpose(view):
+        yield from both_or_neither(
+            node,
+            specs,
+            reason="a transposed convolution computes in INT8 when input and weights are quantized",
+            alone="with only one of input and weights quantized it computes in float",
+        )
+        if options.builder.is_rtx:
+            yield from veto(
+                node,
+                "TensorRT for RTX has no INT8 kernel for ConvTranspose: Q/DQ would only add dequantize kernels",
+                "nothing to do; --set insert.types=fp16 makes its float arithmetic half as wide",
+            )
+
+
+def check_conv_transpose(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Transposed convolutions with Q/DQ where no kernel computes them in INT8."""
+    for node in match_conv_transpose(flow.view):
+        product = product_of(flow, node, target)
+        if any(factor.quantized for factor in product.factors):
+            yield Violation(
+                node=node.name,
+                reason=f"TensorRT for RTX runs no ConvTranspose in {arithmetic_word(product.asked)}",
+                effect="it runs in float, and its weights are dequantized in every inference",
+                fix=f"{repairing(to_float=[node.name])} takes its Q/DQ off",
+                products=(node.name,),
+                no_kernel=True,
+            )
+
+
+def explain_conv_transpose(evidence: NodeEvidence) -> Iterator[Explanation]:
+    """No kernel of TensorRT for RTX, with or without Q/DQ, so that no other candidate is worth a build."""
+    if evidence.rtx and evidence.node.op == "ConvTranspose":
+        yield Explanation(
+            reason=f"TensorRT for RTX runs no ConvTranspose in {evidence.arithmetic}",
+            fix=f"{repairing(to_float=[evidence.node.name])} takes its Q/DQ off"
+            if evidence.any_quantized
+            else "nothing to do",
+            of_builder=True,
+            no_kernel=True,
+        )
+
+
+# --- depthwise_swish -------------------------------------------------------------------------------------------------
+
+
+def match_depthwise_swish(view: GraphView) -> Iterator[tuple[Node, str]]:
+    """Depthwise convolutions with a Swish behind them, and its result."""
+    for node in compute_nodes(view):
+        result = depthwise_swish(view, node)
+        if result is not None:
+            yield node, result
+
+
+def place_depthwise_swish(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+    """Veto such convolutions."""
+    if options.builder.family != "8":
+        return
+    for node, _ in match_depthwise_swish(view):
+        yield from veto(
+            node,
+            "TensorRT 8 has no INT8 kernel for a depthwise convolution with a Swish behind it",
+            "--set place.target=10 places for TensorRT 10 and newer",
+        )
+
+
+def check_depthwise_swish(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Such convolutions in INT8 whose Swish is quantized."""
+    for node, result in match_depthwise_swish(flow.view):
+        whole = all(is_int8(flow.origin(node, index)) for index in (0, 1))
+        if whole and any(reader.op == QUANTIZE for reader in flow.readers(result)):
+            yield Violation(
+                node=node.name,
+                reason="it is a depthwise convolution with Q/DQ and a Swish behind it",
+                effect="TensorRT 8 has no kernel for the fused layer, and the build may fail",
+                fix="take Q/DQ off both inputs of this convolution, or build with TensorRT 10 or newer",
+            )
+
+
+# --- recurrent -------------------------------------------------------------------------------------------------------
+
+
+def place_recurrent(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+    """Veto input, weights and recurrence weights."""
+    for node in view.nodes:
+        if node.op in RECURRENT:
+            for index in range(3):
+                yield Opinion(
+                    slot=Slot(node=node.name, index=index),
+                    stance=Stance.VETO,
+                    reason=f"TensorRT has no INT8 kernel for {node.op}",
+                    fix="nothing to do; --set insert.types=fp16 is the fastest it runs in"
+                    if options.builder.builds_without_type_flags
+                    else "nothing to do; FP16 is the fastest it runs in (trtexec --fp16)",
+                )
+
+
+def explain_recurrent(evidence: NodeEvidence) -> Iterator[Explanation]:
+    """No INT8 kernel, with whatever Q/DQ around it."""
+    if evidence.node.op in RECURRENT:
+        yield Explanation(
+            reason=f"TensorRT has no {evidence.arithmetic} kernel for {evidence.node.op}",
+            fix=f"{evidence.without_qdq}; FP16 (`qdqtool convert`) is the fastest it runs in",
+            no_kernel=True,
+        )
+
+
+PLUGIN = {
+    "conv_transpose": Rule(
+        code="QDQ130",
+        severity=Severity.WARNING,
+        targets=frozenset({"rtx"}),
+        place=place_conv_transpose,
+        check=check_conv_transpose,
+        explain=explain_conv_transpose,
+    ),
+    "depthwise_swish": Rule(
+        code="QDQ150",
+        formats=frozenset({"int8"}),
+        severity=Severity.WARNING,
+        targets=frozenset({"8"}),
+        place=place_depthwise_swish,
+        check=check_depthwise_swish,
+    ),
+    "recurrent": Rule(code="QDQ177", place=place_recurrent, explain=explain_recurrent),
+}

@@ -1,0 +1,374 @@
+"""Pairs in front of nodes that do not compute in a low-bit format.
+
+# fake_quantize
+
+Q/DQ in front of an operator that computes in float.
+
+    x ─ Q ─ DQ ─ Softmax ─ Q ─ DQ ─ MatMul      two roundings, Softmax in float
+    x ─ Softmax ─ Q ─ DQ ─ MatMul               one rounding, Softmax in float
+
+Softmax, LayerNormalization, activations and other pointwise operators have no INT8 form of their own: the pair rounds
+the values and gives them back as float.
+
+Evidence: RTX 1.7.1: `...RounCastCastMul...` inside a float kernel (softmax_q, layernorm_q, relu_behind_pair), and
+`...MulCastCastMul...` with FP8 in front of LayerNormalization (SM89, SM120: as many kernels as without the pair). A layer
+behind such an operator is float as well unless Q/DQ follows it.
+
+# float_reader
+
+A pair feeds an INT8 layer and a float operator.
+
+    x ─ Q ─ DQ ─┬─ Conv            x ─┬─ Q ─ DQ ─ Conv
+                └─ Sigmoid            └─ Sigmoid
+
+One DequantizeLinear for both works; the float reader sees the rounded values. With a pair for the INT8 layer alone it
+would see the exact ones, at the price of a float copy.
+
+Evidence: RTX 1.7.1 dequantizes inside the float kernel (dq_fanout_float).
+
+# output_pair
+
+Q/DQ right before a model output.
+
+    Conv ─ Relu ─ Q ─ DQ ─ y      y is rounded for nothing
+    Conv ─ Relu ─ y
+
+The last value is rounded and given back as float: accuracy is lost where nothing follows that could use INT8.
+
+Evidence: RTX 1.7.1 quantizes and dequantizes inside the last kernel (q_on_output).
+
+# dangling
+
+A QuantizeLinear whose integers nobody reads, or a DequantizeLinear whose values nobody reads.
+
+    x ─┬─ Q            nobody reads it
+       └─ Conv
+
+The builder drops both. They show that an exporter or an edit lost the other half.
+
+Evidence: RTX 1.7.1 builds the same kernels with and without (dangling_q).
+
+# float_result
+
+An Add of INT8 values whose sum nobody reads in INT8.
+
+    a ─ Q ─ DQ ─┐                        a ─┐
+                Add ─ Sigmoid                Add ─ Sigmoid      same speed, no rounding
+    b ─ Q ─ DQ ─┘                        b ─┘
+
+A layer that does not multiply is INT8 only where its inputs and its output are: without Q/DQ behind it the values are
+rounded, given back as float, and added in float.
+
+Evidence: RTX 1.7.1 adds in float behind two roundings, in as many kernels and bytes as without the pairs
+(sum_read_as_float). NVIDIA's placement rules: quantize inputs and outputs of such layers, or neither.
+
+# plugin
+
+Q/DQ around an operator of another domain, which only a plugin can run.
+
+    x ─ Q ─ DQ ─ MyPlugin ─ Q ─ DQ ─ y
+
+A plugin fuses with nothing: the DequantizeLinear in front of it and the QuantizeLinear behind it stay kernels, unless
+the plugin itself takes and gives INT8.
+
+Evidence: NVIDIA's placement rules (absorb both into the plugin). RTX 1.7.1 without a plugin of that name refuses the
+node (plugin_between).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.advice import repairing
+from qdqtool.core.findings import Severity
+from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.placement import Slot, SlotKind
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.repair import Change
+from qdqtool.core.target import Target
+from qdqtool.graph.qdq.flow import Flow, is_int8
+from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.graph.view import Node
+from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, kernel_of, readers_of_pairs
+from qdqtool.matching.products import is_fused
+from qdqtool.matching.rule import Rule, Violation
+from qdqtool.trt.ops import (
+    ATTENTIONS,
+    AVERAGES,
+    CLAMPS,
+    COMPUTE,
+    PRODUCTS,
+    QDQ,
+    QUANTIZE,
+    RECURRENT,
+    SHAPE_READERS,
+    quantization_commutes,
+)
+
+INTEGER_READERS = PRODUCTS | SHAPE_READERS | {"Add", "Concat", QUANTIZE}
+"""Operators that read INT8 values as they are, or no values at all."""
+
+
+INT8_READERS = INTEGER_READERS | AVERAGES | {"Cast"}
+"""Operators in front of which a pair is not in vain, or of which other rules speak."""
+
+
+FUSES_DEQUANTIZE = CLAMPS | {"Mul"}
+"""What TensorRT, not the one for RTX, fuses with a DequantizeLinear in front of it."""
+
+
+# --- fake_quantize ---------------------------------------------------------------------------------------------------
+
+
+def match_fake_quantize(flow: Flow, target: Target | None) -> Iterator[tuple[QdqPair, tuple[Node, ...]]]:
+    """Pairs whose readers are all float operators, and these; `target` None: where any builder computes in float."""
+    for pair in flow.pairs:
+        readers = tuple(flow.view.by_name[slot.node] for slot in pair.slots)
+        if pair.kind is not SlotKind.ACTIVATION or not pair.dequantize or not readers or pair.returned:
+            continue
+        producer = flow.view.producer(pair.tensor)
+        if (
+            producer is not None
+            and producer.op in PRODUCTS
+            and any(is_fused(flow.view, each) for each in readers)
+        ):
+            continue  # the rule inside_fusion speaks of these
+        if any(is_foreign(reader) or reader.op in ATTENTIONS for reader in readers):
+            continue  # the rules plugin and attention speak of these
+        used = any(_can_use(flow, reader, target) for reader in readers)
+        if not used and not _is_gated(flow, pair, readers):
+            yield pair, readers
+
+
+def check_fake_quantize(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Pairs whose readers are all float operators."""
+    for pair, readers in match_fake_quantize(flow, target):
+        ops = ", ".join(sorted({reader.op for reader in readers}))
+        yield Violation(
+            node=readers[0].name,
+            reason=f"the pair on {pair.tensor} feeds only {ops}",
+            effect="the values are rounded and computed on in float",
+            fix="take the pair off, as `qdqtool repair` does, or move it behind the operator if a product follows",
+        )
+
+
+def fix_fake_quantize(context: RepairContext) -> Iterator[Change]:
+    """Take these pairs off."""
+    for pair, readers in match_fake_quantize(Flow(context.model), context.target):
+        if pair.quantize is not None:
+            ops = ", ".join(sorted({reader.op for reader in readers}))
+            yield Change(
+                edits=tuple(SlotEdit(slot=slot) for slot in pair.slots),
+                subject=pair.quantize,
+                what=f"taken off: only {ops} reads it",
+                reason="operators without an INT8 form compute in float behind a pair, on rounded values",
+            )
+
+
+def _can_use(flow: Flow, node: Node, target: Target | None) -> bool:
+    fused = target is not None and not target.is_rtx and node.op in FUSES_DEQUANTIZE
+    return node.op in INT8_READERS | (COMPUTE - RECURRENT) or quantization_commutes(flow.view, node) or fused
+
+
+def _is_gated(flow: Flow, pair: QdqPair, readers: tuple[Node, ...]) -> bool:
+    """Whether a Mul reads as INT8 what a product does too, which saves a float copy (see the rule gated_shortcut)."""
+    slots = (slot for other in flow.by_tensor.get(pair.tensor, ()) for slot in other.slots)
+    products = any(flow.view.by_name[slot.node].op in PRODUCTS for slot in slots)
+    return products and all(reader.op == "Mul" for reader in readers)
+
+
+def candidates_fake_quantize(built: BuiltGraph) -> Iterator[Candidate]:
+    """No Q/DQ where it became a kernel; a node that multiplies few bits needs its pairs, whatever kernel they cost."""
+    running = {verdict.node for _, verdict in built.nodes if verdict.is_quantized}
+    for layer in built.layers_with(
+        "runtime_weights", "unfused_qdq", "needless_conversion", "conversion_chain"
+    ):
+        slots = [slot for slot in readers_of_pairs(built.view, layer) if slot.node not in running]
+        if slots:
+            yield Candidate(
+                subject=kernel_of(layer),
+                goal=Goal.CHEAPER,
+                text="take away the Q/DQ that became a kernel",
+                edits=tuple(SlotEdit(slot=slot) for slot in slots),
+            )
+
+
+# --- float_reader ----------------------------------------------------------------------------------------------------
+
+
+def check_float_reader(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Pairs with readers of both kinds."""
+    for pair in flow.pairs:
+        readers = [flow.view.by_name[slot.node] for slot in pair.slots]
+        exact = [
+            reader
+            for reader in readers
+            if reader.op not in INTEGER_READERS and not quantization_commutes(flow.view, reader)
+        ]
+        if exact and any(reader.op in PRODUCTS for reader in readers):
+            yield Violation(
+                node=exact[0].name,
+                reason=f"it reads the rounded {pair.tensor} although it computes in float",
+                effect="it sees INT8 precision without any gain in speed",
+                fix=f"let {exact[0].name} read the tensor in front of the pair; `qdqtool repair` does",
+            )
+
+
+# --- output_pair -----------------------------------------------------------------------------------------------------
+
+
+def check_output_pair(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Pairs whose result only leaves the model."""
+    for pair in flow.pairs:
+        if pair.returned and not pair.slots and pair.dequantize and pair.quantize:
+            yield Violation(
+                node=pair.quantize,
+                reason="the pair stands right before a model output",
+                effect="the output is rounded to INT8 and returned as float",
+                fix=f"{repairing(to_float=[pair.quantize])} takes the pair off; or return the INT8 values themselves",
+            )
+
+
+# --- dangling --------------------------------------------------------------------------------------------------------
+
+
+def check_dangling(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Halves without effect."""
+    for pair in flow.pairs:
+        name = pair.dequantize or pair.quantize or ""
+        result = flow.view.by_name[name].outputs[0]
+        if not flow.view.uses(result) and not flow.view.is_output(result):
+            yield Violation(
+                node=name,
+                reason="nobody reads its result",
+                effect="it is dropped",
+                fix="remove the node; `qdqtool repair` does",
+            )
+
+
+# --- float_result ----------------------------------------------------------------------------------------------------
+
+
+def match_float_result(flow: Flow) -> Iterator[tuple[Node, tuple[QdqPair, ...]]]:
+    """Adds with a pair of its own on every input and a float reader of the sum, and these pairs."""
+    for node in flow.view.nodes:
+        if node.op != "Add":
+            continue
+        pairs = [flow.by_dequantized.get(tensor) for tensor in node.inputs]
+        alone = tuple(pair for pair in pairs if is_int8(pair) and pair is not None and len(pair.slots) == 1)
+        if len(alone) < len(pairs) or any(_is_product(flow, pair.tensor) for pair in alone):
+            continue
+        if not _is_quantized(flow, node):
+            yield node, alone
+
+
+def check_float_result(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Adds with a pair of its own on every input and a float reader of the sum."""
+    for node, _ in match_float_result(flow):
+        yield Violation(
+            node=node.name,
+            reason="both of its inputs have Q/DQ, its result has none",
+            effect="the inputs are rounded and added in float",
+            fix="take Q/DQ off both inputs, as `qdqtool repair` does, or quantize the result too if an INT8 layer reads it",
+        )
+
+
+def fix_float_result(context: RepairContext) -> Iterator[Change]:
+    """Take Q/DQ off both inputs."""
+    for node, pairs in match_float_result(Flow(context.model)):
+        yield Change(
+            edits=tuple(SlotEdit(slot=slot) for pair in pairs for slot in pair.slots),
+            subject=node.name,
+            what="Q/DQ taken off both inputs",
+            reason="an Add whose sum is read as float adds in float behind two roundings",
+        )
+
+
+def _is_product(flow: Flow, tensor: str) -> bool:
+    """Whether the Add would fuse with what makes `tensor`; the rule residual speaks of these."""
+    producer = flow.view.producer(tensor)
+    return producer is not None and producer.op in PRODUCTS
+
+
+def _is_quantized(flow: Flow, node: Node) -> bool:
+    """Whether the sum, or what an activation makes of it, meets a QuantizeLinear."""
+    readers = flow.readers(node.outputs[0])
+    while len(readers) == 1 and readers[0].op in CLAMPS:
+        readers = flow.readers(readers[0].outputs[0])
+    return any(reader.op == "QuantizeLinear" for reader in readers)
+
+
+def candidates_float_result(built: BuiltGraph) -> Iterator[Candidate]:
+    """Q/DQ for who reads the float result of a kernel whose inputs are INT8."""
+    for layer in built.layers_with("int8_in_float_out"):
+        made = (built.view.by_name.get(name) for name in sorted(layer.onnx_nodes))
+        tensors = [output for node in made if node is not None for output in node.outputs]
+        edits = tuple(
+            SlotEdit(slot=Slot(node=use.node.name, index=use.index), scales=None)
+            for tensor in tensors
+            for use in built.view.uses(tensor)
+            if use.node.name not in layer.onnx_nodes and use.node.op not in QDQ
+        )
+        if edits:
+            yield Candidate(
+                subject=kernel_of(layer),
+                goal=Goal.CHEAPER,
+                text="quantize its result for its reader",
+                edits=edits,
+            )
+
+
+# --- plugin ----------------------------------------------------------------------------------------------------------
+
+
+def check_plugin(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Nodes of foreign domains that read a DequantizeLinear or feed a QuantizeLinear."""
+    for node in flow.view.nodes:
+        if not is_foreign(node):
+            continue
+        reads = any(tensor in flow.by_dequantized for tensor in node.inputs)
+        feeds = any(flow.by_tensor.get(tensor) for tensor in node.outputs)
+        if reads or feeds:
+            yield Violation(
+                node=node.name,
+                reason=f"{node.op} of the domain {node.domain} has Q/DQ {'before' if reads else 'behind'} it",
+                effect="plugins are not fused: it computes in float, and the Q and DQ beside it are kernels",
+                fix=f"let the plugin take and give INT8 itself; {repairing(to_float=_beside(flow, node))} takes the Q/DQ off",
+            )
+
+
+def _beside(flow: Flow, node: Node) -> Iterator[str]:
+    """The node, where Q/DQ stands before it, and the pairs behind it."""
+    if any(tensor in flow.by_dequantized for tensor in node.inputs):
+        yield node.name
+    for tensor in node.outputs:
+        yield from (pair.quantize or "" for pair in flow.by_tensor.get(tensor, ()))
+
+
+def is_foreign(node: Node) -> bool:
+    """Whether no builder knows the operator by itself."""
+    return node.domain not in {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}
+
+
+PLUGIN = {
+    "fake_quantize": Rule(
+        code="QDQ133",
+        severity=Severity.WARNING,
+        after=("inside_fusion",),
+        check=check_fake_quantize,
+        fix=fix_fake_quantize,
+        candidates=candidates_fake_quantize,
+    ),
+    "float_reader": Rule(code="QDQ141", severity=Severity.INFO, check=check_float_reader),
+    "output_pair": Rule(code="QDQ142", severity=Severity.INFO, check=check_output_pair),
+    "dangling": Rule(code="QDQ140", severity=Severity.INFO, check=check_dangling),
+    "float_result": Rule(
+        code="QDQ146",
+        formats=frozenset({"int8"}),
+        severity=Severity.INFO,
+        check=check_float_result,
+        fix=fix_float_result,
+        candidates=candidates_float_result,
+    ),
+    "plugin": Rule(code="QDQ149", severity=Severity.WARNING, check=check_plugin),
+}
