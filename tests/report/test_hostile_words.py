@@ -23,6 +23,7 @@ from qdqtool.cli.screen import show_table, stdout
 from qdqtool.core import kinds
 from qdqtool.core.artefacts import Artefact
 from qdqtool.core.buildlog import RunDigest
+from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.explore import EngineView
 from qdqtool.engine import dot, layer_table
 from qdqtool.io import ci
@@ -46,6 +47,12 @@ _STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u061c\u202a-\u202
 def _say(lines: Any) -> None:
     for line in lines:
         stdout().print(line, markup=False, highlight=False)
+
+
+def _show_calibration(table_: CalibrationTable) -> None:
+    calibrate._show(table_)
+    calibrate._show_journal(table_)
+    _say(calibrate._decided(table_, table_.ranges[0].tensor))
 
 
 def _show_engine(view: EngineView) -> None:
@@ -77,7 +84,7 @@ def _show_digest(words: tuple[str, ...]) -> None:
 SHOWN: dict[str, Callable[[Any], object]] = {
     "accuracy": lambda found: terminal.render_comparison(found, stdout()),
     "audit": lambda found: print(audit._written(found, "text", WORDS[0]), end=""),
-    "calibration": calibrate._show,
+    "calibration": _show_calibration,
     "engine-diff": lambda found: _say(line for one in found.diffs for line in engine_words.difference(one)),
     "engine-view": _show_engine,
     "fixes": fix._show,

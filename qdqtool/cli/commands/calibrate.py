@@ -200,7 +200,7 @@ def _deliver(
     tables: dict[str, CalibrationTable], out: Path | None, *, as_json: bool, why: str | None, journal: bool
 ) -> None:
     """Write the last table to `out`, and each of several beside it; print what was asked for."""
-    from qdqtool.cli.screen import readable, stderr, stdout
+    from qdqtool.cli.screen import stderr, stdout
     from qdqtool.core.kinds import CALIBRATION
 
     *_, main = tables.values()
@@ -215,7 +215,7 @@ def _deliver(
     elif out is None and why is None and not journal:
         _show(main)
     for line in decided:
-        stdout().print(readable(line), markup=False, highlight=False)
+        stdout().print(line, markup=False, highlight=False)
     if journal:
         _show_journal(main)
     if not main.meaningful:
@@ -230,6 +230,7 @@ def _decided(table: CalibrationTable, tensor: str) -> list[str]:
     """
     from difflib import get_close_matches
 
+    from qdqtool.cli.screen import readable
     from qdqtool.core.wording import counted
     from qdqtool.errors import UsageError
 
@@ -248,7 +249,7 @@ def _decided(table: CalibrationTable, tensor: str) -> list[str]:
     steps = [*entry.origin, f"range {max(entry.amax):.6g}{several}"]
     if entry.block is None:
         steps.append(f"{entry.format} step {max(entry.scales):.6g}, rounded up to what the file stores")
-    return [tensor, *(f"  {number}. {step}" for number, step in enumerate(steps, 1))]
+    return [readable(tensor), *(f"  {number}. {readable(step)}" for number, step in enumerate(steps, 1))]
 
 
 def _show_journal(table: CalibrationTable) -> None:
