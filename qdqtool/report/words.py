@@ -388,7 +388,7 @@ def accuracy_rows(comparison: Comparison) -> Iterator[tuple[str, str]]:
         yield "Accuracy", f"{task(entry)}{f': {verdict}' if verdict else ''}{source}"
     for output in comparison.outputs[:_SHOWN]:
         yield "Output", f"{output.output}: {', '.join(map(measure, output.measures))}{source}"
-        for part in (part for part in comparison.parts if part.output == output.output):
-            yield "", f"{part(part)}{source}"
+        for entry in (part for part in comparison.parts if part.output == output.output):
+            yield "", f"{part(entry)}{source}"
     if len(comparison.outputs) > _SHOWN:
         yield "Output", f"and {counted(len(comparison.outputs) - _SHOWN, 'more output')}"
