@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "qdqtool" / "graph" / "preparation").glob("*.py"))
 ENDS = {"input", "output"}
 CHANGES = {"append", "extend", "insert", "pop", "remove", "clear"}
-COPIES = {"branches.py": "_rename"}
+COPIES = {"folding.py": "_rename"}
 """Functions that change copies of nodes which are not part of a graph yet."""
 
 
