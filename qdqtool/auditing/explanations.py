@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
+from qdqtool.core.advice import is_worth_trying, settings_in
+from qdqtool.core.claims import RUNS_THEN, Claim
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Opinion, Stance
 from qdqtool.core.target import Target
@@ -115,6 +117,7 @@ def _left_float(refusal: Opinion, *, no_kernel: bool) -> Explanation:
         reason=f"no Q/DQ in front of it, as placement would leave it: {refusal.reason}",
         fix="nothing to do",
         no_kernel=no_kernel,
+        claims=() if refusal.claim is None else (refusal.claim,),
     )
 
 
@@ -173,7 +176,15 @@ def _vetoed(evidence: NodeEvidence) -> Iterator[Explanation]:
                 yield Explanation(
                     reason=f"placement kept it float: {opinion.reason} (rule {opinion.rule})",
                     fix=opinion.fix or f"nothing to do, unless you skip the rule {opinion.rule}",
+                    claims=_claims(opinion),
                 )
+
+
+def _claims(opinion: Opinion) -> tuple[Claim, ...]:
+    """What a veto says of engines, and what its fix promises where it is a setting."""
+    reason = () if opinion.claim is None else (opinion.claim,)
+    promised = is_worth_trying(opinion.fix) and bool(settings_in(opinion.fix))
+    return (*reason, *(RUNS_THEN,) * promised)
 
 
 def _unasked(evidence: NodeEvidence) -> Iterator[Explanation]:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
 
+from pydantic import Field
+
+from qdqtool.core.claims import Claim
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty
 
@@ -55,6 +59,7 @@ class NodeVerdict:
         asked: the format that the Q/DQ nodes ask for: "fp8", "int4-weights" for weights alone, or "float".
         realised: what the kernel does, in the same words, "unknown", or weights "dequantized before the kernel".
         bytes_lost: bytes written and read again where weights are dequantized before the kernel; else None.
+        claims: the parts of the reason and the fix that a build can contradict.
     """
 
     node: str
@@ -69,6 +74,7 @@ class NodeVerdict:
     asked: str = "float"
     realised: str = "unknown"
     bytes_lost: int | None = None
+    claims: Annotated[tuple[Claim, ...], Field(exclude_if=lambda value: not value)] = ()
 
     @property
     def is_as_asked(self) -> bool:
@@ -103,6 +109,7 @@ class Finding:
         bytes: activation bytes at stake, where the check can tell (estimated from the dump).
         evidence: where to look.
         hazard: what is bad about findings of this kind, in one sentence.
+        claims: the parts of the reason and the fix that a build can contradict.
     """
 
     code: str
@@ -114,3 +121,4 @@ class Finding:
     bytes: int | None = None
     evidence: tuple[Evidence, ...] = ()
     hazard: str = ""
+    claims: Annotated[tuple[Claim, ...], Field(exclude_if=lambda value: not value)] = ()

@@ -46,6 +46,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.advice import repairing
+from qdqtool.core.claims import ADDS_A_KERNEL
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Severity
@@ -96,7 +97,7 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond
             ):
                 fix = "nothing to do: with Q/DQ its kernel multiplies floats too"
             for node in (scores, values):
-                yield from veto(node, objection, fix)
+                yield from veto(node, objection, fix, ADDS_A_KERNEL)
 
 
 def _products_behind(view: GraphView, values: Node) -> tuple[Slot, ...]:

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.advice import repairing
+from qdqtool.core.claims import HAS_NO_KERNEL
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Bond, Opinion
 from qdqtool.core.recipe import PlacementOptions
@@ -58,6 +59,7 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond
                 node,
                 "TensorRT for RTX has no INT8 kernel for ConvTranspose: Q/DQ would only add dequantize kernels",
                 "nothing to do; --set insert.types=fp16 makes its float arithmetic half as wide",
+                HAS_NO_KERNEL,
             )
 
 

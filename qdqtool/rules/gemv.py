@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.claims import ADDS_A_KERNEL
 from qdqtool.core.placement import Opinion
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView
@@ -37,6 +38,7 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
                 node,
                 "it multiplies a small matrix by one vector: INT8 saves no time and its Q is a kernel more",
                 setting_for(view, node, f"{skipping('gemv', options)} quantizes it all the same"),
+                ADDS_A_KERNEL,
             )
 
 

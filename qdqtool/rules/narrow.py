@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.claims import ADDS_A_KERNEL
 from qdqtool.core.placement import Opinion
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView
@@ -36,6 +37,7 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
                 node,
                 f"its weights are {counts[0]} x {counts[1]}, less than a tile of {TILE}: INT8 adds a kernel",
                 f"{skipping('narrow', options)} quantizes it all the same",
+                ADDS_A_KERNEL,
             )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.claims import HAS_NO_KERNEL
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Opinion
@@ -50,7 +51,7 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
     """Veto convolutions that TensorRT for RTX would run in Half."""
     if options.builder.is_rtx and options.activations == "int8":
         for node in match(view, options.builder):
-            yield from veto(node, _HALF, _NEWER)
+            yield from veto(node, _HALF, _NEWER, HAS_NO_KERNEL)
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.claims import HAS_NO_KERNEL
 from qdqtool.core.placement import Opinion, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView
@@ -30,6 +31,7 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
                     fix="nothing to do; FP16 is the fastest it runs in (trtexec --fp16)"
                     if options.builder.is_before(10)
                     else "nothing to do; --set insert.types=fp16 is the fastest it runs in",
+                    claim=HAS_NO_KERNEL,
                 )
 
 

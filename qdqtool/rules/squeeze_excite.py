@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.claims import ADDS_A_KERNEL
 from qdqtool.core.placement import Opinion
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView
@@ -33,6 +34,7 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
                     node,
                     "it computes a squeeze-and-excite gate, one value per channel: INT8 only adds kernels",
                     setting_for(view, node, f"{skipping('squeeze_excite', options)} quantizes gates too"),
+                    ADDS_A_KERNEL,
                 )
 
 
