@@ -135,6 +135,11 @@ class Decision:
     spec: QuantSpec | None
     opinions: tuple[Opinion, ...]
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether a rule vetoes it."""
+        return any(opinion.stance is Stance.VETO for opinion in self.opinions)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Placement(Shown):

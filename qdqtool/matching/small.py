@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from math import inf, prod
 
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import PRODUCTS
+from qdqtool.matching.products import channels
+from qdqtool.trt.ops import MATRIX_PRODUCTS, PRODUCTS
 
 TILE = 16
 """INT8 matrix kernels work on tiles of this many rows and columns."""
@@ -19,6 +20,31 @@ _LARGE = 1 << 18
 def is_narrow(weights: Sequence[int]) -> bool:
     """Whether the weights of a matrix product, of at least two dimensions, are less than a tile."""
     return min(weights[-2:]) < TILE
+
+
+def narrow_weights(view: GraphView, node: Node) -> tuple[int, int] | None:
+    """Input and output channels of a matrix product that INT8 is likely to cost a kernel; None for any other node.
+
+    Its weights are one matrix, less than a tile, and its input gets a Q of its own. No Q is added if a wider product reads the same
+    values, and a stack of matrices is no layer: learned queries give an attention a constant factor of this form.
+    """
+    index = 0 if view.is_constant(node.inputs[0]) else 1
+    shape, counts = view.constant_shape(node.inputs[index]), channels(view, node)
+    if shape is None or counts is None or prod(shape[:-2]) > 1 or not is_narrow(counts):
+        return None
+    return None if _is_read_in_int8(view, node.inputs[1 - index]) else counts
+
+
+def _is_read_in_int8(view: GraphView, tensor: str) -> bool:
+    """Whether a product of at least a tile reads these values, so that they are quantized anyway."""
+    return any(
+        use.node.op in MATRIX_PRODUCTS
+        and use.index == 0
+        and len(shape := view.constant_shape(use.node.inputs[1]) or ()) > 1
+        and not is_narrow(shape)
+        and not is_one_vector(view, use.node)
+        for use in view.uses(tensor)
+    )
 
 
 def is_one_vector(view: GraphView, node: Node) -> bool:

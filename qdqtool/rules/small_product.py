@@ -34,6 +34,7 @@ from qdqtool.matching.small import (
     is_folded,
     is_narrow,
     is_one_vector,
+    narrow_weights,
     static_shape,
 )
 from qdqtool.trt.ops import MATRIX_PRODUCTS
@@ -56,7 +57,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 no_kernel=True,
             )
             continue
-        small = _smallness(flow.view, node)
+        small = _smallness(flow.view, flow.plain, node)
         if weight.kind is SlotKind.WEIGHT and small and not is_pooled(flow.plain, activation.tensor):
             yield Violation(
                 node=node.name,
@@ -66,13 +67,15 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
             )
 
 
-def _smallness(view: GraphView, node: Node) -> str:
+def _smallness(view: GraphView, plain: GraphView, node: Node) -> str:
     """What is small about a product; "" where nothing is, or shapes are not known."""
     weights = static_shape(view, node.inputs[1])
     if weights is None or len(weights) < 2:
         return ""
     shown = " x ".join(map(str, weights))
     if node.op in MATRIX_PRODUCTS and is_narrow(weights):
+        if narrow_weights(plain, plain.by_name[node.name]) is None:
+            return ""
         return f"its weights are {shown}, less than a tile of {TILE}"
     return f"it multiplies small weights, {shown}, by one vector" if is_one_vector(view, node) else ""
 
