@@ -15,6 +15,7 @@ class Figures:
     nodes: int = 0
     nodes_told: int = 0
     precision_right: int = 0
+    precision_untested: int = 0
     predicted: int = 0
     predicted_right: int = 0
     asked: int = 0
@@ -29,13 +30,32 @@ class Figures:
     fixes_work: int = 0
     costs: int = 0
     costs_right: int = 0
-    costs_about: int = 0
-    costs_about_right: int = 0
+    claims: int = 0
+    proven: int = 0
+    contradicted: int = 0
+    untested: int = 0
+    advice: int = 0
+    advice_executed: int = 0
+    advice_works: int = 0
     misses: list[str] = field(default_factory=list)
 
     def add(self, other: Figures) -> None:
         for name, value in asdict(other).items():
             setattr(self, name, getattr(self, name) + value)
+
+    def count(self, part: str, state: str) -> None:
+        """Count one sentence: `part` is "reason", "fix" or "cost", `state` what experiments made of it."""
+        self.claims += 1
+        setattr(self, state, getattr(self, state) + 1)
+        if state == "untested":
+            return
+        whole, true = {
+            "reason": ("reasons", "reasons_true"),
+            "fix": ("fixes", "fixes_work"),
+            "cost": ("costs", "costs_right"),
+        }[part]
+        setattr(self, whole, getattr(self, whole) + 1)
+        setattr(self, true, getattr(self, true) + (state == "proven"))
 
     def summary(self) -> dict[str, int]:
         return {name: value for name, value in asdict(self).items() if name != "misses"}
@@ -43,11 +63,13 @@ class Figures:
 
 def line(figures: Figures) -> str:
     pairs = (
-        ("told", figures.nodes_told, figures.nodes), ("right", figures.precision_right, figures.nodes_told),
+        ("told", figures.nodes_told, figures.nodes), ("right", figures.precision_right, figures.nodes_told - figures.precision_untested),
         ("predicted", figures.predicted_right, figures.predicted), ("asked", figures.asked_right, figures.asked),
         ("realised", figures.realised_right, figures.realised), ("foreseen", figures.foreseen_right, figures.foreseen),
         ("reasons", figures.reasons_true, figures.reasons),
         ("fixes", figures.fixes_work, figures.fixes), ("costs", figures.costs_right, figures.costs),
+        ("proven", figures.proven, figures.claims), ("contradicted", figures.contradicted, figures.claims),
+        ("advice works", figures.advice_works, figures.advice_executed),
     )  # fmt: skip
     counts = ", ".join(f"{word} {part}/{whole}" for word, part, whole in pairs)
     return counts + ", CRASH" * figures.crashes

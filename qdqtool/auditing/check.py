@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from qdqtool.auditing.context import AuditContext
+from qdqtool.core.claims import Claim
 from qdqtool.core.findings import Evidence, Severity
 
 
@@ -21,6 +22,7 @@ class Draft:
         bytes: what it costs.
         evidence: where to look.
         layers: names of the layers that could be float instead; () for the subject.
+        claims: the parts of the reason that a build can contradict.
     """
 
     subject: str
@@ -30,6 +32,7 @@ class Draft:
     bytes: int | None = None
     evidence: tuple[Evidence, ...] = ()
     layers: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from qdqtool.auditing.explanations import builders
 from qdqtool.auditing.verdicts import cases, made_by_rtx, verdicts_of
+from qdqtool.auditing.why_float import why_decided_float
 from qdqtool.core.advice import as_float, joined
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.difference import EngineDiff
@@ -15,7 +16,8 @@ from qdqtool.core.engine import Engine, EngineLayer, Role
 from qdqtool.core.explore import EngineView
 from qdqtool.core.findings import Evidence, NodeVerdict, Severity
 from qdqtool.core.history import LayerHistory
-from qdqtool.core.placement import Placement, Stance
+from qdqtool.core.placement import Placement
+from qdqtool.core.target import Target
 from qdqtool.core.wiring import Wiring
 from qdqtool.engine.optimum import at_optimum
 from qdqtool.graph.model import Model
@@ -70,12 +72,21 @@ class AuditContext:
         return None if self.model is None else self.model.view
 
     @cached_property
+    def target(self) -> Target:
+        """The builder that made the engine, as far as its layers show it."""
+        return builders(rtx=made_by_rtx(self.engine), targets=self.targets)[0]
+
+    @cached_property
+    def flow(self) -> Flow | None:
+        """The pairs of the model."""
+        return None if self.model is None else Flow(self.model)
+
+    @cached_property
     def lint_fixes(self) -> dict[str, str]:
         """What lint says to do at a node, by its name: a check that speaks of the same node says the same."""
         found: dict[str, str] = {}
-        if self.model is not None:
-            flow, target = Flow(self.model), builders(rtx=made_by_rtx(self.engine), targets=self.targets)[0]
-            for _, wrong in violations(flow, target):
+        if self.flow is not None:
+            for _, wrong in violations(self.flow, self.target):
                 for node in (wrong.node, *wrong.products) if wrong.severity is not Severity.INFO else ():
                     found.setdefault(node, wrong.fix)
         return found
@@ -109,13 +120,9 @@ class AuditContext:
     def refusals(self, layers: Iterable[EngineLayer]) -> str:
         """The fixes of what placement refused on the nodes of these layers; "" where it refused nothing."""
         names = {name for layer in layers for name in layer.onnx_nodes}
-        return joined(
-            opinion.fix
-            for decision in (self.placement.decisions if self.placement else ())
-            if decision.slot.node in names and not decision.quantize
-            for opinion in decision.opinions
-            if opinion.stance is Stance.VETO and opinion.fix
-        )
+        decisions = self.placement.decisions if self.placement else ()
+        refused = [decision for decision in decisions if decision.slot.node in names and decision.is_refused]
+        return joined(cause.fix for cause in why_decided_float(refused))
 
     @cached_property
     def border(self) -> frozenset[str]:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
+from qdqtool.auditing.why_float import why_decided_float
 from qdqtool.core.findings import Severity
-from qdqtool.core.placement import Opinion, Stance
+from qdqtool.core.placement import Opinion
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.evidence import Explanation, NodeEvidence
@@ -115,6 +116,7 @@ def _left_float(refusal: Opinion, *, no_kernel: bool) -> Explanation:
         reason=f"no Q/DQ in front of it, as placement would leave it: {refusal.reason}",
         fix="nothing to do",
         no_kernel=no_kernel,
+        claims=() if refusal.claim is None else (refusal.claim,),
     )
 
 
@@ -151,7 +153,7 @@ def explained(
 def reasons(evidence: NodeEvidence) -> tuple[Explanation, ...]:
     """What is printed: the placement's own refusals, else that there is no kernel, else all that the rules found."""
     never = tuple(found for found in evidence.explanations if found.no_kernel)
-    refused = (*_vetoed(evidence), *_unasked(evidence))
+    refused = tuple(why_decided_float(evidence.decisions))
     if evidence.asked.endswith("-weights"):
         # Its activation is float on purpose, so that what is missing there is the reason last of all.
         return (
@@ -161,30 +163,3 @@ def reasons(evidence: NodeEvidence) -> tuple[Explanation, ...]:
             or evidence.explanations
         )
     return refused or never or evidence.explanations
-
-
-def _vetoed(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """Placement refused an input."""
-    seen = set()
-    for decision in evidence.decisions:
-        for opinion in decision.opinions:
-            if opinion.stance is Stance.VETO and (opinion.rule, opinion.reason) not in seen:
-                seen.add((opinion.rule, opinion.reason))
-                yield Explanation(
-                    reason=f"placement kept it float: {opinion.reason} (rule {opinion.rule})",
-                    fix=opinion.fix or f"nothing to do, unless you skip the rule {opinion.rule}",
-                )
-
-
-def _unasked(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """Placement heard no request for an input."""
-    quiet = [
-        str(decision.slot)
-        for decision in evidence.decisions
-        if not decision.quantize and not any(opinion.stance is Stance.VETO for opinion in decision.opinions)
-    ]
-    if quiet:
-        yield Explanation(
-            reason=f"no placement rule asked for {', '.join(quiet)}",
-            fix="see what each rule said with `qdqtool place MODEL`",
-        )

@@ -9,9 +9,10 @@ from difflib import get_close_matches
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext, stage
-from qdqtool.core.advice import followed, graded
+from qdqtool.core.advice import followed, graded, is_worth_trying, repair_commands, settings_in
 from qdqtool.core.audit import Audit, KernelCounts
 from qdqtool.core.buildlog import LogRun
+from qdqtool.core.claims import IS_GONE_THEN
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
 from qdqtool.core.events import ComputeNode
@@ -132,6 +133,7 @@ def _finding(name: str, check: Check, draft: Draft, context: AuditContext) -> Fi
     ms = context.ms(draft.subject)
     measured = "" if ms is None else f" (this layer takes {ms:.4f} ms)"
     fix = followed(draft.fix, command=context.way_out(draft.layers or (draft.subject,)), at=draft.subject)
+    commands = is_worth_trying(fix) and (settings_in(fix) or repair_commands(fix))
     return Finding(
         code=check.code,
         check=name,
@@ -142,6 +144,7 @@ def _finding(name: str, check: Check, draft: Draft, context: AuditContext) -> Fi
         bytes=draft.bytes,
         evidence=(*draft.evidence, *context.in_log(draft.subject)),
         hazard=CHECKS.manual(name).partition("\n")[0],
+        claims=(*draft.claims, *(IS_GONE_THEN,) * bool(commands)),
     )
 
 

@@ -12,6 +12,7 @@ from qdqtool.auditing.generated import written_out
 from qdqtool.auditing.realised import Realised, makers, realised
 from qdqtool.auditing.regions import is_opaque, region_around
 from qdqtool.core.advice import followed, joined
+from qdqtool.core.claims import Claim
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer
 from qdqtool.core.findings import NodeVerdict, Verdict
@@ -150,7 +151,7 @@ def verdict(node_evidence: NodeEvidence) -> NodeVerdict:
     if told.precision is DType.UNKNOWN and found.realised in {f"{name}-weights" for name in FORMATS}:
         told = replace(told, precision=_written(node_evidence))
     if told.asked == told.realised != FLOAT:
-        return told if node_evidence.weights_alone else replace(told, reason="", fix="")
+        return told if node_evidence.weights_alone else replace(told, reason="", fix="", claims=())
     refused = (
         any(not decision.quantize for decision in node_evidence.decisions) and not node_evidence.weights_alone
     )
@@ -184,7 +185,8 @@ def _verdict_on_type(node_evidence: NodeEvidence) -> NodeVerdict:
     if precision is DType.INT8:
         return _verdict(node_evidence, kind, precision, certainty=certainty)
     reason, fix = _why(node_evidence, kind, precision)
-    return _verdict(node_evidence, kind, precision, reason=reason, fix=fix, certainty=certainty)
+    told = _verdict(node_evidence, kind, precision, reason=reason, fix=fix, certainty=certainty)
+    return replace(told, claims=_claims(node_evidence))
 
 
 def _in_few_bits(node_evidence: NodeEvidence) -> bool:
@@ -259,6 +261,11 @@ def _why(node_evidence: NodeEvidence, kind: Verdict, precision: DType) -> tuple[
     )
 
 
+def _claims(node_evidence: NodeEvidence) -> tuple[Claim, ...]:
+    """The claims of all printed reasons, each once."""
+    return tuple(dict.fromkeys(claim for cause in reasons(node_evidence) for claim in cause.all_claims))
+
+
 def _without_kernel(node_evidence: NodeEvidence) -> NodeVerdict:
     if node_evidence.operands and not node_evidence.activations:
         return _absent(
@@ -290,7 +297,7 @@ def _absorbed(node_evidence: NodeEvidence, others: tuple[EngineLayer, ...]) -> N
     texts = [*(cause.reason for cause in found), f"no convolution or matrix kernel names it, only {names}"]
     verdict = _absent(node_evidence, Verdict.ABSORBED, "; ".join(texts), others)
     fix = joined(cause.fix for cause in found)
-    return replace(verdict, fix=fix) if fix else verdict
+    return replace(verdict, fix=fix or verdict.fix, claims=_claims(node_evidence))
 
 
 _FUSED = (

@@ -6,7 +6,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
 
+from pydantic import Field
+
+from qdqtool.core.claims import Claim
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty
 
@@ -59,6 +63,7 @@ class NodeVerdict:
         asked: the format that the Q/DQ nodes ask for: "fp8", "int4-weights" for weights alone, or "float".
         realised: what the kernel does, in the same words, "unknown", or weights "dequantized before the kernel".
         bytes_lost: bytes written and read again where weights are dequantized before the kernel; else None.
+        claims: the parts of the reason and the fix that a build can contradict.
     """
 
     node: str
@@ -73,6 +78,7 @@ class NodeVerdict:
     asked: str = "float"
     realised: str = "unknown"
     bytes_lost: int | None = None
+    claims: Annotated[tuple[Claim, ...], Field(exclude_if=lambda value: not value)] = ()
 
     @property
     def is_as_asked(self) -> bool:
@@ -107,6 +113,7 @@ class Finding:
         bytes: activation bytes at stake, where the check can tell (estimated from the dump).
         evidence: where to look.
         hazard: what is bad about findings of this kind, in one sentence.
+        claims: the parts of the reason and the fix that a build can contradict.
     """
 
     code: str
@@ -118,6 +125,7 @@ class Finding:
     bytes: int | None = None
     evidence: tuple[Evidence, ...] = ()
     hazard: str = ""
+    claims: Annotated[tuple[Claim, ...], Field(exclude_if=lambda value: not value)] = ()
 
 
 # --- accepted findings -----------------------------------------------------------------------------------------------

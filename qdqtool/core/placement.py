@@ -11,6 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from qdqtool.core.claims import Claim
 from qdqtool.core.quant_format import INT8, NamedFormat
 from qdqtool.core.showing import Shown
 
@@ -63,7 +64,8 @@ class Opinion:
 
     A REQUEST may carry a `spec`; all requests for a slot must agree on it. `fix` says what would
     have to change for a VETO to go away ("" where nothing would). A REQUEST with `only_if_shared` counts only
-    where the same values are quantized for another consumer anyway.
+    where the same values are quantized for another consumer anyway. `claim` is the part of the reason that a build can
+    contradict.
     """
 
     slot: Slot
@@ -73,6 +75,7 @@ class Opinion:
     fix: str = ""
     spec: QuantSpec | None = None
     only_if_shared: bool = False
+    claim: Annotated[Claim | None, Field(exclude_if=lambda value: value is None)] = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,6 +134,11 @@ class Decision:
     quantize: bool
     spec: QuantSpec | None
     opinions: tuple[Opinion, ...]
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a rule vetoes it."""
+        return any(opinion.stance is Stance.VETO for opinion in self.opinions)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)

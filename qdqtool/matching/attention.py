@@ -79,7 +79,7 @@ def int8_obstacle(view: GraphView, scores: Node, values: Node, target: Target) -
     """
     size, tokens = _head_size(view, scores), _tokens(view, scores)
     if target.is_rtx and has_one_query(view, scores, values):
-        return "it has one query, for which no fused kernel multiplies INT8"
+        return "it has one query, for which the fused kernel as a rule multiplies floats"
     if target.is_rtx and _has_few_queries(view, scores):
         return _FEW
     if target.is_rtx and is_alone(view, scores):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qdqtool.core.advice import as_float
+from qdqtool.core.claims import HAS_NO_KERNEL, Claim
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.placement import Decision, SlotKind
 from qdqtool.core.target import Target
@@ -26,12 +27,19 @@ class Explanation:
         of_builder: whether it says what the builder makes of every such node. A node of the same operator in INT8 in the
             same engine, of which the rule says the same, contradicts that, and it is not printed.
         no_kernel: whether no kernel computes it in the format, whatever else is changed.
+        claims: the parts of the reason and the fix that a build can contradict.
     """
 
     reason: str
     fix: str
     of_builder: bool = False
     no_kernel: bool = False
+    claims: tuple[Claim, ...] = ()
+
+    @property
+    def all_claims(self) -> tuple[Claim, ...]:
+        """The claims, with that of `no_kernel`."""
+        return (*self.claims, *(HAS_NO_KERNEL,) * self.no_kernel)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from qdqtool.core.advice import setting
+from qdqtool.core.claims import Claim
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Bond, Opinion, QuantSpec, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
@@ -38,10 +39,10 @@ def factors(node: Node) -> tuple[Slot, Slot]:
     return Slot(node=node.name, index=0), Slot(node=node.name, index=1)
 
 
-def veto(node: Node, reason: str, fix: str) -> Iterator[Opinion]:
-    """Keep both factors of `node` float."""
+def veto(node: Node, reason: str, fix: str, claim: Claim | None = None) -> Iterator[Opinion]:
+    """Keep both factors of `node` float; `claim` is the part of the reason that a build can contradict."""
     for slot in factors(node):
-        yield Opinion(slot=slot, stance=Stance.VETO, reason=reason, fix=fix)
+        yield Opinion(slot=slot, stance=Stance.VETO, reason=reason, fix=fix, claim=claim)
 
 
 def both_or_neither(

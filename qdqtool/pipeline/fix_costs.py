@@ -15,6 +15,7 @@ from qdqtool.core.advice import settings_in
 from qdqtool.core.audit import Audit
 from qdqtool.core.build import BuildRequest
 from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.claims import Claim, Part, Says
 from qdqtool.core.placement import Decision, Placement, SlotKind
 from qdqtool.core.protocols import Builder
 from qdqtool.core.recipe import Recipe
@@ -98,28 +99,42 @@ class FixCosts:
             kernels=audit.counts.kernels,
             bytes=audit.counts.activation_bytes_dumped,
         )
-        texts = {fix: f"{fix} ({self._text(planned, before, wanted[fix])})" for fix in sorted(wanted)}
+        told: dict[str, tuple[str, tuple[Claim, ...]]] = {}
+        for fix in sorted(wanted):
+            text, claims = self._told(planned, before, wanted[fix])
+            told[fix] = f"{fix} ({text})", claims
         return replace(
             audit,
-            verdicts=tuple(replace(entry, fix=texts.get(entry.fix, entry.fix)) for entry in audit.verdicts),
-            findings=tuple(replace(entry, fix=texts.get(entry.fix, entry.fix)) for entry in audit.findings),
+            verdicts=tuple(
+                replace(entry, fix=text, claims=(*entry.claims, *claims))
+                for entry in audit.verdicts
+                for text, claims in (told.get(entry.fix, (entry.fix, ())),)
+            ),
+            findings=tuple(
+                replace(entry, fix=text, claims=(*entry.claims, *claims))
+                for entry in audit.findings
+                for text, claims in (told.get(entry.fix, (entry.fix, ())),)
+            ),
         )
 
-    def _text(self, planned: SettingCost, before: SettingCost, settings: Iterable[str]) -> str:
-        """What a setting changes, in words."""
+    def _told(
+        self, planned: SettingCost, before: SettingCost, settings: Iterable[str]
+    ) -> tuple[str, tuple[Claim, ...]]:
+        """What a setting changes, in words and as claims."""
         try:
             recipe = changed(self._recipe, settings)
             after, model = self._planned(recipe)
             if after == planned:
-                return _IDLE
+                return _IDLE, ()
             if self._builder is not None and self._builds < _MOST_BUILDS:
                 self._builds += 1
-                return f"{_BUILT}{compared(before, self._built(self._builder, after, model, recipe))}"
+                built = self._built(self._builder, after, model, recipe)
+                return f"{_BUILT}{compared(before, built)}", _claims(before, built)
         except SystemFault:
             raise
         except QdqError as error:
-            return f"what it costs is not known: {error.what}"
-        return f"predicted: {compared(planned, after)}, kernels unknown: `qdqtool fix` builds it"
+            return f"what it costs is not known: {error.what}", ()
+        return f"predicted: {compared(planned, after)}, kernels unknown: `qdqtool fix` builds it", ()
 
     def _planned(self, recipe: Recipe) -> tuple[SettingCost, Model]:
         placement = decide(self._model.view, recipe.placing)
@@ -142,6 +157,12 @@ class FixCosts:
 def _settings(fix: str) -> tuple[str, ...]:
     found = settings_in(fix)
     return found if all(text.startswith(_SECTION) for text in found) else ()
+
+
+def _claims(before: SettingCost, after: SettingCost) -> tuple[Claim, ...]:
+    if before.kernels is None or after.kernels is None:
+        return ()
+    return (Claim(part=Part.COST, says=Says.KERNELS, kernels=after.kernels - before.kernels),)
 
 
 def compared(before: SettingCost, after: SettingCost) -> str:

@@ -42,7 +42,7 @@ from qdqtool.errors import UsageError
 from qdqtool.graph.beside_attention import reads_attention
 from qdqtool.graph.kv_caches import kv_caches
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.attention import attentions, has_one_query
+from qdqtool.matching.attention import attentions, fp8_obstacle, has_one_query, is_fused_as_float
 from qdqtool.matching.products import compute_nodes, factors, of_other_types, weight_specs
 from qdqtool.matching.silent_float import FEWEST_BLOCKS, rows_of, too_many_taps
 from qdqtool.trt.ops import summed_axis
@@ -55,6 +55,7 @@ _ONE_QUERY: Final = (
     "its attention has one query, and the fused kernel for that multiplies floats",
     "nothing to do: with Q/DQ its kernel multiplies floats too",
 )
+_IN_FLOAT: Final = "nothing to do: in float it is one kernel"
 _IN_INT8: Final = "quantize it to int8"
 _WEIGHTS_IN_INT8: Final = "store its weights in int8"
 _INSTEAD: Final = {_IN_INT8: "int8", _WEIGHTS_IN_INT8: "int8-weights"}
@@ -130,12 +131,12 @@ def replace_opinions(
     ]
     specs = weight_specs(view, options)
     products = {node.name for node in compute_nodes(view)}
-    single = _with_one_query(view) if options.builder.is_rtx else frozenset()
+    refused = _refused_attentions(view, asked, options) if options.builder.is_rtx else {}
     nodes = [
         node for node in view.nodes if node.name in asked and (node.name in products or node.op == "Gather")
     ]
     objections = {
-        node.name: _ONE_QUERY if node.name in single else _objection(view, node, asked[node.name], options)
+        node.name: refused.get(node.name) or _objection(view, node, asked[node.name], options)
         for node in nodes
     }
     # The first pattern that matches wins, so these stand in front of the recipe's own.
@@ -156,10 +157,28 @@ def replace_opinions(
             )
 
 
-def _with_one_query(view: GraphView) -> frozenset[str]:
-    """Both products of every attention with a single query."""
-    found = (pair for pair in attentions(view) if has_one_query(view, *pair))
-    return frozenset(node.name for pair in found for node in pair)
+def _refused_attentions(
+    view: GraphView, asked: Mapping[str, Scheme], options: PlacementOptions
+) -> dict[str, tuple[str, str]]:
+    """Why both products of an attention stay float, by their names: FP8 would take a fused kernel apart, or round for nothing."""
+    found = {}
+    for scores, values in attentions(view):
+        in_fp8 = any(node.name in asked and asked[node.name].activations == FP8 for node in (scores, values))
+        objection = _ONE_QUERY if has_one_query(view, scores, values) else None
+        if (
+            objection is None
+            and in_fp8
+            and is_fused_as_float(view, scores, values, options.builder, options.float_type)
+        ):
+            obstacle = fp8_obstacle(view, scores, values)
+            if obstacle:
+                objection = (
+                    f"{obstacle}: FP8 would take several kernels where the float attention is one",
+                    _IN_FLOAT,
+                )
+        if objection is not None:
+            found.update(dict.fromkeys((scores.name, values.name), objection))
+    return found
 
 
 def notes(view: GraphView, options: PlacementOptions, asked: Mapping[str, Scheme]) -> Iterator[str]:
@@ -342,6 +361,11 @@ def _matrix_objection(
         return (
             "it reads the result of an attention in more than two dimensions: another kernel dequantizes its weight",
             "leave prepare.flatten at its default, or quantize it to int8 or fp8",
+        )
+    if scheme.weights == INT4 and options.builder.is_rtx and prod(weight[:-2]) > 1:
+        return (
+            f"its weights are a stack of {prod(weight[:-2])} matrices, which another kernel dequantizes from INT4",
+            _WEIGHTS_IN_INT8,
         )
     if scheme.weights == INT4:
         if options.block:

@@ -75,6 +75,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from qdqtool.core.advice import repairing
+from qdqtool.core.claims import HAS_NO_KERNEL
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Opinion
@@ -138,7 +139,7 @@ def place_old_gpu(view: GraphView, options: PlacementOptions) -> Iterator[Opinio
     """Veto convolutions that TensorRT for RTX would run in Half."""
     if options.builder.is_rtx and options.activations == "int8":
         for node in match_old_gpu(view, options.builder):
-            yield from veto(node, _HALF, _NEWER)
+            yield from veto(node, _HALF, _NEWER, HAS_NO_KERNEL)
 
 
 def check_old_gpu(flow: Flow, target: Target) -> Iterator[Violation]:

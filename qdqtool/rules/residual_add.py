@@ -75,6 +75,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from qdqtool.core.claims import ADDS_A_KERNEL
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance
@@ -414,6 +415,7 @@ def place_squeeze_excite(view: GraphView, options: PlacementOptions) -> Iterator
                     node,
                     "it computes a squeeze-and-excite gate, one value per channel: INT8 only adds kernels",
                     setting_for(view, node, f"{skipping('squeeze_excite', options)} quantizes gates too"),
+                    ADDS_A_KERNEL,
                 )
 
 

@@ -51,6 +51,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.advice import repairing
+from qdqtool.core.claims import HAS_NO_KERNEL
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Bond, Opinion, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
@@ -106,6 +107,7 @@ def place_conv_transpose(view: GraphView, options: PlacementOptions) -> Iterator
                 node,
                 "TensorRT for RTX has no INT8 kernel for ConvTranspose: Q/DQ would only add dequantize kernels",
                 "nothing to do; --set insert.types=fp16 makes its float arithmetic half as wide",
+                HAS_NO_KERNEL,
             )
 
 
@@ -188,6 +190,7 @@ def place_recurrent(view: GraphView, options: PlacementOptions) -> Iterator[Opin
                     fix="nothing to do; --set insert.types=fp16 is the fastest it runs in"
                     if options.builder.builds_without_type_flags
                     else "nothing to do; FP16 is the fastest it runs in (trtexec --fp16)",
+                    claim=HAS_NO_KERNEL,
                 )
 
 

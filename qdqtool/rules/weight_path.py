@@ -179,6 +179,8 @@ def dequantized_apart(weight: LoneWeight) -> Iterator[tuple[str, str]]:
             f"INT4 without at least two blocks is not dequantized {inside}",
             "use blocks of 16 to 128 along the summed axis",
         )
+    if weight.format == INT4.name and prod(weight.scales[:-2]) > 1:
+        yield f"INT4 in a stack of matrices is not dequantized {inside}", "store its weights in int8"
     if weight.format in {INT8.name, FP8.name} and blocks:
         yield (
             f"{weight.format.upper()} in blocks is not dequantized {inside}",

@@ -7,12 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from qdqtool.auditing.checks.float_shortcut import find
+from qdqtool.auditing.context import stage
+from qdqtool.auditing.why_float import why_float
 from qdqtool.cli.app import run
 from qdqtool.core.advice import settings_in
+from qdqtool.core.placement import Slot
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.placement.decide import decide
 from tests import models
+from tests.audit.scenes import engine, kernel
 from tests.placement import graphs
+from tests.placement.building import quantized
 
 
 @pytest.mark.parametrize("written_out", [False, True])
@@ -54,6 +60,33 @@ def test_the_bytes_at_stake_are_those_that_the_engine_moves_less_after_the_fix(t
     assert before - after == told["bytes"] > 0
     assert "Kept float" in printed
     assert "more [estimated]; without: --set 'place.skip_rules=[residual_stream]'" in printed
-    assert "Bytes kept float for accuracy" in page
+    assert "Bytes kept float" in page
     assert "Kept float" not in capfd.readouterr().out
     assert not [finding for finding in left if finding["code"] == "QDQ219"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"exclude_ops": ("Add",)}, "place.exclude_ops lists Add (rule user)"),
+        ({"exclude": ("conv1",)}, "no other layer reads these values quantized"),
+        ({"skip_rules": ("residual_add",)}, "no placement rule asked for this input"),
+    ],
+)
+def test_every_float_shortcut_has_a_reason(options: dict[str, tuple[str, ...]], words: str) -> None:
+    """A rule refuses it, or it follows from another node that stays float, or no rule asks for it."""
+    model, placement = quantized(models.residual_cnn(), **options)
+    context = stage(engine(kernel("conv1_k", "conv1")), model, placement)
+    (told,) = find(context)
+    assert (told.subject, told.fix != "") == ("add1", True)
+    assert words in told.reason
+    cause = why_float(Slot(node="add1", index=1), placement)
+    assert cause is not None
+    assert cause.reason.replace("add1[1]", "this input") in told.reason
+
+
+def test_an_input_that_is_quantized_has_no_reason_to_be_float() -> None:
+    _, placement = quantized(models.residual_cnn())
+    assert why_float(Slot(node="add1", index=1), placement) is None
+    reasons = [why_float(decision.slot, placement) for decision in placement.decisions]
+    assert [cause is None for cause in reasons] == [each.quantize for each in placement.decisions]

@@ -9,6 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from qdqtool.core.advice import settings_in
+from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.matching.attention import (
@@ -18,6 +20,7 @@ from qdqtool.matching.attention import (
     int8_obstacle,
     is_fused_as_float,
 )
+from qdqtool.placement.decide import decide
 from tests.audit.graphs import Quantized
 from tests.models import save
 from tests.placement.building import build, quantized
@@ -180,3 +183,18 @@ def test_an_attention_between_pixels_is_one_int8_kernel_with_several_heads(heads
     model, _ = quantized(between_pixels(heads))
     built = build(model.proto)
     assert any("_mha" in kernel.name for kernel in built.kernels) is (heads > 1)
+
+
+def test_the_fix_for_one_query_is_a_setting_and_never_nothing(tmp_path: Path) -> None:
+    """A decoder with a cache multiplies INT8 in the kernel of one query, so "nothing to do" is not known to be true."""
+    proto = of_sizes(16, 16, 1)
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT
+    placement = decide(load(save(proto, tmp_path)).view, PlacementOptions())
+    fixes = {
+        opinion.fix
+        for decision in placement.decisions
+        for opinion in decision.opinions
+        if opinion.rule == "attention"
+    }
+    assert [settings_in(fix) for fix in fixes] == [("place.skip_rules=[attention]",)]

@@ -271,7 +271,7 @@ def test_a_small_product_of_one_row_stays_float_and_a_large_one_does_not():
 def test_narrow_products_stay_float():
     placement = place(graphs.head(rows=8, outputs=10))
     assert vetoes(placement, "fc[1]") == {
-        "narrow": "its weights are 64 x 10, less than a tile of 16: INT8 adds a kernel"
+        "narrow": "its weights are 64 x 10, less than a tile of 16, and only INT8 here would quantize its input"
     }
     assert quantized(place(graphs.head(rows=8, outputs=10), skip_rules=("narrow",))) == {"fc[0]", "fc[1]"}
 

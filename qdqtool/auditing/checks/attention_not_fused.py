@@ -11,14 +11,22 @@ fused in FP16 and BF16, and not in FP32.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
+from qdqtool.core.advice import as_float, setting
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
-from qdqtool.matching.attention import unquantized_results
+from qdqtool.graph.view import Node
+from qdqtool.matching.attention import (
+    attentions,
+    fp8_obstacle,
+    int8_obstacle,
+    is_fused_as_float,
+    unquantized_results,
+)
 
 _SOFTMAX = re.compile(r"softmax|Exp.*Sum.*(?:Div|Mul)|MaxrSubExpSum", re.IGNORECASE)
 
@@ -43,7 +51,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
             subject=layer.name,
             reason=f"softmax between {before[0].name} ({before[0].precision}) and {after[0].name} "
             f"({after[0].precision}): the attention is not fused",
-            fix=_fix(context, layer, (*before, *after)),
+            fix=_fix_of_pair(context, layer, before, after) or _fix(context, layer, (*before, *after)),
             layers=tuple(product.name for product in (*before, *after)),
             bytes=None if size is None else 4 * size,
             evidence=(
@@ -52,6 +60,54 @@ def find(context: AuditContext) -> Iterator[Draft]:
                 context.at_layer(after[0].name),
             ),
         )
+
+
+def _fix_of_pair(
+    context: AuditContext, layer: EngineLayer, before: Sequence[EngineLayer], after: Sequence[EngineLayer]
+) -> str:
+    """What the model shows of the attention: an obstacle that no Q/DQ removes, or where Q/DQ is missing; "" without a model."""
+    flow = context.flow
+    if flow is None:
+        return ""
+    first, second = ({name for one in layers for name in one.onnx_nodes} for layers in (before, after))
+    for scores, values in attentions(flow.plain):
+        if scores.name in first and values.name in second:
+            break
+    else:
+        return ""
+    pairs = [flow.origin(node, index) for node in (scores, values) for index in (0, 1)]
+    obstacle = (
+        fp8_obstacle(flow.plain, scores, values)
+        if context.target.is_rtx and any(pair is not None and pair.dtype is DType.FLOAT8 for pair in pairs)
+        else int8_obstacle(flow.plain, scores, values, context.target)
+    )
+    if obstacle:
+        return _around(context, scores, values, obstacle, quantized=any(pairs))
+    if any(pair is None for pair in pairs) and context.placement is not None:
+        return context.refusals((*before, *after))
+    if all(pairs) and layer.inputs[0].dtype is not DType.INT8:
+        results = unquantized_results(context.wiring, context.cases, layer)
+        return _BEHIND if any(True for _ in results) else _KNOWN
+    return ""
+
+
+def _around(context: AuditContext, scores: Node, values: Node, obstacle: str, *, quantized: bool) -> str:
+    """What makes an attention with an obstacle one float kernel; else that there is nothing to do."""
+    flow, placed = context.flow, context.placement is not None
+    assert flow is not None
+    now, half = (
+        is_fused_as_float(flow.plain, scores, values, context.target, word) for word in ("fp32", "fp16")
+    )
+    if not half or (now and not quantized):
+        return f"nothing to do: {obstacle}"
+    ways = [as_float([scores.name, values.name], placed=placed)] if quantized else []
+    if not now:
+        ways.append(
+            f"{setting('insert.types', 'fp16') if placed else '`qdqtool convert`'} computes it in FP16"
+        )
+    return (
+        f"{', and '.join(ways)}: {obstacle}, and a float attention is one kernel{'' if now else ' in FP16'}"
+    )
 
 
 def _fix(context: AuditContext, layer: EngineLayer, products: tuple[EngineLayer, ...]) -> str:

@@ -8,45 +8,58 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
-from qdqtool.core.advice import joined
+from qdqtool.auditing.why_float import why_float
+from qdqtool.core.claims import Part
 from qdqtool.core.findings import Severity
-from qdqtool.core.placement import Decision, Placement, Stance
+from qdqtool.core.placement import Placement, Slot, Stance
 from qdqtool.core.wording import counted
 from qdqtool.graph.view import GraphView
+from qdqtool.matching.evidence import Explanation
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
     """One draft for all Adds that are float for one reason."""
     if context.view is None or context.placement is None:
         return
-    groups: dict[tuple[str, str], list[Decision]] = defaultdict(list)
-    for decision in _vetoed(context.placement):
-        vetoes = [opinion for opinion in decision.opinions if opinion.stance is Stance.VETO]
-        reason = "; ".join(dict.fromkeys(opinion.reason for opinion in vetoes))
-        groups[reason, joined(opinion.fix for opinion in vetoes)].append(decision)
-    for (reason, fix), found in groups.items():
-        sizes = [_saved(context.view, decision.tensor) for decision in found]
+    groups: dict[tuple[bool, Explanation], list[tuple[Slot, str]]] = defaultdict(list)
+    for slot, tensor, shared in _float_shortcuts(context.view, context.placement):
+        cause = why_float(slot, context.placement)
+        if cause is not None:
+            # Only the name of the input differs between Adds that no rule asked for.
+            reason, fix = (text.replace(str(slot), "this input") for text in (cause.reason, cause.fix))
+            groups[shared, replace(cause, reason=reason, fix=fix)].append((slot, tensor))
+    for (shared, cause), found in groups.items():
+        sizes = [_saved(context.view, tensor) if shared else None for _, tensor in found]
         known = [size for size in sizes if size is not None]
         several = f"{counted(len(found), 'Add reads', 'Adds read')}" if len(found) > 1 else "reads"
+        what = "in float what other nodes read quantized" if shared else "the shortcut in float"
         yield Draft(
-            subject=found[0].slot.node,
-            reason=f"{several} in float what other nodes read quantized: {reason}",
-            fix=fix,
+            subject=found[0][0].node,
+            reason=f"{several} {what}: {cause.reason}",
+            fix=cause.fix,
             bytes=sum(known) if len(known) == len(sizes) else None,
-            evidence=tuple(context.at_node(decision.slot.node) for decision in found),
+            evidence=tuple(context.at_node(slot.node) for slot, _ in found),
+            claims=tuple(claim for claim in cause.claims if claim.part is Part.REASON),
         )
 
 
-def _vetoed(placement: Placement) -> Iterator[Decision]:
-    """Shortcuts that would be INT8, as another node reads them so, and that a rule keeps float."""
+def _float_shortcuts(view: GraphView, placement: Placement) -> Iterator[tuple[Slot, str, bool]]:
+    """Float inputs of Adds that another node reads quantized or that a rule asked for, and whether one does read them so."""
+    decisions = {decision.slot: decision for decision in placement.decisions}
     shared = {decision.tensor for decision in placement.quantized}
-    for decision in placement.decisions:
-        wanted = any(opinion.stance is Stance.REQUEST for opinion in decision.opinions)
-        if decision.op == "Add" and wanted and not decision.quantize and decision.tensor in shared:
-            yield decision
+    for node in view.nodes:
+        for index, tensor in enumerate(node.inputs if node.op == "Add" else ()):
+            slot = Slot(node=node.name, index=index)
+            decision = decisions.get(slot)
+            wanted = decision is not None and any(
+                opinion.stance is Stance.REQUEST for opinion in decision.opinions
+            )
+            if (tensor in shared or wanted) and not (decision is not None and decision.quantize):
+                yield slot, tensor, tensor in shared
 
 
 def _saved(view: GraphView, tensor: str) -> int | None:

@@ -36,7 +36,7 @@ _PAGE = r"""
 {% endif %}
 {% endif %}
 {% for finding in report.findings if finding.check == "float_shortcut" and finding.bytes %}
-{{ m.tile("Bytes kept float for accuracy", words.size(finding.bytes), "estimated", finding.fix) }}
+{{ m.tile("Bytes kept float", words.size(finding.bytes), "estimated", finding.fix) }}
 {% endfor %}
 {% set time = run.time %}
 {% if time %}{{ m.tile("Time of all kernels", "%.4g ms" | format(time), "measured", "one by one; an undisturbed inference takes less") }}{% endif %}
@@ -79,10 +79,11 @@ def _activations(summary: Summary) -> str:
 
 
 def _kept(finding: Finding) -> str:
-    """What accuracy costs in bytes, and the setting that saves them; the whole sentence stands among the findings."""
+    """Bytes of the float copies, and the setting that saves them if there is one; the findings have the whole sentence."""
     settings = " ".join(f"--set {shlex.quote(text)}" for text in settings_in(finding.fix))
     what = finding.reason.partition(":")[0]
-    return f"{what}, for accuracy: {words.size(finding.bytes or 0)} more [estimated]; without: {settings}"
+    way = f"; without: {settings}" if settings else ""
+    return f"{what}: {words.size(finding.bytes or 0)} more [estimated]{way}"
 
 
 PLUGIN = Section(order=20, page=_PAGE, rows=_rows)

@@ -1,0 +1,62 @@
+"""Why an input is float: one answer for every slot, which verdicts and checks repeat.
+
+Placement decides for inputs of compute nodes, and for an Add or a pool only if a rule asks. So an input is float because a rule
+refuses it, because no rule asks for it, or because no rule says anything about it. What the builder makes of an input that is
+quantized is another question: `explanations` answers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from qdqtool.core.advice import is_worth_trying, joined, settings_in
+from qdqtool.core.claims import RUNS_THEN, Claim
+from qdqtool.core.placement import Decision, Opinion, Placement, Slot, Stance
+from qdqtool.matching.evidence import Explanation
+
+_SEE = "see what each rule said with `qdqtool place MODEL`"
+
+
+def why_float(slot: Slot, placement: Placement) -> Explanation | None:
+    """Why placement left one input float; None if it is quantized."""
+    decision = next((each for each in placement.decisions if each.slot == slot), None)
+    if decision is None:
+        return Explanation(
+            reason=f"no placement rule asked for {slot}",
+            fix=f"nothing to do by a command: no rule says anything about {slot}",
+        )
+    found = tuple(why_decided_float([decision]))
+    if not found:
+        return None
+    return Explanation(
+        reason="; ".join(cause.reason for cause in found),
+        fix=joined(cause.fix for cause in found),
+        claims=tuple(dict.fromkeys(claim for cause in found for claim in cause.claims)),
+    )
+
+
+def why_decided_float(decisions: Iterable[Decision]) -> Iterator[Explanation]:
+    """Every refusal of these inputs once, then the inputs that no rule asked for."""
+    seen = set()
+    quiet = []
+    for decision in decisions:
+        vetoes = [opinion for opinion in decision.opinions if opinion.stance is Stance.VETO]
+        if not vetoes and not decision.quantize:
+            quiet.append(str(decision.slot))
+        for opinion in vetoes:
+            if (opinion.rule, opinion.reason) not in seen:
+                seen.add((opinion.rule, opinion.reason))
+                yield Explanation(
+                    reason=f"placement kept it float: {opinion.reason} (rule {opinion.rule})",
+                    fix=opinion.fix or f"nothing to do, unless you skip the rule {opinion.rule}",
+                    claims=_claims(opinion),
+                )
+    if quiet:
+        yield Explanation(reason=f"no placement rule asked for {', '.join(quiet)}", fix=_SEE)
+
+
+def _claims(opinion: Opinion) -> tuple[Claim, ...]:
+    """What a veto says of engines, and what its fix promises if the fix is a setting."""
+    reason = () if opinion.claim is None else (opinion.claim,)
+    promised = is_worth_trying(opinion.fix) and bool(settings_in(opinion.fix))
+    return (*reason, *(RUNS_THEN,) * promised)

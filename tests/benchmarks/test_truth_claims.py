@@ -1,0 +1,95 @@
+"""The benchmark of sentences: an experiment can contradict a claim, and what is not tested never counts as true."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+
+from qdqtool.core.claims import ADDS_A_KERNEL, HAS_NO_KERNEL, IS_GONE_THEN, RUNS_THEN, Claim, Part, Says
+from tests.shared import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from truth_claims import CONTRADICTED, PROVEN, UNTESTED, Built, judged, together
+from truth_engine import Kernel, Tensor
+from truth_figures import Figures
+
+NODE = ("", "mm")
+
+
+def engine(
+    kind: str, more: int = 0, asked: str = "int8", findings: tuple[tuple[str, str], ...] = ()
+) -> Built:
+    """An engine of one matrix product of this type and `more` other kernels."""
+    tensor = Tensor("x", (16, 16), kind)
+    kernel = Kernel("gemm", "gemm", frozenset({"mm"}), (tensor, tensor), (), (tensor,))
+    others = [Kernel(f"k{index}", "kgen", frozenset(), (), (), ()) for index in range(more)]
+    return Built([kernel, *others], {"mm": asked}, findings)
+
+
+def state(
+    claim: Claim, after: Built | None, before: Built | None = None, subject: tuple[str, str] = NODE
+) -> str:
+    return judged(
+        TypeAdapter(Claim).dump_python(claim, mode="json"),
+        subject,
+        before or engine("Float", 1, "float"),
+        after,
+    )
+
+
+@pytest.mark.parametrize(
+    ("claim", "after", "expected"),
+    [
+        (ADDS_A_KERNEL, engine("Int8", 2), PROVEN),
+        (ADDS_A_KERNEL, engine("Int8", 1), CONTRADICTED),
+        (ADDS_A_KERNEL, engine("Float", 2), UNTESTED),
+        (HAS_NO_KERNEL, engine("Float"), PROVEN),
+        (HAS_NO_KERNEL, engine("Int8"), CONTRADICTED),
+        (HAS_NO_KERNEL, engine("Float", asked="float"), UNTESTED),
+        (RUNS_THEN, engine("Int8"), PROVEN),
+        (RUNS_THEN, engine("Float"), CONTRADICTED),
+        (RUNS_THEN, Built([]), UNTESTED),
+        (Claim(part=Part.COST, says=Says.KERNELS, kernels=-1), engine("Int8"), PROVEN),
+        (Claim(part=Part.COST, says=Says.KERNELS, kernels=0), engine("Int8"), CONTRADICTED),
+    ],
+)
+def test_a_claim_is_judged_by_the_engine(claim: Claim, after: Built, expected: str) -> None:
+    assert state(claim, after) == expected
+
+
+@pytest.mark.parametrize("says", Says)
+def test_every_claim_can_be_judged_and_is_untested_where_nothing_builds(says: Says) -> None:
+    claim = Claim(part=Part.REASON, says=says, kernels=0)
+    assert state(claim, None) == UNTESTED
+    before = engine("Float", 0, "float", (("QDQ215", "mm"),))
+    found = {state(claim, engine("Int8", more), before, ("QDQ215", "mm")) for more in (0, 1)}
+    found.add(state(claim, engine("Float", 1, "int8", (("QDQ215", "mm"),)), before, ("QDQ215", "mm")))
+    assert CONTRADICTED in found, "no experiment can contradict it"
+
+
+def test_a_finding_under_the_new_name_of_its_kernel_is_not_gone() -> None:
+    before = engine("Float", 0, "float", (("QDQ215", "k1"),))
+    renamed, gone = engine("Float", 0, "float", (("QDQ215", "k2"),)), engine("Float", 0, "float")
+    assert state(IS_GONE_THEN, renamed, before, ("QDQ215", "k1")) == CONTRADICTED
+    assert state(IS_GONE_THEN, gone, before, ("QDQ215", "k1")) == PROVEN
+
+
+def test_a_sentence_without_claims_is_untested_and_counts_as_nothing_else() -> None:
+    assert together(()) == UNTESTED
+    assert together((PROVEN, UNTESTED)) == UNTESTED
+    assert together((PROVEN, CONTRADICTED, UNTESTED)) == CONTRADICTED
+    figures = Figures()
+    for one in (PROVEN, CONTRADICTED, UNTESTED):
+        figures.count("reason", one)
+    assert (figures.claims, figures.proven, figures.contradicted, figures.untested) == (3, 1, 1, 1)
+    assert (figures.reasons, figures.reasons_true) == (2, 1)
+
+
+def test_every_field_of_the_contract_is_in_the_last_line() -> None:
+    wanted = {"claims", "proven", "contradicted", "untested", "advice", "advice_executed", "advice_works"}
+    assert wanted <= Figures().summary().keys()
+    assert "precision_untested" in Figures().summary()
+    assert Path(ROOT / "benchmarks" / "truth.py").is_file()

@@ -1,0 +1,129 @@
+"""Reasons to keep a node float, each held against engines with the node in float and quantized."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from qdqtool.auditing.checks.attention_not_fused import find
+from qdqtool.auditing.context import stage
+from qdqtool.core.advice import settings_in
+from qdqtool.core.placement import Placement
+from qdqtool.core.recipe import Recipe
+from qdqtool.pipeline.recipes import changed
+from tests.models import Sketch
+from tests.placement import graphs
+
+pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
+from tests.placement import building
+from tests.placement.building import Built, build, quantized
+
+pytestmark = [pytest.mark.rtx, pytest.mark.slow]
+
+
+def router() -> onnx.ModelProto:
+    """A mixture of experts: a router of 4 columns reads what a wide product reads too."""
+    s = Sketch(71)
+    x = s.input("x", [2, 24, 64])
+    x = s.node(
+        "Relu", [s.node("MatMul", [x, s.weight("in_w", 64, 64)], "in_y", name="in")], "x_y", name="relu"
+    )
+    gate = s.node("MatMul", [x, s.weight("router_w", 64, 4)], "router_y", name="router")
+    gate = s.node(
+        "ReduceMax", [s.node("Softmax", [gate], "gate", name="softmax")], "most", name="max", axes=[-1]
+    )
+    wide = s.node("MatMul", [x, s.weight("wide_w", 64, 128)], "wide_y", name="wide")
+    s.output(s.node("Mul", [wide, gate], "y", name="mul"), [2, 24, 128])
+    return s.model()
+
+
+def learned_queries() -> onnx.ModelProto:
+    """Queries of the input on stored keys: the constant factor is a stack of [16 x 12] matrices."""
+    s = Sketch(72)
+    x = s.input("x", [1, 4, 32, 16])
+    y = s.node("MatMul", [x, s.weight("keys", 1, 4, 16, 12)], "scores", name="scores")
+    y = s.node("Softmax", [y], "p", name="softmax", axis=-1)
+    s.output(s.node("MatMul", [y, s.weight("values", 1, 4, 12, 16)], "y", name="av"), [1, 4, 32, 16])
+    return s.model()
+
+
+def experts() -> onnx.ModelProto:
+    """Four experts whose weights are one stack of matrices."""
+    s = Sketch(73)
+    x = s.input("x", [1, 4, 24, 64])
+    s.output(s.node("MatMul", [x, s.weight("w", 4, 64, 128)], "y", name="experts"), [1, 4, 24, 128])
+    return s.model()
+
+
+def test_a_narrow_product_beside_a_wide_one_costs_no_kernel() -> None:
+    model, placement = quantized(router())
+    assert {decision.slot.node for decision in placement.quantized} >= {"router", "wide"}
+    other, _ = quantized(router(), exclude=("router",))
+    assert len(build(model.proto).kernels) <= len(build(other.proto).kernels)
+
+
+def test_a_stack_of_narrow_matrices_is_quantized() -> None:
+    model, placement = quantized(learned_queries())
+    assert {str(decision.slot) for decision in placement.quantized} >= {"scores[0]", "scores[1]"}
+    assert dict(build(model.proto).precision)["scores"] == "int8"
+
+
+def test_int4_in_a_stack_is_not_placed() -> None:
+    _, placement = quantized(experts(), "fp16", format="int4-weights", sm=("86",))
+    (reason,) = {
+        opinion.reason
+        for decision in placement.decisions
+        for opinion in decision.opinions
+        if "stack" in opinion.reason
+    }
+    assert not placement.quantized
+    assert reason.startswith("its weights are a stack of 4 matrices")
+    (fix,) = {opinion.fix for decision in placement.decisions for opinion in decision.opinions if opinion.fix}
+    assert settings_in(fix) == ('place.formats={"experts": "int8-weights"}',)
+    _, instead = quantized(
+        experts(), "fp16", format="int4-weights", formats={"experts": "int8-weights"}, sm=("86",)
+    )
+    assert len(instead.quantized) == 1
+
+
+@pytest.mark.parametrize(("size", "tokens"), [(16, 24), (24, 20)])
+def test_fp8_leaves_an_attention_of_few_keys_as_one_float_kernel(
+    size: int, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"format": "fp8", "sm": ("89",)}
+    kept = _fp8(size, tokens, options)
+    monkeypatch.setattr("qdqtool.placement.formats.fp8_obstacle", lambda *_: "")
+    forced = _fp8(size, tokens, options)
+    assert len(kept.kernels) < len(forced.kernels)
+    assert [any("_mha" in kernel.name for kernel in each.kernels) for each in (kept, forced)] == [True, False]
+
+
+def _fp8(size: int, tokens: int, options: dict[str, object]) -> Built:
+    return build(quantized(graphs.heads(size, tokens), "fp16", **options)[0].proto, "sm89")
+
+
+def test_the_fix_of_an_attention_in_pieces_makes_it_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads of 24 have no INT8 kernel: the fix names that, and as typed it gives the float kernel."""
+    model, placement = quantized(graphs.heads(24, 32))
+    (told,) = _attentions_in_pieces(model.proto, placement, monkeypatch)
+    assert "its heads have size 24" in told
+    recipe = changed(Recipe(), settings_in(told))
+    after, _ = quantized(graphs.heads(24, 32), "fp16", exclude=recipe.place.exclude)
+    assert recipe.insert.types == "fp16"
+    assert any("_mha" in kernel.name for kernel in build(after.proto).kernels)
+
+
+def _attentions_in_pieces(
+    proto: onnx.ModelProto, placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """The fixes of QDQ215 for the engine of a model."""
+    found: list[str] = []
+
+    def audited(model, engine):
+        found.extend(draft.fix for draft in find(stage(engine, model, placement)))
+        return building_audit(model, engine)
+
+    building_audit = building.audit
+    monkeypatch.setattr(building, "audit", audited)
+    assert build(proto).error == ""
+    return found
