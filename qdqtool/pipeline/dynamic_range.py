@@ -16,7 +16,7 @@ import numpy as np
 from qdqtool.backends.ort import open_runner
 from qdqtool.core.conversion import DynamicRangeReport, OutOfRangeTensor
 from qdqtool.core.dtypes import DType
-from qdqtool.core.protocols import Runner, Sample, SampleSource
+from qdqtool.core.protocols import Feeds, Runner, SampleSource
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.probe import probe, within
@@ -43,7 +43,7 @@ def measure_reach(
     Raises:
         InputFileError: there are no samples, or they do not fit the model.
     """
-    feeds = [sample.feeds for sample in _first(samples, limit)]
+    feeds = _first(samples, limit)
     largest: dict[str, float] = {}
     groups = list(_groups(model))
     total = len(groups) * len(feeds)
@@ -68,8 +68,8 @@ def measure_reach(
     )
 
 
-def _first(samples: SampleSource, limit: int) -> list[Sample]:
-    found = list(islice(iter(samples), limit))
+def _first(samples: SampleSource, limit: int) -> list[Feeds]:
+    found = [sample.feeds for sample in islice(iter(samples), limit)]
     if not found:
         raise InputFileError("there are no samples", fix="give at least one", where=samples.description)
     return found

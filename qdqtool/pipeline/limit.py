@@ -30,14 +30,12 @@ from qdqtool.errors import UsageError
 from qdqtool.graph.instrumented.stages import StagedModel
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.changes import unrounded
-from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.io.files import digest_file
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline import runner
 from qdqtool.pipeline.alternatives import FLOAT, Ladder, Question, cost_of, device_of, fastest, steps_of
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.datacheck import are_others
-from qdqtool.pipeline.own_models import or_our_fault, run_plainly
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.ranges.samples import from_all_over
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
@@ -253,7 +251,7 @@ def _search(request: RunRequest, limit: Limit, most: int, listener: ProgressList
     table = CALIBRATION.read(work.path("calibration.json"))
     plain = unrounded(load(work.path("model.prepared.onnx")), table)
     first, second, parts = with_parts(plain, model)
-    staged = StagedRunner(StagedModel(second, table.shifts, plain=first), "Q/DQ model")
+    staged = StagedRunner(StagedModel(second, table.shifts, plain=first), "Q/DQ model", network=model)
     compared = request.recipe.compare
     # from all over: data sets are often sorted by class
     choosing = from_all_over(work.samples, most)
@@ -288,12 +286,7 @@ def _search(request: RunRequest, limit: Limit, most: int, listener: ProgressList
     total = len(checking) if compared.limit is None else min(compared.limit, len(checking))
     listener.said(_about(limit, total))
     return _Searched(
-        found=or_our_fault(
-            "the search for float nodes that keep the limit of accuracy",
-            search.run,
-            lambda: run_plainly(with_float_caches(model), checking),
-            f"{request.out} holds the model with every node quantized, for which no limit was checked",
-        ),
+        found=search.run(),
         samples=total,
         choosing=len(choosing),
         calibrated=not are_others(work.samples, checking),

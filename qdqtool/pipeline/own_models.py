@@ -7,11 +7,12 @@ outputs, with a free batch, cut into pieces. If such a copy fails, the network i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from qdqtool.backends.ort import open_model
-from qdqtool.core.protocols import Sample
+from qdqtool.core.protocols import Feeds
 from qdqtool.errors import Bug, InputFileError, SystemFault
 from qdqtool.graph.model import Model
 
@@ -45,36 +46,37 @@ def or_without(
     return found, (note,)
 
 
-def or_our_fault(what: str, make: Callable[[], Made], check: Callable[[], object], fix: str) -> Made:
-    """The result of `make`, which the command cannot do without.
+@contextmanager
+def our_fault(what: str, check: Callable[[], object]) -> Iterator[None]:
+    """Call an error inside our own if `check`, which runs the network itself on the same samples, passes.
 
-    `check` must run what `make` needs of the user's files, as `instead` in `or_without`.
+    For helper models that a command cannot do without; nothing else may run inside.
 
     Raises:
-        Bug: a helper model of `make` fails.
+        Bug: a helper model fails.
     """
     try:
-        return make()
+        yield
     except SystemFault:
         raise
     except InputFileError as error:
         check()
         raise Bug(
             f"{what} failed: a model that qdqtool made for it fails, and the network is not at fault: {_reason(error)}",
-            fix=f"report this with the network; {fix}",
+            fix="report this with the network; nothing was measured, so no limit is known to be kept",
             where=error.where,
         ) from error
 
 
-def run_plainly(model: Model, samples: Iterable[Sample]) -> None:
+def run_plainly(model: Model, samples: Iterable[Feeds]) -> None:
     """Run the network itself on samples, to see whether these or the network are at fault.
 
     Raises:
         InputFileError: they are.
     """
     runner = open_model(model, description="the network")
-    for sample in samples:
-        runner.run(sample.feeds)
+    for feeds in samples:
+        runner.run(feeds)
 
 
 def _reason(error: InputFileError) -> str:

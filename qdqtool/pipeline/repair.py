@@ -173,7 +173,7 @@ def _calibrated_or_note(
     """`_calibrated`; without new ranges, and with a note, if only the model with more outputs fails."""
 
     def plainly() -> tuple[Model, tuple[Change, ...]]:
-        run_plainly(with_float_caches(model), samples)
+        run_plainly(with_float_caches(model), (sample.feeds for sample in samples))
         return model, ()
 
     return or_without("quantizing activations without a range", lambda: _calibrated(model, samples), plainly)

@@ -26,11 +26,10 @@ from qdqtool.graph.onnx_io.save import digest
 from qdqtool.graph.qdq.changes import unrounded
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.causes import Origin, explained
-from qdqtool.pipeline.own_models import or_our_fault, or_without, run_plainly
+from qdqtool.pipeline.own_models import or_without
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.staged import StagedRunner
 from qdqtool.trt.ops import PRODUCTS
@@ -107,7 +106,7 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
     }
     key = hashlib.sha256(canonical(about).encode()).hexdigest()
     journal = None if request.out is None else RunJournal(request.out / "sensitivity.runs.jsonl", key)
-    runner = StagedRunner(staged, request.model.name, workers=request.workers)
+    runner = StagedRunner(staged, request.model.name, workers=request.workers, network=model)
     bench = TrialRunner(runner, request.recipe.compare, store=journal, parts=parts)
     ops = {node.name: node.op for node in model.view.nodes}
     asked = Subject(
@@ -115,13 +114,8 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
         ops={node: ops[node] for node in staged.nodes},
         compute=frozenset(name for name, op in ops.items() if op in PRODUCTS),
     )
-    found = or_our_fault(
-        "measuring the sensitivity",
-        lambda: sensitivity(
-            bench, asked, samples, request.options, lambda done, total: on_step("run", done, total)
-        ),
-        lambda: run_plainly(with_float_caches(model), samples),
-        "`qdqtool compare` measures the whole model",
+    found = sensitivity(
+        bench, asked, samples, request.options, lambda done, total: on_step("run", done, total)
     )
     if fixed:
         said = f"{counted(len(fixed), 'quantized node is', 'quantized nodes are')} not switched, the first {fixed[0]!r}: {_STUCK}"

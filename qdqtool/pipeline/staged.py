@@ -15,6 +15,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +26,10 @@ from qdqtool.backends.ort import OrtRunner, open_piece, optimize
 from qdqtool.core.protocols import Feeds
 from qdqtool.graph.instrumented.optimized_stages import OptimizedForms
 from qdqtool.graph.instrumented.stages import StagedModel
+from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.io.files import write_bytes
+from qdqtool.pipeline.own_models import our_fault, run_plainly
 from qdqtool.platform import processors
 
 if TYPE_CHECKING:
@@ -60,12 +64,20 @@ class StagedRunner:
             (Threads that share one sample spin in every session between its runs: ten times the processor time.)
         optimized: let onnxruntime fuse nodes. A cut may separate what it fuses in the whole model, and the last bit of
             a float may differ then; without fusions every bit is that of the whole model.
+        network: the quantized model itself. If it runs on samples on which stages fail, the error is ours.
     """
 
     def __init__(
-        self, staged: StagedModel, description: str, *, workers: int = 0, optimized: bool = True
+        self,
+        staged: StagedModel,
+        description: str,
+        *,
+        workers: int = 0,
+        optimized: bool = True,
+        network: Model | None = None,
     ) -> None:
         self._staged = staged
+        self._network = network
         self._workers = workers or processors()
         self._optimized = optimized
         self._plain: dict[tuple[range, bool], OrtRunner] = {}
@@ -114,11 +126,12 @@ class StagedRunner:
             if known is not None:
                 held |= known
             else:
-                self._walk(
-                    [dict(feeds)],
-                    {"": frozenset()},
-                    lambda states: held.update({name: array.nbytes for name, array in states[0].items()}),
-                )
+                with self._ours([feeds]):
+                    self._walk(
+                        [dict(feeds)],
+                        {"": frozenset()},
+                        lambda states: held.update({name: array.nbytes for name, array in states[0].items()}),
+                    )
             self._together = max(1, min(_TOGETHER, _ROOM // max(1, sum(held.values()))))
         return self._together
 
@@ -131,9 +144,20 @@ class StagedRunner:
 
         Raises:
             InputFileError: a sample does not fit, or the model fails on it.
+            Bug: only its stages fail.
         """
         whole = {name: self._staged.with_followers(subset) for name, subset in subsets.items()}
-        yield from self._descend(0, [dict(one) for one in feeds], whole, None)
+        with self._ours(feeds):
+            yield from self._descend(0, [dict(one) for one in feeds], whole, None)
+
+    def _ours(self, feeds: Sequence[Feeds]) -> AbstractContextManager[None]:
+        """Where stages run: the network itself tells whether these samples are at fault."""
+        network = self._network
+        if network is None:
+            return nullcontext()
+        return our_fault(
+            "running the network in stages", lambda: run_plainly(with_float_caches(network), feeds)
+        )
 
     def _walk(
         self,

@@ -186,7 +186,7 @@ def test_what_cannot_be_measured_is_our_fault_and_never_passed(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The stages of the network are models of our own; neither a limit nor a sensitivity can do without them."""
-    monkeypatch.setattr(StagedRunner, "run", fails)
+    monkeypatch.setattr(StagedRunner, "_behind", fails)
     path = models.save(models.conv_chain(), tmp_path)
     x = np.random.default_rng(0).standard_normal((24, 8, 8, 8)).astype(np.float32)
     np.savez(tmp_path / "x.npz", x=x)
