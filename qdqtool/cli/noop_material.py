@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from qdqtool.auditing.noop import ExtraEvidence, really_int8
-from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.audit_material import build
 from qdqtool.core.noop import NoOpReport
@@ -17,6 +16,7 @@ from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.unquantize import float_graph
 from qdqtool.pipeline.writing import write
+from qdqtool.runtime.runner import open_runner
 
 _PLAN = "engine.plan"
 

@@ -20,7 +20,6 @@ import numpy as np
 
 from qdqtool.accuracy.gains import gained
 from qdqtool.accuracy.pairing import feeds_for
-from qdqtool.backends.ort import open_model
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.moments import SAMPLES
@@ -47,6 +46,7 @@ from qdqtool.pipeline.equalization import equalization
 from qdqtool.pipeline.judges import others, spread
 from qdqtool.pipeline.trial import Budget, OutputReference, Reference, TrialSession, TriedTable
 from qdqtool.placement.decide import decide
+from qdqtool.runtime.runner import open_model
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

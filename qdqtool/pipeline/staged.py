@@ -21,12 +21,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from qdqtool.accuracy.trials import Subset
-from qdqtool.backends.ort import OrtRunner, open_piece, optimize
 from qdqtool.core.protocols import Feeds
 from qdqtool.graph.instrumented.optimized_stages import OptimizedForms
 from qdqtool.graph.instrumented.stages import StagedModel
 from qdqtool.io.files import write_bytes
 from qdqtool.platform import processors
+from qdqtool.runtime.runner import OrtRunner, open_piece, optimize
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

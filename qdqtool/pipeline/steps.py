@@ -14,7 +14,6 @@ from qdqtool.auditing.context import stage
 from qdqtool.auditing.run import examine, with_findings
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.flags import split_flags
-from qdqtool.backends.ort import open_model, open_runner
 from qdqtool.backends.shapes import parse_shapes, profiles
 from qdqtool.calibration.collect import Collection, activations
 from qdqtool.calibration.collect import collect as collect_histograms
@@ -71,6 +70,7 @@ from qdqtool.pipeline.tables import TableRequest, final_tables
 from qdqtool.pipeline.uneven import channel_findings
 from qdqtool.pipeline.writing import write
 from qdqtool.placement.decide import decide
+from qdqtool.runtime.runner import open_model, open_runner
 
 Measured = Mapping[str, float]
 

@@ -22,7 +22,6 @@ import numpy as np
 
 from qdqtool.accuracy.metric import energy
 from qdqtool.accuracy.pairing import feeds_for
-from qdqtool.backends.ort import OrtRunner, open_model, open_rewritten
 from qdqtool.calibration.watch import WatchedValues
 from qdqtool.core.calibration import CalibrationTable, NodeShift
 from qdqtool.core.dtypes import DType
@@ -43,6 +42,7 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.pipeline.judges import TAKEN, sizes, spread, spread_over, taken
 from qdqtool.pipeline.layer_walk import LayerWalk, float_means
 from qdqtool.platform import give_back, processors
+from qdqtool.runtime.runner import OrtRunner, open_model, open_rewritten
 from qdqtool.trt.ops import BRANCHING
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from qdqtool.backends.ort import open_piece
 from qdqtool.graph.instrumented.optimized_stages import Edges, OptimizedForms
+from qdqtool.runtime.runner import open_piece
 
 FIRST = Edges(inputs=("x",), outputs=("t",))
 SECOND = Edges(inputs=("t",), outputs=("y",))

@@ -15,7 +15,6 @@ import pytest
 import calibrators
 import qdqtool
 from calibrators import Calibrator, Grid, Histogram, Range
-from qdqtool.backends.ort import OrtRunner, open_runner
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.rounding import round_weights
@@ -40,6 +39,7 @@ from qdqtool.pipeline.bias import correct_biases
 from qdqtool.pipeline.judges import TAKEN, taken
 from qdqtool.pipeline.trial import CHOOSING, PASSES, Budget, Reference, TrialSession, TriedTable
 from qdqtool.placement.decide import decide
+from qdqtool.runtime.runner import OrtRunner, open_runner
 from tests import models
 
 Case = tuple[Model, Placement, Samples, Histograms]

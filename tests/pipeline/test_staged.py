@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qdqtool.backends.ort import open_runner
 from qdqtool.core.calibration import NodeShift
 from qdqtool.core.recipe import InsertOptions, PlacementOptions
 from qdqtool.core.weights import RoundedWeight, WeightChanges
@@ -30,6 +29,7 @@ from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline import staged as module
 from qdqtool.pipeline.staged import StagedRunner
 from qdqtool.placement.decide import decide
+from qdqtool.runtime.runner import open_runner
 from tests import models
 from tests.graph.placing import opened, placement_for, table_for
 
