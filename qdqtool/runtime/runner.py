@@ -263,21 +263,6 @@ def refusal(model: bytes) -> str | None:
     return None
 
 
-def optimize(source: Path, target: Path) -> bool:
-    """Write what onnxruntime makes of a model, its weights beside it; False where it does not run the model as it stands.
-
-    What opens such a model emulates what is missing, or says what is wrong with it.
-    """
-    if holds_narrow(source):
-        return False
-    try:
-        open_session(source, RuntimeOptions(threads=1, saved=target, planned=False))
-    except failures() as error:
-        _log.debug("%s is not optimized: %s", source, error)
-        return False
-    return True
-
-
 def _without_blocks(model: Model | Path | bytes, message: str) -> bytes | None:
     """A model that computes the same without kernels for blocks of FP4 and FP8; None where that is not what is missing."""
     if not re.search(_EMULATED, message):
