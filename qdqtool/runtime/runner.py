@@ -160,7 +160,7 @@ def _runner(
     rounds: bool = True,
 ) -> OrtRunner:
     """A runner; `rounds` emulates FP16 and BF16."""
-    before = resident_mib() or 0.0
+    before = resident_mib()
     source, words = (emulated(model, _output_types) if rounds else None) or (model, "")
     folder: tempfile.TemporaryDirectory[str] | None = None
     try:
@@ -178,7 +178,7 @@ def _runner(
             session = open_session(instead, options)
         except failures() as left:
             raise _trouble("onnxruntime cannot open the model", left, where) from left
-    if (resident_mib() or 0.0) - before >= LARGE >> 20:
+    if resident_mib() - before >= LARGE >> 20:
         give_back()  # half of it is what reading and optimizing took
     runner = OrtRunner(session, f"{description}, {words} emulated" if words else description, where, at_once)
     if folder is not None:
