@@ -6,13 +6,13 @@ import tempfile
 from collections import deque
 from pathlib import Path
 
-from qdqtool.backends import child
 from qdqtool.backends.flags import Flag
 from qdqtool.backends.plan import EnginePlan
 from qdqtool.backends.releases import spell
 from qdqtool.backends.timing.traces import LayerTime, compute_times, layer_times
 from qdqtool.backends.trtexec.program import Program
 from qdqtool.errors import BuildError
+from qdqtool.io import child
 
 _WISHES = ("useCudaGraph", "noDataTransfers", "useSpinWait")
 """What releases before 11 must be asked for so that their times compare with those of 11, where it is the default."""

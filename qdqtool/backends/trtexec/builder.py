@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qdqtool.backends import child
 from qdqtool.backends.building.crashes import crash
 from qdqtool.backends.building.facts import facts_of
 from qdqtool.backends.building.guards import Abilities, choose_typing, guards
@@ -18,6 +17,7 @@ from qdqtool.backends.trtexec.listener import Listener
 from qdqtool.backends.trtexec.program import Program, ask, find_trtexec
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.errors import QdqError, UsageError
+from qdqtool.io import child
 from qdqtool.io.files import unwritable
 
 
