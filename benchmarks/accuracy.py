@@ -37,7 +37,6 @@ from checkout import ROOT
 from environment import RIVALS, rival
 
 from qdqtool.accuracy.parts import measured, with_parts
-from qdqtool.backends.ort import open_model
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
@@ -50,6 +49,7 @@ from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.ranges.calibrators import competing
 from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.sweep import SweepRequest, sweep
+from qdqtool.runtime.runner import open_model
 from qdqtool.trt.ops import PRODUCTS
 
 WAYS = {

@@ -37,7 +37,6 @@ from ruamel.yaml import YAML
 from qdqtool.accuracy.compare import compare
 from qdqtool.auditing.full_audit import audit
 from qdqtool.backends.builders.rtx import PLUGIN as RTX
-from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.samples.opening import Samples, open_samples
 from qdqtool.calibration.table import make_table
@@ -58,6 +57,7 @@ from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.placement.decide import decide
+from qdqtool.runtime.runner import open_runner
 
 HERE = ROOT / "benchmarks"
 OURS = "ours"

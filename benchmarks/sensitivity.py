@@ -67,7 +67,6 @@ def _measured(network: str, count: int, repeat: int, folder: Path) -> dict[str, 
     import numpy as np
     from networks import write
 
-    from qdqtool.backends.ort import open_runner
     from qdqtool.calibration.samples import open_samples
     from qdqtool.graph.instrumented.stages import StagedModel
     from qdqtool.graph.onnx_io.load import load
@@ -75,6 +74,7 @@ def _measured(network: str, count: int, repeat: int, folder: Path) -> dict[str, 
     from qdqtool.pipeline import recipes
     from qdqtool.pipeline.quantization import QuantizationJob
     from qdqtool.pipeline.staged import StagedRunner
+    from qdqtool.runtime.runner import open_runner
     from qdqtool.trt.ops import PRODUCTS
 
     print(f"measuring {network}, {count} samples", file=sys.stderr, flush=True)
@@ -148,8 +148,8 @@ def _measured(network: str, count: int, repeat: int, folder: Path) -> dict[str, 
 
 def _stage_times(loaded: Any, feeds: dict[str, Any]) -> list[float]:
     """The share of each stage of the float model in its processor time."""
-    from qdqtool.backends.ort import open_runner
     from qdqtool.graph.instrumented.stages import StagedModel
+    from qdqtool.runtime.runner import open_runner
 
     staged = StagedModel(loaded)
     parts = [range(number, number + 1) for number in range(len(staged.stages))]

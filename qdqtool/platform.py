@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import subprocess
 
 SYSTEM: str = sys.platform
 """What every function asks; tests put "win32" or "darwin" here."""
 _STAT, _CMDLINE = Path("/proc/self/stat"), Path("/proc/self/cmdline")
-_STATM, _STATUS = Path("/proc/self/statm"), Path("/proc/self/status")
-_MEMINFO = Path("/proc/meminfo")
+_STATUS = Path("/proc/self/status")
 
 
 class _Cgroup(NamedTuple):
@@ -38,10 +38,8 @@ _CGROUPS = (
         *("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ),
 )
-# Where no system call tells.
-_ASSUMED_MEMORY = 16 << 30
-_NEW_PROCESS_GROUP, _QUERY_LIMITED, _STILL_ACTIVE = 0x200, 0x1000, 259
-"""CREATE_NEW_PROCESS_GROUP, PROCESS_QUERY_LIMITED_INFORMATION and STILL_ACTIVE of the Windows API."""
+_NEW_PROCESS_GROUP = 0x200
+"""CREATE_NEW_PROCESS_GROUP of the Windows API."""
 _ARG_START, _ARG_END = 48, 49
 """Fields of /proc/self/stat, counted from 1 as proc(5) does."""
 
@@ -85,36 +83,21 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         return
-    # taskkill follows parents to children, also out of a process group
-    with suppress(OSError):
-        subprocess.run(  # noqa: S603 -- a fixed command and a number
-            ["taskkill", "/F", "/T", "/PID", str(process.pid)],  # noqa: S607 -- part of Windows
-            check=False,
-            capture_output=True,
-        )
+    import psutil
+
+    with suppress(psutil.Error):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with suppress(psutil.Error):
+                child.kill()
     with suppress(OSError):
         process.kill()
 
 
 def is_alive(process: int) -> bool:
     """Whether a process of this machine is running; one of another user counts."""
-    if is_posix():
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            return True
-        return True
-    # on Windows os.kill(n, 0) would send Ctrl-C
-    kernel = _windows("kernel32")
-    handle = kernel.OpenProcess(_QUERY_LIMITED, False, process)
-    if not handle:
-        return False
-    code = ctypes.c_ulong()
-    kernel.GetExitCodeProcess(handle, ctypes.byref(code))
-    kernel.CloseHandle(handle)
-    return code.value == _STILL_ACTIVE
+    import psutil
+
+    return bool(psutil.pid_exists(process))
 
 
 def machine() -> str:
@@ -151,16 +134,20 @@ def processors() -> int:
     return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
 
 
-def resident_mib() -> float | None:
-    """Resident memory of this process now, in MiB; None where the system does not tell."""
-    try:
-        return int(_STATM.read_text("ascii").split()[1]) * mmap.PAGESIZE / (1 << 20)
-    except OSError:
-        return None
+def resident_mib() -> float:
+    """Resident memory of this process now, in MiB."""
+    return float(_memory().rss) / (1 << 20)
+
+
+def _memory() -> Any:
+    """Memory of this process, in psutil's form."""
+    import psutil
+
+    return psutil.Process().memory_info()
 
 
 def peak_mib() -> float | None:
-    """Peak resident memory of this process in MiB; None where the system does not tell.
+    """Peak resident memory of this process in MiB; None if the system does not report it.
 
     Linux counts what the parent used before exec into ru_maxrss; VmHWM is this process's own.
     """
@@ -169,7 +156,8 @@ def peak_mib() -> float | None:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) / 1024
     if not is_posix():
-        return None
+        peak = getattr(_memory(), "peak_wset", None)
+        return None if peak is None else float(peak) / (1 << 20)
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -177,16 +165,13 @@ def peak_mib() -> float | None:
 
 
 def free_memory() -> int:
-    """Bytes that this process can take: of the machine, or of the container where that has less; 16 GiB where unknown.
+    """Bytes that this process can take: of the machine, or of the container if that has less.
 
     What the system keeps of files and can drop at once counts as free.
     """
-    found = [_ASSUMED_MEMORY]
-    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
-        found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    with suppress(OSError):
-        told = re.search(r"^MemAvailable:\s+(\d+) kB", _MEMINFO.read_text("ascii"), re.MULTILINE)
-        found += [int(told[1]) << 10] if told else []
+    import psutil
+
+    found = [int(psutil.virtual_memory().available)]
     for group in _CGROUPS:
         with suppress(OSError):  # without a controller of memory the files are not there
             limit = (group.folder / group.limit).read_text("ascii").strip()
@@ -232,7 +217,7 @@ def no_core_dump() -> None:
 def limit_further(*, memory: int, seconds: int) -> None:
     """Let this process take so many bytes of address space and seconds of processor time more; Windows has no limits.
 
-    macOS does not tell the size of the address space, so that only the time is limited there.
+    macOS counts shared libraries of the whole system to the address space, so that only the time is limited there.
     """
     if not is_posix():
         return
@@ -241,21 +226,20 @@ def limit_further(*, memory: int, seconds: int) -> None:
     no_core_dump()
     used = resource.getrusage(resource.RUSAGE_SELF)
     _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + seconds)
-    with suppress(OSError):
-        size = int(_STATM.read_text("ascii").split()[0]) * mmap.PAGESIZE
-        _limit(resource.RLIMIT_AS, size + memory)
+    if SYSTEM == "linux":
+        _limit(resource.RLIMIT_AS, _memory().vms + memory)
 
 
 @contextmanager
 def bounded_memory(size: int) -> Iterator[None]:
     """Let this process take `size` bytes of address space more inside the block, where the system has such a limit (Linux)."""
-    if not is_posix() or not _STATM.exists():
+    if SYSTEM != "linux":
         yield
         return
     import resource
 
     before, hard = resource.getrlimit(resource.RLIMIT_AS)
-    taken = int(_STATM.read_text("ascii").split()[0]) * mmap.PAGESIZE
+    taken = _memory().vms
     known = [limit for limit in (taken + size, before, hard) if limit != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_AS, (min(known), hard))
     try:
@@ -292,8 +276,3 @@ def umask() -> int:
 def signal_number(name: str) -> int | None:
     """The number of a signal such as "SIGKILL"; None where the system has none of that name."""
     return getattr(signal, name, None)
-
-
-def _windows(library: str) -> Any:
-    """A library of Windows; ctypes has the attribute there only."""
-    return getattr(ctypes.windll, library)  # type: ignore[attr-defined]

@@ -129,9 +129,9 @@ def _version(name: str) -> str | None:
 
 
 def _providers() -> Item:
-    import onnxruntime
+    from qdqtool.runtime.session import installed_providers
 
-    names = [name.removesuffix("ExecutionProvider") for name in onnxruntime.get_available_providers()]
+    names = [name.removesuffix("ExecutionProvider") for name in installed_providers()]
     on_gpu = {"CUDA", "Tensorrt"} & set(names)
     return Item(
         name="onnxruntime providers",

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from qdqtool.backends.ort import refusal
 from qdqtool.errors import Bug, InputFileError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.read import read
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.onnx_io.valid import disagreement, without_weights
+from qdqtool.runtime.runner import refusal
 
 _LONGEST: Final = 300
 """Characters of what a library says."""

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.calibration.session import failures, first_line
+from qdqtool.calibration.session import first_line
 from qdqtool.core.protocols import Feeds
 from qdqtool.errors import InputFileError
+from qdqtool.runtime.session import failures
 
 
 class Fetcher:

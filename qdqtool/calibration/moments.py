@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from qdqtool.calibration.fetch import Fetcher
-from qdqtool.calibration.session import open_session
+from qdqtool.calibration.session import open_collecting
 from qdqtool.core.protocols import Sample
 from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.products import InputReading, WeightedLayer
@@ -162,7 +162,7 @@ def _fetcher(model: Model, tensors: tuple[str, ...]) -> Iterator[Fetcher | None]
     with TemporaryDirectory(prefix="qdqtool-") as folder:
         made = probe(model, tensors, Path(folder), staying=True)
         assert isinstance(made.source, Path)
-        session = open_session(made.source, processors(), made.home)
+        session = open_collecting(made.source, processors(), made.home)
         yield Fetcher(session, {name: name for name in tensors})
 
 

@@ -22,9 +22,8 @@ from qdqtool.calibration.samples.batches import Batch
 from qdqtool.calibration.samples.spec import NanPolicy
 from qdqtool.calibration.session import (
     channels_per_block,
-    giving_back,
     open_blocked,
-    open_session,
+    open_collecting,
 )
 from qdqtool.calibration.watch import WatchedValues
 from qdqtool.core.protocols import Feeds
@@ -32,6 +31,7 @@ from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.blocked import may_be_blocked
 from qdqtool.io.files import digest_file
 from qdqtool.platform import processors
+from qdqtool.runtime.session import run_giving_back
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -128,7 +128,7 @@ class CollectorPool:
         """Run the batch that the watch asks for, and give back what it took; a model that fails on it gives none."""
         assert self._watch is not None
         self._open()
-        fetcher = Fetcher(self._session, {name: name for name in self._watch.together}, giving_back())
+        fetcher = Fetcher(self._session, {name: name for name in self._watch.together}, run_giving_back())
         try:
             found = fetcher.run(batch, "")
         except InputFileError as error:
@@ -146,7 +146,7 @@ class CollectorPool:
             ordered = () if self._watch is None else self._watch.tensors
             self._session, renamed = open_blocked(self._probe.file, self.threads, ordered, self._probe.home)
         else:
-            self._session = open_session(self._probe.file, self.threads, self._probe.home)
+            self._session = open_collecting(self._probe.file, self.threads, self._probe.home)
         self._outputs = {name: renamed.get(name, name) for name in self._returned}
         self._blocks = {name: channels_per_block() for name in renamed if self._watch is not None}
         self._probe.remove()

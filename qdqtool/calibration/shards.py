@@ -65,13 +65,13 @@ def merge_parts(parts: Mapping[str, Histograms]) -> Histograms:
 def releases() -> dict[str, str]:
     """The releases that decide the bits of a part."""
     import numpy as np
-    import onnxruntime
 
     from qdqtool._version import __version__
+    from qdqtool.runtime.session import release
 
     return {
         "qdqtool": __version__,
-        "onnxruntime": onnxruntime.__version__,
+        "onnxruntime": release(),
         "numpy": np.__version__,
     }
 

@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from qdqtool.auditing.noop import ExtraEvidence, really_int8
-from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.audit_material import build
 from qdqtool.core.noop import NoOpReport, NoOpVerdict
@@ -31,6 +30,7 @@ from qdqtool.report import palette
 from qdqtool.report.drawing import LARGEST, draw, network
 from qdqtool.report.picture import write_picture
 from qdqtool.report.rows import layer_rows
+from qdqtool.runtime.runner import open_runner
 
 # --- files -----------------------------------------------------------------------------------------------------------
 

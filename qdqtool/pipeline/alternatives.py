@@ -24,7 +24,6 @@ from typing import Final
 
 from qdqtool.accuracy.compare import compare
 from qdqtool.accuracy.limit import Limit
-from qdqtool.backends.ort import open_runner
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.kinds import ENGINE, PLACEMENT
 from qdqtool.core.placement import Placement, SlotKind
@@ -41,6 +40,7 @@ from qdqtool.pipeline import runner
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.float_sides import open_quantized
 from qdqtool.pipeline.request import ProgressListener, RunRequest
+from qdqtool.runtime.runner import open_runner
 from qdqtool.trt.ops import ELEMENTWISE_SUMS, FUSES_BEHIND_PRODUCT
 
 FOLDER: Final = "alternatives"

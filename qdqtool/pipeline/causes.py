@@ -19,7 +19,6 @@ import numpy as np
 
 from qdqtool.accuracy.intervals import gained
 from qdqtool.accuracy.pairing import feeds_for
-from qdqtool.backends.ort import open_model
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.moments import SAMPLES
@@ -47,6 +46,7 @@ from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
 from qdqtool.pipeline.ranges.reference import Budget, OutputReference, Reference
 from qdqtool.pipeline.ranges.samples import choosing, others
 from qdqtool.placement.decide import decide
+from qdqtool.runtime.runner import open_model
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

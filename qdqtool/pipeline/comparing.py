@@ -13,7 +13,6 @@ from qdqtool.accuracy.compare import OnSample, compare
 from qdqtool.accuracy.explain import emulations, explain
 from qdqtool.accuracy.parts import OutputPart, turns, watch_inside, with_parts
 from qdqtool.accuracy.stored import Player, Unfed, open_stored
-from qdqtool.backends.ort import open_model, open_piece
 from qdqtool.backends.running.runner import SUFFIXES, open_engine
 from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.calibration.samples.labels import read_labels
@@ -35,6 +34,7 @@ from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.pipeline.float_sides import LARGE, both_sides, open_quantized
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.platform import give_back
+from qdqtool.runtime.runner import open_model, open_piece
 
 _EMULATION = "int:"
 _FEW = 8

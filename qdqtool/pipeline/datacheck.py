@@ -16,7 +16,6 @@ from qdqtool.accuracy.compare import compare
 from qdqtool.accuracy.parts import with_parts
 from qdqtool.accuracy.scores import class_scores
 from qdqtool.accuracy.task import first_row
-from qdqtool.backends.ort import open_model
 from qdqtool.calibration.collect import Collection
 from qdqtool.calibration.histograms import merged
 from qdqtool.calibration.samples import Samples
@@ -48,6 +47,7 @@ from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.graph.qdq.unquantize import unquantize
 from qdqtool.pipeline.suggest import families, fitting
+from qdqtool.runtime.runner import open_model
 
 LOOKED_AT: Final = 2048
 """Samples of a set whose values are compared with others; reading pictures is what takes long."""

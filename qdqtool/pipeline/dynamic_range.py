@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.backends.ort import open_runner
 from qdqtool.core.conversion import DynamicRangeReport, OutOfRangeTensor
 from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Feeds, Runner, SampleSource
@@ -24,6 +23,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.typed.narrow import NARROW, Types
 from qdqtool.pipeline.own_models import or_without, run_plainly
+from qdqtool.runtime.runner import open_runner
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from qdqtool.accuracy.side_by_side import recorded
-from qdqtool.backends.ort import OrtRunner, open_model, open_runner
 from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Runner, SampleSource
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.stored_caches import with_float_caches
+from qdqtool.runtime.runner import OrtRunner, open_model, open_runner
 
 LARGE: Final = 1 << 30
 """Bytes of weights from which on two models are not in memory at the same time."""

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from qdqtool.backends.ort import open_model
 from qdqtool.core.protocols import Feeds
 from qdqtool.errors import Bug, InputFileError, SystemFault
 from qdqtool.graph.model import Model
+from qdqtool.runtime.runner import open_model
 
 Made = TypeVar("Made")
 _log = logging.getLogger(__name__)

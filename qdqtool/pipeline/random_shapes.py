@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qdqtool.backends import shapes
-from qdqtool.backends.ort import open_model
 from qdqtool.backends.shapes import batch_place
 from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.core.protocols import Runner
@@ -20,6 +19,7 @@ from qdqtool.errors import QdqError, UsageError
 from qdqtool.graph.canonical.peak import peak_bytes
 from qdqtool.io.memory import budget
 from qdqtool.platform import bounded_memory
+from qdqtool.runtime.runner import open_model
 
 if TYPE_CHECKING:
     from qdqtool.backends.shapes import Shapes

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from qdqtool.accuracy.compare import compare
-from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.samples import SampleInput, Samples, open_samples
 from qdqtool.core.advice import with_files
 from qdqtool.core.comparison import Comparison
@@ -38,6 +37,7 @@ from qdqtool.placement.lint import lint
 from qdqtool.placement.on_request import on_request
 from qdqtool.placement.repair import remaining
 from qdqtool.placement.repair import repair as repaired
+from qdqtool.runtime.runner import open_runner
 from qdqtool.trt.ops import PACKED_WEIGHTS
 
 OnProgress = Callable[[int, int], None]

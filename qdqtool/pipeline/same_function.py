@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.backends.ort import OrtRunner, open_model, open_runner
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.protocols import Feeds, Sample
 from qdqtool.errors import Bug, InputFileError, UsageError
@@ -23,6 +22,7 @@ from qdqtool.graph.instrumented.forced import as_written, forced
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.random_shapes import opener, shaped
+from qdqtool.runtime.runner import OrtRunner, open_model, open_runner
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

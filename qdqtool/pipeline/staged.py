@@ -2,18 +2,15 @@
 
 The subsets form a tree: at every stage those part that want different nodes of it quantized. It is walked depth first,
 so that only the tensors along one path are in memory. Studies ask for one node alone, or all but one: their paths are
-the float network or the quantized one up to that node, which is run once, and behind it, where the paths no longer
-part, in one large part or a few: a cut costs a little, since it ends fusions of onnxruntime and copies what is handed on.
-
-onnxruntime optimizes the float and the quantized form once and as a whole; what all stages of these forms hold is cut from
-there (`graph.instrumented.optimized_stages`), so that only stages that are quantized in part are optimized by themselves.
+the float network or the quantized one up to that node, which is run once, and after it, where the paths no longer
+part, in a few large parts: a cut costs a little, since it ends fusions of onnxruntime and copies what is handed on.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
@@ -22,15 +19,14 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from qdqtool.accuracy.trials import Subset
-from qdqtool.backends.ort import OrtRunner, open_piece, optimize
 from qdqtool.core.protocols import Feeds
-from qdqtool.graph.instrumented.optimized_stages import OptimizedForms
 from qdqtool.graph.instrumented.stages import StagedModel
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.io.files import write_bytes
 from qdqtool.pipeline.own_models import our_fault, run_plainly
 from qdqtool.platform import processors
+from qdqtool.runtime.runner import OrtRunner, open_piece
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,10 +34,7 @@ if TYPE_CHECKING:
 _ROOM: Final = 512 << 20
 """Bytes of tensors along one path, over all samples that go down it together: sessions are opened once for all of these."""
 _LARGE: Final = 4
-"""Stages of the parts that runs go through where nothing is switched, each of which begins a part to the end too; there are two
-more copies of the weights for the first where onnxruntime packs weights for itself, as those of matrix products."""
-_PACKED: Final = 128 << 20
-"""Bytes of all copies of such weights in the parts to the end."""
+"""Stages of the parts that runs go through if nothing is switched in them."""
 _TOGETHER: Final = 32
 """Most samples that go down a path together; more save no more openings of sessions."""
 
@@ -98,25 +91,6 @@ class StagedRunner:
         pool = ThreadPoolExecutor(self._workers)
         weakref.finalize(self, pool.shutdown)
         return pool
-
-    @cached_property
-    def _forms(self) -> OptimizedForms | None:
-        """The float and the quantized form as onnxruntime computes them; None where stages are optimized by themselves."""
-        everything = range(len(self._staged.stages))
-        made = []
-        whole = self._staged.with_followers(frozenset(self.nodes))
-        for number, wanted in enumerate((frozenset(), whole) if self._optimized else ()):
-            source, target = (self._folder / f"{word}{number}.onnx" for word in ("form", "optimized"))
-            form = self._staged.variant(everything, wanted, self._stored, with_cuts=True)
-            write_bytes(source, form, lasting=False)
-            if not optimize(source, target):
-                return None
-            made.append(target)
-        return self._staged.optimized(made) if made else None
-
-    def _handed_on(self, tensors: Iterable[str]) -> frozenset[str]:
-        """What these tensors are called between stages."""
-        return frozenset(tensors) if self._forms is None else self._forms.names(tensors)
 
     def together(self, feeds: Feeds) -> int:
         """How many samples like this one may be given to `run` at once; runs the float model where shapes do not say."""
@@ -199,45 +173,21 @@ class StagedRunner:
 
     def _next(self, number: int, subsets: Mapping[str, Subset]) -> range:
         """The stage that comes next, or the largest part that begins here and of which all subsets want one plain form."""
-        last = len(self._staged.stages)
-        for stop in self._stops(number):
-            large = range(number, min(stop, last))
+        if number % _LARGE == 0:
+            large = range(number, min(number + _LARGE, len(self._staged.stages)))
             nodes = self._nodes(large)
             wanted = {subset & nodes for subset in subsets.values()}
             if len(wanted) == 1 and wanted <= {frozenset(), nodes}:
                 return large
         return range(number, number + 1)
 
-    def _stops(self, number: int) -> tuple[int, ...]:
-        """Where a large part that begins here may end, the last place first."""
-        if number % _LARGE:
-            return ()
-        short = number + _LARGE
-        return (len(self._staged.stages), short) if number >= self._first_to_end else (short,)
-
-    @cached_property
-    def _first_to_end(self) -> int:
-        """The first stage from which there are parts to the end: behind it all their weights together are few."""
-        first = len(self._staged.stages)
-        if self._forms is None:
-            return first
-        held = copies = 0
-        for number in range(first - 1, -1, -1):
-            held += self._staged.packed[number]
-            if number % _LARGE == 0:
-                copies += held
-                if copies > _PACKED:
-                    break
-                first = number
-        return first
-
     def _behind(self, part: range, wanted: Subset, states: Sequence[Tensors]) -> list[Tensors]:
         """The tensors that are alive behind these stages, for every sample."""
-        alive = self._handed_on(self._staged.stages[part[-1]].alive)
+        alive = self._staged.stages[part[-1]].alive
         if not self._staged.outputs_of(part):
             return [_only(state, alive) for state in states]
         runner = self._runner(part, wanted)
-        inputs = self._handed_on(self._staged.inputs_of(part))
+        inputs = self._staged.inputs_of(part)
 
         def behind(state: Tensors) -> Tensors:
             return _only({**state, **runner.run({name: state[name] for name in inputs})}, alive)
@@ -264,19 +214,12 @@ class StagedRunner:
         return self._mixed[mixed]
 
     def _opened(self, part: range, wanted: Subset) -> OrtRunner:
-        edges, forms = self._staged.edges(part), self._forms
-        is_plain = not wanted or wanted == self._nodes(part)
-        if forms is not None and is_plain:
-            model = forms.part(int(bool(wanted)), edges)
-        else:
-            model = self._staged.variant(part, wanted, self._stored)
-            model = model if forms is None else forms.adapted(model, edges)
         source = self._folder / "stages.onnx"
-        write_bytes(source, model, lasting=False)
+        write_bytes(source, self._staged.variant(part, wanted, self._stored), lasting=False)
         return open_piece(
             source,
             description=f"{self.description}, stages {part[0]} to {part[-1]}",
-            optimized=self._optimized and not (forms is not None and is_plain),
+            optimized=self._optimized,
             threads=1,
         )
 

@@ -14,7 +14,6 @@ from qdqtool.auditing.context import stage
 from qdqtool.auditing.full_audit import examine, with_findings
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.flags import split_flags
-from qdqtool.backends.ort import open_model, open_runner
 from qdqtool.backends.shapes import parse_shapes, profiles
 from qdqtool.calibration.collect import activations
 from qdqtool.calibration.collect import collect as collect_histograms
@@ -67,6 +66,7 @@ from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.pipeline.writing import write
 from qdqtool.placement.decide import decide
+from qdqtool.runtime.runner import open_model, open_runner
 
 Measured = Mapping[str, float]
 

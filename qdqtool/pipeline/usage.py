@@ -12,7 +12,7 @@ from qdqtool.platform import resident_mib
 class UsageMeter:
     """A context that knows afterwards how long it took and how large the process grew.
 
-    Peak memory is sampled every 20 ms from the operating system; it is absent where the system does not tell.
+    Peak memory is sampled every 20 ms from the operating system.
     """
 
     def __init__(self) -> None:
@@ -24,8 +24,7 @@ class UsageMeter:
 
     def __enter__(self) -> UsageMeter:
         self._start = time.perf_counter()
-        if resident_mib() is not None:
-            self._watcher.start()
+        self._watcher.start()
         return self
 
     def __exit__(
@@ -33,19 +32,15 @@ class UsageMeter:
     ) -> None:
         self._seconds = time.perf_counter() - self._start
         self._done.set()
-        if self._watcher.ident is not None:
-            self._watcher.join()
+        self._watcher.join()
 
     @property
     def measured(self) -> dict[str, float]:
-        """`seconds`, and `peak_mib` where it is known."""
-        found = {"seconds": round(self._seconds, 3)}
-        if self._peak:
-            found["peak_mib"] = round(self._peak, 1)
-        return found
+        """`seconds` and `peak_mib`."""
+        return {"seconds": round(self._seconds, 3), "peak_mib": round(self._peak, 1)}
 
     def _watch(self) -> None:
         while True:
-            self._peak = max(self._peak, resident_mib() or 0.0)
+            self._peak = max(self._peak, resident_mib())
             if self._done.wait(0.02):
                 return

@@ -12,7 +12,6 @@ import onnx
 import pytest
 
 from qdqtool.accuracy.parts import watch_inside
-from qdqtool.backends.ort import OrtRunner, open_runner
 from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.app import run
 from qdqtool.core.recipe import CompareOptions, InsertOptions, Preprocess
@@ -20,6 +19,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline import comparing
+from qdqtool.runtime.runner import OrtRunner, open_runner
 from tests import models
 from tests.graph.placing import opened, placement_for, table_for
 

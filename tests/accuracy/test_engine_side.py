@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdqtool.backends import child
 from qdqtool.backends.running import frames
 from qdqtool.backends.running.runner import open_engine
 from qdqtool.cli.app import run
 from qdqtool.core.dtypes import DType
 from qdqtool.errors import BuildError, MissingPackage, UsageError
+from qdqtool.io import child
 from tests.accuracy.stand_in_engine import DEADLY, WEIGHTS
 from tests.backends.stand_in_tensorrt import PLAN
 

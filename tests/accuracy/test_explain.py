@@ -11,7 +11,6 @@ import onnx
 import pytest
 
 from qdqtool.accuracy.explain import Emulations, emulations, explain
-from qdqtool.backends.ort import open_runner
 from qdqtool.core.comparison import MismatchCause
 from qdqtool.core.protocols import Runner, Sample
 from qdqtool.core.recipe import InsertOptions
@@ -21,6 +20,7 @@ from qdqtool.graph.instrumented.jitter import jittered
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.runtime.runner import open_runner
 from tests import models
 from tests.accuracy.stand_ins import Given
 from tests.graph.placing import opened, placement_for, table_for

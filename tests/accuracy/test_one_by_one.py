@@ -8,11 +8,11 @@ import pytest
 
 from qdqtool.accuracy.compare import compare
 from qdqtool.accuracy.side_by_side import recorded
-from qdqtool.backends.ort import OrtRunner, open_runner
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.kinds import ACCURACY
 from qdqtool.core.recipe import CompareOptions, Preprocess, Recipe
 from qdqtool.pipeline import comparing, float_sides, steps
+from qdqtool.runtime.runner import OrtRunner, open_runner
 from tests import models
 
 

@@ -16,7 +16,6 @@ from onnx import TensorProto
 from qdqtool.accuracy.compare import compare
 from qdqtool.accuracy.parts import measured, with_parts
 from qdqtool.accuracy.trials import TrialRunner
-from qdqtool.backends.ort import open_model
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.table import make_table
@@ -31,6 +30,7 @@ from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline.staged import StagedRunner
 from qdqtool.placement.decide import decide
 from qdqtool.report.words import part as told
+from qdqtool.runtime.runner import open_model
 from tests import models
 
 _ROWS = np.array([0, 3, 2], np.int64)

@@ -52,7 +52,7 @@ def _as_polygraphy_saves() -> None:
     import base64
     import io
 
-    from qdqtool.backends.ort import open_runner
+    from qdqtool.runtime.runner import open_runner
 
     def spelled(array: np.ndarray) -> dict[str, str]:
         stream = io.BytesIO()

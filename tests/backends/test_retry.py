@@ -11,11 +11,11 @@ import pytest
 
 from qdqtool.backends.building.refusals import NoKernelError, refusal
 from qdqtool.backends.building.retry import MODEL, build_with_retries
-from qdqtool.backends.ort import open_runner
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save as save_model
 from qdqtool.graph.qdq.unquantize import unquantize
+from qdqtool.runtime.runner import open_runner
 from tests.backends import graphs
 from tests.models import Sketch, save
 

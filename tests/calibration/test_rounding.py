@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrators.rounding import DAMPING, output_errors, rounded, up_or_down
-from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.moments import moments, parts
 from qdqtool.calibration.noise_shares import weight_share
@@ -32,6 +31,7 @@ from qdqtool.graph.qdq.encode import decode, effective, encode
 from qdqtool.graph.qdq.insert import assignment_of, insert
 from qdqtool.graph.qdq.lift import lift
 from qdqtool.placement.decide import decide
+from qdqtool.runtime.runner import open_runner
 from tests import models
 
 PLACINGS = {

@@ -11,9 +11,8 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.backends.ort import open_model
 from qdqtool.calibration.fetch import Fetcher
-from qdqtool.calibration.session import open_session
+from qdqtool.calibration.session import open_collecting
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.probe import probe
@@ -25,6 +24,7 @@ from qdqtool.graph.onnx_io.pieces import serialized_in_pieces
 from qdqtool.graph.onnx_io.save import digest, save, save_split, serialize
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.typed.convert import convert
+from qdqtool.runtime.runner import open_model
 from tests import models
 from tests.graph.placing import placement_for, table_for
 from tests.placement.qdq import GRAPHS
@@ -135,7 +135,7 @@ def test_a_probe_reads_weights_where_they_lie_and_returns_the_same_bits(written,
         folder = tmp_path / str(staying)
         folder.mkdir()
         made = probe(model, tensors, folder, staying=staying)
-        runs = Fetcher(open_session(made.source, 1, made.home), {tensor: tensor for tensor in tensors})
+        runs = Fetcher(open_collecting(made.source, 1, made.home), {tensor: tensor for tensor in tensors})
         values.append({tensor: value.copy() for tensor, value in runs.run(feeds, "")})
         weights = folder / "probe.data"
         waits = bool(waiting(model))

@@ -11,7 +11,6 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.samples import Samples, open_samples
 from qdqtool.calibration.table import make_table
@@ -26,6 +25,7 @@ from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline.ranges.executor import TrialSession
 from qdqtool.pipeline.ranges.reference import Budget, OutputReference, Reference
 from qdqtool.placement.decide import decide
+from qdqtool.runtime.runner import open_runner
 from tests import models
 
 Ending = Callable[[models.Sketch, str], str]

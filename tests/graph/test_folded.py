@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.backends.ort import open_model, open_runner
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.graph.instrumented.folded import with_folded_weights
 from qdqtool.graph.model import Model
@@ -17,6 +16,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.find import QUANTIZE
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.runtime.runner import open_model, open_runner
 from tests import models
 from tests.graph.placing import placement_for, table_for
 

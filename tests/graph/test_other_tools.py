@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, numpy_helper
 
-from qdqtool.backends.ort import open_runner
 from qdqtool.cli.app import run
 from qdqtool.core.findings import Severity
 from qdqtool.core.target import Target
@@ -25,6 +24,7 @@ from qdqtool.graph.qdq.dequantizing import with_dequantize
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import remaining, repair
 from qdqtool.prediction.run import predict
+from qdqtool.runtime.runner import open_runner
 from tests import models
 from tests.models import Sketch
 from tests.placement.building import build

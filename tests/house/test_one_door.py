@@ -16,7 +16,7 @@ SAVES = "qdqtool.graph.onnx_io.save"
 WRITERS = frozenset({"save", "save_split", "save_beside", "save_around"})
 ALLOWED = {
     "backends/writing.py": "the door",
-    "backends/ort.py": "hands a model to onnxruntime in a folder that nobody else reads",
+    "runtime/runner.py": "hands a model to onnxruntime in a folder that nobody else reads",
     "pipeline/repair.py": "the same: the draft is run, then removed",
     "api/results.py": "writes a result again; it was checked when it was made",
     "cli/engine_files.py": "a picture with one node per layer, which no runtime opens",

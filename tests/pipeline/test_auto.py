@@ -15,7 +15,6 @@ import pytest
 import calibrators
 import qdqtool
 from calibrators import Calibrator, Grid, Histogram, Range
-from qdqtool.backends.ort import OrtRunner, open_runner
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.rounding import round_weights
@@ -41,6 +40,7 @@ from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
 from qdqtool.pipeline.ranges.reference import CHOOSING, PASSES, Budget, Reference
 from qdqtool.pipeline.ranges.samples import TAKEN, taken
 from qdqtool.placement.decide import decide
+from qdqtool.runtime.runner import OrtRunner, open_runner
 from tests import models
 
 Case = tuple[Model, Placement, Samples, Histograms]

@@ -11,7 +11,6 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from qdqtool.backends.ort import OrtRunner, open_model, open_runner
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.table import make_table
@@ -30,6 +29,7 @@ from qdqtool.pipeline.ranges.bias import correct_biases
 from qdqtool.pipeline.ranges.executor import TrialSession, believed
 from qdqtool.pipeline.ranges.reference import Budget, Reference
 from qdqtool.placement.decide import decide
+from qdqtool.runtime.runner import OrtRunner, open_model, open_runner
 from tests.models import Sketch
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.backends.ort import OrtRunner, open_rewritten
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.table import make_table
 from qdqtool.core.recipe import CalibrationOptions, PlacementOptions, PrepareOptions
@@ -17,6 +16,7 @@ from qdqtool.pipeline.ranges import executor as judging
 from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
 from qdqtool.pipeline.ranges.reference import Budget, Reference
 from qdqtool.placement.decide import decide
+from qdqtool.runtime.runner import OrtRunner, open_rewritten
 from tests import models
 from tests.models import Sketch
 from tests.pipeline.test_auto import case

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.app import run
 from qdqtool.core.kinds import CALIBRATION
@@ -17,6 +16,7 @@ from qdqtool.graph.qdq.changes import unrounded, with_changes
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.ranges.equalization import equalization
 from qdqtool.placement.decide import decide
+from qdqtool.runtime.runner import open_runner
 from tests import models
 
 

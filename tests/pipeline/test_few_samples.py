@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdqtool.backends.ort import OrtRunner, open_runner
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.samples import Samples, open_samples
 from qdqtool.calibration.table import constants, groups
@@ -21,6 +20,7 @@ from qdqtool.pipeline.ranges.calibrators import Judged, choose
 from qdqtool.pipeline.ranges.few_samples import MARGINS, choose_for_others, most_inferences, parts_of
 from qdqtool.pipeline.ranges.reference import PASSES, Budget, Reference
 from qdqtool.placement.decide import decide
+from qdqtool.runtime.runner import OrtRunner, open_runner
 from tests import models
 
 Case = tuple[Model, Samples, Samples]

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.histograms import fitting_histograms
 from qdqtool.calibration.samples import open_samples
@@ -32,6 +31,7 @@ from qdqtool.pipeline.ranges.reference import Budget, Reference
 from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.runner import start
 from qdqtool.placement.decide import decide
+from qdqtool.runtime.runner import open_runner
 from tests import models
 
 SIZE, COUNT = 16, 48

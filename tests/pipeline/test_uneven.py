@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.app import run as cli
 from qdqtool.core.calibration import CalibrationTable
@@ -31,6 +30,7 @@ from qdqtool.pipeline import recipes
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.ranges.uneven import evened, factors, uneven
 from qdqtool.placement.decide import decide
+from qdqtool.runtime.runner import open_runner
 from tests import models
 
 CHANNELS, COUNT = 16, 24

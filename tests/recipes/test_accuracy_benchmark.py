@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdqtool.backends.ort import open_runner
 from qdqtool.errors import InputFileError
+from qdqtool.runtime.runner import open_runner
 from tests import models
 from tests.shared import benchmark
 

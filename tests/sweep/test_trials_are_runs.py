@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from qdqtool.backends.ort import OrtRunner
 from qdqtool.cli.app import run as cli
 from qdqtool.core.kinds import REPORT, SWEEP
+from qdqtool.runtime.runner import OrtRunner
 from tests.sweep.digits import EVALUATION, MODEL, SAMPLES, words
 
 pytest.importorskip("optuna", reason="sweeps need the extra sweep")

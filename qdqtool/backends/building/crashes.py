@@ -11,10 +11,10 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qdqtool.backends.child import Ended
 from qdqtool.core.build import BuildRequest
 from qdqtool.core.wording import counted
 from qdqtool.errors import BuildError, InputFileError
+from qdqtool.io.child import Ended
 from qdqtool.platform import signal_number
 from qdqtool.trt.ops import QDQ
 

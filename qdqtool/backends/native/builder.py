@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -12,7 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from qdqtool.backends import child
 from qdqtool.backends.building.crashes import crash, tail
 from qdqtool.backends.building.facts import facts_of
 from qdqtool.backends.building.procedure import Made, go_through
@@ -22,8 +19,10 @@ from qdqtool.backends.flags import absolute, parse_flags
 from qdqtool.backends.targets import target_of
 from qdqtool.core.build import BuildCost, BuildProgress, BuildRequest, BuildResult, OnProgress
 from qdqtool.errors import MissingPackage, QdqError, SystemFault, UsageError
+from qdqtool.io import child
 from qdqtool.io.files import native_path, unwritable
 
+_WORKER = "qdqtool.backends.native.worker"
 _COMMON = frozenset({"sm75", "sm80", "sm86", "sm89", "sm120"})
 """What every release that is good enough builds for; whether it builds for others is a question to the library."""
 
@@ -87,20 +86,9 @@ class NativeBuilder:
         wanted = [target_of(word) for word in targets]
         if not self._library.portable or _COMMON.issuperset(wanted):
             return
-        verdict: dict[str, Any] = {"event": "none"}
-
-        def hear(line: bytes) -> None:
-            verdict.update(json.loads(line))
-
         order = {"module": self._library.module, "targets": wanted, "stack_mib": 8, "check": True}
         with TemporaryDirectory(prefix="qdqtool-targets-") as folder:
-            child.run(
-                (sys.executable, "-m", "qdqtool.backends.native.worker"),
-                first_words=json.dumps(order) + "\n",
-                errors=Path(folder) / LOG,
-                on_line=hear,
-                timeout_s=60,
-            )
+            verdict, _ = child.ask(_WORKER, order, on_event={}, errors=Path(folder) / LOG, timeout_s=60)
         if verdict["event"] == "unknown targets":
             raise _unknown(verdict)
 
@@ -128,33 +116,26 @@ class NativeBuilder:
     def _make(
         self, request: BuildRequest, drafts: Path, release: str, on_progress: OnProgress | None
     ) -> Made | QdqError:
-        verdict: dict[str, Any] = {"event": "none"}
-        model = _sparse(request, drafts)
-
-        def hear(line: bytes) -> None:
-            nonlocal verdict
-            event = json.loads(line)
-            if event["event"] != "progress":
-                verdict = event
-            elif on_progress is not None:
+        def progress(event: dict[str, Any]) -> None:
+            if on_progress is not None:
                 on_progress(BuildProgress(phase=event["phase"], done=event["percent"], total=100))
 
-        ended = child.run(
-            (sys.executable, "-m", "qdqtool.backends.native.worker"),
-            first_words=self._order(request, model, drafts),
+        verdict, ended = child.ask(
+            _WORKER,
+            self._order(request, _sparse(request, drafts), drafts),
+            on_event={"progress": progress},
             errors=drafts / LOG,
-            on_line=hear,
             timeout_s=request.timeout_s,
         )
         if verdict["event"] != "built":
             return _failure(verdict, ended, request, drafts / LOG)
         return Made(result=self._result(request, release, verdict, drafts), peak_mib=verdict["peak_mib"])
 
-    def _order(self, request: BuildRequest, model: Path, drafts: Path) -> str:
+    def _order(self, request: BuildRequest, model: Path, drafts: Path) -> dict[str, Any]:
         flags = parse_flags(request.flags)
         # TensorRT for RTX keeps the model's types whatever is asked: there is nothing to guard.
         facts = None if self._library.portable else asdict(facts_of(request.model))
-        order = {
+        return {
             "module": self._library.module,
             "model": native_path(model.absolute()),
             "plan": str((drafts / ENGINE).absolute()),
@@ -165,7 +146,6 @@ class NativeBuilder:
             "facts": facts,
             "stack_mib": request.stack_mib,
         }
-        return json.dumps(order) + "\n"
 
     def _result(
         self, request: BuildRequest, release: str, verdict: dict[str, Any], drafts: Path

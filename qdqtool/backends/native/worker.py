@@ -7,9 +7,9 @@ import threading
 from typing import Any
 
 from qdqtool.backends.native.failure import BuildFailure
-from qdqtool.backends.native.ipc import Tell, meet
 from qdqtool.backends.native.job import build, targets_of
 from qdqtool.errors import of_system
+from qdqtool.io.parent import Tell, meet
 from qdqtool.platform import peak_mib
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from qdqtool import errors
-from qdqtool.backends import child
 from qdqtool.backends.building.crashes import last_line
 from qdqtool.backends.plan import MODULES, read_plan
 from qdqtool.backends.releases import spell
@@ -21,6 +20,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import BuildError, QdqError, UsageError
+from qdqtool.io import child
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

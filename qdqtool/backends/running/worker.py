@@ -6,7 +6,6 @@ The library's messages go to standard error. The process ends when its standard 
 from __future__ import annotations
 
 import importlib
-import os
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,15 +13,12 @@ from qdqtool.backends.native.logger import logger_of
 from qdqtool.backends.running.frames import read, write
 from qdqtool.backends.timing.engine_times import EngineClock
 from qdqtool.errors import QdqError
-from qdqtool.platform import no_core_dump
+from qdqtool.io.parent import pipes
 
 
 def main() -> None:
     """Load the engine that the first words name, say what it takes, and run it on whatever comes."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    no_core_dump()
-    questions = os.fdopen(0, "rb", closefd=False)
+    questions, answers = pipes()
     asked = read(questions)
     if asked is None:
         return

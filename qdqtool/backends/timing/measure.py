@@ -118,8 +118,8 @@ def measure(request: TimeRequest, on_turn: OnTurn | None = None) -> Timing:
 def _time_models(
     request: TimeRequest, on_turn: OnTurn | None
 ) -> tuple[tuple[Series, ...], tuple[LayerProfile, ...]]:
-    from qdqtool.backends.ort import open_runner
     from qdqtool.backends.timing.ort_times import OrtClock
+    from qdqtool.runtime.runner import open_runner
 
     if request.via not in {"auto", "ort"}:
         raise UsageError(f"{request.via} times engines", fix="build the models first: qdqtool build")

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import onnxruntime
-
-from qdqtool.backends.ort import OrtRunner, Provider, open_runner
 from qdqtool.errors import MissingPackage, UsageError
+from qdqtool.runtime.runner import OrtRunner, open_runner
+from qdqtool.runtime.session import Provider, installed_providers, known_providers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,12 +60,12 @@ def provider_of(word: str) -> Provider:
     """
     called, _, choices = word.partition(":")
     name = PROVIDERS.get(called.lower(), called)
-    if name not in {*PROVIDERS.values(), *onnxruntime.get_all_providers()}:
+    if name not in {*PROVIDERS.values(), *known_providers()}:
         raise UsageError(f"there is no provider {called!r}", fix=f"choose one of {', '.join(PROVIDERS)}")
     options = [choice.partition("=") for choice in choices.split(",") if choice]
     if any(not equals for _, equals, _ in options):
         raise UsageError(f"cannot read the provider's options {choices!r}", fix="write key=value,key=value")
-    available = onnxruntime.get_available_providers()
+    available = installed_providers()
     if name not in available:
         raise MissingPackage(
             f"the installed onnxruntime has no {name} (it has {', '.join(available)})",

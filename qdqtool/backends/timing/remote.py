@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from qdqtool import errors
-from qdqtool.backends import child
 from qdqtool.backends.building.crashes import last_line
 from qdqtool.backends.plan import MODULES, EnginePlan
 from qdqtool.backends.timing.rounds import Effort, OnTurn
 from qdqtool.backends.timing.series import Series
 from qdqtool.core.build import Shape
 from qdqtool.errors import BuildError, QdqError, UsageError
+from qdqtool.io import child
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,24 +54,19 @@ def time_engines(
     makers = {plan.maker for plan in plans}
     if len(makers) > 1:
         raise UsageError("the engines are of different makers", fix="time them one by one")
-    verdict: dict[str, Any] = {"event": "none"}
 
-    def hear(line: bytes) -> None:
-        nonlocal verdict
-        event = json.loads(line)
-        if event["event"] != "turn":
-            verdict = event
-        elif on_turn is not None:
+    def turn(event: dict[str, Any]) -> None:
+        if on_turn is not None:
             on_turn(event["done"], event["total"])
 
     with tempfile.TemporaryDirectory(prefix="qdqtool-time-") as folder:
         log = Path(folder) / "log"
-        ended = child.run(
-            (sys.executable, "-m", "qdqtool.backends.timing.worker"),
-            on_line=hear,
-            timeout_s=run.timeout_s,
-            first_words=_order(plans, run, MODULES[makers.pop()]),
+        verdict, ended = child.ask(
+            "qdqtool.backends.timing.worker",
+            _order(plans, run, MODULES[makers.pop()]),
+            on_event={"turn": turn},
             errors=log,
+            timeout_s=run.timeout_s,
         )
         if verdict["event"] != "timed":
             raise _failure(verdict, ended, plans[0].path, last_line(log))
@@ -84,8 +77,8 @@ def time_engines(
     return series, tuple([(name, times) for name, times in profile] for profile in verdict["profiles"])
 
 
-def _order(plans: Sequence[EnginePlan], run: EngineRun, module: str) -> str:
-    order = {
+def _order(plans: Sequence[EnginePlan], run: EngineRun, module: str) -> dict[str, Any]:
+    return {
         "module": module,
         "plans": [str(plan.path.absolute()) for plan in plans],
         "effort": asdict(run.effort),
@@ -94,7 +87,6 @@ def _order(plans: Sequence[EnginePlan], run: EngineRun, module: str) -> str:
         "profile": run.profile,
         "save": str(run.save.absolute()) if run.save else None,
     }
-    return json.dumps(order) + "\n"
 
 
 def _failure(verdict: dict[str, Any], ended: child.Ended, path: Path, said: str) -> QdqError:

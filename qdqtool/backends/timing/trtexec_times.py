@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.backends import child
 from qdqtool.backends.flags import Flag
 from qdqtool.backends.plan import EnginePlan
 from qdqtool.backends.releases import spell
 from qdqtool.backends.trtexec.program import Program
 from qdqtool.errors import BuildError, InputFileError
+from qdqtool.io import child
 from qdqtool.io.json_files import read_json
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from qdqtool.backends.native.ipc import Tell, meet
 from qdqtool.backends.native.logger import logger_of
 from qdqtool.backends.timing.engine_times import EngineClock
 from qdqtool.backends.timing.rounds import Effort, take_turns
 from qdqtool.backends.timing.trtexec_times import raw_name
 from qdqtool.errors import QdqError
+from qdqtool.io.parent import Tell, meet
 
 
 def main() -> None:

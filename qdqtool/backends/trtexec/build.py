@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from qdqtool.backends import child
 from qdqtool.backends.building.crashes import crash
 from qdqtool.backends.building.facts import facts_of
 from qdqtool.backends.building.guards import Abilities, choose_typing, guards
@@ -27,6 +26,7 @@ from qdqtool.core.build import (
     Shape,
 )
 from qdqtool.errors import QdqError, UsageError
+from qdqtool.io import child
 from qdqtool.io.files import unwritable
 
 # --- build -----------------------------------------------------------------------------------------------------------

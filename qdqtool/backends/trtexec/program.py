@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from qdqtool.backends import child
 from qdqtool.backends.building.guards import Strong
 from qdqtool.backends.flags import Flag
 from qdqtool.backends.releases import Release, banner_release, spell
 from qdqtool.errors import MissingPackage, UsageError
+from qdqtool.io import child
 
 _PLACES = ("/usr/src/tensorrt/bin/trtexec", "/opt/tensorrt/bin/trtexec")
 """Where NVIDIA's packages put it without changing PATH."""

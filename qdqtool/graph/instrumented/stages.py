@@ -33,13 +33,11 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
-from qdqtool.graph.instrumented.optimized_stages import Edges, OptimizedForms
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import array, whole
 from qdqtool.graph.onnx_io.save import store_weights, weight_bytes
 from qdqtool.graph.onnx_io.skeleton import copy_fields, declaration, is_heavy
 from qdqtool.graph.onnx_io.walk import copied, reads
-from qdqtool.graph.onnx_io.weight import byte_size
 from qdqtool.graph.qdq.bias import BIAS
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.view import GraphView, Node
@@ -49,10 +47,6 @@ STAGES: Final = 128
 """Stages of a model, at most: a scan of n nodes costs about n (1 + 1 / stages) / 2 inferences."""
 _PER_ELEMENT: Final = 16
 """Multiplications that take as long as writing one element."""
-_IMAGE: Final = 4
-"""Dimensions of what onnxruntime may keep in blocks of channels."""
-_BLOCK: Final = 16
-"""Channels of its largest blocks."""
 _HANDED_ON: Final = frozenset(
     {DType.FLOAT32, DType.FLOAT16, DType.FLOAT64, DType.INT64, DType.INT32, DType.UINT8, DType.BOOL}
 )
@@ -158,8 +152,7 @@ class StagedModel:
     def sizes(self, fed: Mapping[str, tuple[int, ...]]) -> dict[str, int] | None:
         """Bytes of every tensor that a stage hands on, with inputs of these shapes; None where the shapes do not say.
 
-        Shape inference often stops in front of the outputs: those count as much as the largest tensor that is known. Images
-        may be handed on with channels filled up to a block.
+        Shape inference often stops in front of the outputs: those count as much as the largest tensor that is known.
         """
         unknown: list[str] = []
         bound: dict[int | str, int] = {
@@ -173,8 +166,6 @@ class StagedModel:
             info = self._model.view.info(name)
             bits = info.dtype.bits
             dims = [bound.get(dim, dim) for dim in info.shape or ()]
-            if len(dims) == _IMAGE and isinstance(dims[1], int) and name not in fed:
-                dims[1] = -(-dims[1] // _BLOCK) * _BLOCK
             if info.shape is None or bits is None or any(isinstance(dim, str) for dim in dims):
                 if name not in self.outputs:
                     return None
@@ -199,29 +190,6 @@ class StagedModel:
         """Bytes of all weights."""
         return weight_bytes(self._model)
 
-    @cached_property
-    def packed(self) -> tuple[int, ...]:
-        """Bytes of the weights of each stage that every session packs for itself: those of convolutions are blocked once."""
-        names = [
-            {name for node in piece if node.op_type != "Conv" for name in reads(self._form(node, False))}
-            for piece in self._pieces
-        ]
-        return tuple(
-            sum(byte_size(self._constants[name]) or 0 for name in sorted(read & self._constants.keys()))
-            for read in names
-        )
-
-    def optimized(self, forms: Sequence[Path]) -> OptimizedForms | None:
-        """What onnxruntime made of `variant` of all stages, float and quantized, `with_cuts`; None where it has no cuts there."""
-        made = {name for stage in self.stages for name in stage.outputs}
-        found = OptimizedForms(forms, self._declared, {*self.outputs, *(self._declared.keys() - made)})
-        cuts = [self.edges(range(number, number + 1)) for number in range(len(self.stages))]
-        return found if found.can_be_cut([edges for edges in cuts if edges.outputs]) else None
-
-    def edges(self, part: range) -> Edges:
-        """What these stages read and make."""
-        return Edges(inputs=self.inputs_of(part), outputs=self.outputs_of(part))
-
     def stored(self, folder: Path) -> dict[str, onnx.TensorProto]:
         """What stands for the heavy weights in a model in `folder`, by name; their values are written there."""
         heavy = [tensor for tensor in self._constants.values() if is_heavy(tensor)]
@@ -232,12 +200,10 @@ class StagedModel:
         part: range,
         quantized: Collection[str],
         stored: Mapping[str, onnx.TensorProto] = _NONE,
-        *,
-        with_cuts: bool = False,
     ) -> bytes:
         """Stages one behind the other with these of their nodes quantized, as an ONNX file.
 
-        With weights that are `stored` it belongs beside them. `with_cuts` returns what stages hand on inside it, too.
+        With weights that are `stored` it belongs beside them.
         """
         nodes = [self._form(node, node.name in quantized) for number in part for node in self._pieces[number]]
         needed = self._with_pairs(nodes)
@@ -248,9 +214,7 @@ class StagedModel:
         proto.graph.name = f"stages {part[0]} to {part[-1]}"
         proto.graph.node.extend(needed)
         proto.graph.input.extend(self._declared[name] for name in self.inputs_of(part))
-        handed_on = [name for number in part for name in self.stages[number].outputs]
-        returned = handed_on if with_cuts else self.outputs_of(part)
-        proto.graph.output.extend(self._declared[name] for name in returned)
+        proto.graph.output.extend(self._declared[name] for name in self.outputs_of(part))
         proto.graph.initializer.extend(
             stored.get(name, tensor) for name, tensor in self._constants.items() if name in used
         )

@@ -1,16 +1,16 @@
 """The process in which onnx's native passes and onnxruntime on constants run; `qdqtool.graph.onnx_io.passes` starts it and talks to it.
 
 Requests come on standard input, answers go to standard output: a line of JSON with the size of what follows it. The
-process ends when its standard input does. Native code may print: descriptor 1 is turned away before it is loaded.
+process ends when its standard input does.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any
 
+from qdqtool.io.parent import pipes
 from qdqtool.platform import lift_limits, limit_further
 
 if TYPE_CHECKING:
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Serve requests until there are no more."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    requests = os.fdopen(os.dup(0), "rb")
+    requests, answers = pipes()
     passes = _passes()
     while line := requests.readline():
         request = json.loads(line)

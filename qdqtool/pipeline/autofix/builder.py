@@ -11,7 +11,6 @@ from qdqtool.accuracy.compare import compare
 from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.auditing.full_audit import examine
 from qdqtool.backends import BUILDERS
-from qdqtool.backends.ort import open_model
 from qdqtool.core.audit import Audit
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.core.comparison import Comparison
@@ -29,6 +28,7 @@ from qdqtool.pipeline.autofix.drafts import DraftModel, Edits, merged
 from qdqtool.pipeline.building import build_engine
 from qdqtool.pipeline.float_sides import open_quantized
 from qdqtool.pipeline.writing import write
+from qdqtool.runtime.runner import open_model
 
 MODEL = "model.qdq.onnx"
 

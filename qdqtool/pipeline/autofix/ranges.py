@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.backends.ort import open_runner
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.quant_format import QuantFormat
 from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
+from qdqtool.runtime.runner import open_runner
 from qdqtool.trt.ops import computed_once
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.backends.ort import open_runner
 from qdqtool.core.kinds import BUILD
 from qdqtool.core.qat import QatRow
 from qdqtool.core.report import Report
+from qdqtool.runtime.runner import open_runner
 
 if TYPE_CHECKING:
     from qdqtool.backends.torch_qat.network import Network

@@ -21,7 +21,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.backends.ort import open_runner
 from qdqtool.core.calibration import LOST_CHANNELS, CalibrationTable
 from qdqtool.core.findings import Evidence, Finding, Severity
 from qdqtool.core.placement import Decision, Placement
@@ -31,6 +30,7 @@ from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.changes import unrounded
 from qdqtool.graph.view import Node
+from qdqtool.runtime.runner import open_runner
 
 SAMPLES: Final = 8
 """More samples hardly change the largest magnitudes of channels."""

@@ -21,7 +21,6 @@ import numpy as np
 
 from qdqtool.accuracy.metric import energy
 from qdqtool.accuracy.pairing import feeds_for
-from qdqtool.backends.ort import OrtRunner, open_model, open_rewritten
 from qdqtool.core.calibration import CalibrationTable, NodeShift
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Sample
@@ -39,6 +38,7 @@ from qdqtool.pipeline.ranges.layer_walk import LayerWalk
 from qdqtool.pipeline.ranges.reference import Budget, Reference, joined
 from qdqtool.pipeline.ranges.samples import CHOOSING, FEWEST, spread_over
 from qdqtool.platform import give_back, processors
+from qdqtool.runtime.runner import OrtRunner, open_model, open_rewritten
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from calibrators.histogram import Histogram
-from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.bounds import bounds
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.grids import grid_for
@@ -26,6 +25,7 @@ from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
 from qdqtool.pipeline.own_models import or_without
+from qdqtool.runtime.runner import open_runner
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.backends.ort import OrtRunner, open_piece, open_runner
 from qdqtool.errors import UsageError
 from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.instrumented.segment import boundary, segment
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import Node
+from qdqtool.runtime.runner import OrtRunner, open_piece, open_runner
 from qdqtool.trt.ops import result_axis
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.table import formats_of
 from qdqtool.core.calibration import INT8_LEVELS, CalibrationTable
@@ -43,6 +42,7 @@ from qdqtool.graph.equalize import (
 from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
 from qdqtool.pipeline.ranges.uneven import candidates
+from qdqtool.runtime.runner import open_runner
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

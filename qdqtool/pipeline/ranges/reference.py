@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from qdqtool.accuracy.pairing import feeds_for
-from qdqtool.backends.ort import OrtRunner, open_model
 from qdqtool.calibration.collect import activations
 from qdqtool.calibration.samples import Samples
 from qdqtool.calibration.samples.conform import fixed_batch
@@ -47,6 +46,7 @@ from qdqtool.pipeline.ranges.samples import (
     spread_over,
     taken,
 )
+from qdqtool.runtime.runner import OrtRunner, open_model
 from qdqtool.trt.ops import BLOCKED, LAYOUT, PICKING, PRODUCTS, SOFTMAXES
 
 if TYPE_CHECKING:

@@ -1,11 +1,4 @@
-"""Runs ONNX models on the CPU with onnxruntime, Q/DQ nodes exactly as they stand.
-
-The session is set up so that a Q/DQ model computes what its nodes say: `session.disable_quant_qdq` keeps
-onnxruntime from turning DQ -> op -> Q into integer kernels of its own, whose rounding (and, on processors without
-VNNI, whose saturation) is neither that of the graph nor that of TensorRT. Everything else that onnxruntime
-optimizes keeps float semantics. Nodes run one after the other with deterministic kernels: on one machine the same
-model and feeds give the same bits.
-"""
+"""Runners: models on onnxruntime, with types and blocks emulated that its CPU kernels lack or round differently."""
 
 from __future__ import annotations
 
@@ -14,14 +7,11 @@ import re
 import tempfile
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnxruntime
-from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Feeds
@@ -29,22 +19,16 @@ from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError
 from qdqtool.graph.emulation.emulate_blocks import block_emulation
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.save import FOLDER_OPTION, save_around, save_beside, serialize, weight_bytes
+from qdqtool.graph.onnx_io.save import save_around, save_beside, serialize, weight_bytes
 from qdqtool.graph.typed.emulate import emulated, holds_narrow
-from qdqtool.io.files import native_path
 from qdqtool.platform import give_back, processors, resident_mib
+from qdqtool.runtime.session import CPU, Provider, RuntimeOptions, failures, open_session
 
 if TYPE_CHECKING:
+    import onnxruntime
     from numpy.typing import NDArray
 
 _log = logging.getLogger(__name__)
-_TROUBLE: tuple[type[Exception], ...] = (
-    *(kind for kind in vars(native).values() if isinstance(kind, type) and issubclass(kind, Exception)),
-    RuntimeError,
-    ValueError,
-)
-"""All that onnxruntime raises; its classes share no parent of their own and differ by release."""
-
 _ADVICE = {
     "Protobuf serialization failed|No space left": (
         "the optimized model goes through a temporary file: free some space there, or name another folder in TMPDIR"
@@ -68,20 +52,6 @@ _LACKING = rf"{_EMULATED}|bad_alloc|Failed to allocate|BFCArena"
 """What says nothing about whether a model is valid."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Provider:
-    """An execution provider by onnxruntime's name, with its options."""
-
-    name: str
-    options: tuple[tuple[str, str], ...] = ()
-
-
-CPU = Provider(name="CPUExecutionProvider")
-_OPENING = "Exception during initialization"
-"""What onnxruntime says when its optimizer, or a kernel while it is set up, fails."""
-_HARMFUL = ("ReluQuantRewrite",)
-"""An optimizer that removes a Relu in front of a Q with a zero point of an eight-bit float or INT4 (seen in 1.31): valid
-only where the zero point is the type's smallest number."""
 LARGE = 64 << 20
 """Bytes of weights from which on a model goes to onnxruntime through a file, and what opening it took is given back."""
 _CROWD = 8
@@ -113,7 +83,7 @@ class OrtRunner:
         wanted = {info.name: feeds[info.name] for info in self.inputs}
         try:
             values = self._session.run(list(self.outputs), wanted)
-        except _TROUBLE as error:
+        except failures() as error:
             raise _trouble("the model fails on this sample", error, self._where) from error
         return dict(zip(self.outputs, values, strict=True))
 
@@ -130,11 +100,8 @@ def open_runner(
 ) -> OrtRunner:
     """A runner for the model in a file (external data beside it) or in memory.
 
-    The CPU takes what the execution provider does not. Not `faithful`, onnxruntime may put its own integer kernels in
-    the place of Q/DQ patterns: right for measuring speed, wrong for judging accuracy. `crowded`, several samples run
-    at a time and share the cores, which gets through many samples sooner than all cores on one sample would. Not
-    `optimized`, a graph runs node by node, which opens one of many thousand nodes far sooner.
-    `threads` are those of one run; 0 leaves it to onnxruntime, or to `crowded`.
+    `provider`, `faithful`, `optimized` and `threads` are those of `RuntimeOptions`. With `crowded`, several samples run at a time and
+    share the cores, which finishes many samples sooner than all cores on one sample; `threads` is not used then.
     A faithful model on the CPU rounds to FP16 and BF16 after every node (`graph.typed.emulate`), and the description
     says so.
 
@@ -146,9 +113,8 @@ def open_runner(
     if isinstance(model, Path) and not model.is_file():
         raise InputFileError("there is no such file", fix="check the path", where=where)
     count = processors() // at_once if crowded else threads
-    options = partial(_options, faithful=faithful, threads=count, optimized=optimized)
-    rounds = faithful and provider == CPU
-    return _runner(model, options, provider, description, at_once, where, rounds=rounds)
+    options = RuntimeOptions(provider=provider, faithful=faithful, threads=count, optimized=optimized)
+    return _runner(model, options, description, at_once, where, rounds=faithful and provider == CPU)
 
 
 def _at_once(crowded: bool) -> int:
@@ -167,8 +133,8 @@ def open_piece(
         InputFileError: it holds what onnxruntime cannot run.
     """
     where = str(model) if isinstance(model, Path) else None
-    options = partial(_options, threads=threads, optimized=optimized, arena=False)
-    return _runner(model, options, CPU, description, 1, where)
+    options = RuntimeOptions(threads=threads, optimized=optimized, arena=False)
+    return _runner(model, options, description, 1, where)
 
 
 def open_model(model: Model, *, description: str, crowded: bool = False) -> OrtRunner:
@@ -180,25 +146,13 @@ def open_model(model: Model, *, description: str, crowded: bool = False) -> OrtR
         InputFileError: it holds what onnxruntime cannot run.
     """
     at_once = _at_once(crowded)
-    options = partial(_options, threads=processors() // at_once if crowded else 0)
-    return _runner(model, options, CPU, description, at_once, None)
-
-
-def _options(
-    *, faithful: bool = True, threads: int = 0, optimized: bool = True, arena: bool = True
-) -> onnxruntime.SessionOptions:
-    options = session_options(faithful=faithful, threads=threads)
-    if not optimized:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if not arena:
-        options.enable_cpu_mem_arena = False
-    return options
+    options = RuntimeOptions(threads=processors() // at_once if crowded else 0)
+    return _runner(model, options, description, at_once, None)
 
 
 def _runner(
     model: Model | Path | bytes,
-    options: Callable[[], onnxruntime.SessionOptions],
-    provider: Provider,
+    options: RuntimeOptions,
     description: str,
     at_once: int,
     where: str | None,
@@ -206,25 +160,25 @@ def _runner(
     rounds: bool = True,
 ) -> OrtRunner:
     """A runner; `rounds` emulates FP16 and BF16."""
-    before = resident_mib() or 0.0
+    before = resident_mib()
     source, words = (emulated(model, _output_types) if rounds else None) or (model, "")
     folder: tempfile.TemporaryDirectory[str] | None = None
     try:
         if isinstance(source, Model):
             session, folder = _session_of(source, options)
         else:
-            session = _session(source, options(), provider)
-    except _TROUBLE as error:
+            session = open_session(source, options)
+    except failures() as error:
         # Of the model as it was: between the Casts that round, its blocks are not found any more.
-        instead = _without_blocks(model, str(error)) if provider == CPU else None
+        instead = _without_blocks(model, str(error)) if options.provider == CPU else None
         if instead is None:
             raise _trouble("onnxruntime cannot open the model", error, where) from error
         words = " and ".join(filter(None, (words, "blocks of FP4 or FP8")))
         try:
-            session = _session(instead, options(), provider)
-        except _TROUBLE as left:
+            session = open_session(instead, options)
+        except failures() as left:
             raise _trouble("onnxruntime cannot open the model", left, where) from left
-    if (resident_mib() or 0.0) - before >= LARGE >> 20:
+    if resident_mib() - before >= LARGE >> 20:
         give_back()  # half of it is what reading and optimizing took
     runner = OrtRunner(session, f"{description}, {words} emulated" if words else description, where, at_once)
     if folder is not None:
@@ -233,41 +187,38 @@ def _runner(
 
 
 def _session_of(
-    model: Model, options: Callable[[], onnxruntime.SessionOptions]
+    model: Model, options: RuntimeOptions
 ) -> tuple[onnxruntime.InferenceSession, tempfile.TemporaryDirectory[str] | None]:
     """A session for a model, and the folder with its weights if it is large."""
     if weight_bytes(model) < LARGE:
-        return _session(serialize(model), options(), CPU), None
+        return open_session(serialize(model), options), None
     folder = tempfile.TemporaryDirectory(prefix="qdqtool-model-", ignore_cleanup_errors=True)
     path = Path(folder.name) / "model.onnx"
-    session = _opened_around(model, path, options())
+    session = _opened_around(model, path, options)
     if session is None:
         save_beside(model, path)
-        session = _session(path, options(), CPU)
+        session = open_session(path, options)
     return session, folder
 
 
 def _output_types(model: Model) -> dict[str, DType]:
     """The types of the outputs of a model; none where it does not open."""
     try:
-        session, _ = _session_of(model, partial(_options, optimized=False))
-    except _TROUBLE as error:
+        session, _ = _session_of(model, RuntimeOptions(optimized=False))
+    except failures() as error:
         _log.debug("the types inside stay unknown: %s", error)
         return {}
     return {value.name: _info(value).dtype for value in session.get_outputs()}
 
 
-def _opened_around(
-    model: Model, path: Path, options: onnxruntime.SessionOptions
-) -> onnxruntime.InferenceSession | None:
+def _opened_around(model: Model, path: Path, options: RuntimeOptions) -> onnxruntime.InferenceSession | None:
     """A session whose weights are read where they lie; None where they do not lie in one folder, or it does not open so."""
     home = save_around(model, path)
     if home is None:
         return None
-    options.add_session_config_entry(FOLDER_OPTION, native_path(home))
     try:
-        return _session(path.read_bytes(), options, CPU)
-    except _TROUBLE as error:
+        return open_session(path, replace(options, home=home))
+    except failures() as error:
         _log.debug("is opened with a copy of its weights: %s", error)
         return None
 
@@ -287,16 +238,11 @@ def open_rewritten(model: Model, rewrite: Callable[[Path], bool], *, description
         source = Path(folder) / "model.onnx"
         save_beside(model, source)
         try:
-            _save_optimized(source, saved, session_options())
+            open_session(source, RuntimeOptions(saved=saved, planned=False))
             if not rewrite(saved):
                 return None
-            options = session_options()
-            options.enable_mem_reuse = False
-            # A second run with the same shapes takes one block for all that it needs, beside what the first one took.
-            options.enable_mem_pattern = False
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-            session = _session(saved, options, CPU)
-        except _TROUBLE as error:
+            session = open_session(saved, RuntimeOptions(optimized=False, planned=False, patterned=False))
+        except failures() as error:
             raise _trouble("onnxruntime cannot open the model", error, None) from error
     return OrtRunner(session, description, None)
 
@@ -306,43 +252,15 @@ def refusal(model: bytes) -> str | None:
 
     A kernel or a type that the CPU lacks, and memory, say nothing about the model: the result is None for them too.
     """
-    options = session_options(threads=1)
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.enable_mem_reuse = False
     try:
-        _session(model, options, CPU)
-    except _TROUBLE as error:
+        open_session(model, RuntimeOptions(threads=1, optimized=False, planned=False))
+    except failures() as error:
         text = " ".join(str(error).split())
         if re.search(_LACKING, text):
             _log.info("onnxruntime cannot judge the model: %s", text)
             return None
         return re.sub(_PREFIX, "", text)
     return None
-
-
-def optimize(source: Path, target: Path) -> bool:
-    """Write what onnxruntime makes of a model, its weights beside it; False where it does not run the model as it stands.
-
-    What opens such a model emulates what is missing, or says what is wrong with it.
-    """
-    if holds_narrow(source):
-        return False
-    try:
-        _save_optimized(source, target, session_options(threads=1))
-    except _TROUBLE as error:
-        _log.debug("%s is not optimized: %s", source, error)
-        return False
-    return True
-
-
-def _save_optimized(source: Path, target: Path, options: onnxruntime.SessionOptions) -> None:
-    options.optimized_model_filepath = str(target)
-    # Looking for memory to use again takes time that grows with the square of the nodes; nothing runs here.
-    options.enable_mem_reuse = False
-    options.add_session_config_entry(
-        "session.optimized_model_external_initializers_file_name", f"{target.stem}.data"
-    )
-    _session(source, options, CPU)
 
 
 def _without_blocks(model: Model | Path | bytes, message: str) -> bytes | None:
@@ -352,44 +270,6 @@ def _without_blocks(model: Model | Path | bytes, message: str) -> bytes | None:
     blocks = block_emulation(serialize(model) if isinstance(model, Model) else model)
     found = None if blocks is None else emulated(blocks)
     return blocks if found is None else serialize(found[0])
-
-
-def _session(
-    model: Path | bytes, options: onnxruntime.SessionOptions, provider: Provider
-) -> onnxruntime.InferenceSession:
-    chosen: list[Any] = [provider.name]
-    if provider != CPU:
-        chosen = [(provider.name, dict(provider.options)), CPU.name]
-    source = native_path(model) if isinstance(model, Path) else model
-    try:
-        return onnxruntime.InferenceSession(
-            source, sess_options=options, providers=chosen, disabled_optimizers=_HARMFUL
-        )
-    except _TROUBLE as error:
-        unoptimized = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        if _OPENING not in str(error) or options.graph_optimization_level == unoptimized:
-            raise
-        # The optimizer may fail on a sound graph, as where it gives a tensor a name that is taken.
-        options.graph_optimization_level = unoptimized
-        return onnxruntime.InferenceSession(source, sess_options=options, providers=chosen)
-
-
-def session_options(*, faithful: bool = True, threads: int = 0) -> onnxruntime.SessionOptions:
-    """Options under which Q/DQ nodes compute what they say; or, not faithful, as fast as onnxruntime can.
-
-    `threads` are those of one run; 0 leaves it to onnxruntime.
-    """
-    options = onnxruntime.SessionOptions()
-    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    options.inter_op_num_threads = 1
-    options.intra_op_num_threads = threads
-    options.use_deterministic_compute = True
-    options.log_severity_level = 4  # what goes wrong is raised; nothing is also printed
-    if faithful:
-        options.add_session_config_entry("session.disable_quant_qdq", "1")
-        # Threads that wait would keep a processor busy: it doubles the price of a model of small layers.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return options
 
 
 def _info(value: Any) -> TensorInfo:

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from qdqtool import api
-from qdqtool.backends.ort import OrtRunner, open_model, open_runner
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.typed.convert import convert
+from qdqtool.runtime.runner import OrtRunner, open_model, open_runner
 from tests import models
 from tests.models import Sketch, save
 

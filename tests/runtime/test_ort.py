@@ -11,12 +11,13 @@ import onnx
 import onnxruntime
 import pytest
 
-from qdqtool.backends import ort
-from qdqtool.backends.ort import open_model, open_runner, session_options
 from qdqtool.core.dtypes import DType
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.runtime import runner as ort
+from qdqtool.runtime.runner import open_model, open_runner
+from qdqtool.runtime.session import RuntimeOptions, session_options
 from tests.backends import graphs
 from tests.models import Sketch, save
 
@@ -86,7 +87,7 @@ def test_no_integer_kernel_takes_the_place_of_a_qdq_pattern(tmp_path: Path) -> N
         model.graph.node.append(
             onnx.helper.make_node(op, [inputs, "x_scale", "x_zero"], [output], name=output)
         )
-    options = session_options()
+    options = session_options(RuntimeOptions())
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     ops = [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from qdqtool.backends.ort import open_runner
 from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import FP8, INT4, INT8, MXFP8, NVFP4, QuantFormat
 from qdqtool.errors import InputFileError
@@ -19,6 +18,7 @@ from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.encode import block_scales, decode, effective, encode
 from qdqtool.graph.qdq.lower import lower
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
+from qdqtool.runtime.runner import open_runner
 from tests import models
 
 ROWS, DEPTH, COLUMNS = 6, 64, 32

@@ -5,15 +5,17 @@ The program runs in a process group of its own, so Ctrl-C reaches only us and we
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from qdqtool.platform import kill_group, own_group
 
@@ -57,16 +59,7 @@ def run(
         OSError: the program cannot be started.
     """
     start = time.monotonic()
-    with ExitStack() as files:
-        process = subprocess.Popen(  # noqa: S603 -- running a program is what this is for
-            list(arguments),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=files.enter_context(errors.open("ab")) if errors else subprocess.STDOUT,
-            cwd=errors.parent if errors else None,
-            env={**os.environ, "PYTHONPATH": _import_path()},
-            **own_group(),
-        )
+    process = _started(arguments, errors)
     timed_out = threading.Event()
     silent = threading.Event()
     guard = threading.Thread(target=_guard, args=(process, timeout_s, timed_out, silent), daemon=True)
@@ -81,6 +74,42 @@ def run(
     return Ended(code=process.returncode, timed_out=timed_out.is_set(), seconds=time.monotonic() - start)
 
 
+def ask(
+    module: str,
+    request: Mapping[str, Any],
+    *,
+    on_event: Mapping[str, Callable[[dict[str, Any]], object]],
+    timeout_s: float,
+    errors: Path,
+) -> tuple[dict[str, Any], Ended]:
+    """Run a module of ours that serves one request (`qdqtool.io.parent.meet`): its verdict, and how it ended.
+
+    The verdict is the last event that `on_event` has no function for, by the name of the event; {"event": "none"} without one.
+
+    Raises:
+        OSError: the process cannot be started.
+    """
+    verdict: dict[str, Any] = {"event": "none"}
+
+    def hear(line: bytes) -> None:
+        nonlocal verdict
+        event = json.loads(line)
+        heard = on_event.get(event["event"])
+        if heard is None:
+            verdict = event
+        else:
+            heard(event)
+
+    ended = run(
+        (sys.executable, "-m", module),
+        first_words=json.dumps(request) + "\n",
+        errors=errors,
+        on_line=hear,
+        timeout_s=timeout_s,
+    )
+    return verdict, ended
+
+
 @contextmanager
 def conversation(arguments: Sequence[str], errors: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A program with open pipes to talk through; it and its children are ended with the block.
@@ -90,22 +119,26 @@ def conversation(arguments: Sequence[str], errors: Path) -> Iterator[subprocess.
     Raises:
         OSError: the program cannot be started.
     """
-    with errors.open("ab") as log:
-        process = subprocess.Popen(  # noqa: S603 -- running a program is what this is for
-            list(arguments),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            cwd=errors.parent,
-            env={**os.environ, "PYTHONPATH": _import_path()},
-            **own_group(),
-        )
+    process = _started(arguments, errors)
     try:
         yield process
     finally:
         _end(process)
         if process.stdout is not None:
             process.stdout.close()
+
+
+def _started(arguments: Sequence[str], errors: Path | None) -> subprocess.Popen[bytes]:
+    with ExitStack() as files:
+        return subprocess.Popen(  # noqa: S603 -- running a program is what this is for
+            list(arguments),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=files.enter_context(errors.open("ab")) if errors else subprocess.STDOUT,
+            cwd=errors.parent if errors else None,
+            env={**os.environ, "PYTHONPATH": _import_path()},
+            **own_group(),
+        )
 
 
 def _import_path() -> str:
