@@ -51,6 +51,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/style.py
+	$(BIN)/python .ci/english.py
 
 # The skeleton of a rule, its page and its test, with the next free code.
 new-rule: $(VENV)/.installed-dev

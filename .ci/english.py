@@ -1,7 +1,7 @@
 """Plain English in what people read: docstrings, messages and documentation.
 
-Usage: `python .ci/english.py [--write] [--all] [ROOT]`. Counts, per package, sentences above 30 words, words of the table in
-CONTRIBUTING, docstrings that begin with What, Which, Where, Those or "The same", and "where" against "if". The counts may not
+Usage: `python .ci/english.py [--write] [--all] [ROOT]`. Counts, per package, sentences above 30 words, words in `WORDS`,
+docstrings that begin with What, Which, Where, Those or "The same", and "where" against "if". The counts may not
 grow beyond those in `.ci/english.json`; `--write` stores smaller ones, `--all` prints every place. Exceptions are comments
 `# english: reason` on the line. It helps an author; it does not replace reading.
 """

@@ -4,7 +4,7 @@ A layer computes `x @ w.T`. With the second moments H = mean(x.T @ x) of its inp
 `d @ H @ d` for an error d of the weights of one output channel. Rounding to the nearest makes each |d| small; rounding
 by H lets the errors of different weights cancel.
 
-Sources: Frantar et al., "GPTQ" (ICLR 2023), with the columns ordered by their energy, which costs nothing where all
+Sources: Frantar et al., "GPTQ" (ICLR 2023), with the columns ordered by their energy, which costs nothing if all
 scales are fixed before; Nagel et al., "Up or Down?" (ICML 2020), called AdaRound, for why the nearest is not the best: they
 let each weight go up or down by gradient descent on a soft choice. The error is quadratic in the choices, so the descent can
 as well take one weight of every row at a time, which needs no more than H (`up_or_down`).
@@ -126,7 +126,7 @@ def _descend(
 
 
 def _damped(moments: Floats) -> NDArray[np.float32] | None:
-    """The moments with a little more energy for every input; None where they are no numbers."""
+    """The moments with a little more energy for every input; None if they are no numbers."""
     found = moments.astype(np.float32)
     diagonal = np.arange(found.shape[1])
     mean = found[:, diagonal, diagonal].mean(axis=1, keepdims=True)

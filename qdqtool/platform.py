@@ -45,7 +45,7 @@ _ARG_START, _ARG_END = 48, 49
 
 
 def overwrite_arguments(words: list[str]) -> bool:
-    """Replace the argument list that `ps` shows; False where the system offers no way to do it.
+    """Replace the argument list that `ps` shows; False if the system offers no way to do it.
 
     Linux reads the list from the memory of the process, where the process itself may write. macOS and Windows show it
     to the same user and to administrators only.
@@ -78,7 +78,7 @@ def own_group() -> dict[str, Any]:
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """End a child that was started with `own_group`, and its children; nothing where none of them is left."""
+    """End a child that was started with `own_group`, and its children; nothing if none of them is left."""
     if is_posix():
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -113,7 +113,7 @@ def try_lock(handle: int) -> bool | None:
     """Take the lock of an open file, which its process holds until it closes it or ends, however it ends.
 
     Returns:
-        False where another process holds it; None where the system, or the file system, has no such locks.
+        False if another process holds it; None if the system, or the file system, has no such locks.
     """
     if not is_posix():
         return None
@@ -274,5 +274,5 @@ def umask() -> int:
 
 
 def signal_number(name: str) -> int | None:
-    """The number of a signal such as "SIGKILL"; None where the system has none of that name."""
+    """The number of a signal such as "SIGKILL"; None if the system has none of that name."""
     return getattr(signal, name, None)

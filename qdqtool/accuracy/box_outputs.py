@@ -46,7 +46,7 @@ class BoxOutputs:
     """Outputs that hold one image's boxes together.
 
     Attributes:
-        boxes, scores, classes: the outputs' names; `classes` is empty where the scores have a column for each class.
+        boxes, scores, classes: the outputs' names; `classes` is empty if the scores have a column for each class.
         corners: boxes are corners; else centres and sizes.
         logits: scores are logits.
         background: the class that says "nothing", by a softmax; None of sigmoids, and of classes.
@@ -95,7 +95,7 @@ class BoxOutputs:
 
 
 def box_outputs(outputs: Outputs) -> BoxOutputs | None:
-    """Which of one image's outputs hold its boxes; None where that is not beyond doubt."""
+    """Which of one image's outputs hold its boxes; None if that is not beyond doubt."""
     of_numbers = {name: values for name, values in outputs.items() if values.dtype.kind in "fiu"}
     sizes = {values.shape[-2] for values in of_numbers.values() if _has_boxes(values)}
     for find in (_final, _dense):
@@ -113,7 +113,7 @@ def box_outputs(outputs: Outputs) -> BoxOutputs | None:
 
 
 def boxes_of_rows(name: str, outputs: Outputs) -> str | None:
-    """The output with a box for each value of this one; None where there is none, so that these may be classes."""
+    """The output with a box for each value of this one; None if there is none, so that these may be classes."""
     size = outputs[name].size
     found = (
         other
@@ -124,7 +124,7 @@ def boxes_of_rows(name: str, outputs: Outputs) -> str | None:
 
 
 def listed(outputs: Outputs) -> int | None:
-    """How many detections these outputs of one image list; None where they list none, or as many as there are places."""
+    """How many detections these outputs of one image list; None if they list none, or as many as there are places."""
     found = box_outputs(outputs) if len(outputs) > 1 else None
     if found is not None:
         return outputs[found.scores].size if found.classes else None

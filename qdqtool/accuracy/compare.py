@@ -311,7 +311,7 @@ def _wild(left: NDArray[Any], right: NDArray[Any]) -> str | None:
 
 
 def _finite(reading: Reading) -> Reading:
-    """The reading, or none where values were so large that their squares are infinite."""
+    """The reading, or none if values were so large that their squares are infinite."""
     if reading.value is None or math.isfinite(reading.value):
         return reading
     return Reading(value=None, note="the values are too large to be measured")

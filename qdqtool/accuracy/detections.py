@@ -32,7 +32,7 @@ class Detections:
 
 
 def agreement(reference: RawBoxes, candidate: RawBoxes, layout: BoxLayout) -> tuple[int, int] | None:
-    """How many boxes of both sides together have a partner, and how many there are; None where they cannot be decoded."""
+    """How many boxes of both sides together have a partner, and how many there are; None if they cannot be decoded."""
     left, right = detections(reference, layout), detections(candidate, layout)
     if left is None or right is None:
         return None
@@ -95,7 +95,7 @@ def _overlap(box: Floats, others: Floats) -> Floats:
 
 
 def _grid(count: int) -> tuple[Floats, Floats] | None:
-    """Cell coordinates and stride of every row, for a square image; None where the count fits none."""
+    """Cell coordinates and stride of every row, for a square image; None if the count fits none."""
     first, middle, last = _STRIDES
     side = next(
         (

@@ -48,7 +48,7 @@ class Emulations:
 
     Attributes:
         graph: the first one runs the graph as it stands; all round where the graph says.
-        fused: all keep the epilogue of a kernel in FP32; empty where that makes no difference.
+        fused: all keep the epilogue of a kernel in FP32; empty if that makes no difference.
         rare: further ones like `graph`, which count where no value crossed a border among those: it may be rare.
     """
 
@@ -122,7 +122,7 @@ class _Ledger:
         return max((self.nearest(name, names) for name in names), default=0.0) if len(names) > 1 else 0.0
 
     def decibel(self, noise: float) -> float | None:
-        """The signal over this noise; None where there is no noise, or no signal."""
+        """The signal over this noise; None if there is no noise, or no signal."""
         return 10 * math.log10(self.signal / noise) if noise and self.signal else None
 
 

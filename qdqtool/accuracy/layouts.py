@@ -184,7 +184,7 @@ def _is_decoded(rows: Floats) -> bool:
 
 
 def _with_objectness(rows: Floats) -> bool | None:
-    """Whether the fifth column is an objectness; None where the values do not tell, or the boxes are like none."""
+    """Whether the fifth column is an objectness; None if the values do not tell, or the boxes are like none."""
     if rows.shape[1] == BOX + 1:
         return False if _is_decoded(rows) else None
     if rows[:, BOX].min() >= _CONSTANT:

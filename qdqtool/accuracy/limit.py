@@ -8,7 +8,7 @@
    the second of two layers may bring nothing, or everything, once the first is float. Old figures say which nodes are
    worth measuring; the best of the fresh ones is taken when no old figure is above it (lazy greedy: Leskovec et al.,
    "Cost-effective outbreak detection in networks", KDD 2007, section 4.1). It may take as many runs as there are nodes,
-   and is left out where more than half of them have to be float.
+   and is left out if more than half of them have to be float.
 4. The smallest of these sets is made smaller: what every node of it brings beside the others is measured, and nodes are
    put back, the least useful first and several at once, until none can be. Each single one is needed then: that is
    checked, not guessed.
@@ -89,7 +89,7 @@ class Limit:
         return found.worst_drop <= max(self.max_drop, least_told(found.task.samples, self.confidence)) + 1e-9
 
     def enough(self, runs: Sequence[SampleRun]) -> int | None:
-        """How many samples like these would be sure of the limited drop; None where it is none of how many there are."""
+        """How many samples like these would be sure of the limited drop; None if it is none of how many there are."""
         losses = _losses(runs)
         if self.max_drop is None or not self.confidence or not len(losses):
             return None

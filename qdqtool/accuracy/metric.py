@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """What a meter shows; `value` is None where the metric is undefined, and `note` says why."""
+    """What a meter shows; `value` is None if the metric is undefined, and `note` says why."""
 
     value: float | None
     note: str = ""

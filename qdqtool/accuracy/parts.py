@@ -99,7 +99,7 @@ def _output(name: str, ends: Mapping[str, tuple[Reading, ...]]) -> str:
 
 
 def _in_candidate(theirs: GraphView, mine: GraphView, reading: Reading) -> str:
-    """What the candidate's node reads there, or the tensor of the same name; empty where it has neither."""
+    """What the candidate's node reads there, or the tensor of the same name; empty if it has neither."""
     node, index = reading
     found = theirs.by_name.get(node)
     if found is not None and found.op == mine.by_name[node].op and len(found.inputs) > index:

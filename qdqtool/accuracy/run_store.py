@@ -23,7 +23,7 @@ class SampleRun:
     Attributes:
         noise: energy of the difference to the float model, per output.
         signal: energy of the float model's output, per output.
-        hits: whether float model and subset were right; None where that is not asked.
+        hits: whether float model and subset were right; None if that is not asked.
         boxes: they are shares of boxes.
     """
 

@@ -20,7 +20,7 @@ class ScorePair:
 
     Attributes:
         reference, candidate: vectors of equal length.
-        layout: of the boxes that they were taken from; None where the output is the scores themselves.
+        layout: of the boxes that they were taken from; None if the output is the scores themselves.
         boxes: these boxes on both sides.
     """
 
@@ -31,7 +31,7 @@ class ScorePair:
 
     @property
     def named(self) -> int | None:
-        """The class that the reference names; none where it sees no box that it would show: the best of the others is chance."""
+        """The class that the reference names; none if it sees no box that it would show: the best of the others is chance."""
         if self.layout is not None and self.reference.max() < CONFIDENT:
             return None
         return int(self.reference.argmax())
@@ -57,7 +57,7 @@ def class_rows(output: Floats) -> Floats:
 
 
 def class_scores(output: NDArray[Any]) -> Floats | None:
-    """One sample's scores, one per class; None where the output is not understood as scores of one sample.
+    """One sample's scores, one per class; None if the output is not understood as scores of one sample.
 
     Understood are: a vector of scores with any number of axes of length 1 around it (a logit or probability per
     class); boxes in one of the layouts of `layouts`, where a class scores as much as its best box does, class score times
@@ -127,7 +127,7 @@ def _best(boxes: RawBoxes) -> Floats:
 
 
 def _found(boxes: RawBoxes, classes: int) -> Floats:
-    """The best score of each class, below zero where no box has it; behind them zero, for nothing."""
+    """The best score of each class, below zero if no box has it; behind them zero, for nothing."""
     best = np.full(classes + 1, -1.0)
     best[classes] = 0.0
     if len(boxes.scores):

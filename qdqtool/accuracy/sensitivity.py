@@ -117,7 +117,7 @@ _ENDS = "ends float"
 
 
 def _ends(nodes: Sequence[str], units: Units) -> tuple[str, ...]:
-    """The first and the last compute node; none where these are all there are."""
+    """The first and the last compute node; none if these are all there are."""
     compute = [node for node in nodes if node in units.compute]
     return (compute[0], compute[-1]) if len(compute) > 2 else ()
 

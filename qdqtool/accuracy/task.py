@@ -62,7 +62,7 @@ class HitCount:
 class Task:
     """Watches the output that holds class scores, or those that hold a detector's boxes.
 
-    Of detectors `agreement` counts the boxes too: what their best class is says little of the others, and nothing where there is
+    Of detectors `agreement` counts the boxes too: what their best class is says little of the others, and nothing if there is
     one class only.
     """
 
@@ -176,7 +176,7 @@ class Task:
 
 
 def hits_of(metric: Hit, scores: ScorePair, label: int | None) -> tuple[float, float] | None:
-    """Whether each side is right about one sample; None where it does not count."""
+    """Whether each side is right about one sample; None if it does not count."""
     is_labelled = metric.truth == "label"
     truth = label if is_labelled else scores.named
     if truth is None or len(scores.reference) < metric.classes:
@@ -186,7 +186,7 @@ def hits_of(metric: Hit, scores: ScorePair, label: int | None) -> tuple[float, f
 
 
 def boxes_of(scores: ScorePair) -> tuple[float, float] | None:
-    """1, and the F1 score of the candidate's boxes against the reference's in one image; None where neither finds any."""
+    """1, and the F1 score of the candidate's boxes against the reference's in one image; None if neither finds any."""
     if scores.layout is None or scores.boxes is None:
         return None
     found = agreement(*scores.boxes, scores.layout)

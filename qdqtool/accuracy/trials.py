@@ -55,7 +55,7 @@ class SubsetOutcome:
         noise: energy of the difference to the float model relative to its energy, averaged over the outputs and what has
             its own figure of them.
         task: accuracy against the float model; None where nothing is asked or known.
-        interval: 95 % interval of `noise` over samples; None where it is not known.
+        interval: 95 % interval of `noise` over samples; None if it is not known.
         shares: what each sample adds to `noise`.
         runs: what each sample showed.
     """
@@ -68,7 +68,7 @@ class SubsetOutcome:
 
     @property
     def decibel(self) -> float | None:
-        """The noise as SQNR; None where there is none."""
+        """The noise as SQNR; None if there is none."""
         return _decibel(self.noise)
 
     @property

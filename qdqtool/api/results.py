@@ -150,7 +150,7 @@ class BuiltEngine(Shown):
 
     @property
     def layers(self) -> str:
-        """The layer information; "" where the builder gave none."""
+        """The layer information; "" if the builder gave none."""
         name = self.result.layers
         return "" if name is None else self.files[name].decode("utf-8", "replace")
 

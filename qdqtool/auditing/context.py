@@ -109,7 +109,7 @@ class AuditContext:
         return found
 
     def way_out(self, subjects: Iterable[str]) -> str:
-        """What can be typed where a check knows nothing better: the nodes of these layers in float; "" where they are."""
+        """What can be typed where a check knows nothing better: the nodes of these layers in float; "" if they are."""
         if self.view is None:
             return _LOOK
         held = {case.node.name for case in self.cases if case.as_float}
@@ -118,7 +118,7 @@ class AuditContext:
         return as_float(nodes, placed=self.placement is not None) if nodes else ""
 
     def refusals(self, layers: Iterable[EngineLayer]) -> str:
-        """The fixes of what placement refused on the nodes of these layers; "" where it refused nothing."""
+        """The fixes of what placement refused on the nodes of these layers; "" if it refused nothing."""
         names = {name for layer in layers for name in layer.onnx_nodes}
         decisions = self.placement.decisions if self.placement else ()
         refused = [decision for decision in decisions if decision.slot.node in names and decision.is_refused]

@@ -105,7 +105,7 @@ def _against(engine: Engine, reference: Engine) -> Iterator[Observation]:
 
 
 def _unlike(engine: Engine, reference: Engine) -> str:
-    """Why the other engine is no yardstick; "" where it is one."""
+    """Why the other engine is no yardstick; "" if it is one."""
     there = [layer for layer in reference.kernels if is_computing(layer)]
     for name, count in computed_in(there).items():
         return f"{count} of {counted(len(there), 'compute kernel of the float engine multiplies', 'compute kernels of the float engine multiply')} {computing_in(name)}: it is none"

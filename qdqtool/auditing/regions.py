@@ -16,7 +16,7 @@ def is_opaque(layer: EngineLayer) -> bool:
 
 
 def region_around(view: GraphView, node: Node, layers: tuple[EngineLayer, ...]) -> EngineLayer | None:
-    """The region between whose first and last node `node` stands in topological order; None where there is none.
+    """The region between whose first and last node `node` stands in topological order; None if there is none.
 
     The name of a region gives its first and last node only, so this is an inference.
     """

@@ -34,7 +34,7 @@ class Gpu:
 
 
 def gpus(library: Any = None) -> tuple[Gpu, ...]:
-    """All GPUs the driver knows; none where there is no driver or it does not work."""
+    """All GPUs the driver knows; none if there is no driver or it does not work."""
     try:
         cuda = library or ctypes.CDLL(LIBRARY)
     except OSError:

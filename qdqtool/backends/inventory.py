@@ -59,7 +59,7 @@ class Item:
         state: works, missing, or limited (here, but not good for all).
         detail: release, name or reason.
         enables: what it is good for.
-        fix: the command or step that gets it; empty where it works.
+        fix: the command or step that gets it; empty if it works.
     """
 
     name: str

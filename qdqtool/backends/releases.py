@@ -17,7 +17,7 @@ def packed_release(number: int) -> Release:
 
 
 def banner_release(text: str) -> Release:
-    """The release in the first trtexec banner of a text; empty where there is none (7.x and older print no number)."""
+    """The release in the first trtexec banner of a text; empty if there is none (7.x and older print no number)."""
     found = _BANNER.search(text)
     return packed_release(int(found[1])) if found else ()
 

@@ -131,7 +131,7 @@ def _precision(run: RunHeader, seen: RunEvidence) -> tuple[str, set[int]]:
 
 
 def _allowed(run: RunHeader) -> str:
-    """The types that the build may use: as trtexec prints them, or as its command says; "" where neither does."""
+    """The types that the build may use: as trtexec prints them, or as its command says; "" if neither does."""
     printed = run.options.get("Build", {}).get("Precision", "")
     asked = [_TYPES[word] for word in run.argv if word in _TYPES]
     loads = any(word.startswith("--loadEngine") for word in run.argv)

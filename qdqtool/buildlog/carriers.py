@@ -177,7 +177,7 @@ class Carrier:
     """What one log's lines are wrapped in; it learns more with each block that it does not understand.
 
     Attributes:
-        shown: its layers in words, outermost first: `<time> [<severity>:onnxruntime] <message>`; "" where there are none.
+        shown: its layers in words, outermost first: `<time> [<severity>:onnxruntime] <message>`; "" if there are none.
     """
 
     def __init__(self) -> None:
@@ -340,7 +340,7 @@ def _texts(data: bytes) -> list[str]:
 
 
 def _prefix_of(text: str) -> str | None:
-    """What stands before a builder's pattern: "" for a line that the reader understands, None where there is none."""
+    """What stands before a builder's pattern: "" for a line that the reader understands, None if there is none."""
     head = text[:_LONGEST]
     rank = _RANK.match(text)
     if rank is not None and (native(text, rank.end()) or _is_no_error(text[rank.end() :].rstrip())):
@@ -395,7 +395,7 @@ def _unquoted(message: str, prefix: str) -> str:
 
 
 def _prefix_layer(lines: list[_CarriedLine]) -> tuple[Callable[[_CarriedLine], bool], str] | None:
-    """The forms in which patterns are wrapped; None where the lines need nothing taken off."""
+    """The forms in which patterns are wrapped; None if the lines need nothing taken off."""
     prefixes = [_prefix_of(line.text) for line in lines]
     carried = [prefix for prefix in prefixes if prefix]
     plain = sum(1 for prefix in prefixes if prefix == "")
@@ -428,7 +428,7 @@ def _taken(line: _CarriedLine, found: re.Match[str], form: _CarrierForm) -> None
 
 @lru_cache(maxsize=4096)
 def _told(kinds: tuple[str, ...], values: tuple[str, ...]) -> tuple[str, str]:
-    """The time stamp and the severity that a prefix says; "" where it says none."""
+    """The time stamp and the severity that a prefix says; "" if it says none."""
     stamp = severity = ""
     for kind, value in zip(kinds, values, strict=True):
         if kind == "time":
@@ -618,7 +618,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 def stamp_of(text: str) -> str:
-    """A time in any of the usual spellings as the builder spells it, or "" where it is none of them."""
+    """A time in any of the usual spellings as the builder spells it, or "" if it is none of them."""
     for form in _DATED:
         found = form.match(text)
         if found:

@@ -77,7 +77,7 @@ class Precisions:
         return self._graph.types.get(next(iter(dequantizer.inputs), ""), DType.INT8)
 
     def _asked(self, node: LoggedNode) -> str:
-        """The format that the pairs in front of a node ask for; "" where the log does not show its inputs."""
+        """The format that the pairs in front of a node ask for; "" if the log does not show its inputs."""
         asked: dict[bool, set[str]] = {True: set(), False: set()}
         for maker in self._dequantizers(node):
             is_weight = maker is not None and bool(self._graph.is_weight(maker.name))
@@ -173,7 +173,7 @@ def _by_type(layer: LoggedLayer, precision: DType) -> tuple[str, str]:
 
 
 def _contradiction(precision: str, layer: LoggedLayer | None) -> str:
-    """How the engine layer's tensors disagree with the ledger; "" where they agree or are not printed."""
+    """How the engine layer's tensors disagree with the ledger; "" if they agree or are not printed."""
     if layer is None:
         return ""
     reads, writes = types(layer.inputs), types(layer.outputs)

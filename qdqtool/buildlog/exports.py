@@ -75,7 +75,7 @@ def records_of(value: object, depth: int = 0) -> Iterator[Record]:
 
 
 def message_member(values: Iterator[object], bears: Callable[[str], bool]) -> str:
-    """The member that holds messages in most records; "" where none does."""
+    """The member that holds messages in most records; "" if none does."""
     found: Counter[str] = Counter()
     for value in values:
         for record in records_of(value):
@@ -113,7 +113,7 @@ class Document:
         bears: whether a text is a message.
 
     Attributes:
-        member: the member of its records that holds messages; "" where the text is no such document.
+        member: the member of its records that holds messages; "" if the text is no such document.
     """
 
     def __init__(self, bears: Callable[[str], bool]) -> None:
@@ -266,7 +266,7 @@ class Sheet:
         return cells if cells is not None and len(cells) == self.column + 1 else None
 
     def ended(self, line: str) -> str | None:
-        """The last line of a message of several lines; None where it goes on."""
+        """The last line of a message of several lines; None if it goes on."""
         cells = _cells('"' + line, self.delimiter, doubled=self.doubled)
         return cells[0] if cells is not None and len(cells) == self.columns - self.column else None
 
@@ -282,7 +282,7 @@ class Sheet:
 
 
 def sheet_of(lines: Sequence[str], bears: Callable[[str], bool]) -> tuple[Sheet, list[list[str]]] | None:
-    """How lines that follow each other are written as rows of a table, and the rows; None where they are none.
+    """How lines that follow each other are written as rows of a table, and the rows; None if they are none.
 
     One of its columns must hold texts that `bears` knows.
     """
@@ -309,7 +309,7 @@ def _are_quoted(lines: Sequence[str]) -> bool:
 
 
 def _rows(lines: Sequence[str], delimiter: str, *, doubled: bool) -> list[list[str]]:
-    """The rows that are as wide as most, of lines or of texts over several; none where too few are."""
+    """The rows that are as wide as most, of lines or of texts over several; none if too few are."""
     found = [_cells(line, delimiter, doubled=doubled) for line in lines]
     whole = _alike([cells for cells in found if cells is not None], len(lines))
     return whole or _alike(_joined(lines, delimiter, doubled=doubled), 1)
@@ -323,7 +323,7 @@ def _alike(rows: list[list[str]], least: int) -> list[list[str]]:
 
 
 def _joined(lines: Sequence[str], delimiter: str, *, doubled: bool) -> list[list[str]]:
-    """Rows whose cells go on over lines; none where the lines are not all of such rows."""
+    """Rows whose cells go on over lines; none if the lines are not all of such rows."""
     escape = None if doubled else "\\"
     rows: list[list[str]] = []
     reader = csv.reader(
@@ -347,7 +347,7 @@ def is_header(cells: Sequence[str]) -> bool:
 
 
 def _cells(line: str, delimiter: str, *, doubled: bool) -> list[str] | None:
-    """The cells of a line; None where its quotes are not those of a table."""
+    """The cells of a line; None if its quotes are not those of a table."""
     if len(line) > _WIDEST:
         return None
     escape = None if doubled else "\\"

@@ -111,7 +111,7 @@ class Rank:
         any: whether the bucket has one.
         parts: the ninth to sixteenth, and the seventeenth to twenty-fourth byte of its head.
         head: bytes of its head.
-        after_id: the eight bytes that follow a tactic id behind its head; nothing where there is no such id.
+        after_id: the eight bytes that follow a tactic id behind its head; nothing if there is no such id.
         tuned, noted, rest: whether it reports a timed kernel, is noted, is light but for the first of a run.
     """
 

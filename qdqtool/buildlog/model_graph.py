@@ -26,7 +26,7 @@ Block = tuple[str, str, str, str]
 
 
 class Graph:
-    """The rebuilt graph, indexed when first asked. Everything is empty or None where the log does not print it.
+    """The rebuilt graph, indexed when first asked. Everything is empty or None if the log does not print it.
 
     Args:
         blocks: of all nodes, in the order of the log.
@@ -93,7 +93,7 @@ class Graph:
         return [reader for tensor in node.outputs for reader in self._reader.get(tensor, ())] if node else []
 
     def is_weight(self, dequantizer: str) -> bool | None:
-        """Whether a DequantizeLinear carries a constant; None where the log does not show it."""
+        """Whether a DequantizeLinear carries a constant; None if the log does not show it."""
         node = self._by_name.get(dequantizer)
         if node is None or not node.inputs:
             return None
@@ -122,7 +122,7 @@ class Graph:
         return tuple(found)
 
     def quantizer_behind(self, name: str) -> str:
-        """The Q that directly reads what a DQ makes, or "" where there is none."""
+        """The Q that directly reads what a DQ makes, or "" if there is none."""
         return next((reader.name for reader in self.readers(name) if reader.op == QUANTIZE), "")
 
     def producers_of_inputs(self, name: str) -> tuple[str, ...]:

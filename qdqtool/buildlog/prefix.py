@@ -78,7 +78,7 @@ class Prefix:
 
     Attributes:
         stamp: `MM/DD/YYYY-HH:MM:SS`, or "".
-        severity: one of `SEVERITIES`, or "" where none is printed.
+        severity: one of `SEVERITIES`, or "" if none is printed.
         origin: "TRT" for the library's messages, "" for the front end's own.
         form: number of the prefix form, -1 where the line has none; tells front ends apart.
     """
@@ -120,7 +120,7 @@ def native(text: str, at: int = 0) -> re.Match[str] | None:
 
 
 def without_position(body: str) -> str | None:
-    """The message behind a source position (`ModelImporter.cpp:119: msg`), or None where there is none."""
+    """The message behind a source position (`ModelImporter.cpp:119: msg`), or None if there is none."""
     found = _POSITION.match(body)
     return body[found.end() :] if found and found.end() < len(body) else None
 
@@ -136,7 +136,7 @@ def seconds_of(stamp: str) -> float | None:
 
 
 def _peel_once(body: str) -> tuple[Prefix | None, str]:
-    """One prefix taken off; None where there is none."""
+    """One prefix taken off; None if there is none."""
     head = body[:1]
     forms: tuple[tuple[int, re.Pattern[str]], ...]
     if head == "[" and body[1:2] in _IN_BRACKETS:

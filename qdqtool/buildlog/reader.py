@@ -71,7 +71,7 @@ class _Message:
     """What the words of a message say, wherever they stand.
 
     Attributes:
-        name, fields: its pattern; "" where none fits.
+        name, fields: its pattern; "" if none fits.
         plain: whether the pattern fits without taking a source position off.
         joint: whether it may be several messages that lost their line ends.
         foreign: whether it looks like a line of another program.
@@ -161,7 +161,7 @@ class _Process:
     """Reads what one process says.
 
     Args:
-        name: what its launcher calls it; "" where it speaks alone.
+        name: what its launcher calls it; "" if it speaks alone.
         first_line: number of its first line.
         prefilter: finds the lines of a block that want reading.
         numbers: numbers of runs, over all processes.

@@ -27,7 +27,7 @@ class LoggedLayer:
     Attributes:
         line: number of its line in the log.
         name: as printed.
-        kind: LayerType; "" where only names are printed.
+        kind: LayerType; "" if only names are printed.
         rest: the remaining text.
     """
 
@@ -112,7 +112,7 @@ class LoggedNames:
         """Two names joined by a separator that may also occur inside them.
 
         Where several places are possible, both sides known beats one side known beats the first place.
-        The second part is "" where the separator does not occur.
+        The second part is "" if the separator does not occur.
         """
         first, found, second = text.partition(separator)
         if not found or separator not in second:

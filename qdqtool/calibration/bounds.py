@@ -37,7 +37,7 @@ def bounds(view: GraphView) -> dict[str, Bound]:
 
 
 def _passed_on(view: GraphView, node: Node, bounded: dict[str, Bound]) -> Bound | None:
-    """The bound of all inputs whose values `node` hands on; None where one of them has none."""
+    """The bound of all inputs whose values `node` hands on; None if one of them has none."""
     given = [bounded.get(node.inputs[index]) for index in carried_inputs(view, node)]
     known = [bound for bound in given if bound is not None]
     if not known or len(known) < len(given):

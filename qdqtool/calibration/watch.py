@@ -63,7 +63,7 @@ class WatchedValues:
 
     @property
     def peaks(self) -> dict[str, NDArray[np.float32]]:
-        """The largest magnitudes, (channels,), by tensor; none where no sample was run."""
+        """The largest magnitudes, (channels,), by tensor; none if no sample was run."""
         return {
             name: np.maximum.reduce([one[name] for one in self._peaks.values()])
             for name in (self._peaked if self._peaks else ())
@@ -93,7 +93,7 @@ class WatchedValues:
 
 
 def two_as_one(samples: Iterable[Sample]) -> Feeds | None:
-    """Two samples as one batch; None where there are fewer, or their shapes do not allow it."""
+    """Two samples as one batch; None if there are fewer, or their shapes do not allow it."""
     first = [sample.feeds for sample in samples][:2]
     if len(first) < 2:
         return None

@@ -195,7 +195,7 @@ def built(model: Path, plain: Path | None, sm: str) -> NoOpReport:
 
 
 def _same_outputs(model: Path, plain: Path) -> bool | None:
-    """Whether both models give the same on one random sample, to the last bit; None where one does not run."""
+    """Whether both models give the same on one random sample, to the last bit; None if one does not run."""
     sample = next(iter(open_samples("random:1", load(model).view.inputs)))
     try:
         results = [open_runner(path, description=path.name).run(sample.feeds) for path in (model, plain)]

@@ -90,7 +90,7 @@ def advised(error: QdqError, arguments: list[str]) -> QdqError:
 
 
 def kind_of(path: Path) -> FileKind | None:
-    """What the file is, by its first bytes; None where that is not known."""
+    """What the file is, by its first bytes; None if that is not known."""
     try:
         with path.open("rb") as stream:
             head = stream.read(_HEAD)

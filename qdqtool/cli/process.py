@@ -54,7 +54,7 @@ def _answer(number: int) -> None:
 
 
 def stopped() -> QdqError | None:
-    """What to say where a signal has asked this process to stop; None where none has.
+    """What to say where a signal has asked this process to stop; None if none has.
 
     Asked after any exception: C extensions turn a KeyboardInterrupt during their import into an ImportError.
     """
@@ -109,7 +109,7 @@ class AnswerUnread(BrokenPipeError):  # noqa: N818 -- what happened
 
 
 def is_unread() -> bool:
-    """Whether nobody reads standard output any more; True where the system does not tell."""
+    """Whether nobody reads standard output any more; True if the system does not tell."""
     import select
 
     if not hasattr(select, "poll"):

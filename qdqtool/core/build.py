@@ -58,7 +58,7 @@ class BuildResult(Shown):
         targets: GPU architectures.
         engine: file name of the plan inside the folder.
         log: file name of the log, every line kept.
-        layers: file name of the layer information; None where the builder gave none.
+        layers: file name of the layer information; None if the builder gave none.
         engine_bytes: size of the plan.
         warnings: warnings of the builder a person should read, each once.
         profiles: shapes of dynamic inputs that were built for.

@@ -36,7 +36,7 @@ class LogNode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogNetwork:
-    """The model's graph, rebuilt from the log; empty where the log does not print it."""
+    """The model's graph, rebuilt from the log; empty if the log does not print it."""
 
     inputs: tuple[TensorInfo, ...] = ()
     nodes: tuple[LogNode, ...] = ()
@@ -76,12 +76,12 @@ class LayerTuning:
         layer: its name.
         formats: format combinations and kernel families that were timed.
         candidates: kernels timed.
-        seconds: time spent, as stated; None where the release does not print it.
+        seconds: time spent, as stated; None if the release does not print it.
         fastest_ms: fastest kernel over all formats, in milliseconds; None where nothing ran.
         fastest: its tactic id.
         runner: the kernel family of the fastest.
-        chosen: tactic id in the finished engine; "" where the log does not list its layers.
-        chosen_ms: the time that tactic was measured with; None where it was never the fastest of a combination.
+        chosen: tactic id in the finished engine; "" if the log does not list its layers.
+        chosen_ms: the time that tactic was measured with; None if it was never the fastest of a combination.
         line: where its tuning begins.
     """
 
@@ -105,7 +105,7 @@ class MyelinTuning:
         op: its name.
         candidates: kernels timed.
         fastest, fastest_ms, kernel: id, milliseconds and name of the fastest.
-        selected, selected_ms: id and milliseconds of the one chosen; "" and None where the release does not say.
+        selected, selected_ms: id and milliseconds of the one chosen; "" and None if the release does not say.
         line: where its table begins.
     """
 
@@ -127,7 +127,7 @@ class Tuning:
         layers: classic layers, slowest to tune first where that is known, else most candidates first.
         reformats: all reformatting candidates together.
         myelin: operations of Myelin regions.
-        cache_entries: entries of the timing cache; None where not printed.
+        cache_entries: entries of the timing cache; None if not printed.
         cache_hits: times it answered.
     """
 
@@ -146,10 +146,10 @@ class TacticRow:
         line: where it is timed or refused.
         layer: the layer, or the operation inside a Myelin region.
         runner: the kernel family.
-        formats: the format combination, as printed; "" where none is.
-        tactic: its id; "" where a runner has none for these formats.
-        kernel: its name, "" where the release does not print it.
-        ms: time in milliseconds; None where it was not timed, or failed.
+        formats: the format combination, as printed; "" if none is.
+        tactic: its id; "" if a runner has none for these formats.
+        kernel: its name, "" if the release does not print it.
+        ms: time in milliseconds; None if it was not timed, or failed.
         workspace: bytes that it asked for in vain.
         verdict: "timed", "failed", "fastest" (of its kernels and formats), "chosen", or why it was not tried.
     """
@@ -175,7 +175,7 @@ class Statements:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Memory:
-    """Memory in bytes (peaks in MiB); None where the log does not say.
+    """Memory in bytes (peaks in MiB); None if the log does not say.
 
     Attributes:
         workspace_limit: the limit that trtexec prints; None for the default.
@@ -248,9 +248,9 @@ class Failure:
 
     Attributes:
         line, text: the message that decides, whole.
-        meaning, fix: those of its cause; "" where nobody has named it.
+        meaning, fix: those of its cause; "" if nobody has named it.
         cause: the name of the cause.
-        node: the node or layer that it is about; "" where none is named.
+        node: the node or layer that it is about; "" if none is named.
         evidence: the lines of the chain, the deciding one first.
     """
 
@@ -268,9 +268,9 @@ class Answer:
     """What a person asks of a log first.
 
     Attributes:
-        built: whether an engine was built; None where the log does not say.
+        built: whether an engine was built; None if the log does not say.
         failed: whether the run failed.
-        precision: what the engine computes in, or what was allowed; "" where the log does not say.
+        precision: what the engine computes in, or what was allowed; "" if the log does not say.
         why_not: why the build failed, or why layers are not INT8 (or in another low-bit format); "" where nothing is amiss.
         fix: what to do about it.
         evidence: the lines that show it.
@@ -291,8 +291,8 @@ class AccuracyLoss:
     Attributes:
         tensor: the output.
         algorithm: l0, l1, l2, lInf or cos.
-        loss: in the unit of the algorithm; None where it is not finite.
-        failed_threshold: the threshold that the loss reaches; None where it passed or none was set.
+        loss: in the unit of the algorithm; None if it is not finite.
+        failed_threshold: the threshold that the loss reaches; None if it passed or none was set.
     """
 
     tensor: str
@@ -317,13 +317,13 @@ class RunHeader:
     Attributes:
         number: 1 for the first run of the log.
         front_end: trtexec, python, polygraphy, rtx, jetson-inference, deepstream, logger, or unknown.
-        version: TensorRT version, (8, 4, 12); None where unknown.
+        version: TensorRT version, (8, 4, 12); None if unknown.
         build: build tag of the banner ("b11").
         argv: the command as words.
         status: passed, failed, waived, built (an engine was generated, no verdict printed), or cut.
         first_line: number of its first line in the log.
-        carrier: what its lines are wrapped in, as learned from the log; "" where the builder's own prefix is the first.
-        process: what the launcher calls the process that printed it; "" where one process speaks alone.
+        carrier: what its lines are wrapped in, as learned from the log; "" if the builder's own prefix is the first.
+        process: what the launcher calls the process that printed it; "" if one process speaks alone.
         unread_share: share of the builder's lines that nobody has named yet; above 0.05 the log may be misread.
         lines: all its lines; the read ones are `lines - blank - foreign - unread`.
         blank: empty lines.

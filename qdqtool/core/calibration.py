@@ -40,8 +40,8 @@ class TensorRange:
         tensor: the tensor's name in the float model.
         amax: one value, or one per channel along `axis`; all finite and positive.
         axis: channel axis of a constant; None for one range per tensor.
-        low: smallest value seen; None where nobody looked.
-        high: largest value seen; None where nobody looked.
+        low: smallest value seen; None if nobody looked.
+        high: largest value seen; None if nobody looked.
         method: the calibrator that chose it ("max", "entropy", "cache", ...).
         note: anything a reader must know ("never fired", "tied to x").
         gain_db: with the method `auto`, how much signal to noise the network's outputs, or the scores that go into
@@ -101,7 +101,7 @@ class Equalized:
         way: as `weights.equalize` names it.
         constants: names of the constants that changed, sorted.
         gain_db: how much signal to noise the network's outputs, or the scores that go into the softmax that ends it,
-            gained; None where nobody measured it.
+            gained; None if nobody measured it.
     """
 
     way: str
@@ -124,13 +124,13 @@ class CalibrationTable(Shown):
         samples: how many samples were seen; None when the ranges came from somewhere else.
         meaningful: False when the samples were random, so that accuracy means nothing.
         source: what the samples were, in words.
-        shifts: bias corrections in graph order; empty where none was asked for.
+        shifts: bias corrections in graph order; empty if none was asked for.
         findings: ranges that will cost accuracy, in graph order.
-        weights: constants that calibration changed; None where it changed none.
-        equalized: which channels were scaled, and what that gained; None where none were.
+        weights: constants that calibration changed; None if it changed none.
+        equalized: which channels were scaled, and what that gained; None if none were.
         weights_digest: SHA-256 of the file beside calibration.json that holds them; "" without one.
         notes: steps that were left out, and why, one sentence each.
-        journal: the candidates that were compared by the outputs of the network; None where none were.
+        journal: the candidates that were compared by the outputs of the network; None if none were.
     """
 
     ranges: tuple[TensorRange, ...]

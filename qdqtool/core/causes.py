@@ -26,7 +26,7 @@ class Cause:
         effect: "fails" ends the build; "float" leaves layers, or the whole engine, without INT8; "warns" does neither.
         fault: whose error it is: the build's, the model file's, or the machine's.
         precision: what is built instead, as far as the text says it ("fp16"); "" otherwise.
-        lint: the finding of `qdqtool lint` that shows it before a build; "" where none does.
+        lint: the finding of `qdqtool lint` that shows it before a build; "" if none does.
         before: causes that decide if they are in the lines before a general one.
     """
 

@@ -54,7 +54,7 @@ class PartComparison:
         output: the output's name.
         tensors: the part, one quantity: several where feature maps hold it, each of its own size.
         chosen: the output holds some of its values, which the network chose and sorted; otherwise all of them.
-        sqnr_db: energy of the reference over that of the difference, in dB; None where it is undefined, and `note` says why.
+        sqnr_db: energy of the reference over that of the difference, in dB; None if it is undefined, and `note` says why.
     """
 
     output: str
@@ -77,7 +77,7 @@ class TaskAccuracy:
         unit: "%" for shares.
         reference: of the first runner.
         candidate: of the second.
-        low: lower end of the 95 % confidence interval of candidate - reference; None where not estimated.
+        low: lower end of the 95 % confidence interval of candidate - reference; None if not estimated.
         high: upper end.
         samples: samples used.
     """
@@ -116,9 +116,9 @@ class MismatchExplanation:
     Attributes:
         output: its name.
         cause: the verdict.
-        sqnr_db: how near the candidate is to the Q/DQ graph; None where they are equal.
+        sqnr_db: how near the candidate is to the Q/DQ graph; None if they are equal.
         nearest: which emulation is nearest to the candidate.
-        nearest_db: how near that one is; None where they are equal.
+        nearest_db: how near that one is; None if they are equal.
         rounding_db: how far exact integer arithmetic and other lawful roundings move this output by themselves; None
             where they do not move it.
     """
@@ -147,8 +147,8 @@ class Comparison(Shown):
         tensors: metrics per intermediate tensor in graph order, where the models were watched inside.
         explanations: why the outputs differ, where somebody asked.
         sqnr: signal to noise of all outputs, or of the one that the recipe names, each weighing the same, and parts in the place of
-            outputs that have some; None where the two are equal, or both silent.
-        parts: boxes and scores in one output, and what outputs were chosen from; () where models were not looked into.
+            outputs that have some; None if the two are equal, or both silent.
+        parts: boxes and scores in one output, and what outputs were chosen from; () if models were not looked into.
     """
 
     reference: str

@@ -26,7 +26,7 @@ class OutOfRangeTensor:
         tensor: its name.
         kind: "overflow": some value is beyond the largest number; "subnormal": every value is so small that digits
             are lost.
-        largest: largest magnitude on the samples, infinite where FP32 was not enough.
+        largest: largest magnitude on the samples, infinite if FP32 was not enough.
     """
 
     tensor: str
@@ -73,7 +73,7 @@ class Conversion(Shown):
         casts: Cast nodes that were added.
         clipped: constants with values beyond the type's largest number, which took that number instead.
         faint: constants that lie below the type's smallest normal number altogether.
-        reach: what the samples said; None where none were run.
+        reach: what the samples said; None if none were run.
         notes: what else was changed, one sentence each.
     """
 

@@ -15,7 +15,7 @@ class DataReport(Shown):
     Attributes:
         findings: the most severe first; codes DATnnn.
         calibration: how many calibration samples there are.
-        evaluation: how many evaluation samples; None where the calibration samples were used.
+        evaluation: how many evaluation samples; None if the calibration samples were used.
         spread: relative difference of the ranges of two halves of the calibration samples, for the median tensor; None
             where there was nothing to split.
         spread_samples: how many samples were split for that.

@@ -30,7 +30,7 @@ class DType(str, Enum):
 
     @property
     def bits(self) -> int | None:
-        """Bits per element, or None where that is not known."""
+        """Bits per element, or None if that is not known."""
         return _BITS.get(self)
 
     @property

@@ -41,9 +41,9 @@ class EngineTensor:
 
     Attributes:
         name: as dumped.
-        shape: dimensions, -1 for dynamic ones; None where the dump does not say.
+        shape: dimensions, -1 for dynamic ones; None if the dump does not say.
         dtype: element type; UNKNOWN where the words are not understood.
-        format: the memory format in the dump's own words ("" where unstated).
+        format: the memory format in the dump's own words ("" if unstated).
         location: Device, Host or "".
     """
 
@@ -80,7 +80,7 @@ class EngineLayer:
         precision: type of the arithmetic of a COMPUTE layer, type of the output of the others.
         precision_certainty: how `precision` is known.
         pointwise: whether it works element by element, so that the compute kernel before it could take it in.
-        tensor_cores: whether its kernel runs on tensor cores; None where its name does not tell.
+        tensor_cores: whether its kernel runs on tensor cores; None if its name does not tell.
         profile: number of the optimization profile it was built for.
     """
 

@@ -14,9 +14,9 @@ class LogRecord:
 
     Attributes:
         line: number of its line, from 1.
-        severity: V, I, W, E or F; "" where the log does not print it.
+        severity: V, I, W, E or F; "" if the log does not print it.
         text: the message without its prefix.
-        topic: what it is about, in our words ("tactic-skipped", ...); "" where nobody has named it.
+        topic: what it is about, in our words ("tactic-skipped", ...); "" if nobody has named it.
         count: how many messages of this wording the log holds; `line` is the first.
     """
 
@@ -57,9 +57,9 @@ class OptimizerEvent:
     Attributes:
         line: number of the log line, from 1.
         kind: what it reports.
-        pass_name: the pass, "" where the line names none.
+        pass_name: the pass, "" if the line names none.
         nodes: the nodes it is about, in the order of the line.
-        into: the node, tensor or stage that results or receives; "" where there is none.
+        into: the node, tensor or stage that results or receives; "" if there is none.
         detail: the rest of what the line says (types, reason, number of layers).
     """
 
@@ -126,7 +126,7 @@ class LedgerRow:
             CANCELLED: met its opposite `into`, and both became nothing or one rescaling. COPY: the layer `into` runs
             it. KERNEL: somewhere inside the generated kernel or region `into`. MOVED: last seen passing `into`, and
             the log does not say more. UNKNOWN: the log does not say.
-        into: see `end`; "" where there is nothing to name.
+        into: see `end`; "" if there is nothing to name.
         lines: numbers of the log lines that tell its story.
         steps: the story.
         clone_of: the node of the model that it was cloned from; "" for nodes of the model.
@@ -165,11 +165,11 @@ class ComputeNode:
         op: its ONNX operator.
         precision: "int8" (INT8 in and out), "int8-in" (INT8 in, float out), the same with "fp8" and "fp4", "float",
             or "unknown".
-        asked: the format that Q/DQ in front of it asks for, as in `NodeVerdict`; "" where the log does not show it.
+        asked: the format that Q/DQ in front of it asks for, as in `NodeVerdict`; "" if the log does not show it.
         reason: why, in words.
         lines: log lines that show it.
-        layer: the engine layer that runs it, "" where the log names none.
-        contradiction: how that layer's own tensors disagree; "" where they agree or are not printed.
+        layer: the engine layer that runs it, "" if the log names none.
+        contradiction: how that layer's own tensors disagree; "" if they agree or are not printed.
     """
 
     node: str

@@ -30,7 +30,7 @@ _FP4_FROM = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """What a layer reads, writes and multiplies; None where the dump does not tell.
+    """What a layer reads, writes and multiplies; None if the dump does not tell.
 
     Attributes:
         bytes: inputs, weights and outputs together.
@@ -64,7 +64,7 @@ class Device:
         sms: streaming multiprocessors.
         clock_ghz: boost clock.
         bandwidth_gbs: memory bandwidth in GB/s.
-        int8_tops: dense INT8 tensor-core rate in 10^12 operations per second; None where there is none.
+        int8_tops: dense INT8 tensor-core rate in 10^12 operations per second; None if there is none.
         fp16_tflops: dense FP16 tensor-core rate with FP32 accumulation.
         fp32_tflops: rate of the CUDA cores.
         source: where the figures come from.
@@ -86,7 +86,7 @@ class Device:
         return int(self.sm.removeprefix("sm"))
 
     def peak(self, dtype: DType) -> float | None:
-        """Operations per second in units of 10^12 for arithmetic in `dtype`; None where no rate is known.
+        """Operations per second in units of 10^12 for arithmetic in `dtype`; None if no rate is known.
 
         FP8 products with FP32 accumulation run at twice the FP16 rate from SM89 on (whitepapers of Ada and Hopper), FP4 ones
         at twice the INT8 rate from SM100 on (Blackwell's).

@@ -57,8 +57,8 @@ class NodeVerdict:
         precision: type of the arithmetic; for ATTENTION that of the fused kernel's inputs.
         requested: whether placement asked for INT8 on every input that matters.
         layers: engine layers that hold it.
-        reason: why it is not INT8; "" where it is.
-        fix: what to do about it; "" where it is INT8.
+        reason: why it is not INT8; "" if it is.
+        fix: what to do about it; "" if it is INT8.
         certainty: stated by the dump, or inferred.
         asked: the format that the Q/DQ nodes ask for: "fp8", "int4-weights" for weights alone, or "float".
         realised: what the kernel does, in the same words, "unknown", or weights "dequantized before the kernel".

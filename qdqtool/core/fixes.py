@@ -82,8 +82,8 @@ class Metrics:
         compute: compute nodes of the model.
         kernels: all kernels of the engine.
         conversions: kernels that only quantize, dequantize, cast or reformat.
-        activation_bytes: bytes that kernels read and write at run time, as dumped; None where not known.
-        accuracy: of the Q/DQ model against the float one; None where it was not or cannot be measured.
+        activation_bytes: bytes that kernels read and write at run time, as dumped; None if not known.
+        accuracy: of the Q/DQ model against the float one; None if it was not or cannot be measured.
     """
 
     int8: int

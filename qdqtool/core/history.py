@@ -16,7 +16,7 @@ class LayerHistory:
         qdq: names of the Q and DQ nodes that ended in it; the ledger has their stories.
         events: what the optimizer did to what it is made of, in the order of the log; attempts without effect are left
             out.
-        tuning: the search for its kernel; None where the log has none.
+        tuning: the search for its kernel; None if the log has none.
         myelin: the searches for kernels inside a Myelin region.
     """
 

@@ -20,7 +20,7 @@ class LintFinding:
         reason: what is wrong.
         effect: what TensorRT will do because of it.
         fix: what to change.
-        waiver: why the user accepts it; "" where nobody does.
+        waiver: why the user accepts it; "" if nobody does.
     """
 
     code: str

@@ -19,7 +19,7 @@ class PassChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeChange:
-    """Something about a node that is not the same: what it was and what it is ("" where one log does not have it)."""
+    """Something about a node that is not the same: what it was and what it is ("" if one log does not have it)."""
 
     node: str
     first: str
@@ -28,7 +28,7 @@ class NodeChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimeChange:
-    """A time in the first and in the second log, in the unit that `what` names; None where one does not have it."""
+    """A time in the first and in the second log, in the unit that `what` names; None if one does not have it."""
 
     what: str
     first: float | None
@@ -41,11 +41,11 @@ class LogDiff(Shown):
 
     Attributes:
         versions: of the builders, "8.6.0"; "?" where unknown.
-        layers: in the finished engine, by the last count of the funnel; None where there is none.
+        layers: in the finished engine, by the last count of the funnel; None if there is none.
         passes: passes with different numbers of effects.
         only_first, only_second: effects that one log has and the other has not, as often as it has them.
-        parting: the first decision in which the two logs differ (None where one of them has ended);
-            None where they never differ.
+        parting: the first decision in which the two logs differ (None if one of them has ended);
+            None if they never differ.
         precisions: compute nodes whose precision changed.
         ledger: Q and DQ nodes whose end changed.
         times: what was timed in both, and took different time.

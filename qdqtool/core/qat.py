@@ -32,8 +32,8 @@ class QatRow:
 
     Attributes:
         name: "FP32", "PTQ" or "QAT".
-        value: its task metric on the test samples (measured); None where there is none to give.
-        low: lower end of the 95 % interval of `value`; None where it is not estimated.
+        value: its task metric on the test samples (measured); None if there is none to give.
+        low: lower end of the 95 % interval of `value`; None if it is not estimated.
         high: upper end.
         change: `value` minus that of FP32; None for FP32 itself.
         change_low: lower end of the 95 % interval of `change`, sample by sample.

@@ -42,7 +42,7 @@ class QuantFormat:
         granularity: the finest sharing of weight scales that TensorRT computes with.
         block: values along the reduction axis that share a scale unless a recipe says otherwise; None without blocks.
         blocks: the block lengths that TensorRT takes; () without blocks.
-        scale_dtype: type of block scales that are themselves stored in few bits; None where scales have the model's
+        scale_dtype: type of block scales that are themselves stored in few bits; None if scales have the model's
             float type.
         scale_limit: the largest stored block scale; 0 where scales are plain floats. Scales of two levels are
             `stored scale * global scale`, with global scale = amax / (qmax * scale_limit).

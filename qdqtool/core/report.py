@@ -24,13 +24,13 @@ class AccuracySummary:
     Attributes:
         metric: its name.
         unit: "%", "dB" or "".
-        reference: of the float model; None where the metric is of both together.
+        reference: of the float model; None if the metric is of both together.
         int8: of the quantized model.
         samples: how many were compared.
         meaningful: False when they were random.
-        sqnr_db: signal to noise of the outputs in dB, whatever the headline is; None where the two are equal.
+        sqnr_db: signal to noise of the outputs in dB, whatever the headline is; None if the two are equal.
         interval: 95 % interval of the headline: of the change in points for a task metric, of the value in dB for
-            SQNR; None where it is not known.
+            SQNR; None if it is not known.
     """
 
     metric: str
@@ -67,7 +67,7 @@ class Summary:
         engine_bytes: size of the plan; None when nothing was built.
         findings: count by severity.
         accuracy: None when nothing was compared.
-        verdict: "good", "doubtful" or "bad"; "" where the data was not looked at.
+        verdict: "good", "doubtful" or "bad"; "" if the data was not looked at.
         reasons: why it is not good, the most severe first.
     """
 
@@ -121,11 +121,11 @@ class RangeRow:
     Attributes:
         tensor: the tensor's name in the float model.
         amax: the largest magnitude kept; what is above is clipped.
-        low: smallest value seen; None where nobody looked.
+        low: smallest value seen; None if nobody looked.
         high: largest value seen.
         method: the calibrator that chose `amax`.
         note: anything a reader must know.
-        counts: histogram of the magnitudes seen, in bins of `width` from 0 on; () where there is none.
+        counts: histogram of the magnitudes seen, in bins of `width` from 0 on; () if there is none.
         width: width of a bin.
         thresholds: what other calibrators would have chosen on the same histogram, sorted by `method`.
     """
@@ -167,15 +167,15 @@ class LayerRow:
         role: what the layer is for.
         precision: type of the arithmetic of a compute layer, type of the output of the others.
         certainty: how `precision` is known.
-        bytes: run-time inputs and outputs together; None where a shape or type is unknown.
-        weight_bytes: constants together; None where unknown.
-        ms: time of one inference in milliseconds as profiled; None where it was not.
-        macs: multiply-accumulate operations of one inference; None where not known.
-        gemm: the product as a matrix product, (M, N, K); None where not known.
+        bytes: run-time inputs and outputs together; None if a shape or type is unknown.
+        weight_bytes: constants together; None if unknown.
+        ms: time of one inference in milliseconds as profiled; None if it was not.
+        macs: multiply-accumulate operations of one inference; None if not known.
+        gemm: the product as a matrix product, (M, N, K); None if not known.
         intensity: MACs per byte.
         tflops: achieved 10^12 operations per second (two per MAC), where timed.
         gbs: achieved GB/s, where timed.
-        bound: "compute" or "memory" by the roofline of a device, "" where unknown.
+        bound: "compute" or "memory" by the roofline of a device, "" if unknown.
         history: how it came to be, where the builder's log tells it.
     """
 

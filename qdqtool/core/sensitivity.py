@@ -30,13 +30,13 @@ class NoiseCause:
         clipping: the part (0 to 1) of the noise at its output that clipping its inputs makes.
         rounding: the part that rounding them makes.
         weights: the part that its quantized weights make.
-        tensor: the quantized input that loses most; "" where only weights are quantized.
+        tensor: the quantized input that loses most; "" if only weights are quantized.
         clipped_energy: share of that input's energy that lies beyond its range (0 to 1).
         step: quantization step of that input.
-        spread: standard deviation of its values in the median channel; None where channels are not known.
+        spread: standard deviation of its values in the median channel; None if channels are not known.
         channel: the channel of it that reaches furthest.
         reach: the largest magnitude in that channel, in largest magnitudes of the median channel.
-        weight_reach: the same of the channels of the weights, where all share one step; None where each has its own.
+        weight_reach: the same of the channels of the weights, where all share one step; None if each has its own.
         samples: samples behind it.
     """
 
@@ -61,8 +61,8 @@ class Cure:
     Attributes:
         what: in words.
         settings: the change, as `--set` takes it.
-        gain_db: SQNR of the outputs with it minus that without; None where it leaves no noise at all.
-        gain_low: lower end of the 95 % interval over samples, which both models ran; None where it is not known.
+        gain_db: SQNR of the outputs with it minus that without; None if it leaves no noise at all.
+        gain_low: lower end of the 95 % interval over samples, which both models ran; None if it is not known.
         gain_high: upper end.
         samples: samples behind it.
     """
@@ -83,7 +83,7 @@ class Cure:
 
     @property
     def level(self) -> float:
-        """The gain as a number that sorts, infinite where no noise is left."""
+        """The gain as a number that sorts, infinite if no noise is left."""
         return inf if self.gain_db is None else self.gain_db
 
 
@@ -96,16 +96,16 @@ class NodeSensitivity:
         op: operator type; "group" for a group.
         members: nodes that are switched together.
         share: its part of the noise that all nodes make one by one (0 to 1), as far as measured.
-        alone_db: SQNR of the outputs when nothing else is quantized; None where it makes no noise.
-        without_db: SQNR when everything but this node is quantized; None where not measured.
-        gain_db: what keeping it float brings: `without_db` minus the SQNR of the whole; None where not measured.
+        alone_db: SQNR of the outputs when nothing else is quantized; None if it makes no noise.
+        without_db: SQNR when everything but this node is quantized; None if not measured.
+        gain_db: what keeping it float brings: `without_db` minus the SQNR of the whole; None if not measured.
         task: accuracy when everything but this node is quantized, against the float model; None without labels.
         samples: samples behind these figures: few for an estimate, all for an exact run.
         exact: whether all samples were used.
         alone_low: lower end of the 95 % interval of `alone_db`; of an estimate no nearer than estimates were off where
-            both were measured; None where it is not known.
+            both were measured; None if it is not known.
         alone_high: upper end.
-        cause: why it is noisy; None where nobody looked: beyond the nodes that are run exactly, and for groups.
+        cause: why it is noisy; None if nobody looked: beyond the nodes that are run exactly, and for groups.
         cures: what was tried for this node, what helps most first; those that bring nothing come last.
     """
 
@@ -131,11 +131,11 @@ class FloatSet:
 
     Attributes:
         kept: names of the nodes kept float, most sensitive first.
-        sqnr_db: SQNR of the outputs; None where there is no noise left.
+        sqnr_db: SQNR of the outputs; None if there is no noise left.
         task: accuracy against the float model; None without labels.
         int8_nodes: compute nodes that stay quantized.
         total_nodes: compute nodes of the model.
-        least_db: SQNR that other samples keep with the confidence that was asked for; None where none was, or too few tell.
+        least_db: SQNR that other samples keep with the confidence that was asked for; None if none was, or too few tell.
         worst_drop: points that they lose at most with that confidence; None without labels, too.
     """
 
@@ -159,7 +159,7 @@ class Sensitivity(Shown):
         whole: with every node quantized.
         nodes: most sensitive first.
         curve: keeping the most sensitive nodes float, one more at a time as far as they were measured.
-        advice: the smallest set that meets the limit; None where no limit was set or nothing meets it.
+        advice: the smallest set that meets the limit; None if no limit was set or nothing meets it.
         notes: what a reader must know.
         cures: what was tried for the whole network, what helps most first.
     """
@@ -215,7 +215,7 @@ class EngineCost:
     Attributes:
         nodes_int8: compute nodes that run as their Q/DQ asks.
         kernels: kernels.
-        activation_bytes: bytes written and read between kernels; None where a shape or type is unknown.
+        activation_bytes: bytes written and read between kernels; None if a shape or type is unknown.
         engine_bytes: size of the plan.
     """
 
@@ -231,10 +231,10 @@ class Alternative:
 
     Attributes:
         formats: by node "fp8" or "fp16", or "float" for the type of the float part.
-        sqnr_db: SQNR of the outputs of the model as it was written; None where there is no noise left.
+        sqnr_db: SQNR of the outputs of the model as it was written; None if there is no noise left.
         task: accuracy against the float model; None without labels.
         keeps: whether the limit holds.
-        cost: its engine; None where none was built.
+        cost: its engine; None if none was built.
         ms: milliseconds of one inference with that engine (estimated).
         folder: its run folder inside that of the run; "" without an engine.
     """
@@ -263,14 +263,14 @@ class FloatLimit(Shown):
         samples: evaluation samples on which the limit was checked: every figure of a set is of these.
         whole: every node quantized.
         path: the sets that were checked on all of them, in that order; the first has all nodes float.
-        chosen: the set that is kept float; None where not even all nodes float meet the limit, or the built model misses it.
+        chosen: the set that is kept float; None if not even all nodes float meet the limit, or the built model misses it.
         evaluations: runs of a subset over the choosing samples that the search took.
         built: what the model gave that was built with the set that was found, where that misses the limit.
-        before: the engine with every node quantized; None where none was built.
+        before: the engine with every node quantized; None if none was built.
         after: the engine that was taken.
-        alternatives: what the chosen nodes were tried in, in the order of trial; () where there was no choice.
+        alternatives: what the chosen nodes were tried in, in the order of trial; () if there was no choice.
         formats: what they compute in, in the engine that was taken; {} where there was no choice.
-        device: the GPU for which the times of alternatives are estimated; "" where there was no choice.
+        device: the GPU for which the times of alternatives are estimated; "" if there was no choice.
         confidence: how sure it had to be (0 to 1) that other samples keep the limit; 0 asked for these samples alone.
         choosing: calibration samples on which single nodes and sets of them were measured.
         calibrated: whether the samples that checked the limit calibrated too, so that they say little of others.

@@ -26,9 +26,9 @@ class Outcome:
         ms_low: lower end of the 95 % interval of a measured time.
         ms_high: upper end.
         accuracy_low: lower end of the 95 % interval of `accuracy` over samples, of a task metric as the float model's
-            value and the interval of the paired difference; None where it is not known.
+            value and the interval of the paired difference; None if it is not known.
         accuracy_high: upper end.
-        sqnr_db: signal to noise of the outputs against the float model in dB, whatever the metric is; None where the two are
+        sqnr_db: signal to noise of the outputs against the float model in dB, whatever the metric is; None if the two are
             equal, or nothing is known.
     """
 
@@ -58,7 +58,7 @@ class Checked:
 
     Attributes:
         accuracy: the metric of the sweep.
-        low, high: 95 % interval over samples; None where it is not known.
+        low, high: 95 % interval over samples; None if it is not known.
         samples: how many.
     """
 
@@ -74,8 +74,8 @@ class FloatPoint:
 
     Attributes:
         name: "FP32" or "FP16".
-        accuracy: the metric of the sweep; None where that is noise against FP32, and there is none.
-        low, high: 95 % interval; None where it is not known.
+        accuracy: the metric of the sweep; None if that is noise against FP32, and there is none.
+        low, high: 95 % interval; None if it is not known.
         ms: time of one inference, as of the trials.
         ms_low, ms_high: 95 % interval of a measured time.
     """
@@ -98,8 +98,8 @@ class Trial:
         state: "complete", "failed" or "running".
         outcome: None unless complete.
         reason: why it failed; "" for others.
-        settings: what it tried, as `--set` takes it; () where the study does not say.
-        checked: its accuracy on samples that chose nothing; None where none were held back, or others beat it.
+        settings: what it tried, as `--set` takes it; () if the study does not say.
+        checked: its accuracy on samples that chose nothing; None if none were held back, or others beat it.
     """
 
     number: int

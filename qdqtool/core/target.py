@@ -39,7 +39,7 @@ class Target:
     Attributes:
         kind: "rtx" (TensorRT for RTX) or "trt" (TensorRT, the full one).
         release: the release as far as it was named, (10, 13); empty for TensorRT for RTX of no named release.
-        sm: GPU architectures, as "86"; empty where nobody said.
+        sm: GPU architectures, as "86"; empty if nobody said.
     """
 
     kind: str = "rtx"

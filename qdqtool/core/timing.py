@@ -39,7 +39,7 @@ class Profile:
 
     Attributes:
         rows: one per layer.
-        iterations: number of inferences; None where the file does not say.
+        iterations: number of inferences; None if the file does not say.
         form: which form was read.
         unread: rows that were not understood.
         notes: what a reader should know.

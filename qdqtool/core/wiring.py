@@ -49,7 +49,7 @@ class Wiring:
         return _first_computing(layer, self.readers)
 
     def round_trip_of(self, layer: EngineLayer) -> EngineLayer | None:
-        """The low-precision kernel whose float result `layer` only quantizes again; None where `layer` is no such kernel."""
+        """The low-precision kernel whose float result `layer` only quantizes again; None if `layer` is no such kernel."""
         if layer.role is not Role.QDQ or not quantizes(layer):
             return None
         writers = self.writers(layer)

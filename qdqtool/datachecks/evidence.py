@@ -96,7 +96,7 @@ class Variant:
         name: the preparation in words.
         predictions: what the model finds on samples prepared like that.
         asis: what it finds on them as they are.
-        settings: what to set in the recipe to prepare them like that, "samples.preprocess.colour=bgr"; () where the
+        settings: what to set in the recipe to prepare them like that, "samples.preprocess.colour=bgr"; () if the
             samples are arrays that it takes as they are.
     """
 
@@ -113,7 +113,7 @@ class FloatCure:
     Attributes:
         nodes: the nodes, worst first.
         before_db: SQNR of the noisiest output, or part of one, as it is, on the samples of this measurement.
-        after_db: SQNR of it with these nodes float; None where it was not measured.
+        after_db: SQNR of it with these nodes float; None if it was not measured.
         samples: how many samples.
     """
 
@@ -132,7 +132,7 @@ class NarrowLoss:
         wide_db: SQNR of the noisiest output, or part of one, with the float part in FP32; None where nothing is lost then.
         narrow_db: SQNR of it with the float part in that type.
         nodes: the nodes in that type at whose outputs most is lost, worst first.
-        kept_db: SQNR of it with these nodes in FP32; None where it was not measured.
+        kept_db: SQNR of it with these nodes in FP32; None if it was not measured.
         samples: how many samples.
     """
 
@@ -150,17 +150,17 @@ class DataEvidence:
 
     Attributes:
         calibration: the calibration samples.
-        evaluation: the evaluation samples; None where the calibration samples were used.
+        evaluation: the evaluation samples; None if the calibration samples were used.
         meaningful: False when samples were random.
         calibrated: whether ranges were chosen on the calibration samples; a Q/DQ model brings its own.
-        spread: convergence of the ranges; None where there was nothing to split.
+        spread: convergence of the ranges; None if there was nothing to split.
         predictions: the float model on labelled evaluation samples.
-        variant: the same samples in the other usual preparation that suits the model best; None where none does.
+        variant: the same samples in the other usual preparation that suits the model best; None if none does.
         comparison: float against quantized model.
-        cure: where the loss arises; None where it was not looked for.
-        narrow: what FP16 or BF16 costs; None where the float part is FP32, or it costs little.
+        cure: where the loss arises; None if it was not looked for.
+        narrow: what FP16 or BF16 costs; None if the float part is FP32, or it costs little.
         recipe: name of the recipe.
-        fitting: the shipped recipe made for such networks, and why; None where the recipe is none of those.
+        fitting: the shipped recipe made for such networks, and why; None if the recipe is none of those.
     """
 
     calibration: SampleSet

@@ -20,7 +20,7 @@ def is_lost(comparison: Comparison) -> bool:
 
 
 def loss(comparison: Comparison) -> tuple[Severity | None, str]:
-    """How severe the loss is, and the loss in words; None where it is not worth a finding."""
+    """How severe the loss is, and the loss in words; None if it is not worth a finding."""
     if comparison.task:
         # the class of a detector's best box says nothing of the others
         found = [
@@ -53,7 +53,7 @@ def _of_task(task: TaskAccuracy) -> tuple[Severity | None, str]:
 
 
 def sqnr(comparison: Comparison) -> float | None:
-    """SQNR of the noisiest output, or part of one, in dB; None where none was measured."""
+    """SQNR of the noisiest output, or part of one, in dB; None if none was measured."""
     return min((one.decibel for one in _levels(comparison)), default=None)
 
 

@@ -205,7 +205,7 @@ def read_outputs(path: Path) -> Values:
 
 
 def outputs_of(value: Any) -> Values:
-    """The values of every output in parsed JSON; empty where there are none."""
+    """The values of every output in parsed JSON; empty if there are none."""
     found: Values = {}
     for entry in value if isinstance(value, list) else []:
         name, values = (

@@ -105,7 +105,7 @@ def _product(factor: Shape | None, left: Shape, result: Shape) -> tuple[int | No
 
 
 def _depth(factor: Shape | None, left: Shape, result: Shape) -> int | None:
-    """The length of the dimension that is summed over; None where it is ambiguous."""
+    """The length of the dimension that is summed over; None if it is ambiguous."""
     if factor is None:
         return left[-1]
     if len(factor) < 2:

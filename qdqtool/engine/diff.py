@@ -117,11 +117,11 @@ class Explored:
         return {id(layer): view for layer, view in pairs}
 
     def ms(self, layers: Iterable[EngineLayer]) -> float | None:
-        """Measured milliseconds of `layers` together, or None where one is not known."""
+        """Measured milliseconds of `layers` together, or None if one is not known."""
         return _ms(self.of(layers))
 
     def bytes(self, layers: Iterable[EngineLayer]) -> int | None:
-        """What `layers` read and write together, or None where one is not known."""
+        """What `layers` read and write together, or None if one is not known."""
         return _bytes(self.of(layers))
 
 

@@ -74,7 +74,7 @@ def estimate(view: EngineView, device: Device, roof: Roof = ROOF) -> Estimate:
 
 
 def _time(layer: LayerView, device: Device, roof: Roof) -> float | None:
-    """Milliseconds that one kernel works; None where its bytes are unknown."""
+    """Milliseconds that one kernel works; None if its bytes are unknown."""
     if layer.bytes is None:
         return None
     bandwidth = roof.bandwidth if layer.role is Role.COMPUTE else roof.moving

@@ -72,7 +72,7 @@ def _fits(shape: Shape, dumped: Shape | None) -> bool:
 
 
 def _written(given: EngineLayer, dumped: EngineLayer, tensor: EngineTensor) -> Shape | None:
-    """The shape of what a layer writes, or None where it cannot be told."""
+    """The shape of what a layer writes, or None if it cannot be told."""
     shape = tensor.shape
     read = without_block_scales(given.inputs)
     if shape is None or min(shape, default=0) >= 0 or not read:

@@ -68,7 +68,7 @@ def _weight(fields: Mapping[str, Any], prefix: str, weights: tuple[str, int]) ->
 
 
 def integers(value: Any) -> tuple[int, ...]:
-    """A number or a list of numbers, as JSON or as text; () where it is neither."""
+    """A number or a list of numbers, as JSON or as text; () if it is neither."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -82,7 +82,7 @@ def integers(value: Any) -> tuple[int, ...]:
 
 
 def _parameter(value: Any) -> tuple[str, int] | None:
-    """Type and count of `{"Type": "Int8", "Count": 864}`, as JSON or as text; None where there is nothing."""
+    """Type and count of `{"Type": "Int8", "Count": 864}`, as JSON or as text; None if there is nothing."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -113,7 +113,7 @@ def _followed(view: GraphView, node: Node, axis: int) -> int:
 
 
 def _parts(view: GraphView, picks: list[Node], axis: int) -> Iterator[str]:
-    """The results of nodes that pick along an axis; none where one picks along another."""
+    """The results of nodes that pick along an axis; none if one picks along another."""
     if all(_picked_axis(view, pick) == axis for pick in picks):
         for pick in picks:
             yield from (name for name in pick.outputs if name)

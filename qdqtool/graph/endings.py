@@ -58,7 +58,7 @@ def endings(view: GraphView, *, softmax: bool = True) -> dict[str, tuple[Reading
     image of classes) is left out: unsure ones are among them in every sample, and where it is sure noise of the scores is none.
 
     Of an output that is put together of scores between 0 and 1 and of something else it is all of these parts, and of one that was
-    chosen from values (TopK, NonMaxSuppression, ArgMax) these; nothing where outputs before it stand for all of them, or where no layer
+    chosen from values (TopK, NonMaxSuppression, ArgMax) these; nothing if outputs before it stand for all of them, or where no layer
     computes it, as a mask that is passed on: it has no noise, and would only halve that of the others.
     """
     found: dict[str, tuple[Reading, ...]] = {}
@@ -157,7 +157,7 @@ def _is_single(shape: tuple[int | str | None, ...] | None) -> bool:
 
 
 def _parts(view: GraphView, output: str) -> tuple[Reading, ...]:
-    """The parts of an output that holds quantities of different kinds; none where it does not."""
+    """The parts of an output that holds quantities of different kinds; none if it does not."""
     whole = view.info(output).shape
     if whole is None:
         return ()

@@ -62,8 +62,8 @@ class Scalable:
         tensor: its name.
         channels: how many.
         divided: constants in front of it with their channel axis, which take 1 / factor: the first multiplies, the others are
-            added. () where none can.
-        weight: the one of them that is the weight of a layer with few bits; "" where there is none.
+            added. () if none can.
+        weight: the one of them that is the weight of a layer with few bits; "" if there is none.
         readers: layers that read it, all with weights of their own.
     """
 
@@ -170,7 +170,7 @@ def largest_in_front(view: GraphView, one: Scalable) -> NDArray[np.float64]:
 
 
 def likely_in_front(view: GraphView, one: Scalable) -> NDArray[np.float64] | None:
-    """About how large each channel is behind the layer in front, as `largest_in_front`; None where that layer is not found.
+    """About how large each channel is behind the layer in front, as `largest_in_front`; None if that layer is not found.
 
     Activations between them are passed by: what is large stays large.
     """
@@ -281,7 +281,7 @@ def _input_channels(reader: WeightedLayer) -> int | None:
 
 
 def _source(view: GraphView, tensor: str, channels: int, *, of_pictures: bool) -> tuple[tuple[str, int], ...]:
-    """The constants whose division by factors divides the tensor's channels; () where there are none."""
+    """The constants whose division by factors divides the tensor's channels; () if there are none."""
     divided: list[tuple[str, int]] = []
     while (node := view.producer(tensor)) is not None and node.domain in STANDARD_DOMAINS:
         if node.outputs[0] != tensor:

@@ -54,7 +54,7 @@ class Modules:
 
 
 def module_of(name: str) -> str:
-    """The module in a node's name; "" where the name has no path."""
+    """The module in a node's name; "" if the name has no path."""
     keras = _KERAS.match(name)
     if keras:
         return keras[1]

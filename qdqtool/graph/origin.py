@@ -18,7 +18,7 @@ _PRODUCERS = (("quark", "quark"), ("tf2onnx", "tf2onnx"), ("onnx.quantize", "onn
 
 
 def origin(model: Model) -> str:
-    """The tool's name; "" where neither names nor producer tell."""
+    """The tool's name; "" if neither names nor producer tell."""
     quantizers = [node.name for node in model.view.nodes if node.op in QDQ]
     for tool, pattern in _NAMES:
         if any(pattern.search(name) for name in quantizers):

@@ -147,7 +147,7 @@ class WeightedLayer:
 
 
 def product_of(view: GraphView, node: Node) -> WeightedLayer | None:
-    """The node as a product of its input with a constant; None where it has not that form."""
+    """The node as a product of its input with a constant; None if it has not that form."""
     if node.domain not in STANDARD_DOMAINS or len(node.inputs) < 2:
         return None
     tensor, weight = node.inputs[:2]

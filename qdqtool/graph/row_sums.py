@@ -84,7 +84,7 @@ class RowSums:
             self._depth[node.name] = self._before(node) + self._ends(node)
 
     def in_front(self, tensor: str) -> Node | None:
-        """The nearest sum of rows in the kernel that makes a tensor; None where there is none."""
+        """The nearest sum of rows in the kernel that makes a tensor; None if there is none."""
         view = self._view
         waiting, seen = [tensor], {tensor}
         last = view.producer(tensor)
@@ -143,7 +143,7 @@ class RowSums:
 
 
 def _summed(view: GraphView, node: Node) -> tuple[int, ...]:
-    """The axes that a node sums along; () where it sums nothing, or the rank is not known."""
+    """The axes that a node sums along; () if it sums nothing, or the rank is not known."""
     rank = len(view.info(node.inputs[0]).shape or ()) if node.inputs else 0
     if not rank:
         return ()

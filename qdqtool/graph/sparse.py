@@ -53,7 +53,7 @@ def _summed(node: Node, view: GraphView) -> int | None:
 
 
 def _weight(node: Node, view: GraphView) -> str:
-    """The constant that input 1 comes from, through Q/DQ; "" where there is none."""
+    """The constant that input 1 comes from, through Q/DQ; "" if there is none."""
     name = node.inputs[1]
     while not view.is_constant(name):
         maker = view.producer(name)

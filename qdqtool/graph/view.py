@@ -111,7 +111,7 @@ class GraphView:
         return tensor in self._initializers or tensor in self._constants
 
     def constant(self, tensor: str) -> NDArray[Any] | None:
-        """The value of a constant tensor; None where it is not constant."""
+        """The value of a constant tensor; None if it is not constant."""
         proto = self._initializers.get(tensor) or self._constants.get(tensor)
         return None if proto is None else array(proto)
 

@@ -91,7 +91,7 @@ def _mode(path: Path) -> int:
 
 
 def _locked_draft(prefix: str, folder: Path) -> tuple[int | None, Path]:
-    """An empty file and the handle that holds its lock; None where there are no locks.
+    """An empty file and the handle that holds its lock; None if there are no locks.
 
     Raises:
         OSError: the folder cannot be written.
@@ -245,7 +245,7 @@ def require_file(path: Path) -> None:
 
 
 def read_at_most(path: Path, most: int) -> bytes | None:
-    """The content of a file, None where it is larger than `most` bytes.
+    """The content of a file, None if it is larger than `most` bytes.
 
     What the system says of the size is no bound: it is 0 for devices and pipes, and a file may grow while it is read.
 

@@ -71,7 +71,7 @@ _SINGLE = "it is a single one (one head of one sample), and only two and more ar
 
 
 def int8_obstacle(view: GraphView, scores: Node, values: Node, target: Target) -> str:
-    """Why a builder has no fused INT8 kernel for an attention; "" where it has one or shapes are not known.
+    """Why a builder has no fused INT8 kernel for an attention; "" if it has one or shapes are not known.
 
     Found by building with RTX 1.7.1: heads of 16, 32 and 64 with up to 512 tokens are fused, no others from 8 to 288,
     none whose values have another size than the queries, no single one (see `is_alone`), and none between channels instead of tokens, whose result is turned back, unless several heads become a picture for
@@ -96,7 +96,7 @@ def int8_obstacle(view: GraphView, scores: Node, values: Node, target: Target) -
 
 
 def fp8_obstacle(view: GraphView, scores: Node, values: Node) -> str:
-    """Why TensorRT for RTX has no fused FP8 kernel for an attention; "" where it has one or shapes are not known.
+    """Why TensorRT for RTX has no fused FP8 kernel for an attention; "" if it has one or shapes are not known.
 
     Found by building with RTX 1.7.1 for SM89 and SM120: heads of 8 to 256 and 1 to 1024 queries are fused from 32 keys on,
     31 keys and fewer never are, nor values of another size than queries, nor attention between channels; with a mask or
@@ -160,7 +160,7 @@ def is_alone(view: GraphView, scores: Node, free: int | None = None) -> bool:
 def has_one_query(view: GraphView, scores: Node, values: Node) -> bool:
     """Whether an attention asks for one token only, as the class attention of vision transformers does, in its one kernel.
 
-    There is none where values have another size than queries, nor for fewer than four heads in all samples together: such
+    There is none if values have another size than queries, nor for fewer than four heads in all samples together: such
     products are computed like any others (RTX 1.7.1, 121 builds for SM75, SM86, SM89 and SM120 in INT8, FP8 and float). A number
     of samples that is not known is one, as the tool builds it.
     """
@@ -180,7 +180,7 @@ def _queries(view: GraphView, scores: Node) -> int:
 
 
 def _unequal_sizes(view: GraphView, scores: Node, values: Node) -> str:
-    """Words for values of another size than queries; "" where they are equal or not known."""
+    """Words for values of another size than queries; "" if they are equal or not known."""
     size, made = _head_size(view, scores), (view.info(values.outputs[0]).shape or (None,))[-1]
     if size is None or not isinstance(made, int) or size == made:
         return ""

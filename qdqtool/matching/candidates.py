@@ -101,7 +101,7 @@ def readers_of_pairs(view: GraphView, layer: EngineLayer) -> tuple[Slot, ...]:
 
 
 def scale_of(view: GraphView, dequantize: Node | None) -> float | None:
-    """The largest scale of a DequantizeLinear; None where it is computed, or there is no such node."""
+    """The largest scale of a DequantizeLinear; None if it is computed, or there is no such node."""
     value = None if dequantize is None else view.constant(dequantize.inputs[1])
     return None if value is None or not value.size else float(abs(value).max())
 

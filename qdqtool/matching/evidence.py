@@ -117,7 +117,7 @@ class NodeEvidence:
 
     @property
     def as_float(self) -> str:
-        """The setting or the command that takes the Q/DQ off its inputs; "" where it is float by itself or by placement."""
+        """The setting or the command that takes the Q/DQ off its inputs; "" if it is float by itself or by placement."""
         refused = self.decisions and not self.requested
         if refused or not self.any_quantized:
             return ""
@@ -130,7 +130,7 @@ class NodeEvidence:
     def concat(self, operand: Factor) -> tuple[Node, tuple[Node, ...]] | None:
         """The Concat without Q/DQ behind it that feeds an operand, and the DequantizeLinear of each of its branches.
 
-        None where the operand is quantized, comes from elsewhere, or has a branch without DequantizeLinear.
+        None if the operand is quantized, comes from elsewhere, or has a branch without DequantizeLinear.
         """
         node = self.view.producer(self.node.inputs[operand.index])
         if operand.quantized or node is None or node.op != "Concat":
@@ -140,7 +140,7 @@ class NodeEvidence:
         return (node, found) if len(found) == len(makers) else None
 
     def largest_branch(self, operand: Factor) -> float | None:
-        """The largest scale of the branches of the Concat that feeds an operand; None where one is not known."""
+        """The largest scale of the branches of the Concat that feeds an operand; None if one is not known."""
         found = self.concat(operand)
         values = [self.view.constant(node.inputs[1]) for node in found[1]] if found else []
         known = [float(abs(value).max()) for value in values if value is not None and value.size]

@@ -72,7 +72,7 @@ class Product:
 
     @property
     def arithmetic(self) -> str:
-        """The format of both factors; "" where they differ or one is float."""
+        """The format of both factors; "" if they differ or one is float."""
         first, second = (factor.format for factor in self.factors)
         return first if first == second != FLOAT else ""
 

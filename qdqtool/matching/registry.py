@@ -32,7 +32,7 @@ class Rulebook:
     notes: list[str] = field(default_factory=list)
 
     def asked(self, name: str, part: Callable[[], Iterable[T]]) -> Iterator[T]:
-        """What a part of the rule `name` answers; nothing where a rule of another distribution fails."""
+        """What a part of the rule `name` answers; nothing if a rule of another distribution fails."""
         if RULES.owner(name) is None:
             yield from part()
             return

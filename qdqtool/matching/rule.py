@@ -57,7 +57,7 @@ class Violation:
         products: names of products that do not compute in the format that they are asked for because of it; prediction
             reads them.
         realised: what these compute in instead, in the words of an audit.
-        computed: the type in which they multiply; None where it is the model's own float type.
+        computed: the type in which they multiply; None if it is the model's own float type.
         no_kernel: whether no kernel computes them in the format, whatever else is changed.
     """
 
@@ -92,7 +92,7 @@ class Rule:
         check: what is wrong in a Q/DQ graph, in graph order.
         fix: changes a Q/DQ model so that `check` is silent, and tells each change.
         candidates: edits for an engine that was built; each is kept only if a build proves that it helps.
-        explain: why this behaviour keeps a node of a built engine from INT8; nothing where it does not. None where
+        explain: why this behaviour keeps a node of a built engine from INT8; nothing if it does not. None where
             what `check` finds says so, as it does of every product that it names.
     """
 

@@ -22,7 +22,7 @@ _MOST_TAPS: Final = 32
 
 
 def too_many_taps(shape: tuple[int | str, ...]) -> tuple[str, str] | None:
-    """Why a convolution with weights of this shape is float in FP8, and what to do; None where it is not."""
+    """Why a convolution with weights of this shape is float in FP8, and what to do; None if it is not."""
     taps = prod(size for size in shape[2:] if isinstance(size, int))
     if taps <= _MOST_TAPS:
         return None
@@ -33,7 +33,7 @@ def too_many_taps(shape: tuple[int | str, ...]) -> tuple[str, str] | None:
 
 
 def rows_of(view: GraphView, node: Node) -> int | None:
-    """How many rows the activation of a product has, all leading dimensions together; None where that is open."""
+    """How many rows the activation of a product has, all leading dimensions together; None if that is open."""
     shape = view.info(node.inputs[0]).shape
     if node.op not in MATRIX_PRODUCTS or shape is None:
         return None

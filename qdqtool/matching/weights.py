@@ -48,7 +48,7 @@ class StoredWeight:
         pair: how it is quantized.
         moves: operators on the way to its reader that only move values.
         reader: the product that multiplies by it; None where something else reads it, several nodes do, or it is returned.
-        axis: the axis of its reader's output channels; None where there is none.
+        axis: the axis of its reader's output channels; None if there is none.
     """
 
     pair: QdqPair
@@ -110,7 +110,7 @@ def _weight(context: RepairContext, pair: QdqPair, route: _Route | None) -> Stor
 
 
 def _route(context: RepairContext, pair: QdqPair) -> _Route | None:
-    """Where the constant goes; None where it forks, is returned, or ends in nothing that computes."""
+    """Where the constant goes; None if it forks, is returned, or ends in nothing that computes."""
     moves: list[Node] = []
     tensor = context.result(pair)
     while tensor not in context.pinned:
@@ -170,7 +170,7 @@ def _replace(
 
 
 def _exact(steps: NDArray[Any], scale: NDArray[Any], axis: int | None, pair: QdqPair) -> Requantized | None:
-    """The same values as INT8 with zero point 0; None where they do not fit, or scales vary along another axis."""
+    """The same values as INT8 with zero point 0; None if they do not fit, or scales vary along another axis."""
     others = None if axis is None else tuple(place for place in range(steps.ndim) if place != axis)
     low, high = scale.min(axis=others), scale.max(axis=others)
     if (low != high).any() or (low <= 0).any() or steps.min() < INT8.qmin or steps.max() > INT8.qmax:

@@ -59,7 +59,7 @@ def pages() -> Mapping[str, Page]:
 
 
 def page_of(name: str) -> Page | None:
-    """The page called `name`, whatever the case; None where there is none."""
+    """The page called `name`, whatever the case; None if there is none."""
     return pages().get(" ".join(name.split()).lower())
 
 

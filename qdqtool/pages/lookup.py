@@ -28,7 +28,7 @@ _CODE = re.compile(r"[A-Z]{3}[0-9]{3}")
 
 
 def explanation(word: str) -> str | None:
-    """The page for a pass, a verdict, a code or a plug-in, whatever the case; None where there is none."""
+    """The page for a pass, a verdict, a code or a plug-in, whatever the case; None if there is none."""
     page = page_of(word)
     if page is not None:
         return page.text

@@ -149,7 +149,7 @@ class Ladder:
         )
 
     def _climbed(self, lowest: int) -> Alternative | None:
-        """The narrowest formats found from this step on that keep the limit; None where none but the float part's does."""
+        """The narrowest formats found from this step on that keep the limit; None if none but the float part's does."""
         kept = self._question.kept
         lower = {node: self._lowest(node, lowest) for node in kept}
         formats = dict(lower)

@@ -107,7 +107,7 @@ class Calibration:
 
     @property
     def changes(self) -> WeightChanges | None:
-        """Channels equalized by the way that the recipe names; None where it names none, or without samples."""
+        """Channels equalized by the way that the recipe names; None if it names none, or without samples."""
         return self._equalization[0]
 
     @property

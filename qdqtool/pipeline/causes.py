@@ -71,7 +71,7 @@ class Origin:
         prepared: the float model, prepared.
         placement: what is quantized.
         table: ranges, shifts and changed weights.
-        histograms: what the calibration samples showed; None where they are gone.
+        histograms: what the calibration samples showed; None if they are gone.
         recipe: what it was made with.
     """
 
@@ -95,7 +95,7 @@ def explained(
     Args:
         found: the study.
         model: the Q/DQ model.
-        plain: the float model that was quantized, None where only the Q/DQ model is there.
+        plain: the float model that was quantized, None if only the Q/DQ model is there.
         origin: what the Q/DQ model was made of; without it, keeping nodes float is the only cure that can be tried.
         samples: those of the study.
         on_step: told how many trials are done, and of how many at most.
@@ -262,7 +262,7 @@ class _Cures:
 
     @property
     def _others(self) -> Mapping[str, CalibrationTable]:
-        """The table of every calibrator; none where the histograms are gone."""
+        """The table of every calibrator; none if the histograms are gone."""
         histograms = self._origin.histograms
         if histograms is None:
             return {}

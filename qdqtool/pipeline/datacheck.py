@@ -307,7 +307,7 @@ def _halves(
 
 
 def predictions(runner: Runner, samples: Iterable[Sample], output: str) -> Predictions | None:
-    """Classes that the model finds on the labelled ones of the samples; None where its output is no scores."""
+    """Classes that the model finds on the labelled ones of the samples; None if its output is no scores."""
     found: list[int] = []
     truth: list[int] = []
     classes = 0
@@ -331,7 +331,7 @@ def better_variant(
     recipe: Recipe,
     scored: Predictions,
 ) -> Variant | None:
-    """The other usual preparation that suits the model best; None where none is better, or these are no pictures.
+    """The other usual preparation that suits the model best; None if none is better, or these are no pictures.
 
     Args:
         runner: the float model.
@@ -372,7 +372,7 @@ def better_variant(
 
 
 def _picture_axis(info: TensorInfo) -> int | None:
-    """The axis of three colours; None where the input is no picture of floats."""
+    """The axis of three colours; None if the input is no picture of floats."""
     shape = info.shape or ()
     if len(shape) != 4 or not info.dtype.is_float:
         return None

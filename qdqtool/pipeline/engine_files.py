@@ -25,7 +25,7 @@ _MODERATE = 1 << 26
 
 
 def log_of(log: Path | None, file: Path, form: str) -> LogRun | None:
-    """The last run of `log`, or of `file` itself where it is a log of moderate size; None where there is nothing.
+    """The last run of `log`, or of `file` itself where it is a log of moderate size; None if there is nothing.
 
     Raises:
         InputFileError: `log` cannot be read, or holds no run.

@@ -36,7 +36,7 @@ def narrow_loss(
     options: InsertOptions,
     compared: CompareOptions,
 ) -> NarrowLoss | None:
-    """The loss, where the type costs more than quantization does; None where it does not, or the model is too large.
+    """The loss, where the type costs more than quantization does; None if it does not, or the model is too large.
 
     Args:
         models: the float model and the Q/DQ model as it was written.

@@ -184,7 +184,7 @@ def _own(loc: tuple[int | str, ...]) -> Path:
 
 
 def fields(path: Path) -> list[str]:
-    """Names that the section at `path` knows; none where there is no section."""
+    """Names that the section at `path` knows; none if there is no section."""
     model: type[BaseModel] = Recipe
     for part in path:
         field = model.model_fields.get(part)

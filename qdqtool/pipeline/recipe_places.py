@@ -28,7 +28,7 @@ class Places:
         self._known[path] = words
 
     def of(self, path: Path) -> str:
-        """Where the value at `path`, or the section that holds it, is written; "" where nobody wrote it."""
+        """Where the value at `path`, or the section that holds it, is written; "" if nobody wrote it."""
         while path and path not in self._known:
             path = path[:-1]
         return self._known.get(path, "")

@@ -78,7 +78,7 @@ def _key(path: Path) -> tuple[str, int, int]:
 
 
 def _random(model: Model) -> Iterable[Sample]:
-    """One random sample; none where an input takes no numbers."""
+    """One random sample; none if an input takes no numbers."""
     inputs = model.view.inputs
     try:
         return [next(iter(open_samples(shaped("random:1", inputs, "", opener(model)), inputs)))]

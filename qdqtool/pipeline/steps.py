@@ -148,7 +148,7 @@ def _collected(work: RunContext, job: Calibration) -> Histograms:
 
 
 def _shared_histograms(work: RunContext, tensors: tuple[str, ...]) -> Histograms | None:
-    """What another run of the same model and samples has collected; None where it lacks a tensor."""
+    """What another run of the same model and samples has collected; None if it lacks a tensor."""
     if work.request.histograms is None:
         return None
     known = load_histograms(work.request.histograms)
@@ -168,7 +168,7 @@ def calibrate(work: RunContext) -> Measured:
 
 
 def _given_table(work: RunContext, placement: Placement) -> CalibrationTable | None:
-    """What another run of the same model and samples has chosen; None where it lacks a range of the same format.
+    """What another run of the same model and samples has chosen; None if it lacks a range of the same format.
 
     Nodes that it has in another format get ranges of their own, each tensor by itself, and no shift of their bias.
     """

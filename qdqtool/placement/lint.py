@@ -83,7 +83,7 @@ def _findings(book: Rulebook, name: str, flow: Flow, asked: Target) -> Iterator[
 
 
 def _without(flow: Flow, name: str) -> str:
-    """The command that takes Q/DQ off a node, or off all that read one; "" where there is none that could be taken off."""
+    """The command that takes Q/DQ off a node, or off all that read one; "" if there is none that could be taken off."""
     node = flow.view.by_name.get(name)
     if node is None:
         return ""

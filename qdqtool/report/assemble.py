@@ -45,7 +45,7 @@ _RANDOM = "The samples were random: ranges and accuracy mean nothing."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Material:
-    """What the steps left behind; None where a step did not run.
+    """What the steps left behind; None if a step did not run.
 
     Attributes:
         model_name: file name of the float model.

@@ -227,7 +227,7 @@ def label(layer: LayerRow, most: int = _LETTERS) -> str:
 
 
 def main_node(layer: LayerRow) -> str | None:
-    """The first ONNX node that is more than a conversion, else the first; None where there are none."""
+    """The first ONNX node that is more than a conversion, else the first; None if there are none."""
     nodes = layer.onnx_nodes
     return next((node for node in nodes if not _CONVERSION.search(node)), nodes[0] if nodes else None)
 
@@ -317,7 +317,7 @@ class Silent:
                     self._after[tensor.name] += [end for end in row.outputs if end.name not in names]
 
     def before(self, tensor: TensorRow) -> list[TensorRow]:
-        """The tensors that `tensor` is another word for: itself, or none where it is a constant."""
+        """The tensors that `tensor` is another word for: itself, or none if it is a constant."""
         return _ends(tensor, self._before)
 
     def after(self, tensor: TensorRow) -> list[TensorRow]:

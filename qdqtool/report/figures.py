@@ -270,7 +270,7 @@ _Roof = tuple[tuple[tuple[float, float], ...], str, str]
 
 
 def roofline(layers: Sequence[LayerRow], device: Device | None) -> Figure | None:
-    """Intensity against speed where layers were timed, else against work; None where neither is known."""
+    """Intensity against speed where layers were timed, else against work; None if neither is known."""
     timed = any(layer.tflops for layer in layers)
     found = [
         (layer, layer.intensity, layer.tflops if timed else (layer.macs or 0) / 1e6)

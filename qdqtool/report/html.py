@@ -198,7 +198,7 @@ class _RunPage:
 
     @cached_property
     def graph(self) -> Markup | None:
-        """The engine's drawing; None where there is nothing to draw, or too much."""
+        """The engine's drawing; None if there is nothing to draw, or too much."""
         connected = any(layer.inputs or layer.outputs for layer in self.network.layers)
         drawable = connected and not self.is_too_large
         return svg.inline(draw(self.network, self.marks)) if drawable else None

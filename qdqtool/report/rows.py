@@ -84,7 +84,7 @@ def _tensor(tensor: EngineTensor) -> TensorRow:
 
 
 def _bytes(tensors: Iterable[EngineTensor]) -> int | None:
-    """The sum; None where there are no tensors or one is not known."""
+    """The sum; None if there are no tensors or one is not known."""
     sizes = [tensor.bytes for tensor in tensors]
     known = [size for size in sizes if size is not None]
     return sum(known) if known and len(known) == len(sizes) else None

@@ -46,7 +46,7 @@ class Section:
         rows: its lines among the figures on top of the terminal's summary.
         blocks: its lists on the terminal.
         reads: artefacts of the run folder that `collect` gets, as far as they are there.
-        collect: what becomes `sections[name]` of report.json, as plain JSON values; None where there is nothing.
+        collect: what becomes `sections[name]` of report.json, as plain JSON values; None if there is nothing.
     """
 
     order: int
@@ -79,12 +79,12 @@ def collected(folder: Path) -> dict[str, Any]:
 
 
 def guarded_rows(name: str, section: Section, report: Report) -> tuple[Row, ...]:
-    """The section's rows; () where a third-party one fails."""
+    """The section's rows; () if a third-party one fails."""
     return _guarded(name, lambda: tuple(section.rows(report))) or ()
 
 
 def guarded_blocks(name: str, section: Section, report: Report) -> tuple[Block, ...]:
-    """The section's blocks; () where a third-party one fails."""
+    """The section's blocks; () if a third-party one fails."""
     return _guarded(name, lambda: tuple(section.blocks(report))) or ()
 
 

@@ -48,7 +48,7 @@ def lines(found: Sensitivity) -> Iterator[str]:
 
 
 def advice(found: Sensitivity) -> str:
-    """What to do; "" where no limit was set or nothing meets it."""
+    """What to do; "" if no limit was set or nothing meets it."""
     if found.advice is None:
         return ""
     if not found.advice.kept:

@@ -209,7 +209,7 @@ def _costs(first: Report, second: Report) -> tuple[CostPair, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """Kernels, bytes (None where those of one layer are not known) and milliseconds."""
+    """Kernels, bytes (None if those of one layer are not known) and milliseconds."""
 
     kernels: int = 0
     bytes: int | None = 0

@@ -81,14 +81,14 @@ def nodes(outcome: Outcome) -> str:
 
 
 def checked(sweep: Sweep, trial: Trial) -> str:
-    """The accuracy of a trial on samples that chose nothing, with its 95 % interval; "" where none were held back."""
+    """The accuracy of a trial on samples that chose nothing, with its 95 % interval; "" if none were held back."""
     accuracy, ends = _held_back(trial)
     told = f"{accuracy} {sweep.unit}"
     return "" if not accuracy else f"{told} ({ends})" if ends else told
 
 
 def _held_back(trial: Trial) -> tuple[str, str]:
-    """That accuracy and its interval, each in a cell of its own; "" where there is none."""
+    """That accuracy and its interval, each in a cell of its own; "" if there is none."""
     found = trial.checked
     return ("", "") if found is None else (f"{found.accuracy:.2f}", _between(_ends(found), 2))
 

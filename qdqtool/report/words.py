@@ -33,7 +33,7 @@ _REASONS = 4
 
 
 def judgement(summary: Summary) -> tuple[str, ...]:
-    """The verdict with its first reasons, one line each; () where the data was not looked at."""
+    """The verdict with its first reasons, one line each; () if the data was not looked at."""
     if not summary.verdict:
         return ()
     more = len(summary.reasons) - _REASONS
@@ -105,7 +105,7 @@ def number(value: float | None) -> str:
 
 
 def large(value: int | None) -> str:
-    """A count with a decimal prefix: 3.78 G; "" where it is not known."""
+    """A count with a decimal prefix: 3.78 G; "" if it is not known."""
     if value is None:
         return ""
     step = min((len(str(abs(value))) - 1) // 3, len(_PREFIXES) - 1)
@@ -227,7 +227,7 @@ def severities(found: Mapping[str, int]) -> str:
 
 
 def accuracy_caveat(comparison: Comparison) -> str:
-    """Why the accuracy must not be trusted; "" where it may."""
+    """Why the accuracy must not be trusted; "" if it may."""
     return "" if comparison.meaningful else "random samples: accuracy meaningless"
 
 
@@ -334,7 +334,7 @@ def _drop(task: Mapping[str, Any]) -> float:
 
 
 def _doubted(found: Mapping[str, Any], kept: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Why samples that keep a limited drop do not prove that others keep it; nothing where they do."""
+    """Why samples that keep a limited drop do not prove that others keep it; nothing if they do."""
     most, task = found["max_drop"], kept["task"]
     if most is None or task is None:
         return

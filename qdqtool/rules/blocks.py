@@ -339,13 +339,13 @@ def _flaw(flow: Flow, node: Node, factor: Factor) -> tuple[str, str] | None:
 
 
 def _shape(flow: Flow, node: Node, factor: Factor) -> tuple[int | str, ...]:
-    """The shape of a factor, as the Q/DQ graph or the float one knows it; () where neither does."""
+    """The shape of a factor, as the Q/DQ graph or the float one knows it; () if neither does."""
     written = flow.view.info(node.inputs[factor.index]).shape
     return written or flow.plain.info(flow.plain.by_name[node.name].inputs[factor.index]).shape or ()
 
 
 def _scales(flow: Flow, node: Node, factor: Factor) -> int | None:
-    """How many block scales a factor has; None where sizes are open or it has no blocks."""
+    """How many block scales a factor has; None if sizes are open or it has no blocks."""
     shape = _shape(flow, node, factor)
     sizes = [size for size in shape if isinstance(size, int)]
     if factor.quantization is None or factor.quantization.block != _BLOCK or len(sizes) != len(shape):
@@ -457,7 +457,7 @@ def _readers(view: GraphView, node: Node) -> Iterator[tuple[Node, int]]:
 
 
 def _said(view: GraphView, node: Node) -> int | None:
-    """The length that the other factor of a matrix product says; None where it says none."""
+    """The length that the other factor of a matrix product says; None if it says none."""
     for product, index in _readers(view, node):
         shape = view.info(product.inputs[1 - index]).shape or ()
         axis = summed_axis(product, 1 - index, len(shape)) if product.op in MATRIX_PRODUCTS else None

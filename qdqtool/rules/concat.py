@@ -213,7 +213,7 @@ def _tied(view: GraphView) -> Iterator[tuple[str, list[Slot]]]:
 
 
 def _own(view: GraphView, slot: Slot) -> SlotEdit | None:
-    """A scale measured on this input alone, at most the shared one; None where there is no pair."""
+    """A scale measured on this input alone, at most the shared one; None if there is no pair."""
     node = view.by_name.get(slot.node)
     shared = scale_of(view, feeding(view, node.inputs[slot.index])) if node is not None else None
     return None if shared is None else SlotEdit(slot=slot, scales=None, most=shared)

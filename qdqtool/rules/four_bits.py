@@ -238,7 +238,7 @@ def _to_four_bits(steps: NDArray[Any], wide: NDArray[Any]) -> NDArray[Any]:
 
 
 def _widened(context: RepairContext, node: onnx.NodeProto, axis: int | None) -> float | None:
-    """Give the node INT8 inputs; returns the error, None where its scales are not constants that fit."""
+    """Give the node INT8 inputs; returns the error, None if its scales are not constants that fit."""
     found = _given(context, node)
     if found is None:
         return None
@@ -270,7 +270,7 @@ def _connect(context: RepairContext, node: onnx.NodeProto, inputs: list[str]) ->
 def _given(
     context: RepairContext, node: onnx.NodeProto
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None:
-    """Integers, scales and zero points of a DequantizeLinear; None where they are no constants that fit."""
+    """Integers, scales and zero points of a DequantizeLinear; None if they are no constants that fit."""
     values = [context.edit.value(name) if name else None for name in node.input[:3]]
     integers, scale = values[0], values[1]
     zero = values[2] if len(values) > 2 else np.zeros((), np.int8)
@@ -404,7 +404,7 @@ def _has_even_blocks(view: GraphView, node: Node) -> bool:
 
 
 def _order(groups: NDArray[Any] | None, rows: int, block: int) -> NDArray[Any] | None:
-    """The order of rows in which each block holds neighbours; None where blocks have different lengths."""
+    """The order of rows in which each block holds neighbours; None if blocks have different lengths."""
     if groups is None or block <= 0 or not 0 < rows <= groups.size:
         return None
     groups = groups.reshape(-1)[:rows].astype(np.int64)
@@ -447,7 +447,7 @@ def _product(context: RepairContext, node: onnx.NodeProto, unpacked: _Unpacked) 
 def _table(
     context: RepairContext, node: onnx.NodeProto
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None] | None:
-    """Integers, scales and zero points of a table, in the layout of DequantizeLinear; None where it cannot hold them."""
+    """Integers, scales and zero points of a table, in the layout of DequantizeLinear; None if it cannot hold them."""
     edit, of = context.edit, {"block_size": 128, "quantize_axis": 1, **_attributes(node)}
     data, scale = edit.value(node.input[0]), edit.value(_input(node, 2))
     given = edit.value(_input(node, 3)) if _input(node, 3) else None
@@ -516,7 +516,7 @@ def _input(node: onnx.NodeProto, index: int) -> str:
 
 
 def _unpacked(context: RepairContext, node: onnx.NodeProto) -> _Unpacked | None:
-    """Integers [K, N], scales and zero points [blocks, N], and the order of rows; None where this form cannot hold them."""
+    """Integers [K, N], scales and zero points [blocks, N], and the order of rows; None if this form cannot hold them."""
     edit, of = context.edit, _attributes(node)
     bits, block, rows, columns = (of.get(name, 0) for name in ("bits", "block_size", "K", "N"))
     packed, scale = edit.value(node.input[1]), edit.value(_input(node, _SCALE))

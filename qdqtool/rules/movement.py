@@ -280,7 +280,7 @@ class _Floats:
         return self._made[integers, numbers]
 
     def _padding(self, pad: onnx.NodeProto) -> NDArray[Any] | None:
-        """The integer that a Pad writes; None where it is computed at run time."""
+        """The integer that a Pad writes; None if it is computed at run time."""
         if len(pad.input) < _PAD_VALUE + 1 or not pad.input[_PAD_VALUE]:
             return np.zeros((), np.int64) if len(pad.input) > 1 else None
         return self._edit.value(pad.input[_PAD_VALUE])

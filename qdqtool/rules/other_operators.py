@@ -415,11 +415,11 @@ class _Pattern:
         core: ConvInteger or MatMulInteger.
         source: the float activation.
         weight: the integer weight.
-        zero_point: its zero point, "" where it has none.
+        zero_point: its zero point, "" if it has none.
         scale: its scale.
         end: name of the node that makes the result.
         result: the float tensor at the end.
-        bias: the float bias of a Conv that was added in integers; "" where there is none.
+        bias: the float bias of a Conv that was added in integers; "" if there is none.
     """
 
     core: Node
@@ -487,7 +487,7 @@ def _recurrent(context: RepairContext, node: Node) -> Iterator[Change]:
 
 
 def _weight(context: RepairContext, integers: str, scale: str, zero: str) -> NDArray[np.float32] | None:
-    """The weights as an LSTM takes them, (directions, 4 * hidden, inputs); None where they are computed at run time."""
+    """The weights as an LSTM takes them, (directions, 4 * hidden, inputs); None if they are computed at run time."""
     values = [context.edit.value(name) for name in (integers, scale, zero)]
     stored, steps, zeros = values
     if stored is None or steps is None or zeros is None or stored.ndim != _RANK:

@@ -248,7 +248,7 @@ def fix_half_quantized(context: RepairContext) -> Iterator[Change]:
 
 
 def _quantized(context: RepairContext, name: str, index: int) -> Change | None:
-    """INT8 per output channel for a float constant; None where there is none."""
+    """INT8 per output channel for a float constant; None if there is none."""
     reader = context.view.by_name[name]
     tensor = reader.inputs[index]
     value = context.edit.value(tensor)
@@ -358,7 +358,7 @@ def _to_int8(evidence: NodeEvidence, goal: Goal) -> Iterator[Candidate]:
 
 
 def _wanted(evidence: NodeEvidence, operand: Factor) -> SlotEdit | None:
-    """What an operand lacks for INT8; None where it is as it should be."""
+    """What an operand lacks for INT8; None if it is as it should be."""
     slot = Slot(node=evidence.node.name, index=operand.index)
     cast = "Cast" in evidence.moves(operand)
     if operand.fixed:

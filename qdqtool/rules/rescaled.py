@@ -214,7 +214,7 @@ def candidates_requantized(built: BuiltGraph) -> Iterator[Candidate]:
 
 
 def _stacked(view: GraphView, pair: QdqPair) -> set[str]:
-    """The Q of a pair and the DQ of another pair right in front of it; nothing where there is only one pair."""
+    """The Q of a pair and the DQ of another pair right in front of it; nothing if there is only one pair."""
     first = view.producer(pair.tensor)
     if pair.quantize is None or first is None or first.op != DEQUANTIZE:
         return set()

@@ -448,7 +448,7 @@ def _word(dtype: DType) -> str:
 
 
 def _same(value: NDArray[Any]) -> NDArray[Any] | None:
-    """The one number that all scales are; None where they differ."""
+    """The one number that all scales are; None if they differ."""
     if not value.size or not is_number(value) or not (value == value.flat[0]).all():
         return None
     one: NDArray[Any] = value.reshape(-1)[:1].reshape(())

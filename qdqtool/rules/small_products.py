@@ -103,7 +103,7 @@ KEPT_IN_EPILOGUE = GLOBAL_AVERAGES | {
 
 
 def channels(view: GraphView, node: Node) -> tuple[int, int] | None:
-    """Input and output channels of a node with constant weights; None where the weights are computed."""
+    """Input and output channels of a node with constant weights; None if the weights are computed."""
     index = 0 if view.is_constant(node.inputs[0]) else 1
     shape = view.constant_shape(node.inputs[index])
     if shape is None or len(shape) < 2:
@@ -151,7 +151,7 @@ class SmallProduct:
         weights: shape of the weights.
         channels: rows and columns of the weights, inputs first; None for a vector.
         is_narrow: whether it is a matrix product of less than a tile of weights.
-        is_one_vector: whether its weights, few of them, are multiplied by a single vector; False where shapes are not known.
+        is_one_vector: whether its weights, few of them, are multiplied by a single vector; False if shapes are not known.
     """
 
     node: Node

@@ -72,7 +72,7 @@ from qdqtool.trt.ops import (
 
 
 def depthwise_swish(view: GraphView, node: Node) -> str | None:
-    """The result of the Swish behind a depthwise convolution; None where `node` is no such convolution."""
+    """The result of the Swish behind a depthwise convolution; None if `node` is no such convolution."""
     shape = view.info(node.inputs[1]).shape or ()
     if not (node.op == "Conv" and len(shape) > 1 and shape[1] == 1 and node.integer("group", 1) > 1):
         return None

@@ -124,10 +124,10 @@ class LoneWeight:
     Attributes:
         op: operator of the product.
         format: name of the format.
-        columns: length of the axis that is not summed over; None where it is not known.
+        columns: length of the axis that is not summed over; None if it is not known.
         size: values of the weight.
         scales: shape of its scales; () for one scale.
-        rows: rows of the activation, all leading dimensions together; None where they are open.
+        rows: rows of the activation, all leading dimensions together; None if they are open.
         readers: inputs that read these values with these scales.
         twins: other weights with the same short list of scales.
         split: whether the product makes queries, keys and values, which the builder splits.
@@ -147,7 +147,7 @@ class LoneWeight:
 
 
 def dequantized_apart(weight: LoneWeight) -> Iterator[tuple[str, str]]:
-    """Why another kernel makes a weight float in every inference, and what to do; nothing where its product does."""
+    """Why another kernel makes a weight float in every inference, and what to do; nothing if its product does."""
     inside = "inside the kernel"
     if weight.op in CONVOLUTIONS:
         yield (

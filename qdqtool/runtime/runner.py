@@ -202,7 +202,7 @@ def _session_of(
 
 
 def _output_types(model: Model) -> dict[str, DType]:
-    """The types of the outputs of a model; none where it does not open."""
+    """The types of the outputs of a model; none if it does not open."""
     try:
         session, _ = _session_of(model, RuntimeOptions(optimized=False))
     except failures() as error:
@@ -212,7 +212,7 @@ def _output_types(model: Model) -> dict[str, DType]:
 
 
 def _opened_around(model: Model, path: Path, options: RuntimeOptions) -> onnxruntime.InferenceSession | None:
-    """A session whose weights are read where they lie; None where they do not lie in one folder, or it does not open so."""
+    """A session whose weights are read where they lie; None if they do not lie in one folder, or it does not open so."""
     home = save_around(model, path)
     if home is None:
         return None
@@ -224,7 +224,7 @@ def _opened_around(model: Model, path: Path, options: RuntimeOptions) -> onnxrun
 
 
 def open_rewritten(model: Model, rewrite: Callable[[Path], bool], *, description: str) -> OrtRunner | None:
-    """A runner for what `rewrite` makes of the model's file after onnxruntime has optimized it; None where it makes nothing.
+    """A runner for what `rewrite` makes of the model's file after onnxruntime has optimized it; None if it makes nothing.
 
     Weights go through a file, as in `open_model`.
 
@@ -264,7 +264,7 @@ def refusal(model: bytes) -> str | None:
 
 
 def _without_blocks(model: Model | Path | bytes, message: str) -> bytes | None:
-    """A model that computes the same without kernels for blocks of FP4 and FP8; None where that is not what is missing."""
+    """A model that computes the same without kernels for blocks of FP4 and FP8; None if that is not what is missing."""
     if not re.search(_EMULATED, message):
         return None
     blocks = block_emulation(serialize(model) if isinstance(model, Model) else model)

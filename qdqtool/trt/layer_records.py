@@ -86,7 +86,7 @@ def opt_shape_of(fields: Mapping[str, Any]) -> tuple[int, ...] | None:
 
 
 def record_fields(name: str, rest: str) -> Fields | None:
-    """The fields of a `Name: ..., LayerType: ...` record, or None where its anchors are missing.
+    """The fields of a `Name: ..., LayerType: ...` record, or None if its anchors are missing.
 
     Args:
         name: of the layer.
@@ -105,7 +105,7 @@ def record_fields(name: str, rest: str) -> Fields | None:
 
 
 def line_fields(kind: str, name: str, tactic: str, tensors: str) -> Fields | None:
-    """The fields of a `Layer(kind): name, Tactic: tactic, tensors` line, or None where its tensors are not understood."""
+    """The fields of a `Layer(kind): name, Tactic: tactic, tensors` line, or None if its tensors are not understood."""
     inputs: list[Fields] = []
     outputs: list[Fields] = []
     rest, side = tensors.strip(), inputs

@@ -359,7 +359,7 @@ def hard_bound(view: GraphView, node: Node) -> tuple[float, bool] | None:
 def weight_axis(node: _Attributed, index: int, rank: int, target: Target | None = None) -> int | None:
     """The axis of the output channels in factor `index` of a product, whose scales TensorRT applies behind the sum.
 
-    None where there is no such axis: an activation of a convolution, a scalar or a vector, a transposed convolution with groups
+    None if there is no such axis: an activation of a convolution, a scalar or a vector, a transposed convolution with groups
     (no axis that all releases agree on).
 
     Args:

@@ -174,12 +174,12 @@ def spelled_type(tactic: str) -> DType | None:
 
 
 def math_type(tactic: str) -> DType | None:
-    """The type of the factors, spelled out or hinted at; None where the name does not tell."""
+    """The type of the factors, spelled out or hinted at; None if the name does not tell."""
     return _said(tactic[:_LONGEST_NAME])[1]
 
 
 def tensor_cores(tactic: str) -> bool | None:
-    """Whether the kernel runs on tensor cores, or None where the name does not tell."""
+    """Whether the kernel runs on tensor cores, or None if the name does not tell."""
     return _said(tactic[:_LONGEST_NAME])[2]
 
 
@@ -206,8 +206,8 @@ class TacticWords:
         tile: work of one block, as rows x columns x depth.
         stages: of its software pipeline.
         unit: arithmetic unit.
-        int8: whether its inputs are INT8; None where the name does not say.
-        tensor_cores: whether it uses tensor cores; None where the name does not say.
+        int8: whether its inputs are INT8; None if the name does not say.
+        tensor_cores: whether it uses tensor cores; None if the name does not say.
     """
 
     name: str

@@ -75,7 +75,7 @@ def channel_multiple(words: str) -> int:
 
 
 def short(words: str) -> str:
-    """A format in a few characters for tables and drawings: "CHW32", "HWC8", "linear", or "" where unstated."""
+    """A format in a few characters for tables and drawings: "CHW32", "HWC8", "linear", or "" if unstated."""
     multiple = channel_multiple(words)
     lower = words.lower()
     if "channel major" in lower or "hwc" in lower:
@@ -102,7 +102,7 @@ class FormatWords:
         reading: "strides" or "extents".
         numbers: one per dimension, as printed, without the vector.
         vector: elements per vector; 1 where nothing is packed.
-        vector_dim: which dimension is packed, from 0; None where none is.
+        vector_dim: which dimension is packed, from 0; None if none is.
         order: "row-major", "channels last", "vectorized" or "unknown".
         words: what it means.
     """
@@ -117,7 +117,7 @@ class FormatWords:
 
 
 def explain_format(text: str) -> FormatWords | None:
-    """What a format says, or None where the text is none."""
+    """What a format says, or None if the text is none."""
     found = _FORMAT.fullmatch(text)
     if found is None:
         return None

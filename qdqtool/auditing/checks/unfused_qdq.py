@@ -54,7 +54,7 @@ def _said(layer: EngineLayer) -> tuple[str, str] | None:
 
 
 def _beside(context: AuditContext, layer: EngineLayer) -> str:
-    """What the kernels beside a quantize kernel say: who hands on floats, or who reads them; "" where no node is known."""
+    """What the kernels beside a quantize kernel say: who hands on floats, or who reads them; "" if no node is known."""
     writer = context.wiring.writers(layer)[0]
     if writer.role is Role.COMPUTE:
         made = [told for told in context.told_of(writer) if told.precision.is_float]

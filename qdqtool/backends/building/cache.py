@@ -40,7 +40,7 @@ def external_files(model: Path) -> tuple[Path, ...]:
 
 
 def fetch(cache: Path, key: str, folder: Path) -> BuildResult | None:
-    """Copy a finished build into `folder`; None where there is no sound entry."""
+    """Copy a finished build into `folder`; None if there is no sound entry."""
     entry = cache / key
     result = _sound(entry)
     if result is not None:
@@ -90,7 +90,7 @@ def _place(entry: Path, place: Path, aside: Path) -> None:
 
 
 def _sound(entry: Path) -> BuildResult | None:
-    """What an entry holds; None where it is absent, cut short or changed."""
+    """What an entry holds; None if it is absent, cut short or changed."""
     try:
         index = json.loads((entry / _INDEX).read_text("utf-8"))
         result = BUILD.read(entry / _RESULT)

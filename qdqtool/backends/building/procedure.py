@@ -20,7 +20,7 @@ class Made:
 
     Attributes:
         result: what is known of it.
-        peak_mib: peak memory of the builder in MiB; None where nobody measured it.
+        peak_mib: peak memory of the builder in MiB; None if nobody measured it.
     """
 
     result: BuildResult

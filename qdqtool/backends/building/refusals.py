@@ -134,6 +134,6 @@ def _way_out(op: str) -> str:
 
 
 def last_parsed(log: str) -> tuple[str, str]:
-    """Name and operator of the node that the parser read last, from a verbose log; empty where it says none."""
+    """Name and operator of the node that the parser read last, from a verbose log; empty if it says none."""
     found = [*_PARSED.finditer(log)]
     return (found[-1]["name"], found[-1]["op"]) if found else ("", "")

@@ -19,7 +19,7 @@ class Advice:
         what: the thing itself, as written.
         action: what becomes of it.
         reason: why.
-        do: the step to take; empty where there is none.
+        do: the step to take; empty if there is none.
     """
 
     where: str

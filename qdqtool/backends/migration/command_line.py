@@ -138,7 +138,7 @@ _FORMATS = frozenset({"inputIOFormats", "outputIOFormats"})
 
 
 def model_steps(flags: Sequence[Flag]) -> tuple[tuple[str, ...], str]:
-    """Commands that make the model for 11, and the file they end with; no commands and "" where none is needed.
+    """Commands that make the model for 11, and the file they end with; no commands and "" if none is needed.
 
     INT8 comes from the calibration cache. Without one the model has Q/DQ already, or trtexec made up the ranges: the
     command line does not tell, so there is no command. Types come last, around the Q/DQ.
@@ -205,7 +205,7 @@ class Equivalent:
 
     Attributes:
         stage: whether it concerns the making of an engine (`qdqtool build`) or its running (`qdqtool time`).
-        option: the option with the same value; empty where there is none.
+        option: the option with the same value; empty if there is none.
         always: it happens anyway, and why there is nothing to say.
     """
 

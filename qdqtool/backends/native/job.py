@@ -102,7 +102,7 @@ def _plan(trt: Any, request: dict[str, Any], targets: list[str]) -> tuple[tuple[
 
 
 def targets_of(trt: Any, wanted: list[str]) -> list[str]:
-    """The targets to build for; none where the library builds for the GPU at hand only."""
+    """The targets to build for; none if the library builds for the GPU at hand only."""
     if not hasattr(trt, "ComputeCapability"):
         return []
     known = [name.lower() for name in trt.ComputeCapability.__members__ if name.startswith("SM")]

@@ -110,7 +110,7 @@ def place_layers(trt: Any, network: Any, config: Any, flags: tuple[Flag, ...]) -
 
 
 def read_timing_cache(config: Any, flags: tuple[Flag, ...]) -> Path | None:
-    """Attach the timing cache the flags name, empty where there is no such file; its path, to be written after."""
+    """Attach the timing cache the flags name, empty if there is no such file; its path, to be written after."""
     path = next((Path(flag.value) for flag in flags if flag.name == "timingCacheFile" and flag.value), None)
     if path is None:
         return None

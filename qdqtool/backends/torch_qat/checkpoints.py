@@ -22,7 +22,7 @@ def write(path: Path, key: str, state: dict[str, Any]) -> None:
 
 
 def read(path: Path, key: str) -> dict[str, Any] | None:
-    """The state at `path`; None where there is none.
+    """The state at `path`; None if there is none.
 
     Raises:
         InputFileError: damaged, or it belongs to another model or recipe.

@@ -161,7 +161,7 @@ class Feed:
 
 
 def _arrays(source: Any, where: str) -> tuple[tuple[torch.Tensor, ...], Any] | None:
-    """The pair of arrays that `source` is; None where it is something else."""
+    """The pair of arrays that `source` is; None if it is something else."""
     if not isinstance(source, (tuple, list)) or len(source) != 2:
         return None
     if not hasattr(source[1], "shape") and not isinstance(source[1], Mapping):

@@ -30,7 +30,7 @@ _REFUSALS = (
     AssertionError,
     KeyError,
 )
-"""What torch raises where a network's path depends on its data."""
+"""What torch raises if a network's path depends on its data."""
 
 
 def flatten(

@@ -20,7 +20,7 @@ from qdqtool.errors import InputFileError, UsageError
 def example_of(given: Any, network: nn.Module) -> tuple[tuple[torch.Tensor, ...], tuple[str, ...]]:
     """Example inputs in the order of forward(), one sample of each, on the network's device; and their names.
 
-    The names are empty where the inputs came without.
+    The names are empty if the inputs came without.
 
     Raises:
         UsageError: they are something else.

@@ -32,11 +32,11 @@ class Site:
         source: the step whose result is quantized before `step` reads it; "" for the weight of `step`.
         axis: channel axis of the weight in torch; None for one scale per tensor.
         format: what its values are rounded to.
-        norm: a BatchNorm step that is folded into this weight when the model is prepared; "" where there is none.
+        norm: a BatchNorm step that is folded into this weight when the model is prepared; "" if there is none.
         layer: path of a layer inside `step`, where that is a part that cannot be traced: the layer itself gets the
             quantizer, of its input where there is a `source`, else of its weight. "" for a whole step.
         layout: where the graph holds the weight in another order (a transposed convolution as a Conv): for every element
-            there, which of the layer's own it is, counted from 1, and 0 for a zero. None where both are in one order.
+            there, which of the layer's own it is, counted from 1, and 0 for a zero. None if both are in one order.
     """
 
     slot: Slot
@@ -147,7 +147,7 @@ class _Finder:
         return _site(decision, step, axis=axis, norm=self._norm_after(step), layout=layout)
 
     def _layer_in(self, node: Node, step: str) -> str:
-        """The path inside a step of the layer that a node is; "" where it is none."""
+        """The path inside a step of the layer that a node is; "" if it is none."""
         path = ".".join(node.name.split("/")[2:-1])
         return path if path and isinstance(self._modules.get(f"{step}.{path}"), LAYERS) else ""
 
@@ -168,7 +168,7 @@ class _Finder:
         return _site(decision, step, axis=axis, layer=layer)
 
     def bias_owner(self, node: Node) -> str:
-        """The step that adds the bias of a layer; "" where there is none of its own."""
+        """The step that adds the bias of a layer; "" if there is none of its own."""
         step = self._step_of(node)
         layer = self._layer_in(node, step) if step else ""
         if layer:

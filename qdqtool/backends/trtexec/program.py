@@ -32,7 +32,7 @@ class Program:
 
     Attributes:
         path: where it is.
-        release: from its banner; empty where it prints none.
+        release: from its banner; empty if it prints none.
         flags: names of the flags its own help explains.
     """
 

@@ -63,7 +63,7 @@ class MeasuredCollector:
         }
 
     def performance(self, batch: int) -> Performance | None:
-        """The summary with its diagnosis, for an implicit batch of so many; None where the run was not timed."""
+        """The summary with its diagnosis, for an implicit batch of so many; None if the run was not timed."""
         if not self._metrics and "throughput_qps" not in self._numbers:
             return None
         number = self._numbers.get

@@ -47,7 +47,7 @@ class OptionsCollector:
 
     @property
     def onnx(self) -> OnnxHeader | None:
-        """The model's header, or None where none is printed."""
+        """The model's header, or None if none is printed."""
         return OnnxHeader(**{"file": "", **self._header}) if self._header else None
 
     @property
@@ -58,7 +58,7 @@ class OptionsCollector:
 
     @property
     def workspace(self) -> int | None:
-        """The workspace limit in bytes; None where it is the default, or not printed."""
+        """The workspace limit in bytes; None if it is the default, or not printed."""
         found = _WORKSPACE.search(self.sections.get("Build", {}).get("Memory Pools", ""))
         return int(float(found[1]) * (1 << 20) + 0.5) if found else None
 

@@ -47,7 +47,7 @@ class PhasesCollector:
     """Keeps stated durations, and the time stamp at which each phase begins.
 
     Args:
-        now: the time stamp of the line being handled, "" where it has none.
+        now: the time stamp of the line being handled, "" if it has none.
     """
 
     def __init__(self, now: Callable[[], str]) -> None:

@@ -46,7 +46,7 @@ class _Row:
             self.ms[tactic] = ms
 
     def took(self, chosen: str) -> float | None:
-        """Milliseconds of a tactic in its one spelling; None where it was not timed, or was none's fastest."""
+        """Milliseconds of a tactic in its one spelling; None if it was not timed, or was none's fastest."""
         if chosen in self.ms or not chosen:
             return self.ms.get(chosen)
         return next((ms for tactic, ms in self.ms.items() if _spelt(tactic) == chosen), None)

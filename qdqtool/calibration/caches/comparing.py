@@ -20,8 +20,8 @@ class Difference:
 
     Attributes:
         tensor: its name.
-        first: scale in the first cache; None where it has no entry.
-        second: scale in the second cache; None where it has no entry.
+        first: scale in the first cache; None if it has no entry.
+        second: scale in the second cache; None if it has no entry.
     """
 
     tensor: str
@@ -37,7 +37,7 @@ class Difference:
 
     @property
     def distance(self) -> float:
-        """How far apart, for sorting: the ratio's logarithm; infinite where one side is missing or unusable."""
+        """How far apart, for sorting: the ratio's logarithm; infinite if one side is missing or unusable."""
         ratio = self.ratio
         return abs(math.log(ratio)) if ratio is not None and 0 < ratio < math.inf else math.inf
 

@@ -61,7 +61,7 @@ class Cache:
 
     Attributes:
         format: one of the names above.
-        header: of a TensorRT cache; None where there is none.
+        header: of a TensorRT cache; None if there is none.
         entries: in the order of the file, repeats included.
         unread: lines that nobody understands.
         newline: how lines end in the file.

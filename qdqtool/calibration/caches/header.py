@@ -31,7 +31,7 @@ class Header:
 
     Attributes:
         text: the line itself.
-        version: the TensorRT release as (major, minor, patch); None where the line does not say.
+        version: the TensorRT release as (major, minor, patch); None if the line does not say.
         algorithm: name of the calibrator.
         quantile: of the legacy calibrator, where the line says.
         cutoff: regression cut-off of the legacy calibrator, where the line says.

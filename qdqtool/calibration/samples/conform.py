@@ -68,7 +68,7 @@ def nonfinite(sample: Sample) -> dict[str, int]:
 
 
 def fixed_batch(inputs: tuple[TensorInfo, ...]) -> int | None:
-    """The batch size that a model insists on, when it is the same for all inputs; None where it is free."""
+    """The batch size that a model insists on, when it is the same for all inputs; None if it is free."""
     leading = {info.shape[0] for info in inputs if info.shape}
     size = leading.pop() if len(leading) == 1 else None
     return size if isinstance(size, int) else None

@@ -320,7 +320,7 @@ def _explore(
 
 
 def _called(file: Path) -> str:
-    """A short name for a file: its own, the middle left out where it is long."""
+    """A short name for a file: its own, the middle left out if it is long."""
     return file.name if len(file.name) <= 29 else f"{file.name[:6]}...{file.name[-20:]}"
 
 

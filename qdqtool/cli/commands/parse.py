@@ -184,7 +184,7 @@ class _Words:
     Attributes:
         every: whether lists are shown in full.
         unread: whether only the lines that were not understood are wanted.
-        cache: tensors of a calibration cache; None where none was given.
+        cache: tensors of a calibration cache; None if none was given.
     """
 
     every: bool
@@ -193,7 +193,7 @@ class _Words:
 
     @property
     def kept(self) -> int | None:
-        """How many entries of a long list a digest has to keep; None where its own number will do."""
+        """How many entries of a long list a digest has to keep; None if its own number will do."""
         return sys.maxsize if self.every else None
 
     def print(self, digests: Iterable[RunDigest]) -> None:
@@ -269,7 +269,7 @@ def _copy(path: Path) -> Iterator[BinaryIO]:
 
 
 class _Display:
-    """A line on the terminal that says what the builder does now; nothing where there is no terminal."""
+    """A line on the terminal that says what the builder does now; nothing if there is no terminal."""
 
     def __init__(self, *, wanted: bool) -> None:
         self._doing = "waiting for the log"
@@ -313,7 +313,7 @@ class _Display:
 
 
 def _live_line(words: Callable[[], str]) -> Live | None:
-    """A line on standard error that shows these words; None where that is no terminal."""
+    """A line on standard error that shows these words; None if that is no terminal."""
     from rich.live import Live
 
     console = stderr()

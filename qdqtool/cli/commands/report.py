@@ -109,7 +109,7 @@ def _under(opened: Opened, device: str) -> Report:
 
 
 def _difference(first: Opened, second: Opened) -> EngineDiff | None:
-    """What makes the second engine differ from the first; None where the layers of one are not there."""
+    """What makes the second engine differ from the first; None if the layers of one are not there."""
     from qdqtool.engine.diff import compare
 
     if first.explored is None or second.explored is None:

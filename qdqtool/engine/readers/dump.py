@@ -95,6 +95,6 @@ def _stop(piece: str) -> int | None:
 
 
 def _fields(record: str) -> dict[str, Any] | None:
-    """The fields of one record, or None where its anchors are missing."""
+    """The fields of one record, or None if its anchors are missing."""
     name, found, rest = record.removeprefix("Name: ").partition(", LayerType: ")
     return record_fields(name, rest) if found else None

@@ -35,7 +35,7 @@ OptShapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 def read(pieces: Iterable[str]) -> Engine | None:
-    """The layers of the last list in a JSON file, or in a log that holds one; None where there is no such list."""
+    """The layers of the last list in a JSON file, or in a log that holds one; None if there is no such list."""
     window = Window(pieces)
     engine: Engine | None = None
     bindings: tuple[EngineTensor, ...] = ()

@@ -68,6 +68,6 @@ def _tactics(text: str) -> dict[str | None, str]:
 
 
 def _fields(line: _LayerLine, tactics: Mapping[str | None, str]) -> dict[str, Any] | None:
-    """The fields of one line with the name of its kernel, or None where its tensors are not understood."""
+    """The fields of one line with the name of its kernel, or None if its tensors are not understood."""
     fields = line_fields(*line)
     return fields and {**fields, "TacticName": tactics.get(tactic_id(line.tactic), "")}

@@ -35,7 +35,7 @@ def computable(node: onnx.NodeProto) -> bool:
 def compute(
     node: onnx.NodeProto, inputs: Mapping[str, NDArray[Any]], opset: int
 ) -> dict[str, NDArray[Any]] | None:
-    """The outputs by name; None where onnx's reference cannot compute or hold them, or divides by zero."""
+    """The outputs by name; None if onnx's reference cannot compute or hold them, or divides by zero."""
     kinds = {name: onnx.helper.np_dtype_to_tensor_dtype(value.dtype) for name, value in inputs.items()}
     wanted = [name for name in node.output if name]
     graph = onnx.helper.make_graph(

@@ -40,7 +40,7 @@ def inlined(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
 
 
 def _trouble(proto: onnx.ModelProto) -> str:
-    """Why the functions cannot be written out, "" where they can; onnx itself may crash on these, or never end."""
+    """Why the functions cannot be written out, "" if they can; onnx itself may crash on these, or never end."""
     calls = {
         (entry.domain, entry.name, entry.overload): Counter(_called(entry.node)) for entry in proto.functions
     }

@@ -190,7 +190,7 @@ def _seeds(
 def _type_by_schema(
     node: onnx.NodeProto, index: int, types: Mapping[str, int], versions: Mapping[str, int]
 ) -> int | None:
-    """The type that an output shares with an input of known type; None where the schema does not tie it to one."""
+    """The type that an output shares with an input of known type; None if the schema does not tie it to one."""
     if node.domain not in versions or not onnx.defs.has(node.op_type, node.domain):
         return None
     try:

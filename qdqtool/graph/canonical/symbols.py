@@ -407,7 +407,7 @@ class SizedRun:
         return all(shapes.get(name) in {None, value.shape} for name, value in values.items())
 
     def _inferred(self, node: onnx.NodeProto, names: set[str]) -> dict[str, onnx.TypeProto] | None:
-        """Types of the outputs as the operator's schema infers them from types and known values; None where it fails."""
+        """Types of the outputs as the operator's schema infers them from types and known values; None if it fails."""
         known = {
             name: numpy_helper.from_array(self._values[name], name) for name in names if name in self._values
         }

@@ -46,7 +46,7 @@ _SLACK: Final = 1e-5
 def block_emulation(source: Model | Path | bytes) -> bytes | None:
     """A model that computes the same without kernels for blocks of FP4 and FP8, in the operators of ONNX.
 
-    None where the model has nothing of the kind, holds blocks that are not the quantization of a slot, or is too large.
+    None if the model has nothing of the kind, holds blocks that are not the quantization of a slot, or is too large.
     """
     given = source if isinstance(source, Model) else opened(source)
     if given is None or weight_bytes(given) >= SINGLE_FILE_LIMIT // 4:

@@ -193,7 +193,7 @@ class _IntegerWriter:
             edit.node("Cast", [result], [output], name=f"{node.name}_half", to=_HALF)
 
     def _bias(self, node: onnx.NodeProto) -> str:
-        """The bias as FP32, shaped for the output; "" where there is none."""
+        """The bias as FP32, shaped for the output; "" if there is none."""
         if len(node.input) < 3 or not node.input[2]:
             return ""
         edit, tensor, name = self.edit, str(node.input[2]), f"{node.name}_bias"
@@ -242,7 +242,7 @@ class _IntegerWriter:
 
 
 def _output_scale(node: onnx.NodeProto, weights: Operand, rank: int) -> NDArray[np.float64] | None:
-    """The weight scales shaped for the output; None where they do not belong to its channels."""
+    """The weight scales shaped for the output; None if they do not belong to its channels."""
     scale = weights.scale.astype(np.float64)
     if weights.axis is None:
         return scale

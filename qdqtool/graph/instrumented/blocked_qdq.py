@@ -58,7 +58,7 @@ class StandIns:
         sources: the tensors that are returned too.
         zero_points: the constants that the pairs read.
         shifts: for each convolution the names it may go by, the number of its channels, and the name of its shift.
-        tail: what computes these shifts; None where the model does.
+        tail: what computes these shifts; None if the model does.
     """
 
     model: Model
@@ -77,7 +77,7 @@ def with_stand_ins(
     view: GraphView,
     tail: Tail | None = None,
 ) -> StandIns | None:
-    """The model with stand-ins for all pairs whose scale is one of these inputs; None where there is nothing to gain.
+    """The model with stand-ins for all pairs whose scale is one of these inputs; None if there is nothing to gain.
 
     `shifts` names, by convolution, the tensor that is to be added to its bias; `view` knows the shapes of weights, and
     `tail` is what is to be put behind the model.

@@ -421,7 +421,7 @@ def _inside(
 ) -> NDArray[np.float32] | None:
     """For each tap of the kernel the share of places where it meets the image and no padding, (1, 1, *kernel).
 
-    None where all do, or the size of the image is not known.
+    None if all do, or the size of the image is not known.
     """
     given = {field.name: helper.get_attribute_value(field) for field in node.attribute}
     kernel = [size for size in weight[2:] if isinstance(size, int)]

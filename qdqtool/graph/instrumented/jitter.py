@@ -17,7 +17,7 @@ from qdqtool.graph.qdq.find import QUANTIZE
 def jittered(model: Model, seed: int, reach: float) -> Model | None:
     """The model with every FP32 scale of an activation moved by at most `reach` of itself, drawn by `seed`.
 
-    None where there is no such scale.
+    None if there is no such scale.
     """
     edit = Edit(model)
     draw = np.random.default_rng(seed)

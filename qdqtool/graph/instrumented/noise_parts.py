@@ -44,7 +44,7 @@ class InputParts:
         low, high: the range that its format reaches.
         energy: output with the sum of its squares.
         cut: output with the energy of what clipping takes away.
-        reach: output with the largest magnitude of each channel; "" where the channels are not known.
+        reach: output with the largest magnitude of each channel; "" if the channels are not known.
         mean, square: outputs with the mean of each channel, and of its squares.
     """
 
@@ -67,7 +67,7 @@ class LayerParts:
         energies: output with the energy of each part of its noise, by part; a part that it cannot have is left out.
         inputs: its quantized run-time inputs.
         scales: quantization steps of its weights; more than one where they are per channel.
-        weight: name of the constant that it reads; "" where none is quantized.
+        weight: name of the constant that it reads; "" if none is quantized.
     """
 
     energies: Mapping[str, str]

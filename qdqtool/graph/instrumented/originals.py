@@ -22,7 +22,7 @@ class Originals:
         self._names: dict[str, str] = {}
 
     def constant(self, node: onnx.NodeProto, index: int) -> str | None:
-        """Name of the float constant behind an input of a node; None where the float model reads no constant there."""
+        """Name of the float constant behind an input of a node; None if the float model reads no constant there."""
         original = self._nodes.get(node.name)
         name = original.input[index] if original is not None and index < len(original.input) else ""
         if name not in self._constants:

@@ -150,7 +150,7 @@ class StagedModel:
         return tuple(value.name for value in self._model.proto.graph.output)
 
     def sizes(self, fed: Mapping[str, tuple[int, ...]]) -> dict[str, int] | None:
-        """Bytes of every tensor that a stage hands on, with inputs of these shapes; None where the shapes do not say.
+        """Bytes of every tensor that a stage hands on, with inputs of these shapes; None if the shapes do not say.
 
         Shape inference often stops in front of the outputs: those count as much as the largest tensor that is known.
         """

@@ -143,7 +143,7 @@ def whole(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def home_of(tensors: Iterable[onnx.TensorProto]) -> Path | None:
-    """The folder of the files in which those of the tensors lie that are in files as they are; None where it is not one folder.
+    """The folder of the files in which those of the tensors lie that are in files as they are; None if it is not one folder.
 
     Raises:
         InputFileError: a file is gone or not what it was.

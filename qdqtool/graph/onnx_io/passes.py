@@ -44,7 +44,7 @@ _PATIENCE: Final = 10
 _OWN_CODES: Final = 255
 """The largest exit code that a process gives itself; Windows ends one that crashed with a larger one."""
 _TIME_IS_UP: Final = signal_number("SIGXCPU")
-"""What ends the child where the system counts its time; None where only the clock can be looked at."""
+"""What ends the child where the system counts its time; None if only the clock can be looked at."""
 _KILLED: Final = signal_number("SIGKILL")
 
 

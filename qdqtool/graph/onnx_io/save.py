@@ -82,7 +82,7 @@ def save_beside(model: Model, path: Path) -> None:
 def save_around(model: Model, path: Path) -> Path | None:
     """Write the model without the weights that lie in files of one folder, which is returned: a reader must look for them there.
 
-    None where they do not lie in one, or too many are in memory: the model is written as by `save_beside` then.
+    None if they do not lie in one, or too many are in memory: the model is written as by `save_beside` then.
     """
     light, heavy = _apart(model)
     home, stubs = left_there(heavy, path.with_name(f"{path.name}.data"))

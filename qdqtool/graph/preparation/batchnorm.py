@@ -44,7 +44,7 @@ def fold_batchnorm(edit: Edit) -> int:
 
 
 def _affine(norm: onnx.NodeProto, edit: Edit) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Factor and offset per channel in float64; None where they are not constant or no vectors, or in training mode."""
+    """Factor and offset per channel in float64; None if they are not constant or no vectors, or in training mode."""
     attributes = {attribute.name: attribute for attribute in norm.attribute}
     training = "training_mode" in attributes and attributes["training_mode"].i
     values = [edit.value(name) for name in norm.input[1:5]]
@@ -65,7 +65,7 @@ def _affine(norm: onnx.NodeProto, edit: Edit) -> tuple[NDArray[Any], NDArray[Any
 def _rescale(
     node: onnx.NodeProto, affine: tuple[NDArray[Any], NDArray[Any]], edit: Edit, shared: set[str]
 ) -> bool:
-    """Give `node` a new weight and bias that include `affine`; False where that is not possible."""
+    """Give `node` a new weight and bias that include `affine`; False if that is not possible."""
     factor, offset = affine
     weight = edit.value(node.input[1])
     bias_name = node.input[2] if len(node.input) > 2 else ""
@@ -96,7 +96,7 @@ def _rescale(
 def _channel_shape(
     op: str, weight: NDArray[Any], attributes: dict[str, onnx.AttributeProto], channels: int
 ) -> tuple[int, ...] | None:
-    """The shape that spreads one value per output channel over the weight; None where the counts do not fit."""
+    """The shape that spreads one value per output channel over the weight; None if the counts do not fit."""
     if weight.ndim < 2:
         return None
     rest = (1,) * (weight.ndim - 2)

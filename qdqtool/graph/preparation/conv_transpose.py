@@ -52,7 +52,7 @@ def write_convolutions(edit: Edit, view: GraphView, *, strided: bool) -> int:
 def as_convolution(
     weight: NDArray[Any], strides: tuple[int, ...], pads: tuple[int, ...], extra: tuple[int, ...], group: int
 ) -> NDArray[Any] | None:
-    """The weight of the Conv that a ConvTranspose with this weight becomes; None where it stays one.
+    """The weight of the Conv that a ConvTranspose with this weight becomes; None if it stays one.
 
     Args:
         weight: [inputs, outputs/group, kernel...], of any type: what stands where in it shows where it goes.
@@ -142,7 +142,7 @@ def _is_plain(strides: tuple[int, ...]) -> bool:
 
 
 def _sizes(view: GraphView, tensor: str, rank: int) -> tuple[int, ...] | None:
-    """The spatial sizes of a tensor; None where one is free or unknown."""
+    """The spatial sizes of a tensor; None if one is free or unknown."""
     sizes = (view.info(tensor).shape or ())[2:]
     known = tuple(size for size in sizes if isinstance(size, int))
     return known if len(known) == rank else None
@@ -151,7 +151,7 @@ def _sizes(view: GraphView, tensor: str, rank: int) -> tuple[int, ...] | None:
 def _axes(
     kernel: tuple[int, ...], strides: tuple[int, ...], pads: tuple[int, ...], extra: tuple[int, ...]
 ) -> list[_Axis] | None:
-    """What each place reads along every axis; None where that is no convolution along one of them."""
+    """What each place reads along every axis; None if that is no convolution along one of them."""
     rank = len(kernel)
     axes = [
         _axis(size, stride, (pads[index], pads[rank + index]), extra[index])
@@ -162,7 +162,7 @@ def _axes(
 
 
 def _axis(size: int, stride: int, pads: tuple[int, int], extra: int) -> _Axis | None:
-    """What each place reads along one axis; None where outputs are no multiple of the stride, or pads would be negative.
+    """What each place reads along one axis; None if outputs are no multiple of the stride, or pads would be negative.
 
     Place r reads x[m + q - a] through weight t + a * stride, where q and t are quotient and rest of (r + pad) / stride.
     """

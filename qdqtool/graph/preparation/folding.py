@@ -212,7 +212,7 @@ def _known_dimension(
 
 
 def _taken(node: onnx.NodeProto, values: dict[str, NDArray[Any]]) -> onnx.GraphProto | None:
-    """The branch that an If takes; None where that is not known."""
+    """The branch that an If takes; None if that is not known."""
     condition = values.get(node.input[0])
     if condition is None or condition.size != 1:
         return None

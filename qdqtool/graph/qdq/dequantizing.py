@@ -72,7 +72,7 @@ class _Weight:
         self.scale = np.ones((1,) * self.stored.ndim)
 
     def arranged(self, node: Node, view: GraphView) -> bool:
-        """Go through a node that moves values; False where its shape is not known."""
+        """Go through a node that moves values; False if its shape is not known."""
         shape = self.stored.shape
         moved = [
             _moved(node, view, np.broadcast_to(part, shape)) for part in (self.stored, self.zero, self.scale)
@@ -83,7 +83,7 @@ class _Weight:
         return len(known) == len(moved)
 
     def computed(self, node: Node, view: GraphView) -> bool:
-        """Go through a Sub, Mul or Div with a constant; False where it is something else."""
+        """Go through a Sub, Mul or Div with a constant; False if it is something else."""
         place = list(node.inputs).index(self.tensor)
         other = view.constant(node.inputs[1 - place]) if len(node.inputs) == _MATRIX else None
         if other is None or other.ndim > self.stored.ndim:
@@ -131,7 +131,7 @@ def _spelled(model: Model) -> tuple[tuple[_Weight, _StoredForm], ...]:
 
 
 def _followed(view: GraphView, cast: Node, pinned: AbstractSet[str]) -> _Weight | None:
-    """A weight through all that is done to it alone; None where a model's output or a body of control flow reads it."""
+    """A weight through all that is done to it alone; None if a model's output or a body of control flow reads it."""
     stored = _stored(view, cast.inputs[0])
     kind = _FLOATS.get(view.info(cast.outputs[0]).dtype)
     if stored is None or kind is None:
@@ -171,7 +171,7 @@ def _behind_product(view: GraphView, weight: _Weight, product: Node, pinned: Abs
 
 
 def _stored(view: GraphView, tensor: str) -> NDArray[Any] | None:
-    """The constant behind a tensor, moved as the nodes in between move it; None where a shape is unknown."""
+    """The constant behind a tensor, moved as the nodes in between move it; None if a shape is unknown."""
     path: list[Node] = []
     while (maker := view.producer(tensor)) is not None:
         path.append(maker)
@@ -183,7 +183,7 @@ def _stored(view: GraphView, tensor: str) -> NDArray[Any] | None:
 
 
 def _moved(node: Node, view: GraphView, value: NDArray[Any]) -> NDArray[Any] | None:
-    """The value behind a node that moves it; None where its shape is unknown, or cannot be that of these values."""
+    """The value behind a node that moves it; None if its shape is unknown, or cannot be that of these values."""
     if node.op == "Transpose":
         order = node.attribute("perm", tuple(reversed(range(value.ndim))))
         return value.transpose(order) if sorted(order) == list(range(value.ndim)) else None
@@ -217,7 +217,7 @@ class _StoredForm:
 
 
 def _form(weight: _Weight) -> _StoredForm | None:
-    """The coarsest way to say its scales and zero points; None where there is none, or zero points are no integers."""
+    """The coarsest way to say its scales and zero points; None if there is none, or zero points are no integers."""
     shape = weight.stored.shape
     scale, zero = (np.broadcast_to(part, shape) for part in (weight.scale, weight.zero))
     sharing = _sharing(scale, zero)
@@ -253,7 +253,7 @@ def _fits(values: NDArray[Any], low: float, high: float) -> bool:
 
 
 def _sharing(scale: NDArray[Any], zero: NDArray[Any]) -> tuple[int | None, int] | None:
-    """Along which axis scales differ, and how many neighbours share one; None where they differ in no such way."""
+    """Along which axis scales differ, and how many neighbours share one; None if they differ in no such way."""
     axes = [axis for axis in range(scale.ndim) if _run(scale, zero, axis) != scale.shape[axis]]
     if not axes:
         return None, 0

@@ -82,7 +82,7 @@ def block_scales(
         axis: the axis that blocks divide.
         block: values that share a scale.
         search: whether to clip each block where that makes its squared error smaller.
-        energy: how much the squared error of each value counts; None where all count alike.
+        energy: how much the squared error of each value counts; None if all count alike.
     """
     folded = _folded(np.asarray(value, np.float32), axis, block)
     amax = np.abs(folded).max(axis=axis + 1)

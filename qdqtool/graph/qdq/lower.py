@@ -67,9 +67,9 @@ class _Constants:
     """Tensors that say how one tensor is stored.
 
     Attributes:
-        scale: the scale of Q and DQ; the FP8 scales where there is a second level; "" where blocks are computed.
-        zero_point: what tells Q its type; "" where the nodes have none.
-        values: the stored constant; None where nodes quantize.
+        scale: the scale of Q and DQ; the FP8 scales where there is a second level; "" if blocks are computed.
+        zero_point: what tells Q its type; "" if the nodes have none.
+        values: the stored constant; None if nodes quantize.
         level: the second level of scales, "" without one.
     """
 

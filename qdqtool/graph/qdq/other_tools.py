@@ -49,7 +49,7 @@ class OtherQuantizer:
 
     Attributes:
         node: the node.
-        tool: the tool that writes it, "" where only the name says that it quantizes.
+        tool: the tool that writes it, "" if only the name says that it quantizes.
         way: from which export to start instead.
         exact: whether Q/DQ nodes compute the same, so that `convert` writes them.
     """
@@ -87,7 +87,7 @@ class _StoredQuant:
 
 
 def _quant(view: GraphView, node: Node) -> _StoredQuant | None:
-    """What a Quant of QONNX is as Q/DQ; None where INT8 does not compute the same."""
+    """What a Quant of QONNX is as Q/DQ; None if INT8 does not compute the same."""
     values = [view.constant(name) for name in node.inputs[1:]]
     plain = (
         node.attribute("signed", 1) == 1 and str(node.attribute("rounding_mode", "ROUND")).upper() == "ROUND"

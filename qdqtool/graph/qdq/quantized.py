@@ -32,9 +32,9 @@ class Quantization:
         block: values along `axis` that share a scale; None without blocks.
         global_scale: second level of formats with two levels, else None.
         stored: whether a constant is stored in the format, behind a DequantizeLinear alone.
-        codes: the stored values of a constant that are not the nearest to its float ones; None where they are, or where
+        codes: the stored values of a constant that are not the nearest to its float ones; None if they are, or where
             nodes quantize.
-        pair: the first slot, in graph order, that reads the same Q/DQ pair; None where the pair serves this slot alone.
+        pair: the first slot, in graph order, that reads the same Q/DQ pair; None if the pair serves this slot alone.
     """
 
     format: QuantFormat

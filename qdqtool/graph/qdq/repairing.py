@@ -73,7 +73,7 @@ class RepairContext:
         return self.edit.finish(retyped=True)
 
     def require_opset(self, version: int) -> str | None:
-        """Begin again with the model in this opset, before any other change; what was done, None where it is there."""
+        """Begin again with the model in this opset, before any other change; what was done, None if it is there."""
         if self.edit.opset >= version:
             return None
         proto, note = raise_opset(self.model.proto, version, self.path)
@@ -90,7 +90,7 @@ class RepairContext:
         return self.view.by_name[pair.dequantize or pair.quantize or ""].outputs[0]
 
     def consumer(self, pair: QdqPair) -> Node | None:
-        """The only reader of a pair; None where there are more, or the model returns the result."""
+        """The only reader of a pair; None if there are more, or the model returns the result."""
         if len(pair.slots) != 1 or self.result(pair) in self.pinned:
             return None
         return self.view.by_name[pair.slots[0].node]

@@ -46,7 +46,7 @@ def held_in(view: GraphView, tensor: str) -> str:
 def steps_and_scale(context: RepairContext, pair: QdqPair) -> tuple[NDArray[Any], NDArray[Any]] | None:
     """Integers minus zero point, and the scale of each of them, both shaped like the constant.
 
-    None where tensor, scale or zero point are not constant.
+    None if tensor, scale or zero point are not constant.
 
     Raises:
         InputFileError: a scale is not a number.
@@ -68,7 +68,7 @@ def steps_and_scale(context: RepairContext, pair: QdqPair) -> tuple[NDArray[Any]
 
 
 def dequantized(context: RepairContext, pair: QdqPair) -> NDArray[Any] | None:
-    """What comes out of the pair of a constant, in float64; None where it is not constant."""
+    """What comes out of the pair of a constant, in float64; None if it is not constant."""
     found = steps_and_scale(context, pair)
     return None if found is None else found[0] * found[1]
 

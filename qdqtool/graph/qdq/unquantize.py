@@ -67,7 +67,7 @@ def _names(dequantize: onnx.NodeProto, makers: dict[str, onnx.NodeProto]) -> tup
 
 
 def float_source(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.NodeProto]) -> str | None:
-    """The tensor that is in float what the node gives; None where there is none."""
+    """The tensor that is in float what the node gives; None if there is none."""
     quantize = makers.get(dequantize.input[0])
     if quantize is not None:
         if quantize.op_type == QUANTIZE:
@@ -126,7 +126,7 @@ def _divides(scales: tuple[int, ...], shape: tuple[int, ...], axis: int) -> bool
 
 
 def _scale(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.NodeProto]) -> NDArray[Any] | None:
-    """The constant scale, of both levels where a DequantizeLinear makes it; None where it is computed."""
+    """The constant scale, of both levels where a DequantizeLinear makes it; None if it is computed."""
     inner = makers.get(dequantize.input[1])
     if inner is None:
         return edit.value(dequantize.input[1])

@@ -47,7 +47,7 @@ class CiResult:
         subject: the node, tensor or layer it is about.
         reason: what is wrong and what it costs.
         fix: what to change.
-        waiver: why the user accepts it; "" where the user does not.
+        waiver: why the user accepts it; "" if the user does not.
         evidence: files and places in them to look at.
         fingerprint: the same for the same finding in another run.
         properties: further figures.

@@ -60,7 +60,7 @@ class Ranges:
     def resolve(self, edits: Iterable[SlotEdit]) -> Resolved | str:
         """The edits with their scales, or why there is no scale for one of them.
 
-        An edit with a limit is left out where the tensor fills most of the range it has.
+        An edit with a limit is left out if the tensor fills most of the range it has.
         """
         found, guessed = [], []
         for edit in edits:

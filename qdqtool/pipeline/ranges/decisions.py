@@ -86,9 +86,9 @@ class TableRequest:
         histograms: of the model with `changes`.
         known: ranges of weights with `changes`, and bounds.
         recipe: methods and rounding.
-        changes: equalization by the way that the recipe names; None where it names none.
-        samples: calibration samples; None where histograms were merged without any.
-        seen: what the collection kept of the samples that judge; None where it kept nothing.
+        changes: equalization by the way that the recipe names; None if it names none.
+        samples: calibration samples; None if histograms were merged without any.
+        seen: what the collection kept of the samples that judge; None if it kept nothing.
         spread: what depthwise layers read, where its channels are likely of very different size.
     """
 
@@ -291,7 +291,7 @@ def _told(
 def _foretold(
     request: TableRequest, plain: CalibrationTable, samples: SampleSource
 ) -> dict[str, WeightChanges | None]:
-    """The ways of equalizing that are worth a calibration, with the changes; None where they are still to be made."""
+    """The ways of equalizing that are worth a calibration, with the changes; None if they are still to be made."""
     model, placement = request.model, request.placement
     found: dict[str, WeightChanges | None] = {}
     if request.spread:
@@ -434,7 +434,7 @@ class _Maker:
         table: CalibrationTable | None = None,
         widest: int | None = None,
     ) -> CalibrationTable | None:
-        """The table, or the plain one, with weights rounded by a method; None where no weight can be."""
+        """The table, or the plain one, with weights rounded by a method; None if no weight can be."""
         request = self._request
         made = round_weights(
             request.model,

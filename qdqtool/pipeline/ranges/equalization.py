@@ -51,7 +51,7 @@ def equalization(
     recipe: Recipe,
     samples: SampleSource,
 ) -> WeightChanges | None:
-    """The changes by the way that `weights.equalize` names; None where there are none, or it names none.
+    """The changes by the way that `weights.equalize` names; None if there are none, or it names none.
 
     Raises:
         InputFileError: the model cannot run on a sample.
@@ -137,7 +137,7 @@ def _protected(
 def _strongest(
     model: Model, layers: Sequence[QuantizedLayer], seen: Moments, recipe: Recipe
 ) -> NDArray[np.float64] | None:
-    """The factors with the least noise; None where none are better."""
+    """The factors with the least noise; None if none are better."""
     search = recipe.weight_ranges == "mse"
     values = [model.view.constant(layer.product.weight) for layer in layers]
     best, least = None, np.inf

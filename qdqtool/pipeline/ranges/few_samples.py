@@ -98,7 +98,7 @@ def most_inferences(whole: int) -> int:
 def parts_of(
     model: Model, placement: Placement, reference: Reference, options: CalibrationOptions, whole: int
 ) -> tuple[Histograms, ...]:
-    """The histograms of each part of the samples, in a session that is closed before others open; () where samples are many.
+    """The histograms of each part of the samples, in a session that is closed before others open; () if samples are many.
 
     `whole` is how many samples there were. Ranges that the recipe sets, by name or by a factor, are left to it.
 

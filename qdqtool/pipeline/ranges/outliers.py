@@ -126,7 +126,7 @@ def _best(
     values: Mapping[str, NDArray[Any]],
     most: int | None = None,
 ) -> Floats | None:
-    """The factors with the least noise behind a tensor whose range then is its largest value; None where they gain too little.
+    """The factors with the least noise behind a tensor whose range then is its largest value; None if they gain too little.
 
     The comparison is with the range that it has now. With `most`, about so many outputs of each layer tell what it reads.
     """

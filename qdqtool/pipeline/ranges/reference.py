@@ -104,7 +104,7 @@ class FloatPass:
 
     Attributes:
         watch: the samples, with the float network's outputs, and those of the first two as one batch.
-        means: which of the kept values tell the means of layers; of none where the model takes no batches.
+        means: which of the kept values tell the means of layers; of none if the model takes no batches.
     """
 
     watch: WatchedValues
@@ -118,7 +118,7 @@ class Reference:
         samples: all of them, in their order.
         choosing: some, from all over them.
         checking: as many others.
-        layers: nodes whose biases can be corrected, in graph order; none where that is not wanted.
+        layers: nodes whose biases can be corrected, in graph order; none if that is not wanted.
         together: whether the model takes a batch of samples and gives what it gives one by one.
         ends: by output what is judged in its place; see `graph.endings`.
         quantities: the names of what is judged, those that count as one together.
@@ -256,7 +256,7 @@ class Reference:
         return self._is_alike(seen.watch.pair)
 
     def _took_over(self, like: Reference) -> bool:
-        """Take what another form of the model gives for the same samples; False where it is not the same that is judged."""
+        """Take what another form of the model gives for the same samples; False if it is not the same that is judged."""
         if len(like.samples) != len(self.samples) or like.ends.keys() != self.ends.keys():
             return False
         self._outputs = {

@@ -69,7 +69,7 @@ class ExpectedGain(BaseSampler):  # type: ignore[misc]
 
 
 def next_choice(space: Space, trials: Sequence[Any]) -> Choice | None:
-    """The untried choice with the largest expected gain; None where every one was tried or is at work.
+    """The untried choice with the largest expected gain; None if every one was tried or is at work.
 
     `trials` are those of the study.
     """

@@ -174,7 +174,7 @@ class Study:
                 self._settle(number, state.FAIL)
 
     def step(self, space: Space, objective: Objective, *, most: int, drawn: bool) -> bool:
-        """Do one trial; False where all that are wanted are done or being done.
+        """Do one trial; False if all that are wanted are done or being done.
 
         One that the builder refuses counts as failed, any other error ends the sweep. A trial that others settled in
         the meantime, because they took this worker for dead, is left to them.
@@ -226,7 +226,7 @@ class Study:
         return None
 
     def _enqueue_next(self, space: Space, most: int, taken: AbstractSet[str]) -> bool:
-        """Queue the first of the first `most` choices of the grid that nobody has; False where there is none."""
+        """Queue the first of the first `most` choices of the grid that nobody has; False if there is none."""
         choice = next((one for one in islice(space.grid(), most) if _key(one) not in taken), None)
         if choice is not None:
             self.study.enqueue_trial(dict(choice), user_attrs={CHOICE: dict(choice)})

@@ -84,7 +84,7 @@ def decisive(texts: Sequence[str]) -> tuple[int, Cause] | None:
 
 
 def node_of(text: str) -> str:
-    """The name of the node that an error is about, which may hold brackets, commas and dots itself; "" where it names none."""
+    """The name of the node that an error is about, which may hold brackets, commas and dots itself; "" if it names none."""
     parsed = _PARSED.search(text)
     if parsed is not None:
         return parsed[1]
