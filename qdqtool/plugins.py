@@ -70,9 +70,13 @@ class Registry:
         """What one plug-in is called in messages: "rule"."""
         return self.entry_point_group.rpartition(".")[2].removesuffix("s").replace("_", " ")
 
+    @property
+    def _folders(self) -> tuple[str, ...]:
+        return tuple(importlib.import_module(self.package).__path__)
+
     def shipped(self) -> tuple[str, ...]:
         """The plug-ins that come with the package itself, in alphabetical order; only the files of `_SEVERAL` are imported."""
-        return tuple(_homes(self.package))
+        return tuple(_homes(self.package, self._folders))
 
     def names(self) -> tuple[str, ...]:
         """All plug-in names in alphabetical order; no third-party file is imported."""
@@ -194,7 +198,7 @@ class Registry:
     def _module(self, name: str) -> ModuleType:
         entry = self._third_party().get(name)
         if entry is None:
-            return importlib.import_module(_homes(self.package)[name])
+            return importlib.import_module(_homes(self.package, self._folders)[name])
         began = time.perf_counter()
         try:
             module = importlib.import_module(entry.module)
@@ -223,10 +227,10 @@ class Registry:
 
 
 @cache
-def _homes(package: str) -> dict[str, str]:
-    """The module of each plug-in that a package holds, in alphabetical order of their names."""
+def _homes(package: str, folders: tuple[str, ...]) -> dict[str, str]:
+    """The module of each plug-in in the folders of a package, in alphabetical order of their names."""
     found: dict[str, str] = {}
-    for file in _modules(tuple(importlib.import_module(package).__path__)):
+    for file in _modules(folders):
         module = f"{package}.{file}"
         plugin = getattr(importlib.import_module(module), "PLUGIN", None) if package in _SEVERAL else None
         for name in plugin if isinstance(plugin, dict) else (file,):
