@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrators.compiled import compiled, compiled_beyond
+from calibrators.compiled import compiled
 
 # Half a bin is at most 1/4096 of the largest magnitude, a thirtieth of an INT8 step.
 BIN_BITS: Final = 12
@@ -58,15 +58,7 @@ def fresh_state() -> NDArray[np.int64]:
     return state
 
 
-def _shrink_few(counts: NDArray[np.int64], halvings: Any) -> None:
-    """`shrink` in NumPy."""
-    if halvings > 0:
-        folded = np.add.reduceat(counts, np.arange(0, counts.size, 1 << min(int(halvings), 62)))
-        counts[:] = 0
-        counts[: folded.size] = folded
-
-
-@compiled_beyond(_shrink_few)
+@compiled
 def shrink(counts: NDArray[np.int64], halvings: Any) -> None:
     """Add neighbouring bins together `halvings` times, in place: bin i becomes bin i >> halvings."""
     size = counts.size
@@ -247,45 +239,13 @@ def _reciprocal(exponent: Any) -> Any:
     return np.float32(math.ldexp(1.0, BIN_BITS - max(exponent, LOWEST_EXPONENT)))
 
 
-def _accumulate_few(
-    values: NDArray[np.float32],
-    bits: NDArray[np.int32],  # noqa: ARG001 -- one signature for both forms
-    counts: NDArray[np.int64],
-    lanes: NDArray[np.uint16],  # noqa: ARG001 -- the same
-    state: NDArray[np.int64],
-) -> None:
-    """`accumulate` in NumPy."""
-    if not values.size:
-        return
-    low, high = values.min(), values.max()
-    if not (math.isfinite(low) and math.isfinite(high)):
-        finite = values[np.isfinite(values)]
-        nan = np.count_nonzero(np.isnan(values))
-        state[NAN] += nan
-        state[INF] += values.size - nan - finite.size
-        values = finite
-        if not values.size:
-            return
-        low, high = values.min(), values.max()
-    state[LOW_KEY] = min(state[LOW_KEY], _key(low))
-    state[HIGH_KEY] = max(state[HIGH_KEY], _key(high))
-    state[SEEN] += values.size
-    largest = max(abs(float(low)), abs(float(high)))
-    exponent = max(math.frexp(largest)[1], LOWEST_EXPONENT) if largest else UNSET_EXPONENT
-    if exponent > state[EXPONENT]:
-        _shrink_few(counts, exponent - state[EXPONENT])
-        state[EXPONENT] = exponent
-    reciprocal = np.float32(math.ldexp(1.0, BIN_BITS - max(int(state[EXPONENT]), LOWEST_EXPONENT)))
-    counts += np.bincount((np.abs(values) * reciprocal).astype(np.intp), minlength=BINS)
-
-
 def _key(value: np.float32) -> int:
     """An integer that orders floats as they order themselves."""
     bits = int(value.view(np.int32))
     return bits if bits >= 0 else bits ^ int(_MAGNITUDE)
 
 
-@compiled_beyond(_accumulate_few)
+@compiled
 def accumulate(
     values: NDArray[np.float32],
     bits: NDArray[np.int32],

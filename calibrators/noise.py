@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrators.compiled import compiled_beyond
+from calibrators.compiled import compiled
 from calibrators.grid import Grid
 from calibrators.histogram import Histogram
 
@@ -53,40 +53,7 @@ def running_moments(histogram: Histogram) -> NDArray[np.float64]:
     return moments
 
 
-def _squared_errors(
-    moments: NDArray[np.float64], amax: NDArray[np.float64], magnitudes: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """`squared_error` for several thresholds, (n,), in NumPy: the same operations in the same order, level by level."""
-    size, last = moments.shape[1] - 1, magnitudes.size - 1
-    step = (amax / magnitudes[last])[:, None]
-    edges = (magnitudes + np.append(magnitudes[1:], magnitudes[last])) / 2 * step
-    beyond = edges >= size
-    beyond[:, last] = True
-    index = np.where(beyond, 0, edges).astype(np.intp)
-    whole = index.astype(np.float64)
-    squares = edges * edges
-    density = moments[0, index + 1] - moments[0, index]
-    parts = (edges - whole, squares - whole * whole, squares * edges - whole * whole * whole)
-    below = []
-    for power, part in enumerate(parts):
-        share = density * part
-        if power:
-            share /= power + 1
-        found = np.where(beyond, moments[power, size], moments[power, index] + share)
-        below.append(np.diff(found, axis=1, prepend=0.0))
-    value = magnitudes * step
-    errors = below[2] - 2 * value * below[1] + value * value * below[0]
-    # Nothing is left behind the first edge that lies beyond all bins.
-    errors[np.cumsum(beyond, axis=1) - beyond > 0] = 0.0
-    summed: NDArray[np.float64] = np.maximum(np.cumsum(errors, axis=1)[:, last], 0.0)
-    return summed
-
-
-def _squared_error_once(moments: NDArray[np.float64], amax: Any, magnitudes: NDArray[np.float64]) -> Any:
-    return _squared_errors(moments, np.array([amax], np.float64), magnitudes)[0]
-
-
-@compiled_beyond(_squared_error_once)
+@compiled
 def squared_error(moments: NDArray[np.float64], amax: Any, magnitudes: NDArray[np.float64]) -> Any:
     """Sum of squared errors in squared bin widths; `amax`, which becomes the last of `magnitudes`, in bin widths."""
     size = moments.shape[1] - 1
@@ -116,24 +83,7 @@ def squared_error(moments: NDArray[np.float64], amax: Any, magnitudes: NDArray[n
     return max(error, 0.0)
 
 
-def _quietest_few(moments: NDArray[np.float64], highest: Any, magnitudes: NDArray[np.float64]) -> Any:
-    """`quietest` in NumPy; of equal thresholds the first wins in both."""
-    tried = [float(highest)]
-    for _ in range(_STEPS):
-        tried.append(tried[-1] / _RATIO)
-    errors = _squared_errors(moments, np.array(tried), magnitudes)
-    best, least = tried[int(errors.argmin())], errors.min()
-    span = math.log(_RATIO)
-    for _ in range(3):
-        tried = [min(best * math.exp(span * step / _FINER), highest) for step in range(-_FINER, _FINER + 1)]
-        errors = _squared_errors(moments, np.array(tried), magnitudes)
-        if errors.min() < least:
-            best, least = tried[int(errors.argmin())], errors.min()
-        span /= _FINER
-    return best
-
-
-@compiled_beyond(_quietest_few)
+@compiled
 def quietest(moments: NDArray[np.float64], highest: Any, magnitudes: NDArray[np.float64]) -> Any:
     """The threshold up to `highest` with the smallest squared error; both in bin widths.
 

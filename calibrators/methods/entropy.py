@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrators.calibrator import Calibrator
-from calibrators.compiled import compiled, compiled_beyond, interpreted
+from calibrators.compiled import compiled
 from calibrators.grid import Grid
 from calibrators.histogram import Histogram, coarsened
 from calibrators.methods.max import largest
@@ -35,8 +35,6 @@ ROUNDING: Final = 1e-12
 """Divergences that differ by less are equal."""
 _DOUBT: Final = 1e-9
 """NumPy's divergences, whose logarithms and sums round otherwise, are this close by far."""
-_AT_ONCE: Final = 8
-"""Levels after which NumPy looks which candidates are left."""
 _MOST: Final = 32
 """Candidates of which NumPy alone cannot say that they lose; more are left to the loop."""
 
@@ -59,67 +57,7 @@ def entropy(histogram: Histogram, grid: Grid) -> Range:
     return Range(amax=min((kept + 0.5) * width, histogram.amax), method="entropy")
 
 
-def _best_threshold_few(counts: NDArray[np.int64], levels: Any) -> Any:
-    """`best_threshold` in NumPy: it rules out what is worse by far, and the rest is computed as the loop does it."""
-    size = counts.size
-    sums = np.append(0.0, np.cumsum(counts, dtype=np.float64))
-    filled = np.append(0.0, np.cumsum(counts > 0, dtype=np.float64))
-    information = np.append(
-        0.0, np.cumsum([count * math.log(count) if count else 0.0 for count in counts.tolist()])
-    )
-    running = sums, filled, information
-    coarse = np.arange(size, levels - 1, -COARSE)
-    least = float(_divergences(running, coarse, levels, np.inf).min(initial=np.inf))
-    every = np.arange(size, levels - 1, -1)
-    left = every[_divergences(running, every, levels, least + _DOUBT) <= least + _DOUBT]
-    if left.size > _MOST:
-        return NotImplemented
-    lists = sums.tolist(), filled.tolist(), information.tolist()
-    exact = {
-        candidate: interpreted(_divergence)(lists, candidate, levels, np.inf) for candidate in left.tolist()
-    }
-    least = min((exact[candidate] for candidate in coarse.tolist() if candidate in exact), default=np.inf)
-    least += ROUNDING
-    kept = size
-    for candidate, found in exact.items():
-        if found < least - ROUNDING / 2:
-            least, kept = found, candidate
-    return kept
-
-
-def _divergences(
-    running: tuple[NDArray[np.float64], ...], candidates: NDArray[np.intp], levels: int, limit: float
-) -> NDArray[np.float64]:
-    """`_divergence` of several candidates but for rounding; of those above `limit` some number above it."""
-    sums, filled, information = running
-    total, inside = sums[-1], sums[candidates]
-    outside, last = total - inside, inside - sums[candidates - 1]
-    start = ((levels - 1) * candidates + levels - 1) // levels
-    mass = inside - sums[start]
-    weight = mass + outside
-    with np.errstate(divide="ignore", invalid="ignore"):
-        crowded = last + outside
-        found = (inside - mass) * np.log(inside / total) + weight * np.log(weight * inside / (total * mass))
-        found += (
-            information[candidates - 1]
-            - information[start]
-            + np.where(crowded > 0, crowded * np.log(crowded), 0.0)
-        )
-        found -= weight * np.log(weight / (filled[candidates] - filled[start]))
-    found = np.where(mass > 0, found, 0.0)
-    found[(inside == 0) | ((last == 0) & (outside > 0))] = np.inf
-    for top in range(levels - 2, -1, -_AT_ONCE):
-        left = np.flatnonzero(found <= limit * total)
-        edges = np.arange(top + 1, max(-1, top - _AT_ONCE), -1)
-        places = (edges * candidates[left, None] + levels - 1) // levels
-        mass, used, told = (-np.diff(one[places], axis=1) for one in running)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            found[left] += np.where(mass > 0, told - mass * np.log(mass / used), 0.0).sum(axis=1)
-    divergences: NDArray[np.float64] = np.maximum(found, 0.0) / total
-    return divergences
-
-
-@compiled_beyond(_best_threshold_few)
+@compiled
 def best_threshold(counts: NDArray[np.int64], levels: Any) -> Any:
     """How many bins to keep so that the divergence is smallest; all of them when no candidate has a finite one.
 
