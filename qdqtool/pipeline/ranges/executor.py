@@ -1,6 +1,6 @@
 """Runs candidate tables of one network: one session for all of them, in batches where the network allows it.
 
-Ranges and biases are inputs of the Q/DQ model (`graph.tunable`), weights stay constants. A candidate goes on from the samples
+Ranges and biases are inputs of the Q/DQ model (`graph.instrumented.tunable`), weights stay constants. A candidate goes on from the samples
 that it has run (`continued`, `advanced`), so that one that is clearly noisier stops early. `pipeline.ranges.reference` has
 what the float model gives.
 """
