@@ -71,13 +71,18 @@ def test_at_most_one_line_in_a_hundred_is_unread_in_any_generation_from_8_0_on()
     assert not over
 
 
+OTHER_VERSIONS = {"11-ProblemSolving__PadNode__output.txt": (8, 2, 4)}
+"""Logs whose closing banner names another release (v8204) than the manifest, which took that of its folder."""
+
+
 def test_versions_of_the_banner_are_those_of_the_manifest():
     versions = _versions()
     for file, runs in _digests().items():
         stated = {run.version for run in runs if run.version is not None}
         listed = versions.get(file, "")
         if len(stated) == 1 and re.fullmatch(r"\d+\.\d+\.\d+", listed):
-            assert stated == {tuple(int(part) for part in listed.split("."))}, file
+            known = next((found for name, found in OTHER_VERSIONS.items() if file.endswith(name)), None)
+            assert stated == {known or tuple(int(part) for part in listed.split("."))}, file
 
 
 def test_the_corpus_holds_several_runs_in_one_file_and_each_is_found():

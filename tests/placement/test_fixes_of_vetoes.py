@@ -59,7 +59,7 @@ def test_after_the_printed_setting_the_rule_vetoes_no_more(name: str, tmp_path: 
 
 def test_the_command_takes_the_setting_as_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = models.save(models.conv_chain(), tmp_path)
-    place = ["place", str(path), "--recipe", "conv-int8", "--json"]
+    place = ["place", str(path), "--recipe", "conv-int8", "--json", "--set", "optional=['it''s']"]
     assert run([*place, "--set", "place.exclude=[conv1, 'it''s']"]) == 0
     fixes = {
         opinion["fix"]
