@@ -11,6 +11,7 @@ from qdqtool.core.buildlog import Answer, Failure, RunHeader
 from qdqtool.core.causes import Cause
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.events import ComputeNode, LogRecord
+from qdqtool.core.quant_format import FLOAT
 from qdqtool.core.wording import counted, listed
 from qdqtool.trt.causes import by_name
 
@@ -155,7 +156,7 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
             "insert Q/DQ (`qdqtool run MODEL --samples DATA`), which asks for INT8 in the model itself",
             (),
         )
-    plain = [node for node in seen.nodes if not node.is_quantized]
+    plain = [node for node in seen.nodes if node.precision == FLOAT]
     if plain:
         first = plain[0]
         yield (

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from qdqtool import buildlog
-from qdqtool.buildlog.answer import sentence
+from qdqtool.buildlog.answer import RunEvidence, answer, sentence
 from qdqtool.cli.app import run
 from qdqtool.core.buildlog import LogRun, RunHeader
+from qdqtool.core.events import ComputeNode
 from tests.buildlog import small
 from tests.shared import shared
 
@@ -221,6 +222,27 @@ def test_nothing_is_called_built_that_was_not(text: str, built: bool | None, wor
     assert told is not None
     assert told.built is built
     assert sentence(told).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("precisions", "said"),
+    [
+        (("int8", "int8-in"), ""),
+        (("int8-in", "unknown"), ""),
+        (("int8-in", "float"), "1 of the compute nodes is float, first n1 (Conv): its words"),
+        (("unknown", "float", "float"), "2 of the compute nodes are float, first n1 (Conv): its words"),
+    ],
+)
+def test_only_nodes_that_multiply_floats_are_called_float(precisions: tuple[str, ...], said: str) -> None:
+    """A node that reads INT8 and writes floats computes in INT8; of an unknown one nothing is said."""
+    nodes = [
+        ComputeNode(node=f"n{at}", op="Conv", precision=precision, reason="its words")
+        for at, precision in enumerate(precisions)
+    ]
+    seen = RunEvidence(
+        nodes=nodes, layers=(), decisions=(), engine=(0, ""), generated=True, has_qdq=True, knows_model=True
+    )
+    assert answer(read(small.trtexec()), seen).why_not == said
 
 
 def test_a_code_of_lint_says_which_error_of_the_builder_it_is(capfd: pytest.CaptureFixture[str]) -> None:
