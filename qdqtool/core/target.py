@@ -23,7 +23,8 @@ _Span = tuple[tuple[int, ...], tuple[int, ...] | None]
 _ALWAYS: tuple[_Span, ...] = (((0,), None),)
 _DOES: dict[str, tuple[tuple[_Span, ...], tuple[_Span, ...]]] = {
     # What                        TensorRT                                    TensorRT for RTX
-    "scales_transposed_inputs": ((((8, 4), (9,)), ((10,), (10, 1))), ()),
+    "scales_transposed_inputs": ((((8,), (9,)),), ()),
+    "scales_transposed_somehow": ((((9,), None),), ()),
     "reads_stored_weights": ((((10, 0), None),), _ALWAYS),
     "builds_without_type_flags": ((((10,), None),), _ALWAYS),
 }
@@ -102,9 +103,16 @@ class Target:
         return any(first <= self._known and (end is None or self._known < end) for first, end in spans)
 
     @property
-    def scales_transposed_inputs(self) -> bool:
-        """Whether the weights of a ConvTranspose are scaled along their first axis, the input channels."""
-        return self._does("scales_transposed_inputs")
+    def transposed_axis(self) -> int | None:
+        """The axis along which the weights of a ConvTranspose have their scales; None if it is unknown.
+
+        TensorRT 8: the input channels (NVIDIA/TensorRT issues 1519, 1694 and 1699 on 8.0 and 8.2, 2380 on 8.4). TensorRT 9 and
+        newer: unknown. NVIDIA's own tools for them differ (axis 0 and axis 1), and no log or thread says what the builder reads.
+        TensorRT for RTX computes a ConvTranspose in float: the output channels, as the standard counts them.
+        """
+        if self._does("scales_transposed_somehow"):
+            return None
+        return 0 if self._does("scales_transposed_inputs") else 1
 
     @property
     def reads_stored_weights(self) -> bool:

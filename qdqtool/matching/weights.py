@@ -19,6 +19,7 @@ from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.repair import Change
+from qdqtool.core.target import Target
 from qdqtool.graph.canonical.confirm import compute_confirmed
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
@@ -105,7 +106,7 @@ def _weight(context: RepairContext, pair: QdqPair, route: _Route | None) -> Stor
     if route is None or route.reader.op not in PRODUCTS:
         return StoredWeight(pair=pair)
     shape = context.view.constant_shape(pair.tensor) or ()
-    axis = weight_axis(route.reader, route.index, len(shape))
+    axis = weight_axis(route.reader, route.index, len(shape), context.target)
     return StoredWeight(pair=pair, moves=route.moves, reader=route.reader, axis=axis)
 
 
@@ -153,7 +154,7 @@ def _replace(
     if not steps.ndim:
         context.redirect(end, edit.constant(f"{pair.tensor}_float", (steps * scale).astype(kind)))
         return 0.0
-    axis = weight_axis(route.reader, route.index, steps.ndim) if route else None
+    axis = weight_axis(route.reader, route.index, steps.ndim, context.target) if route else None
     values, new_scale, error = _exact(steps, scale, axis, pair) or requantized(
         steps * scale, axis, half=kind is np.float16
     )
@@ -179,13 +180,13 @@ def _exact(steps: NDArray[Any], scale: NDArray[Any], axis: int | None, pair: Qdq
     return steps.astype(np.int8), (low if per_channel else np.asarray(scale.flat[0])).astype(np.float32), 0.0
 
 
-def per_channel(edit: Edit, model: Model, node: Node) -> Iterator[SlotEdit]:
-    """The constant factors of a product in INT8 with one scale per output channel, out of their values."""
+def per_channel(edit: Edit, model: Model, node: Node, target: Target | None = None) -> Iterator[SlotEdit]:
+    """The constant factors of a product in INT8, scaled along the axis that the target reads, out of their values."""
     for index in (0, 1):
         value = float_value(edit, model, node.inputs[index])
         if value is None or value.ndim < 2 or not value.size:
             continue
-        axis = weight_axis(node, index, value.ndim)
+        axis = weight_axis(node, index, value.ndim, target)
         scale = requantized(value.astype(np.float64), axis, half=value.dtype == np.float16)[1]
         yield SlotEdit(
             slot=Slot(node=node.name, index=index), scales=tuple(map(float, np.atleast_1d(scale))), axis=axis

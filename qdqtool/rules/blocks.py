@@ -130,7 +130,9 @@ def fix_blocks(context: RepairContext) -> Iterator[Change]:
     flow = context.flow
     found = ((pair, illegal[0]) for pair, illegal in match_blocks(flow) if illegal is not None)
     for name in dict.fromkeys(name for pair, reason in found for name in _mended(flow, pair, reason)):
-        for edit in per_channel(Edit(context.model), context.model, context.view.by_name[name]):
+        for edit in per_channel(
+            Edit(context.model), context.model, context.view.by_name[name], context.target
+        ):
             yield Change(
                 edits=(edit,),
                 subject=name,

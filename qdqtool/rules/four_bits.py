@@ -96,12 +96,12 @@ def check_four_bits(flow: Flow, target: Target) -> Iterator[Violation]:
         if pair.dtype is not DType.INT4:
             continue
         node = pair.dequantize or pair.quantize or ""
-        if target.family == "8":
+        if target.is_before(*INT4.release):
             yield Violation(
                 node=node,
                 reason="the integers are INT4",
-                effect="TensorRT 8 has no INT4",
-                fix="use INT8, or TensorRT 10 or newer",
+                effect="the parser refuses it: INT4 came with TensorRT 10.0",
+                fix="use INT8, or TensorRT 10.0 or newer",
             )
         elif pair.kind is SlotKind.ACTIVATION:
             yield Violation(

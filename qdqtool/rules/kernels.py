@@ -18,9 +18,11 @@ FP8 on a GPU or a release without it.
 
     x ─ Q (FP8) ─ DQ ─ MatMul      SM89 and newer
 
-FP8 needs SM89 or newer, and TensorRT 9 or newer for more than experiments.
+FP8 needs TensorRT 9 or newer on any GPU, and SM89 or newer. MXFP8 needs TensorRT 10.12.
 
-Evidence: RTX 1.7.1: `model contains HW-specific datatypes: fp8_e4m3` for SM86; SM89 and SM120 build (fp8_matmul).
+Evidence: RTX 1.7.1: `model contains HW-specific datatypes: fp8_e4m3` for SM86; SM89 and SM120 build (fp8_matmul). The header
+of TensorRT 8.6 (`NvInferRuntimeBase.h`) says of `kFP8` that it is not supported yet, and its parser reads QuantizeLinear as INT8
+only. Release notes of TensorRT 9.0 and 10.12.
 
 # four_bit_float
 
@@ -79,7 +81,7 @@ from qdqtool.core.claims import HAS_NO_KERNEL
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Opinion
-from qdqtool.core.quant_format import FP8, MXFP8, NVFP4, first_sm
+from qdqtool.core.quant_format import FP8, MXFP8, NVFP4, QuantFormat, first_sm
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.flow import Flow, is_int8
@@ -166,46 +168,55 @@ def check_old_gpu(flow: Flow, target: Target) -> Iterator[Violation]:
 # --- eight_bit_float -------------------------------------------------------------------------------------------------
 
 
-def match_low_float(
-    flow: Flow, target: Target, formats: set[str], first: int
-) -> tuple[list[str], str, Iterable[str]]:
-    """Named GPUs older than `first`, what becomes of the build, and the nodes that quantize to these formats.
+def match_low_float(flow: Flow, target: Target, format_: QuantFormat) -> tuple[str, bool, Iterable[str]]:
+    """The effect on the build, whether it is certain, and the nodes that quantize to a format.
 
-    There are no nodes if every named GPU is new enough; if none was named, no GPU is known to be.
+    There are no nodes if the release imports the format and every named GPU is new enough; if no GPU was named, none is known to be.
     """
+    nodes = flow.quantizers({format_.name})
+    if target.is_before(*format_.release):
+        release = ".".join(map(str, format_.release))
+        return f"the parser refuses it: {format_.name.upper()} came with TensorRT {release}", True, nodes
+    first = first_sm(format_, rtx=target.is_rtx)
     old = sorted((sm for sm in target.sm if int(sm) < first), key=int)
-    effect = f"the build fails for SM{', SM'.join(old)}" if old else f"the build fails below SM{first}"
-    return old, effect, flow.quantizers(formats) if old or not target.sm else ()
+    if old:
+        return f"the build fails for SM{', SM'.join(old)}", True, nodes
+    return f"the build fails below SM{first}", False, () if target.sm else nodes
 
 
 def check_eight_bit_float(flow: Flow, target: Target) -> Iterator[Violation]:
-    """FP8 pairs, where a GPU that was named is too old or none was named."""
-    old, effect, nodes = match_low_float(flow, target, {FP8.name, MXFP8.name}, FP8.sm)
-    for node in nodes:
-        yield Violation(
-            node=node,
-            reason="the values between Q and DQ are FP8",
-            effect=effect,
-            fix="use INT8, or build for SM89 or newer only",
-            severity=Severity.ERROR if old else None,
-        )
+    """FP8 and MXFP8 pairs that the release or a named GPU refuses, or if no GPU was named."""
+    for format_ in (FP8, MXFP8):
+        effect, certain, nodes = match_low_float(flow, target, format_)
+        for node in nodes:
+            yield Violation(
+                node=node,
+                reason=f"the values between Q and DQ are {format_.name.upper()}",
+                effect=effect,
+                fix=_newer(format_, target, "use INT8"),
+                severity=Severity.ERROR if certain else None,
+            )
+
+
+def _newer(format_: QuantFormat, target: Target, instead: str) -> str:
+    """The other format, or the GPU and the release that take this one."""
+    release = "" if target.is_rtx else f" with TensorRT {'.'.join(map(str, format_.release))} or newer"
+    return f"{instead}, or build for SM{first_sm(format_, rtx=target.is_rtx)} or newer only{release}"
 
 
 # --- four_bit_float --------------------------------------------------------------------------------------------------
 
 
 def check_four_bit_float(flow: Flow, target: Target) -> Iterator[Violation]:
-    """FP4 pairs, where the release or a GPU that was named has none, or no GPU was named."""
-    first = first_sm(NVFP4, rtx=target.is_rtx)
-    early = target.is_before(*NVFP4.release)
-    old, effect, nodes = match_low_float(flow, target, {NVFP4.name}, first)
-    for node in flow.quantizers({NVFP4.name}) if early else nodes:
+    """FP4 pairs that the release or a named GPU refuses, or if no GPU was named."""
+    effect, certain, nodes = match_low_float(flow, target, NVFP4)
+    for node in nodes:
         yield Violation(
             node=node,
             reason="the values between Q and DQ are FP4",
-            effect="the parser refuses it: FP4 came with TensorRT 10.8" if early else effect,
-            fix=f"use INT4 weights, or build for SM{first} or newer with TensorRT 10.8 or newer",
-            severity=Severity.ERROR if old or early else None,
+            effect=effect,
+            fix=_newer(NVFP4, target, "use INT4 weights"),
+            severity=Severity.ERROR if certain else None,
         )
 
 

@@ -50,16 +50,19 @@ input channels a kernel that dequantizes the weights.
 
 # transpose_axis
 
-ConvTranspose weights scaled along the axis that another release wants.
+ConvTranspose weights with one scale per channel, along an axis that the release does not read or that is unknown.
 
-    weights [in, out, h, w] ─ Q(axis=1) ─ DQ(axis=1) ─ ConvTranspose      10.1 and newer, 9.x, 8.0 to 8.2
-    weights [in, out, h, w] ─ Q(axis=0) ─ DQ(axis=0) ─ ConvTranspose      8.4 to 8.6, 10.0
+    weights [in, out, h, w] ─ Q(axis=0) ─ DQ(axis=0) ─ ConvTranspose      TensorRT 8: INT8
+    weights [in, out, h, w] ─ Q(axis=1) ─ DQ(axis=1) ─ ConvTranspose      TensorRT 8: no build, or wrong numbers
+    weights [in, out, h, w] ─ Q ─ DQ ─ ConvTranspose                      one scale: every release
 
-NVIDIA's own tools changed it: output channels (axis 1) in 8.0 and 8.2, input channels (axis 0) in 8.4 to 8.6, axis 1
-in 9.3, axis 0 in 10.0 and axis 1 by 10.16. With the wrong one the layer is float, or in some releases wrong.
+TensorRT 8 reads the scales along the input channels, axis 0. Which axis TensorRT 9, 10 and 11 read is unknown: placement writes
+one scale for the whole tensor there, and `repair` does.
 
-Evidence: pytorch-quantization of the releases 8.0 to 10.16; NVIDIA/TensorRT issue 2380. Check on your device: one
-scale for the whole tensor is safe everywhere.
+Evidence: NVIDIA/TensorRT issues 1519 (8.0.1, axis 1: the build fails), 1694 and 1699 (8.2.0, axis 1: wrong numbers; a maintainer
+names axis 0) and 2380 (8.4: a maintainer says that the kernels expect input channels). NVIDIA's own tools for later releases
+disagree: pytorch-quantization has axis 1 in 9.3 and 10.16 and axis 0 in 10.0, Model Optimizer has axis 0. No log of these releases
+shows the kernel. TensorRT for RTX computes ConvTranspose in float.
 
 # activation_channels
 
@@ -105,6 +108,7 @@ from qdqtool.core.wording import counted
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.stored import fitting_axis
+from qdqtool.graph.view import Node
 from qdqtool.matching.operands import Product, State, products
 from qdqtool.matching.rule import CLASSIC, Rule, Stage, Violation
 from qdqtool.matching.weights import StoredWeight, stored_again
@@ -312,18 +316,44 @@ def _astray(weight: StoredWeight) -> str:
 # --- transpose_axis --------------------------------------------------------------------------------------------------
 
 
-def check_transpose_axis(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Per-channel ConvTranspose weights off the release's axis."""
-    expected = 0 if target.scales_transposed_inputs else 1
+def match_transpose_axis(flow: Flow, target: Target) -> Iterator[tuple[Node, QdqPair]]:
+    """ConvTranspose nodes with scales per channel along another axis than the release reads, and the pairs of their weights."""
     for node in flow.products():
         pair = flow.origin(node, 1) if node.op == "ConvTranspose" else None
-        if pair is not None and len(pair.scale) > 1 and pair.axis != expected:
-            yield Violation(
-                node=node.name,
-                reason=f"the scales of its weights go along axis {pair.axis}",
-                effect=f"TensorRT {target.name} wants axis {expected}: the layer may run in float",
-                fix=f"scale along axis {expected}, or use one scale for the whole tensor",
-            )
+        if pair is not None and len(pair.scale) > 1 and pair.axis != target.transposed_axis:
+            yield node, pair
+
+
+def check_transpose_axis(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Such weights: an error of TensorRT 8, a doubt about the releases whose axis is unknown."""
+    expected = target.transposed_axis
+    for node, pair in match_transpose_axis(flow, target):
+        yield Violation(
+            node=node.name,
+            reason=f"the scales of its weights go along axis {pair.axis}",
+            effect=f"it is unknown which axis TensorRT {target.name} reads; if it is another one, the numbers are wrong or the build fails"
+            if expected is None
+            else f"TensorRT {target.name} reads axis {expected}: the numbers are wrong, or the build fails",
+            fix="use one scale for the whole tensor, which every release reads; `qdqtool repair` does"
+            if expected is None
+            else f"scale along axis {expected}, or use one scale for the whole tensor; `qdqtool repair` does the first",
+            severity=Severity.INFO if expected is None else None,
+        )
+
+
+def fix_transpose_axis(context: RepairContext) -> Iterator[Change]:
+    """Quantize the weights again along the axis that the release reads, or with one scale if that axis is unknown."""
+    target = context.target or Target()
+    astray = () if target.is_rtx else (pair for _, pair in match_transpose_axis(context.flow, target))
+    return stored_again(
+        context,
+        astray,
+        lambda weight: (
+            f"it is unknown whether TensorRT {target.name} reads scales along axis {weight.pair.axis}"
+            if target.transposed_axis is None
+            else f"TensorRT {target.name} reads scales along axis {target.transposed_axis}, not {weight.pair.axis}"
+        ),
+    )
 
 
 # --- activation_channels ---------------------------------------------------------------------------------------------
@@ -422,7 +452,11 @@ PLUGIN = {
         fix=fix_weight_axis,
     ),
     "transpose_axis": Rule(
-        code="QDQ137", severity=Severity.WARNING, check=check_transpose_axis, targets=CLASSIC
+        code="QDQ137",
+        severity=Severity.WARNING,
+        check=check_transpose_axis,
+        fix=fix_transpose_axis,
+        targets=CLASSIC,
     ),
     "activation_channels": Rule(
         code="QDQ122",

@@ -366,8 +366,7 @@ def weight_axis(node: _Attributed, index: int, rank: int, target: Target | None 
         node: the product.
         index: 0 or 1.
         rank: dimensions of that factor.
-        target: the builder; ConvTranspose differs by release, in NVIDIA's own tools: axis 0 for 8.4 to 8.6 and 10.0,
-            1 for all others (pytorch-quantization of the releases 8.0 to 10.16; NVIDIA/TensorRT issue 2380).
+        target: the builder; without, the output channels of a ConvTranspose. With it, `Target.transposed_axis`.
     """
     if node.op in CONVOLUTIONS and (index != 1 or rank < 2):
         return None
@@ -376,7 +375,7 @@ def weight_axis(node: _Attributed, index: int, rank: int, target: Target | None 
     if node.op == "ConvTranspose":
         if node.attribute("group", 1) != 1:
             return None
-        return 0 if target is not None and target.scales_transposed_inputs else 1
+        return 1 if target is None else target.transposed_axis
     if rank < 2 or node.op not in MATRIX_PRODUCTS:
         return None
     if node.op == "Gemm":

@@ -142,8 +142,15 @@ def test_actions_are_named_by_commit_with_their_release(path: Path) -> None:
         assert re.fullmatch(r" # v\d+\.\d+\.\d+", comment), f"{action}: say which release this commit is"
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.stem)
+def test_pages_name_actions_of_others_by_commit(path: Path) -> None:
+    for action in re.findall(r"uses: *(\S+@\S+)", path.read_text("utf-8")):
+        assert action.startswith("qdqtool/") or re.search(r"@[0-9a-f]{40}$", action), action
+
+
 def test_one_action_has_one_commit() -> None:
-    text = "".join(path.read_text("utf-8") for path in [*WORKFLOWS, ROOT / "action.yml"])
+    pages = (ROOT / "docs").rglob("*.md")
+    text = "".join(path.read_text("utf-8") for path in [*WORKFLOWS, *pages, ROOT / "action.yml"])
     known = {action.partition("@")[0]: action for action in re.findall(r"uses: *(\S+@.*)", text)}
     assert set(re.findall(r"uses: *(\S+@.*)", text)) == set(known.values())
 

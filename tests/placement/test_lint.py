@@ -11,13 +11,17 @@ import pytest
 
 from qdqtool.cli.app import run
 from qdqtool.core import target as targets
+from qdqtool.core.findings import Severity
 from qdqtool.core.kinds import LINT
+from qdqtool.core.quant_format import FP8, INT4, MXFP8, NVFP4
 from qdqtool.core.target import FAMILIES, Target
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.qdq.find import find
 from qdqtool.matching.registry import RULES, rulebook
 from qdqtool.matching.rule import Rule
 from qdqtool.placement.lint import codes, lint
+from qdqtool.placement.repair import repair
 from tests import models
 from tests.placement.qdq import GRAPHS, STEP, Quantized
 from tests.shared import shared
@@ -84,7 +88,8 @@ def test_findings_say_what_is_wrong_what_follows_and_what_to_do(name, tmp_path):
         ("activation_rank_one", "10", set()),
         ("weight_transposed", "10", {"weight_path"}),
         ("conv_transpose", "8.6", {"transpose_axis"}),
-        ("conv_transpose", "11", set()),
+        ("conv_transpose", "11", {"transpose_axis"}),
+        ("conv_transpose_per_tensor", "11", set()),
         ("average_pool", "11", set()),
         ("shared_pair", "8.6", {"shared_pair"}),
         ("pad_behind_pair", "8.6", {"padded"}),
@@ -100,6 +105,44 @@ def test_findings_say_what_is_wrong_what_follows_and_what_to_do(name, tmp_path):
 )
 def test_rules_follow_the_release(name, target, expected, tmp_path):
     assert rules(check(name, tmp_path, target)) == expected
+
+
+@pytest.mark.parametrize("sm", ["", "75", "89", "120"])
+@pytest.mark.parametrize(
+    ("name", "format_"),
+    [
+        ("int4_weights", INT4),
+        ("fp8_weights", FP8),
+        ("fp4_weights", NVFP4),
+        ("microscaled", MXFP8),
+    ],
+)
+def test_a_release_older_than_a_format_refuses_it_on_every_gpu(name, format_, sm, tmp_path):
+    model = load(models.save(GRAPHS[name](), tmp_path))
+    first = format_.release
+    for release in ("8.0", "8.6", "9.3", "10.0", "10.7", "10.12", "11"):
+        asked = Target.parse(release, (sm,) if sm else ())
+        refused = [
+            finding
+            for finding in lint(model, asked).findings
+            if finding.severity is Severity.ERROR and "came with" in finding.effect
+        ]
+        assert bool(refused) == asked.is_before(*first), release
+
+
+@pytest.mark.parametrize("release", ["8.0", "8.2", "8.6", "9.3", "10.0", "10.16", "11"])
+def test_repair_scales_a_transposed_convolution_as_its_release_reads_it(release, tmp_path):
+    target = Target.parse(release)
+    model = load(models.save(GRAPHS["conv_transpose"](), tmp_path))
+    assert "QDQ137" in {finding.code for finding in lint(model, target).findings}
+    mended, _ = repair(model, target=target)
+    assert "QDQ137" not in {finding.code for finding in lint(mended, target).findings}
+    axes = {
+        pair.axis if len(pair.scale) > 1 else None
+        for pair in find(mended)
+        if any(slot.node == "up" and slot.index == 1 for slot in pair.slots)
+    }
+    assert axes == {target.transposed_axis}
 
 
 def test_old_gpus_are_warned_of(tmp_path):
@@ -206,20 +249,20 @@ def test_other_builders_are_a_usage_error(word):
 @pytest.mark.parametrize(
     ("word", "transposed", "stored", "no_flags"),
     [
-        ("8.3", False, False, False),
-        ("8.4", True, False, False),
-        ("8", True, False, False),
-        ("9.3", False, False, False),
-        ("10.0", True, True, True),
-        ("10.1", False, True, True),
-        ("10", False, True, True),
-        ("rtx", False, True, True),
-        ("rtx-1.0", False, True, True),
+        ("8.0", 0, False, False),
+        ("8.2", 0, False, False),
+        ("8", 0, False, False),
+        ("9.3", None, False, False),
+        ("10.0", None, True, True),
+        ("10", None, True, True),
+        ("11", None, True, True),
+        ("rtx", 1, True, True),
+        ("rtx-1.0", 1, True, True),
     ],
 )
 def test_a_release_does_what_the_table_says(word, transposed, stored, no_flags):
     asked = Target.parse(word)
-    assert asked.scales_transposed_inputs is transposed
+    assert asked.transposed_axis == transposed
     assert asked.reads_stored_weights is stored
     assert asked.builds_without_type_flags is no_flags
 

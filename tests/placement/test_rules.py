@@ -124,7 +124,9 @@ def test_conv_transpose_stays_float_on_rtx_with_a_fix():
     ]
 
 
-@pytest.mark.parametrize(("target", "axis"), [("8", 0), ("10", 1), ("11", 1)])
+@pytest.mark.parametrize(
+    ("target", "axis"), [("8", 0), ("8.2", 0), ("9.3", None), ("10", None), ("11", None)]
+)
 def test_conv_transpose_axis_follows_the_release(target, axis):
     assert specs(place(models.unet(), target=target))["up[1]"] == axis
 
