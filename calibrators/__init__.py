@@ -1,4 +1,4 @@
-"""The arithmetic of calibration: numbers in, a range out. Knows no model, no file and no network.
+"""Calibration arithmetic: takes numbers and returns a range. Knows nothing of models, files or networks.
 
     from calibrators import Tally, scratch, load
 
@@ -58,14 +58,14 @@ _PLACES = {
 
 
 def names() -> tuple[str, ...]:
-    """The calibrators that come with this package, in alphabetical order; none is imported."""
+    """Names of the shipped calibrators, in alphabetical order; imports none of them."""
     methods = importlib.import_module("calibrators.methods")
     found = (module.name for module in pkgutil.iter_modules(methods.__path__))
     return tuple(sorted(name for name in found if not name.startswith("_")))
 
 
 def load(name: str) -> Calibrator:
-    """The calibrator of that name.
+    """Return the calibrator called `name`.
 
     Raises:
         ValueError: there is none.
@@ -77,7 +77,7 @@ def load(name: str) -> Calibrator:
 
 
 def __getattr__(name: str) -> Any:
-    """Public names, imported once they are used, since NumPy comes with most of them."""
+    """Import public names when they are first used, because most of them import NumPy."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"calibrators.{_PLACES[name]}"), name)

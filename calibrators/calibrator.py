@@ -1,4 +1,4 @@
-"""What every file in `methods` offers."""
+"""The interface that every file in `methods` implements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from calibrators.ranges import Range
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibrator:
-    """One way to choose a range: a pure function of a histogram and of what the format can store.
+    """A method that chooses a range: a pure function of a histogram and of the numbers that the format can store.
 
     Attributes:
         choose: takes a histogram and a grid, and where users may give a number ("percentile:99.9") that as third.
@@ -26,7 +26,7 @@ class Calibrator:
     competes: bool = True
 
     def __call__(self, histogram: Histogram, grid: Grid, *parameter: float) -> Range:
-        """The range of a tensor.
+        """Return the range of a tensor.
 
         Raises:
             CalibrationDataError: a parameter outside its limits.

@@ -1,4 +1,4 @@
-"""Compiled loops: numba, loaded with the first call, with the machine code kept on disk if that is possible."""
+"""Compiled loops: numba, loaded at the first call. The machine code is kept on disk if possible."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def compiled(function: F) -> F:
 
 
 def cache_problem() -> str | None:
-    """Why machine code cannot be kept on disk, or None when it can, or where no loop was needed."""
+    """Return why machine code cannot be kept on disk; None if it can, or if no loop was needed."""
     return _problems[0] if _problems else None
 
 
 class _Loop:
-    """A function that is compiled when it is first called, from Python or from another loop."""
+    """A function that is compiled at its first call, from Python or from another loop."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         update_wrapper(self, function)
@@ -36,7 +36,7 @@ class _Loop:
 
     @cached_property
     def loop(self) -> Any:
-        """The function as numba runs it."""
+        """Return the function that numba compiled."""
         import numba
 
         options = {"nogil": True, "error_model": "numpy"}
@@ -48,7 +48,7 @@ class _Loop:
 
     @property
     def _numba_type_(self) -> Any:
-        """What numba sees where another loop calls this one."""
+        """Return the type that numba uses if another loop calls this one."""
         import numba
 
         return numba.typeof(self.loop)

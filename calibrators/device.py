@@ -1,4 +1,4 @@
-"""Device memory for the inputs of a network, by cuda-python."""
+"""Device memory for the inputs of a network, with cuda-python."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from calibrators.error import CalibrationDataError
 
 
 class DeviceBuffers:
-    """One piece of GPU memory per input, used again for every batch."""
+    """One block of GPU memory for each input, reused for every batch."""
 
     def __init__(self) -> None:
         self._pieces: dict[str, _DevicePiece] = {}
 
     def upload(self, name: str, array: NDArray[Any]) -> int:
-        """The address at which the device finds the values of `array`, which must be C-contiguous.
+        """Return the device address of the values of `array`, which must be C-contiguous.
 
         Raises:
             CalibrationDataError: CUDA refuses.
@@ -31,7 +31,7 @@ class DeviceBuffers:
         return piece.address
 
     def free(self) -> None:
-        """Give all memory back.
+        """Free all device memory.
 
         Raises:
             CalibrationDataError: CUDA refuses.
@@ -55,7 +55,7 @@ class _DevicePiece:
 
 
 def _cuda() -> Any:
-    """The CUDA runtime of cuda-python, under its new or its old name."""
+    """Return the CUDA runtime module of cuda-python, under its new or its old name."""
     try:
         return import_module("cuda.bindings.runtime")
     except ImportError:

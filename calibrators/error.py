@@ -1,7 +1,7 @@
-"""The one error of this package."""
+"""The only error class of this package."""
 
 from __future__ import annotations
 
 
 class CalibrationDataError(ValueError):
-    """The numbers handed in cannot give a range; the text names what and how many."""
+    """The given numbers cannot make a range. The message says which numbers, and how many."""

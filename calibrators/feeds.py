@@ -1,4 +1,4 @@
-"""Samples as a TensorRT calibrator must hand them over: the same shapes every time, finite, FP32."""
+"""Samples in the form that a TensorRT calibrator needs: equal shapes in every batch, finite values, FP32."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from calibrators.trouble import LOG
 
 
 def feeds_of(sample: Any) -> Mapping[str, NDArray[Any]]:
-    """The arrays of a sample, which is a dictionary or has one under `feeds`.
+    """Return the arrays of a sample. A sample is a dictionary, or an object with a dictionary in `feeds`.
 
     Raises:
         CalibrationDataError: neither.
@@ -25,7 +25,7 @@ def feeds_of(sample: Any) -> Mapping[str, NDArray[Any]]:
 
 
 def uniform(samples: Iterable[Any], names: Sequence[str]) -> Iterator[tuple[NDArray[Any], ...]]:
-    """The arrays called `names` of every sample, in that order.
+    """Return the arrays called `names` of every sample, in that order.
 
     TensorRT reads as many bytes as the network's shape has, whatever was copied: every sample has the shapes of the
     first. One with fewer rows (the rest of a data set) is filled up with its own rows, so that nothing is left out.
@@ -48,7 +48,7 @@ def uniform(samples: Iterable[Any], names: Sequence[str]) -> Iterator[tuple[NDAr
 
 
 def calibration_type(array: Any) -> NDArray[Any]:
-    """C-contiguous; floats become FP32, which is all that calibration takes, integers and booleans stay."""
+    """Return a C-contiguous array. Floats become FP32, the only float type of calibration; integers and booleans stay."""
     array = np.asarray(array)
     wanted = np.float32 if array.dtype.kind == "f" else array.dtype
     return np.ascontiguousarray(array, wanted).reshape(array.shape)

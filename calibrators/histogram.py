@@ -1,4 +1,4 @@
-"""Histograms of magnitudes that add up exactly, whatever the order, the batch size or the number of machines.
+"""Histograms of magnitudes. They add up exactly, for any order, batch size and number of machines.
 
 The range is always a power of two, the smallest one above every magnitude seen, and it is divided into 4096 bins.
 So every bin's width is a power of two as well, each bin of a wide histogram is exactly a pair of bins of the next
@@ -20,7 +20,7 @@ from calibrators.kernels import BINS, UNSET_EXPONENT
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Histogram:
-    """How often which magnitude occurred.
+    """Counts of magnitudes in bins, with the exact minimum and maximum.
 
     Attributes:
         counts: (4096,) int64; bin i counts magnitudes in [i, i + 1) * width. All zeros when only the extremes
@@ -43,17 +43,17 @@ class Histogram:
 
     @property
     def amax(self) -> float:
-        """Largest magnitude, exactly."""
+        """The largest magnitude, exactly."""
         return max(abs(self.low), abs(self.high))
 
     @property
     def width(self) -> float:
-        """Width of a bin; 0 when nothing but zeros was seen."""
+        """Width of a bin; 0 if all values were zero."""
         return 0.0 if self.exponent is None else math.ldexp(1.0 / BINS, self.exponent)
 
     @property
     def has_bins(self) -> bool:
-        """Whether magnitudes were counted, and not only the extremes."""
+        """True if magnitudes were counted in bins; False if only minimum and maximum were recorded."""
         return self.total == 0 or bool(self.counts.any())
 
     @property
@@ -75,28 +75,28 @@ class Histogram:
 
 
 class Tally:
-    """A histogram that is still growing. Not for two threads at once: give each its own and merge."""
+    """A histogram to which values are added. Not for two threads at once: give each thread its own and merge."""
 
     def __init__(self) -> None:
         self._counts = np.zeros(BINS, np.int64)
         self._state = kernels.fresh_state()
 
     def add(self, values: NDArray[Any], lanes: NDArray[np.uint16]) -> None:
-        """Count the magnitudes of an array of any shape; `lanes` is scratch memory from `scratch()`."""
+        """Count the magnitudes of an array of any shape. `lanes` is scratch memory from `scratch()`."""
         flat = _flat(values)
         kernels.accumulate(flat, flat.view(np.int32), self._counts, lanes, self._state)
 
     def add_extremes(self, values: NDArray[Any]) -> None:
-        """Note minimum and maximum only: several times faster, enough for the calibrator `max`."""
+        """Record minimum and maximum only. This is several times faster, and enough for the calibrator `max`."""
         kernels.extremes_only(_flat(values).view(np.int32), self._state)
 
     @property
     def nonfinite(self) -> int:
-        """How many NaN and Inf values were met."""
+        """Number of NaN and Inf values."""
         return int(self._state[kernels.NAN] + self._state[kernels.INF])
 
     def histogram(self) -> Histogram:
-        """What was seen so far, as a value of its own."""
+        """Return a copy of the counts so far, which later values do not change."""
         state = self._state
         exponent = int(state[kernels.EXPONENT])
         seen = state[kernels.LOW_KEY] <= state[kernels.HIGH_KEY]
@@ -112,19 +112,19 @@ class Tally:
 
 
 def scratch() -> NDArray[np.uint16]:
-    """Scratch memory for `Tally.add`: one per thread, shared by all its tallies."""
+    """Return scratch memory for `Tally.add`: one array per thread, shared by all its tallies."""
     return np.zeros((BINS, kernels.LANES), np.uint16)
 
 
 def histogram_of(values: NDArray[Any]) -> Histogram:
-    """The histogram of one array."""
+    """Return the histogram of one array."""
     tally = Tally()
     tally.add(values, scratch())
     return tally.histogram()
 
 
 def merge(first: Histogram, second: Histogram) -> Histogram:
-    """The histogram of both data sets together; exact, commutative and associative."""
+    """Return the histogram of two data sets together; exact, commutative and associative."""
     exponents = [part.exponent for part in (first, second) if part.exponent is not None]
     exponent = max(exponents) if exponents else None
     filled = [part for part in (first, second) if part.total]
@@ -140,12 +140,12 @@ def merge(first: Histogram, second: Histogram) -> Histogram:
 
 
 def empty() -> Histogram:
-    """The histogram of no data, neutral under `merge`."""
+    """Return the histogram of no data, which is neutral in `merge`."""
     return Histogram(counts=np.zeros(BINS, np.int64), exponent=None, low=0.0, high=0.0, total=0)
 
 
 def coarsened(histogram: Histogram, most_bins: int) -> tuple[NDArray[np.int64], float]:
-    """The used counts in at most `most_bins` bins, and their width, by adding neighbours in pairs."""
+    """Return the used counts in at most `most_bins` bins, and the bin width. Neighbouring bins are added in pairs."""
     counts, width = histogram.used, histogram.width
     while counts.size > most_bins:
         if counts.size % 2:
@@ -164,7 +164,7 @@ def _widened(histogram: Histogram, exponent: int | None) -> NDArray[np.int64]:
 
 
 def _flat(values: NDArray[Any]) -> NDArray[np.float32]:
-    """One writable dimension of float32: read-only arrays would have every loop compiled a second time."""
+    """Return one writable dimension of float32: for read-only arrays, numba would compile every loop a second time."""
     return np.require(values, np.float32, ("C", "W")).reshape(-1)
 
 

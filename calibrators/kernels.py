@@ -1,4 +1,4 @@
-"""The inner loop of histogram collection: exact extremes, then bins, in pieces that stay in the processor's cache.
+"""The inner loop of histogram collection: exact extremes, then bins, in pieces that fit the processor's cache.
 
 A float32 is read a second time as an integer. Without its sign bit that integer orders magnitudes, and values from
 `INFINITY` on are Inf and NaN; with negative numbers mirrored it orders signed values. Integer minima and maxima
@@ -22,20 +22,22 @@ from calibrators.compiled import compiled
 # Half a bin is at most 1/4096 of the largest magnitude, a thirtieth of an INT8 step.
 BIN_BITS: Final = 12
 BINS: Final = 1 << BIN_BITS
-"""Bins of every histogram; the largest magnitude lies in the upper half, so at least 2048 of them are in use."""
+"""Bins of every histogram. The largest magnitude is in the upper half, so at least 2048 bins are in use."""
 LANES: Final = 4
-"""Neighbouring elements count into tables of their own: equal values would otherwise wait for each other. The counters of
-a bin lie side by side, in 64 bits, so that the tables stay in the processor's first cache."""
+"""Number of count tables. Neighbouring elements use different tables, because equal values would otherwise
+wait for each other. The counters of one bin are adjacent, in 64 bits, so that the tables stay in the L1
+cache.
+"""
 FEW: Final = 1 << 12
-"""Below this many elements clearing the lanes costs more than they save."""
+"""Elements below which clearing the count tables costs more than it saves."""
 PIECE: Final = 1 << 13
-"""Elements per piece: their bins take 16 KiB, and stay in the processor's cache between the two loops."""
+"""Elements per piece: their bins take 16 KiB and stay in the cache between the two loops."""
 _MOST: Final = LANES * ((1 << 16) - 1) - 2 * PIECE
-"""Elements after which a counter of 16 bits may be full with the piece that comes next."""
+"""Elements after which the next piece could overflow a counter of 16 bits."""
 _ROW: Final = 256
-"""Values that are added at once, a multiple of every block of channels."""
+"""Values that are added at once; a multiple of every block of channels."""
 LOWEST_EXPONENT: Final = -100
-"""Smaller ranges are not told apart, so that the reciprocal of a bin's width stays a float32."""
+"""Smallest range that has bins of its own: below it, the reciprocal of a bin width would overflow float32."""
 
 EXPONENT, LOW_KEY, HIGH_KEY, NAN, INF, SEEN = range(6)
 STATE_SIZE: Final = SEEN + 1
@@ -51,7 +53,7 @@ _LOWEST = np.int32(-0x80000000)
 
 
 def fresh_state() -> NDArray[np.int64]:
-    """Nothing seen yet."""
+    """Return the state before any value was added."""
     state = np.zeros(STATE_SIZE, np.int64)
     state[EXPONENT] = UNSET_EXPONENT
     state[LOW_KEY], state[HIGH_KEY] = _HIGHEST, _LOWEST
@@ -60,7 +62,7 @@ def fresh_state() -> NDArray[np.int64]:
 
 @compiled
 def shrink(counts: NDArray[np.int64], halvings: Any) -> None:
-    """Add neighbouring bins together `halvings` times, in place: bin i becomes bin i >> halvings."""
+    """Add neighbouring bins `halvings` times, in place: bin i becomes bin i >> halvings."""
     size = counts.size
     if halvings <= 0:
         return
@@ -85,7 +87,7 @@ def _extremes(bits: NDArray[np.int32]) -> Any:
 def _extremes_and_bins(
     values: NDArray[np.float32], bits: NDArray[np.int32], bins: NDArray[np.uint16], reciprocal: Any
 ) -> Any:
-    """The extremes, and the bin of every value where all lie within the range; `reciprocal` is a power of two."""
+    """Return the extremes, and fill in the bin of every value if all are within the range; `reciprocal` is a power of two."""
     low, high = _HIGHEST, _LOWEST
     for i in range(bits.size):
         key = np.int32(bits[i] ^ np.int32(np.int32(bits[i] >> np.int32(31)) & _MAGNITUDE))
@@ -113,7 +115,7 @@ def _finite_extremes(bits: NDArray[np.int32], state: NDArray[np.int64]) -> Any:
 
 @compiled
 def _note(low: Any, high: Any, bits: NDArray[np.int32], state: NDArray[np.int64]) -> Any:
-    """Update minimum, maximum and the counts of NaN and Inf; whether all elements are finite, and the exponent."""
+    """Update minimum, maximum and the counts of NaN and Inf. Return whether all elements are finite, and the exponent."""
     finite = low > -_INFINITY - np.int32(1) and high < _INFINITY
     if not finite:
         low, high = _finite_extremes(bits, state)
@@ -171,7 +173,7 @@ def _flush(lanes: NDArray[np.uint16], counts: NDArray[np.int64]) -> None:
 
 @compiled
 def means_of_blocks(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Means over the middle dimension: of the places of images that lie in blocks of channels, (blocks, places, channels).
+    """Return means over the middle dimension of (blocks, places, channels): the places of images stored in blocks of channels.
 
     Whole rows of the buffer are added, which no addition waits for: this runs at the speed of memory, as NumPy's mean
     over that dimension does not.
@@ -201,7 +203,7 @@ def means_of_blocks(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @compiled
 def peaks_of_blocks(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Largest magnitudes over the middle dimension, as `means_of_blocks`; NaN is passed over."""
+    """Return largest magnitudes over the middle dimension of (blocks, places, channels); NaN is ignored."""
     blocks, places, lanes = values.shape
     found = np.zeros((blocks, lanes), np.float32)
     flat = values.reshape(-1)
@@ -225,7 +227,7 @@ def peaks_of_blocks(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @compiled
 def extremes_only(bits: NDArray[np.int32], state: NDArray[np.int64]) -> None:
-    """Minimum, maximum, element count and non-finite counts; no bins."""
+    """Record minimum, maximum, element count and non-finite counts, without bins."""
     nan, inf = state[NAN], state[INF]
     low, high = _extremes(bits)
     _, exponent = _note(low, high, bits, state)
@@ -235,12 +237,12 @@ def extremes_only(bits: NDArray[np.int32], state: NDArray[np.int64]) -> None:
 
 @compiled
 def _reciprocal(exponent: Any) -> Any:
-    """One over the width of a bin."""
+    """Return one divided by the width of a bin."""
     return np.float32(math.ldexp(1.0, BIN_BITS - max(exponent, LOWEST_EXPONENT)))
 
 
 def _key(value: np.float32) -> int:
-    """An integer that orders floats as they order themselves."""
+    """Return an integer with the same order as the floats."""
     bits = int(value.view(np.int32))
     return bits if bits >= 0 else bits ^ int(_MAGNITUDE)
 

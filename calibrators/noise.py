@@ -1,4 +1,4 @@
-"""How much noise quantization adds, read off a histogram.
+"""Quantization noise, computed from a histogram.
 
 Inside a bin the values are taken as spread evenly. Then the squared error of every quantization level is a
 difference of running moments, and one threshold costs one step per level, whatever the number of values.
@@ -18,17 +18,17 @@ from calibrators.grid import Grid
 from calibrators.histogram import Histogram
 
 _NO_RANGE: Final = 1e-6
-"""Bin widths; stands for a range of 0."""
+"""Range, in bin widths, that is used instead of a range of 0."""
 _STEPS: Final = 96
-"""Thresholds of the first grid below the maximum."""
+"""Number of thresholds of the first grid below the maximum."""
 _RATIO: Final = 256.0 ** (1.0 / _STEPS)
-"""Of two neighbours in the first grid of thresholds, whose last is 1/256 of the maximum."""
+"""Ratio of two neighbours in the first grid of thresholds, whose last is 1/256 of the maximum."""
 _FINER: Final = 8
-"""Thresholds on each side of the best one in the finer grids."""
+"""Number of thresholds on each side of the best one in the finer grids."""
 
 
 def noise_of(histogram: Histogram, grid: Grid) -> Callable[[float], float]:
-    """What a range costs: mean squared error of rounding and clipping to a grid with `amax` as its largest magnitude.
+    """Return the mean squared error of rounding and clipping to a grid whose largest magnitude is `amax`.
 
     Always 0 without data.
     """
@@ -43,7 +43,7 @@ def noise_of(histogram: Histogram, grid: Grid) -> Callable[[float], float]:
 
 
 def running_moments(histogram: Histogram) -> NDArray[np.float64]:
-    """(3, 4097): the number, the sum and the sum of squares of magnitudes below each bin edge, in bin widths."""
+    """Return (3, 4097): count, sum and sum of squares of the magnitudes below each bin edge, in bin widths."""
     counts = histogram.counts.astype(np.float64)
     bins = np.arange(counts.size)
     moments = np.zeros((3, counts.size + 1))
@@ -55,7 +55,7 @@ def running_moments(histogram: Histogram) -> NDArray[np.float64]:
 
 @compiled
 def squared_error(moments: NDArray[np.float64], amax: Any, magnitudes: NDArray[np.float64]) -> Any:
-    """Sum of squared errors in squared bin widths; `amax`, which becomes the last of `magnitudes`, in bin widths."""
+    """Return the sum of squared errors in squared bin widths. `amax`, in bin widths, is the last of `magnitudes`."""
     size = moments.shape[1] - 1
     last = magnitudes.size - 1
     step = amax / magnitudes[last]
@@ -85,7 +85,7 @@ def squared_error(moments: NDArray[np.float64], amax: Any, magnitudes: NDArray[n
 
 @compiled
 def quietest(moments: NDArray[np.float64], highest: Any, magnitudes: NDArray[np.float64]) -> Any:
-    """The threshold up to `highest` with the smallest squared error; both in bin widths.
+    """Return the threshold up to `highest` with the smallest squared error; both in bin widths.
 
     A geometric grid down to 1/256 of the maximum, then three ever finer ones around the best point.
     """

@@ -1,4 +1,4 @@
-"""What a calibrator returns."""
+"""The result of a calibrator."""
 
 from __future__ import annotations
 

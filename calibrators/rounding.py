@@ -1,4 +1,4 @@
-"""Rounding of weights by what it does to the output of their layer.
+"""Rounding of weights for the least noise at the output of their layer.
 
 A layer computes `x @ w.T`. With the second moments H = mean(x.T @ x) of its inputs, the squared error of its output is
 `d @ H @ d` for an error d of the weights of one output channel. Rounding to the nearest makes each |d| small; rounding
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     Nearest = Callable[[Floats, "slice | NDArray[np.intp]"], Floats]
 
 DAMPING: Final = 0.01
-"""Share of the mean energy that is added to every input's: samples never show all directions."""
+"""Share of the mean energy that is added to every input, because samples never show all directions."""
 _MOVES: Final = 1024
-"""Weights of a row that go to their other neighbour, at most: far more than do."""
+"""Most weights of a row that change to their other neighbour; real rows change far fewer."""
 _LEAST: Final = 1e-6
-"""What a move must lower the error by, as a share of it: less is within the rounding of float32."""
+"""Relative decrease of the error that a change must reach; a smaller one is within the rounding of float32."""
 _ELEMENTS: Final = 4 << 20
-"""Weights that are looked at together: a bound on memory."""
+"""Weights processed together, which bounds memory."""
 _FAR: Final = 1e4
-"""Steps that are beyond the last number of every format."""
+"""A number of steps beyond the last number of every format."""
 _TOGETHER: Final = 128
-"""Columns whose later neighbours are updated at once, so that the bulk of the work is a product of matrices."""
+"""Columns per block: the columns after a block are updated at once, so that most of the work is matrix products."""
 _NEXT: Final = 16
-"""Columns of these that each one updates by itself."""
+"""Columns inside a block that are updated one by one."""
 _BASE: Final = 64
-"""Lines of a triangle that is inverted as a whole."""
+"""Largest triangle that is inverted directly."""
 
 
 def rounded(weights: Floats, moments: Floats, nearest: Nearest) -> NDArray[np.float32]:
-    """Weights on the grid of their format, chosen column by column so that the errors of a row cancel at the output.
+    """Return weights on the grid of their format, chosen column by column so that the errors of a row cancel at the output.
 
     Args:
         weights: (groups, rows, columns); the rows of a group read the same inputs.
@@ -76,7 +76,7 @@ def rounded(weights: Floats, moments: Floats, nearest: Nearest) -> NDArray[np.fl
 
 
 def up_or_down(weights: Floats, moments: Floats, nearest: Nearest, steps: Floats) -> NDArray[np.float32]:
-    """Weights of a grid with even steps, each one of its two neighbours, so that the errors of a row cancel at the output.
+    """Return weights on a grid with even steps, each rounded up or down so that the errors of a row cancel at the output.
 
     From the nearest on, every row moves the weight that lowers its error most to its other neighbour, until none does.
 
@@ -103,7 +103,7 @@ def up_or_down(weights: Floats, moments: Floats, nearest: Nearest, steps: Floats
 def _descend(
     result: Floats, weights: Floats, moments: Floats, steps: Floats, ends: tuple[Floats, Floats]
 ) -> None:
-    """Move the weights of `result`, one of each row at a time."""
+    """Change the weights of `result`, one weight of each row at a time."""
     energies = np.diagonal(moments, axis1=1, axis2=2)[:, None, :]
     errors = result - weights
     slopes = errors @ moments
@@ -126,7 +126,7 @@ def _descend(
 
 
 def _damped(moments: Floats) -> NDArray[np.float32] | None:
-    """The moments with a little more energy for every input; None if they are no numbers."""
+    """Return the moments with some energy added to every input; None if they are not finite."""
     found = moments.astype(np.float32)
     diagonal = np.arange(found.shape[1])
     mean = found[:, diagonal, diagonal].mean(axis=1, keepdims=True)
@@ -135,14 +135,17 @@ def _damped(moments: Floats) -> NDArray[np.float32] | None:
 
 
 def output_errors(missed: Floats, moments: Floats) -> NDArray[np.float64]:
-    """Mean squared error of every output for errors (groups, rows, columns) of the weights: (groups, rows)."""
+    """Return the mean squared error of every output, (groups, rows), for weight errors of (groups, rows, columns)."""
     products = missed.astype(np.float32) @ moments.astype(np.float32)
     errors: NDArray[np.float64] = np.einsum("grk,grk->gr", products, missed, dtype=np.float64)
     return errors
 
 
 def _inverse_roots(moments: Floats) -> tuple[NDArray[np.intp], NDArray[np.float32]] | None:
-    """The order of the columns by energy, and the upper Cholesky factor of the inverse in that order; None if hopeless."""
+    """Return the order of the columns by energy, and the upper Cholesky factor of the inverse in that order.
+
+    None if it does not exist.
+    """
     energies = np.diagonal(moments, axis1=1, axis2=2).astype(np.float64)
     mean = energies.mean(axis=1, keepdims=True)
     if not np.isfinite(mean).all():
@@ -166,7 +169,7 @@ def _inverse_roots(moments: Floats) -> tuple[NDArray[np.intp], NDArray[np.float3
 
 
 def _invert_lower(factors: Floats) -> None:
-    """Put the inverses of lower triangles, (groups, n, n), in their place, by halves: nearly all of it is products of matrices."""
+    """Replace lower triangles, (groups, n, n), by their inverses, by halves, so that most of the work is matrix products."""
     size = factors.shape[1]
     if size <= _BASE:
         factors[:] = np.tril(np.linalg.inv(factors))

@@ -1,4 +1,4 @@
-"""Calibrator classes for TensorRT up to 10, which calls them back while it builds an engine.
+"""Calibrator classes for TensorRT up to 10, which calls their methods while it builds an engine.
 
     from calibrators.tensorrt import EntropyCalibrator2
 
@@ -55,7 +55,7 @@ _BASES = {
 
 
 def __getattr__(name: str) -> Any:
-    """The calibrator class called `name`, made when first asked for."""
+    """Return the calibrator class called `name`, created at its first use."""
     if name not in _BASES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _class(name)
@@ -77,7 +77,7 @@ def _class(name: str) -> type:
 
 
 class Feeder:
-    """Gives TensorRT the samples one by one, and keeps the calibration cache.
+    """Passes samples to TensorRT one by one, and keeps the calibration cache.
 
     Args:
         samples: dictionaries of arrays, or objects with one under `feeds`; iterable more than once.
@@ -133,7 +133,7 @@ class Feeder:
             self._trouble.forget()
 
     def finish(self) -> None:
-        """Free the device memory and raise what went wrong with the data, if anything did."""
+        """Free the device memory, and raise the error of the data if there was one."""
         self._pending = None
         error = self._trouble.forget()
         if error is None:
@@ -143,7 +143,7 @@ class Feeder:
         raise error
 
     def get_batch_size(self) -> int:
-        """Samples per batch, as TensorRT wants to know."""
+        """Return the number of samples per batch."""
         if self._batch_size is None:
             try:
                 self._batch_size = self._leading()
@@ -153,7 +153,7 @@ class Feeder:
         return self._batch_size
 
     def get_batch(self, names: list[str], *_: Any) -> list[int] | None:
-        """Device addresses of the next sample in the order of `names`; None when there are no more."""
+        """Return the device addresses of the next sample in the order of `names`; None at the end."""
         if self._trouble.error is not None:
             return None
         try:
@@ -173,7 +173,7 @@ class Feeder:
         return None
 
     def read_calibration_cache(self) -> bytes | None:
-        """The content of the cache file; None when there is none, so that TensorRT calibrates."""
+        """Return the content of the cache file; None if there is none, and then TensorRT calibrates."""
         self._pending = None
         if self._trouble.error is not None:
             self._trouble.remind("a second build gets neither cache nor data, because the first")
@@ -187,7 +187,7 @@ class Feeder:
             return None
 
     def write_calibration_cache(self, cache: Any) -> None:
-        """Keep what TensorRT found, all or nothing; never after a data error."""
+        """Write the cache of TensorRT in one step; writes nothing after a data error."""
         if self._cache is None:
             return
         if self._trouble.error is not None:
@@ -205,7 +205,7 @@ class Feeder:
 
 
 class _LegacyFeeder(Feeder):
-    """Also answers the two questions of the legacy calibrator; its histogram cache is not kept.
+    """Answers the two additional questions of the legacy calibrator; its histogram cache is not kept.
 
     Set `quantile` and `regression_cutoff` on the object; 1.0 switches the cut-off off.
     """
@@ -214,22 +214,22 @@ class _LegacyFeeder(Feeder):
     regression_cutoff = 1.0
 
     def get_quantile(self) -> float:
-        """Share of values below the range."""
+        """Return the share of values below the range."""
         return self.quantile
 
     def get_regression_cutoff(self) -> float:
-        """Share of the maximum where TensorRT's regression stops."""
+        """Return the share of the maximum at which TensorRT's regression stops."""
         return self.regression_cutoff
 
     def read_histogram_cache(self, *_: Any) -> None:
-        """No histogram is kept."""
+        """Return nothing: no histogram is kept."""
 
     def write_histogram_cache(self, *_: Any) -> None:
-        """No histogram is kept."""
+        """Do nothing: no histogram is kept."""
 
 
 def _abandon(buffers: DeviceBuffers) -> None:
-    """Free what a calibrator leaves behind; when CUDA is gone there is nothing to free."""
+    """Free the memory of a deleted calibrator. If CUDA is already unloaded, there is nothing to free."""
     with suppress(CalibrationDataError, ImportError):
         buffers.free()
 

@@ -1,4 +1,4 @@
-"""What goes wrong inside a call from C++, where an exception is printed at most and then forgotten."""
+"""Errors inside a call from C++, which prints an exception at most and then ignores it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ LOG = logging.getLogger("calibrators.tensorrt")
 
 
 class CalibrationDataWarning(RuntimeWarning):
-    """An engine may have been built from half a calibration, and nobody has asked."""
+    """Warning: an engine may have been built from half a calibration, and the program did not check."""
 
 
 class Trouble:
-    """The first error of a calibration: told at once, told again, and raised as soon as Python can raise it.
+    """The first error of a calibration. It is logged at once, and raised as soon as Python can raise it.
 
     Attributes:
         error: the first error that nobody has heard of yet; None when all is well.
@@ -37,18 +37,18 @@ class Trouble:
         )
 
     def remind(self, consequence: str) -> None:
-        """Log what the error leads to."""
+        """Log the consequence of the error."""
         LOG.error("%s: %s", consequence, *self.unheard)
 
     def forget(self) -> BaseException | None:
-        """The error, which is heard of from now on."""
+        """Return the error, and mark it as reported."""
         error, self.error = self.error, None
         self.unheard.clear()
         return error
 
 
 def warn_of(unheard: list[str]) -> None:
-    """The last chance, when a calibrator goes or Python ends: an error that nobody has heard of is a warning."""
+    """Warn of an error that was never reported, when the calibrator is deleted or Python ends."""
     for text in unheard:
         warnings.warn(
             f"{text}. Nobody called finish() or left a `with` block, so the engine may be half calibrated",

@@ -1,4 +1,4 @@
-"""Ranges of constants, per channel: they are all there at once, so no histogram is needed."""
+"""Ranges of constants, per channel. All values are in memory, so no histogram is needed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from calibrators.error import CalibrationDataError
 from calibrators.grid import Grid
 
 FRACTIONS: Final = tuple(float(fraction) for fraction in np.linspace(1.0, 0.4, 61))
-"""Thresholds that `mse` tries, as shares of a channel's maximum; the widest wins among equals."""
+"""Thresholds that `mse` tries, as shares of a channel's maximum; the widest wins if several are equal."""
 
 
 def channel_max(weights: NDArray[Any], axis: int | None) -> NDArray[np.float64]:
-    """Largest magnitude of every channel along `axis`, (channels,); (1,) for the whole tensor when None.
+    """Return the largest magnitude of every channel along `axis`, (channels,); (1,) for the whole tensor if None.
 
     Raises:
         CalibrationDataError: NaN or Inf, no elements, or no such axis.
@@ -27,7 +27,7 @@ def channel_max(weights: NDArray[Any], axis: int | None) -> NDArray[np.float64]:
 
 
 def channel_mse(weights: NDArray[Any], axis: int | None, grid: Grid) -> NDArray[np.float64]:
-    """The threshold of every channel with the smallest mean squared error on a grid, (channels,).
+    """Return the threshold of every channel with the smallest mean squared error on a grid, (channels,).
 
     Raises:
         CalibrationDataError: NaN or Inf, no elements, or no such axis.
@@ -40,7 +40,7 @@ def channel_mse(weights: NDArray[Any], axis: int | None, grid: Grid) -> NDArray[
 
 
 def _rows(weights: NDArray[Any], axis: int | None) -> NDArray[np.float32]:
-    """One row of float32 per channel.
+    """Return one row of float32 per channel.
 
     Raises:
         CalibrationDataError: as above.
@@ -62,7 +62,10 @@ def _rows(weights: NDArray[Any], axis: int | None) -> NDArray[np.float32]:
 
 
 def _quietest_uneven(row: NDArray[np.float32], largest: np.float32, grid: Grid) -> float:
-    """The same for one channel and any grid: values go to the nearest magnitude."""
+    """Return the threshold of one channel with the smallest mean squared error on any grid.
+
+    Values go to the nearest magnitude.
+    """
     if largest == 0:
         return 0.0
     values = np.abs(row).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Every error a person can meet, one class per exit code.
+"""All errors that users can see, one class per exit code.
 
     QdqError
     ├── ThresholdExceeded  1   a finding at or above --fail-on, or accuracy worse than its threshold
@@ -26,7 +26,7 @@ from qdqtool.redact import redacted
 
 
 class QdqError(Exception):
-    """Something is wrong at a named place, and this is how to fix it."""
+    """An error with its place and a fix."""
 
     exit_code: ClassVar[int]
 
@@ -41,35 +41,35 @@ class QdqError(Exception):
         return f"{place}{self.what} ({self.fix})"
 
     def add(self, what: str) -> None:
-        """Put another sentence behind what is wrong."""
+        """Append a sentence to the message."""
         self.what = f"{self.what}; {redacted(what)}"
         self.args = (self.what,)
 
     def say(self, rewrite: Callable[[str], str]) -> None:
-        """Put what is wrong, the fix and the place into other words: those of the caller's interface."""
+        """Replace names in message, fix and place by the names of the caller's interface."""
         self.what, self.fix = rewrite(self.what), rewrite(self.fix)
         self.where = self.where and rewrite(self.where)
         self.args = (self.what,)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Survive the trip between processes, which calls the class with `args` only."""
+        """Make the error picklable between processes, which call the class with `args` only."""
         return _rebuild, (type(self), self.what, self.fix, self.where)
 
 
 class ThresholdExceeded(QdqError):  # noqa: N818 -- a verdict, not a malfunction
-    """The answer is there, and it is worse than the threshold the user set."""
+    """The result is worse than the threshold that the user set."""
 
     exit_code = 1
 
 
 class UsageError(QdqError):
-    """The arguments or the recipe do not make sense."""
+    """The arguments or the recipe are invalid."""
 
     exit_code = 2
 
 
 class MissingPackage(QdqError):  # noqa: N818 -- names the thing that is missing
-    """A package, program or device that this step needs is not here."""
+    """A package, program or device that this step needs is missing."""
 
     exit_code = 3
 
@@ -87,11 +87,11 @@ class InputFileError(QdqError):
 
 
 class SystemFault(InputFileError):  # noqa: N818 -- what happened
-    """The machine does not let us write or start something: no verdict on what was to be made."""
+    """The system refused to write or start something; the work itself was not judged."""
 
 
 class Bug(QdqError):  # noqa: N818 -- the user's word for it
-    """Our own mistake: please report it."""
+    """A fault of qdqtool: please report it."""
 
     exit_code = 70
 
@@ -135,11 +135,11 @@ _BY_ERRNO: dict[str, tuple[str, str]] = {
         "check the share, then run the command again",
     ),
 }
-"""What disks, permissions and limits do to a program: none of it is a mistake of the program. Windows lacks some."""
+"""Errors that disks, permissions and limits cause. None of them is a fault of the program. Windows lacks some."""
 
 
 def of_system(error: OSError) -> SystemFault | None:
-    """The error to show for a full disk, a limit or a permission; None for what may be a mistake of ours."""
+    """Return the error to show for a full disk, a limit or a permission; None if it may be a fault of qdqtool."""
     known = _BY_ERRNO.get(errno.errorcode.get(error.errno or 0, ""))
     if known is None:
         return None
@@ -154,14 +154,15 @@ _NO_MEMORY = (
 _OUT_OF_MEMORY = re.compile(
     r"bad_alloc|Failed to serialize proto|[Cc]annot allocate memory|Unable to allocate|can't start new thread|out of memory"
 )
-"""What libraries say that lacked memory or another thread, in errors of all kinds: protobuf, onnxruntime, numpy, pyarrow, the
-interpreter."""
+"""Messages of libraries that lacked memory or a thread, in errors of all classes: protobuf, onnxruntime,
+numpy, pyarrow, the interpreter.
+"""
 _ENDED_CHILDREN = frozenset({"BrokenProcessPool", "BrokenExecutor", "BrokenThreadPool"})
-"""Names of the errors that a pool raises whose process was killed."""
+"""Names of the errors that a pool raises if its process was killed."""
 
 
 def of_machine(error: BaseException) -> SystemFault | None:
-    """The error to show where the machine, and no mistake of ours, stopped us; the stated causes of `error` are asked too.
+    """Return the error to show if the machine stopped the program, also for the stated causes of `error`; None otherwise.
 
     Lack of memory, a killed child process, a closed pipe to one, and whatever `of_system` knows.
     """

@@ -1,4 +1,4 @@
-"""Everything that differs between Linux, macOS and Windows; no other module asks which system this is."""
+"""All differences between Linux, macOS and Windows. No other module asks which system this is."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     import subprocess
 
 SYSTEM: str = sys.platform
-"""What every function asks; tests put "win32" or "darwin" here."""
+"""The system that every function asks for; tests set "win32" or "darwin"."""
 _STAT, _CMDLINE = Path("/proc/self/stat"), Path("/proc/self/cmdline")
 _STATUS = Path("/proc/self/status")
 
 
 class _Cgroup(NamedTuple):
-    """Where a release of cgroups says what a container may take and takes: a folder, and names in it."""
+    """Files of cgroups with the memory limit and use of a container: a folder, and names in it, for each release of cgroups."""
 
     folder: Path
     limit: str
@@ -41,11 +41,11 @@ _CGROUPS = (
 _NEW_PROCESS_GROUP = 0x200
 """CREATE_NEW_PROCESS_GROUP of the Windows API."""
 _ARG_START, _ARG_END = 48, 49
-"""Fields of /proc/self/stat, counted from 1 as proc(5) does."""
+"""Fields of /proc/self/stat, counted from 1 as in proc(5)."""
 
 
 def overwrite_arguments(words: list[str]) -> bool:
-    """Replace the argument list that `ps` shows; False if the system offers no way to do it.
+    """Replace the argument list that `ps` shows. Return False if the system cannot do this.
 
     Linux reads the list from the memory of the process, where the process itself may write. macOS and Windows show it
     to the same user and to administrators only.
@@ -68,17 +68,17 @@ def overwrite_arguments(words: list[str]) -> bool:
 
 
 def is_posix() -> bool:
-    """Whether this is Linux or macOS."""
+    """Return True on Linux and macOS."""
     return SYSTEM != "win32"
 
 
 def own_group() -> dict[str, Any]:
-    """Arguments of `subprocess.Popen` for a child with a process group of its own: Ctrl-C reaches only us."""
+    """Return arguments of `subprocess.Popen` for a child in its own process group, so that Ctrl-C reaches only this process."""
     return {"start_new_session": True} if is_posix() else {"creationflags": _NEW_PROCESS_GROUP}
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """End a child that was started with `own_group`, and its children; nothing if none of them is left."""
+    """End a child that was started with `own_group`, and its children. Does nothing if they have ended."""
     if is_posix():
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -94,14 +94,14 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def is_alive(process: int) -> bool:
-    """Whether a process of this machine is running; one of another user counts."""
+    """Return True if a process of this machine is running, also if it belongs to another user."""
     import psutil
 
     return bool(psutil.pid_exists(process))
 
 
 def machine() -> str:
-    """A name under which process numbers mean something: machines and containers may share a host name."""
+    """Return a name that identifies the process namespace: machines and containers may share a host name."""
     names = [socket.gethostname()]
     with suppress(OSError):
         names += [Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()]
@@ -110,7 +110,7 @@ def machine() -> str:
 
 
 def try_lock(handle: int) -> bool | None:
-    """Take the lock of an open file, which its process holds until it closes it or ends, however it ends.
+    """Lock an open file. The process holds the lock until it closes the file or ends, for any reason.
 
     Returns:
         False if another process holds it; None if the system, or the file system, has no such locks.
@@ -129,25 +129,25 @@ def try_lock(handle: int) -> bool | None:
 
 
 def processors() -> int:
-    """How many processors this process may use."""
+    """Return how many processors this process may use."""
     allowed = getattr(os, "sched_getaffinity", None)
     return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
 
 
 def resident_mib() -> float:
-    """Resident memory of this process now, in MiB."""
+    """Return the resident memory of this process, in MiB."""
     return float(_memory().rss) / (1 << 20)
 
 
 def _memory() -> Any:
-    """Memory of this process, in psutil's form."""
+    """Return the memory of this process as psutil reports it."""
     import psutil
 
     return psutil.Process().memory_info()
 
 
 def peak_mib() -> float | None:
-    """Peak resident memory of this process in MiB; None if the system does not report it.
+    """Return the peak resident memory of this process in MiB; None if the system does not report it.
 
     Linux counts what the parent used before exec into ru_maxrss; VmHWM is this process's own.
     """
@@ -165,7 +165,7 @@ def peak_mib() -> float | None:
 
 
 def free_memory() -> int:
-    """Bytes that this process can take: of the machine, or of the container if that has less.
+    """Return the bytes that this process can use: of the machine, or of the container if that has less.
 
     What the system keeps of files and can drop at once counts as free.
     """
@@ -181,7 +181,7 @@ def free_memory() -> int:
 
 
 def _taken(group: _Cgroup) -> int:
-    """Bytes that the processes of a container take, less files that nobody has looked at of late."""
+    """Return the bytes that the processes of a container use, without file cache that was not used recently."""
     told = re.search(
         rf"^{group.inactive} (\d+)$", (group.folder / "memory.stat").read_text("ascii"), re.MULTILINE
     )
@@ -190,7 +190,7 @@ def _taken(group: _Cgroup) -> int:
 
 
 def give_back() -> None:
-    """Return freed memory to the system, where the C library can do that (glibc); elsewhere nothing happens.
+    """Return freed memory to the system if the C library can do this (glibc); does nothing otherwise.
 
     The allocator keeps freed blocks for later. After a large model was dropped that is most of a process's memory,
     and what is allocated next, by another library in larger blocks, does not fit into the holes.
@@ -202,12 +202,12 @@ def give_back() -> None:
 
 
 def cuda_driver() -> str:
-    """The file name of the CUDA driver's library."""
+    """Return the file name of the CUDA driver's library."""
     return "libcuda.so.1" if is_posix() else "nvcuda.dll"
 
 
 def no_core_dump() -> None:
-    """A crash of this process shall leave no core file behind."""
+    """Make sure that a crash of this process writes no core file."""
     if is_posix():
         import resource
 
@@ -215,7 +215,9 @@ def no_core_dump() -> None:
 
 
 def limit_further(*, memory: int, seconds: int) -> None:
-    """Let this process take so many bytes of address space and seconds of processor time more; Windows has no limits.
+    """Limit how many more bytes of address space and seconds of processor time this process can take.
+
+    Windows has no such limits.
 
     macOS counts shared libraries of the whole system to the address space, so that only the time is limited there.
     """
@@ -232,7 +234,7 @@ def limit_further(*, memory: int, seconds: int) -> None:
 
 @contextmanager
 def bounded_memory(size: int) -> Iterator[None]:
-    """Let this process take `size` bytes of address space more inside the block, where the system has such a limit (Linux)."""
+    """Limit this process to `size` more bytes of address space inside the block, if the system supports it (Linux)."""
     if SYSTEM != "linux":
         yield
         return
@@ -249,7 +251,7 @@ def bounded_memory(size: int) -> Iterator[None]:
 
 
 def lift_limits() -> None:
-    """Take the limits of `limit_further` off again."""
+    """Remove the limits of `limit_further`."""
     if not is_posix():
         return
     import resource
@@ -267,12 +269,12 @@ def _limit(kind: int, wanted: int) -> None:
 
 
 def umask() -> int:
-    """The mode bits that new files do not get."""
+    """Return the mode bits that new files do not get."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
 
 
 def signal_number(name: str) -> int | None:
-    """The number of a signal such as "SIGKILL"; None if the system has none of that name."""
+    """Return the number of a signal such as "SIGKILL"; None if the system does not have it."""
     return getattr(signal, name, None)

@@ -1,4 +1,4 @@
-"""Registries of plug-ins: a plug-in is a file in a package that holds nothing else, its name the file's name.
+"""Registries of plug-ins. A plug-in is a file in a package for plug-ins, and has the name of the file.
 
 A file in such a package is a plug-in; nothing is registered, and no list names it. What the
 plug-ins share lives beside that package, not inside it. A plug-in's value is the constant `PLUGIN`, its
@@ -34,25 +34,27 @@ from typing import Any, Final
 from qdqtool.errors import MissingPackage, QdqError, UsageError
 
 _PAGE: Final = re.compile(r"(?m)^# (\w+)\n")
-"""Heading of a plug-in in a docstring about several."""
+"""Heading of a plug-in in the docstring of a file with several."""
 LOG: Final = logging.getLogger("qdqtool.plugins")
 _SLOW_SECONDS: Final = 1.0
-"""A third-party plug-in that takes longer to import is named: nobody else would find out why a command is slow."""
+"""Seconds of import after which a third-party plug-in is named, because users could not see why a command is slow."""
 
 _GROUPS: Final = {
     "calibrators.methods": "qdqtool.calibrators",
     "qdqtool.datachecks.checks": "qdqtool.datachecks",
     "qdqtool.report.sections": "qdqtool.report.sections",
 }
-"""Entry-point groups that are not named for the last word of the package: two packages would share `qdqtool.checks`."""
+"""Entry-point groups that are not named after the last word of the package, because two packages would share `qdqtool.checks`."""
 
 _SEVERAL: Final = frozenset({"qdqtool.rules"})
-"""Packages whose files may hold several plug-ins; only an import tells their names, and their users ask for all of them anyway."""
+"""Packages whose files may contain several plug-ins. Their names need an import; users of these packages need
+all plug-ins anyway.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Registry:
-    """The plug-ins of one package, found by name and loaded on use.
+    """The plug-ins of one package, found by name and loaded when used.
 
     Attributes:
         package: dotted name of the package that holds them.
@@ -62,12 +64,12 @@ class Registry:
 
     @property
     def entry_point_group(self) -> str:
-        """Where other distributions add their plug-ins: "qdqtool.rules" for "qdqtool.rules"."""
+        """Entry-point group for plug-ins of other distributions: "qdqtool.rules" for the package "qdqtool.rules"."""
         return _GROUPS.get(self.package, f"qdqtool.{self.package.rpartition('.')[2]}")
 
     @property
     def kind(self) -> str:
-        """What one plug-in is called in messages: "rule"."""
+        """Noun for one plug-in in messages, such as "rule"."""
         return self.entry_point_group.rpartition(".")[2].removesuffix("s").replace("_", " ")
 
     @property
@@ -75,20 +77,20 @@ class Registry:
         return tuple(importlib.import_module(self.package).__path__)
 
     def shipped(self) -> tuple[str, ...]:
-        """The plug-ins that come with the package itself, in alphabetical order; only the files of `_SEVERAL` are imported."""
+        """Names of the shipped plug-ins, in alphabetical order. Only the files of `_SEVERAL` are imported."""
         return tuple(_homes(self.package, self._folders))
 
     def names(self) -> tuple[str, ...]:
-        """All plug-in names in alphabetical order; no third-party file is imported."""
+        """Return all plug-in names in alphabetical order, without importing third-party files."""
         return tuple(sorted({*self.shipped(), *self._third_party()}))
 
     def usable(self) -> tuple[str, ...]:
-        """The names of all plug-ins that can be loaded; a broken third-party one is left out with a warning."""
+        """Return the names of all plug-ins that can be loaded. Skips a broken third-party plug-in with a warning."""
         third_party = self._third_party()
         return tuple(name for name in self.names() if name not in third_party or self.survives(name, bool))
 
     def coded(self) -> dict[str, str]:
-        """The names of all plug-ins that can be loaded, by the code of their findings, in the order of codes.
+        """Return the names of all plug-ins that can be loaded, in the order of the codes of their findings.
 
         A third-party plug-in whose code is taken is left out with a warning.
 
@@ -112,13 +114,13 @@ class Registry:
         return dict(sorted(found.items()))
 
     def place(self, name: str) -> str:
-        """Where a plug-in comes from: its file, and the distribution of a third-party one."""
+        """Return the file of a plug-in, and the distribution if it is third-party."""
         owner = self.owner(name)
         file = self._module(name).__file__ or self._module(name).__name__
         return file if owner is None else f"{owner}, {file}"
 
     def load(self, name: str) -> Any:
-        """The constant `PLUGIN` of the plug-in called `name`.
+        """Return the constant `PLUGIN` of the plug-in called `name`.
 
         Raises:
             UsageError: there is no such plug-in, or its file holds no `PLUGIN`, or none of this name.
@@ -135,7 +137,7 @@ class Registry:
         return plugin[name]
 
     def manual(self, name: str) -> str:
-        """The documentation a user reads: the docstring of the plug-in's file, or what it says under the heading `# name`.
+        """Return the documentation for users: the docstring of the plug-in's file, or its part under the heading `# name`.
 
         Raises:
             UsageError, MissingPackage: as `load`.
@@ -145,13 +147,13 @@ class Registry:
         return dict(zip(pages[1::2], pages[2::2], strict=True)).get(name, whole).strip("\n")
 
     def owner(self, name: str) -> str | None:
-        """The distribution that a third-party plug-in comes from, as "its-name 1.0"; None for shipped ones."""
+        """Return the distribution of a third-party plug-in, as "its-name 1.0"; None for shipped plug-ins."""
         entry = self._third_party().get(name)
         return None if entry is None else _distribution(entry)
 
     @contextmanager
     def running(self, name: str) -> Iterator[None]:
-        """Inside this block the plug-in runs: what a third-party one raises is told as its own mistake.
+        """Run the plug-in in this block; errors of a third-party plug-in are reported as faults of that plug-in.
 
         Raises:
             MissingPackage: the plug-in belongs to another distribution and failed.
@@ -167,7 +169,7 @@ class Registry:
             raise self._broken(name, owner, error) from error
 
     def survives(self, name: str, trial: Callable[[Any], object]) -> bool:
-        """Whether a trial of the plug-in raises nothing; a third-party one that does is told of in a warning."""
+        """Return True if a trial run of the plug-in raises nothing; warns if a third-party plug-in raises."""
         try:
             with self.running(name):
                 trial(self.load(name))
@@ -228,7 +230,7 @@ class Registry:
 
 @cache
 def _homes(package: str, folders: tuple[str, ...]) -> dict[str, str]:
-    """The module of each plug-in in the folders of a package, in alphabetical order of their names."""
+    """Return the module of each plug-in in the folders of a package, in alphabetical order."""
     found: dict[str, str] = {}
     for file in _modules(folders):
         module = f"{package}.{file}"
@@ -242,7 +244,7 @@ def _homes(package: str, folders: tuple[str, ...]) -> dict[str, str]:
 
 @cache
 def _modules(folders: tuple[str, ...]) -> tuple[str, ...]:
-    """Names of the public modules in these folders, sorted; a run asks often."""
+    """Return the names of the public modules in these folders, sorted; cached, because a run asks often."""
     return tuple(
         sorted(module.name for module in pkgutil.iter_modules(folders) if not module.name.startswith("_"))
     )
@@ -250,7 +252,7 @@ def _modules(folders: tuple[str, ...]) -> tuple[str, ...]:
 
 @cache
 def _installed(group: str) -> dict[str, EntryPoint]:
-    """Plug-ins of other distributions; a name that two of them offer is left out with a warning."""
+    """Return plug-ins of other distributions. Skips a name that two of them offer, with a warning."""
     found = {entry.name: entry for entry in all_entry_points().select(group=group)}
     for name, rivals in _offered_twice(group).items():
         del found[name]
@@ -260,7 +262,7 @@ def _installed(group: str) -> dict[str, EntryPoint]:
 
 @cache
 def _offered_twice(group: str) -> dict[str, tuple[str, ...]]:
-    """Names for which distributions offer different modules, with where each comes from."""
+    """Return the names for which distributions offer different modules, with the place of each."""
     found: dict[str, dict[str, str]] = {}
     for entry in all_entry_points().select(group=group):
         found.setdefault(entry.name, {}).setdefault(entry.value, f"{_distribution(entry)} ({entry.value})")
@@ -269,7 +271,7 @@ def _offered_twice(group: str) -> dict[str, tuple[str, ...]]:
 
 @cache
 def all_entry_points() -> Any:
-    """What installed distributions offer, with `groups` and `select`; every look reads all metadata on the path, so it is one.
+    """Return the entry points of installed distributions. Cached, because every call reads all metadata on the path.
 
     Its class is another one since Python 3.12.
     """
@@ -277,7 +279,7 @@ def all_entry_points() -> Any:
 
 
 def _next(code: str, taken: Collection[str]) -> str:
-    """The first code after all that are taken of the same hundred."""
+    """Return the first free code in a hundred of codes."""
     numbers = [int(other[3:]) for other in taken if other[:4] == code[:4]]
     return f"{code[:3]}{max(numbers) + 1}"
 

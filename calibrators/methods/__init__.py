@@ -1,4 +1,4 @@
-"""Ways to choose a range from a histogram: each file here is a calibrator, named like the file.
+"""Methods that choose a range from a histogram. Each file is a calibrator with the name of the file.
 
 Its docstring is what `qdqtool explain` prints, its constant `PLUGIN` a `calibrators.Calibrator`.
 """

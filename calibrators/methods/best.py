@@ -1,4 +1,4 @@
-"""Whichever of the other calibrators measures the least quantization noise on the histogram.
+"""The calibrator with the least quantization noise on the histogram.
 
 The noise is the mean squared error of rounding and clipping, so the winner is nearly always `mse`, or `max` where
 both agree; among equals `max` wins, then the first by name. The table names the winner of every tensor. What is best
@@ -18,7 +18,7 @@ from calibrators.ranges import Range
 
 
 def best(histogram: Histogram, grid: Grid) -> Range:
-    """The range with the smallest mean squared error among those of all calibrators that compete."""
+    """Return the range with the smallest mean squared error among all calibrators that compete."""
     noise = noise_of(histogram, grid)
     others = [calibrators.load(name) for name in calibrators.names() if name != "best"]
     competing = sorted((one for one in others if one.competes), key=lambda one: one.needs_bins)

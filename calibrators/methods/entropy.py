@@ -1,4 +1,4 @@
-"""The threshold that loses least information, as TensorRT's EntropyCalibration2 does it.
+"""The threshold that loses the least information, as TensorRT's EntropyCalibration2 chooses it.
 
 For every threshold from the 128th bin on, the distribution clipped there (what lies above is added to the last bin
 that is kept) is compared with the same bins squeezed into 128 levels and spread out again over the bins that were
@@ -28,19 +28,21 @@ from calibrators.methods.max import largest
 from calibrators.ranges import Range
 
 BINS: Final = 2048 + 1
-"""One more than published, because a maximum that is a power of two begins a bin of its own."""
+"""Bins of the published method plus one, because a maximum that is a power of two begins a new bin."""
 COARSE: Final = 16
-"""Every so many candidates are tried first."""
+"""Step between the candidates of the first pass."""
 ROUNDING: Final = 1e-12
 """Divergences that differ by less are equal."""
 _DOUBT: Final = 1e-9
-"""NumPy's divergences, whose logarithms and sums round otherwise, are this close by far."""
+"""Bound on the difference to NumPy's divergences, whose logarithms and sums round differently; the real
+difference is far smaller.
+"""
 _MOST: Final = 32
-"""Candidates of which NumPy alone cannot say that they lose; more are left to the loop."""
+"""Most candidates that NumPy may leave undecided; if there are more, the compiled loop decides all."""
 
 
 def entropy(histogram: Histogram, grid: Grid) -> Range:
-    """The KL threshold over 1025 to 2049 bins, at most the maximum.
+    """Return the KL threshold over 1025 to 2049 bins, at most the maximum.
 
     The bins are squeezed into the levels of an integer format. A float format has no such levels, and its smallest
     numbers lie closer than any bin: there nothing is clipped.
@@ -59,7 +61,7 @@ def entropy(histogram: Histogram, grid: Grid) -> Range:
 
 @compiled
 def best_threshold(counts: NDArray[np.int64], levels: Any) -> Any:
-    """How many bins to keep so that the divergence is smallest; all of them when no candidate has a finite one.
+    """Return how many bins to keep for the smallest divergence; all of them if no candidate has a finite divergence.
 
     A coarse pass over the candidates finds a divergence that is small already. Then all of them are tried, widest
     first, each given up as soon as it cannot win any more.
@@ -92,7 +94,7 @@ def _divergence(
     levels: Any,
     limit: Any,
 ) -> Any:
-    """The divergence when `candidate` bins are kept; some number above `limit` when it is larger than that.
+    """Return the divergence if `candidate` bins are kept; any number above `limit` if it exceeds `limit`.
 
     With P the clipped counts, S their sum, W_j the sum of those in level j, n_j the bins of it that are not empty, and
     A_j, A the same sums before the clipped counts were added,

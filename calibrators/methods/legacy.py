@@ -1,4 +1,4 @@
-"""The quantile of TensorRT's legacy calibrator: the upper edge of the histogram bin that holds it.
+"""The quantile of TensorRT's legacy calibrator: the upper edge of the histogram bin that contains it.
 
 IInt8LegacyCalibrator takes the region's maximum from a quantile of the histogram, 0.9999 unless `legacy:0.999`
 says otherwise. It is here to repeat old set-ups; for new work take `percentile`, which interpolates inside the bin.
@@ -22,7 +22,7 @@ BINS: Final = 2048
 
 
 def legacy(histogram: Histogram, grid: Grid, quantile: float = 0.9999) -> Range:  # noqa: ARG001 -- a quantile is one in every format
-    """The upper edge of the bin, in a histogram of at most 2048 bins, where the quantile falls.
+    """Return the upper edge of the bin that contains the quantile, in a histogram of at most 2048 bins.
 
     Raises:
         CalibrationDataError: `quantile` is outside (0, 1].

@@ -1,4 +1,4 @@
-"""The largest magnitude that was seen.
+"""The largest magnitude.
 
 Nothing is clipped, so one outlier makes all steps coarse. The right choice for tensors with a hard bound (images,
 sigmoid, softmax), for transformers and for weights; TensorRT calls it MinMaxCalibration.
@@ -15,7 +15,7 @@ from calibrators.ranges import Range
 
 
 def largest(histogram: Histogram, grid: Grid) -> Range:  # noqa: ARG001 -- the maximum is that of every format
-    """The exact maximum; needs no bins."""
+    """Return the exact maximum; needs no bins."""
     return Range(amax=histogram.amax, method="max")
 
 

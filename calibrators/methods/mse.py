@@ -1,4 +1,4 @@
-"""The threshold with the smallest mean squared error of the values themselves.
+"""The threshold with the smallest mean squared error of the values.
 
 Weighs what is lost by clipping against what is lost by rounding. A sound default where the consumer is linear
 (convolutions, matrix products), because their output error grows with exactly this.
@@ -16,7 +16,7 @@ from calibrators.ranges import Range
 
 
 def mse(histogram: Histogram, grid: Grid) -> Range:
-    """The threshold that minimises the squared error, at most the maximum."""
+    """Return the threshold with the smallest squared error, at most the maximum."""
     if histogram.exponent is None:
         return Range(amax=0.0, method="mse")
     moments = running_moments(histogram)

@@ -1,4 +1,4 @@
-"""The magnitude that 99.99 % of all values stay below.
+"""The magnitude below which 99.99 % of all values are.
 
 Clips a fixed share of the values, whatever their size: one of ten thousand. Robust against single outliers; on
 tensors whose large values are rare but matter it clips too much. `percentile:99.9` asks for another share.
@@ -18,7 +18,7 @@ from calibrators.ranges import Range
 
 
 def percentile(histogram: Histogram, grid: Grid, percent: float = 99.99) -> Range:  # noqa: ARG001 -- a share is one in every format
-    """The percentile of the magnitudes, linear inside a bin, at most the maximum.
+    """Return the percentile of the magnitudes, linear inside a bin, at most the maximum.
 
     Raises:
         CalibrationDataError: `percent` is outside (0, 100].
