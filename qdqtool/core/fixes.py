@@ -107,6 +107,7 @@ class FixTrial:
         rule: the rule that proposed it; "" for what a build has shown by itself.
         before: the engine without it; None where nothing was built.
         after: the engine with it, and with the others that were built in one go.
+        settings: recipe values that make the same change in a new run, as `--set` takes them; () if there are none.
     """
 
     subject: str
@@ -117,6 +118,7 @@ class FixTrial:
     rule: str = ""
     before: Metrics | None = None
     after: Metrics | None = None
+    settings: Annotated[tuple[str, ...], Field(exclude_if=lambda value: not value)] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -175,6 +177,7 @@ def _record(trial: FixTrial) -> TrialRecord:
         what=f"{trial.subject}: {trial.edit}",
         outcome=_OUTCOMES[trial.outcome],
         why=trial.why,
+        settings=trial.settings,
         value=after.kernels if after else None,
         gain=before.kernels - after.kernels if before and after else None,
     )

@@ -21,6 +21,7 @@ class Goal(str, Enum):
     """What a candidate must reach to be kept."""
 
     INT8 = "the node runs INT8"
+    ALLOWED = "a node that placement kept float runs INT8, and kernels and bytes together do not grow"
     CHEAPER = "kernels or bytes go, and the others do not grow by as much"
     CLOSER = "the result comes closer to the float model, at no cost"
 
@@ -30,11 +31,12 @@ class Candidate:
     """One way to fix one finding.
 
     Attributes:
-        subject: a node where the goal is INT8, else a node, the nodes of a kernel, or tensors.
+        subject: a node if the goal is INT8 or ALLOWED, else a node, the nodes of a kernel, or tensors.
         goal: what it is for.
         text: what is done, in words.
         edits: the inputs to be quantized otherwise; scales that are None are measured.
         rule: who proposes it.
+        settings: recipe values that quantize the same inputs in a new run; () if there are none.
     """
 
     subject: str
@@ -42,6 +44,7 @@ class Candidate:
     text: str
     edits: tuple[SlotEdit, ...]
     rule: str = ""
+    settings: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[str, str]:

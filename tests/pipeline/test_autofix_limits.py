@@ -16,7 +16,7 @@ from qdqtool.cli.app import run
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind, Tie
-from qdqtool.core.recipe import InsertOptions
+from qdqtool.core.recipe import Recipe
 from qdqtool.errors import SystemFault
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.autofix import builder as candidate_builder
@@ -295,7 +295,7 @@ def test_an_edit_that_gives_a_branch_its_own_range_unties_it(tmp_path: Path):
         decisions=decisions, ties=(Tie(tensors=tuple(parts), rule="concat", reason="one scale"),)
     )
     table = CalibrationTable(ranges=tuple(TensorRange(tensor=name, amax=(2.0,)) for name in parts))
-    draft = Placed(load(models.save(s.model(), tmp_path)), placement, table, InsertOptions())
+    draft = Placed(load(models.save(s.model(), tmp_path)), placement, table, Recipe())
     own = SlotEdit(slot=Slot(node="cat", index=1), scales=(0.5 / 127,))
     assert [tie.tensors for tie in draft.plan({}).placement.ties] == [("r0_y", "r1_y", "r2_y")]
     assert [tie.tensors for tie in draft.plan({own.slot: own}).placement.ties] == [("r0_y", "r2_y")]

@@ -2,7 +2,9 @@
 
 For every fallback, every node, shortcut and attention that is float and every needless kernel, the edit that a rule
 proposes is applied and built. It stays only if the node runs INT8, or kernels or bytes go, while accuracy stays within
---max-drop. Edits are tried in groups, so that a group that helps costs one build. The result is a new run folder with
+--max-drop. Settings with which placement would quantize a float node, as the report prints them (`--set
+place.last_layer=int8`), are built too, and kept if kernels and bytes together do not grow; nodes that a recipe keeps float by
+name stay float. Edits are tried in groups, so that a group that helps costs one build. The result is a new run folder with
 the table of all trials and the inputs that changed; the old one is not touched. What random samples can show, kernels
 and bytes, is tried with them too, but no range of theirs is kept.
 

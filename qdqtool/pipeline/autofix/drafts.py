@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -11,11 +11,13 @@ from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.conversion import DynamicRangeReport
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Decision, Opinion, Placement, QuantSpec, Slot, SlotKind, Stance, Tie
-from qdqtool.core.recipe import InsertOptions
+from qdqtool.core.recipe import Recipe
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.insert import insert_for_engine
 from qdqtool.graph.qdq.slots import requantize
 from qdqtool.graph.qdq.unquantize import float_graph
+from qdqtool.pipeline.recipes import changed
+from qdqtool.placement.decide import decide
 
 Edits = Mapping[Slot, SlotEdit]
 _RULE = "fix"
@@ -46,6 +48,9 @@ class DraftModel(Protocol):
     def plan(self, edits: Edits) -> RangedPlacement | None:
         """What reproduces it from the float model; None for somebody else's Q/DQ."""
 
+    def allowed_by(self, settings: Sequence[str], edits: Edits) -> tuple[SlotEdit, ...]:
+        """The inputs that recipe values let placement quantize, beyond those that are quantized with these edits."""
+
 
 class Foreign:
     """Somebody else's Q/DQ model; its float form is what remains when all pairs are taken out."""
@@ -64,6 +69,11 @@ class Foreign:
         del edits
         return None
 
+    def allowed_by(self, settings: Sequence[str], edits: Edits) -> tuple[SlotEdit, ...]:
+        """There are none: no placement made this model."""
+        del settings, edits
+        return ()
+
 
 class Placed:
     """A run folder's float model, placement and table.
@@ -73,21 +83,20 @@ class Placed:
         notes: why `reach` is missing although samples were run.
     """
 
-    def __init__(
-        self, model: Model, placement: Placement, table: CalibrationTable, options: InsertOptions
-    ) -> None:
+    def __init__(self, model: Model, placement: Placement, table: CalibrationTable, recipe: Recipe) -> None:
         self.reach: DynamicRangeReport | None = None
         self.notes: tuple[str, ...] = ()
+        self._decided: dict[tuple[str, ...], Placement] = {}
         self.reference = model
         self._placement = placement
         self._table = table
-        self._options = options
+        self._recipe = recipe
         self.has_meaningful_ranges = table.meaningful
 
     def apply(self, edits: Edits) -> Model:
         """The float model with the Q/DQ of the edited placement."""
         plan = self.plan(edits)
-        return insert_for_engine(self.reference, plan.placement, plan.table, self._options, self.reach)
+        return insert_for_engine(self.reference, plan.placement, plan.table, self._recipe.insert, self.reach)
 
     def plan(self, edits: Edits) -> RangedPlacement:
         """The edited placement and table; a tensor has one range, so the last edit of a tensor counts."""
@@ -104,6 +113,32 @@ class Placed:
                 self._placement, decisions=tuple(decisions), ties=_held(self._placement.ties, ranges)
             ),
             table=replace(self._table, ranges=tuple(ranges[name] for name in sorted(ranges))),
+        )
+
+    def allowed_by(self, settings: Sequence[str], edits: Edits) -> tuple[SlotEdit, ...]:
+        """The inputs that recipe values let placement quantize, beyond those that are quantized with these edits.
+
+        A tensor that has a range keeps it, and shares it with the tensors that are tied to it; the ranges of others are still
+        to be measured. () if one of the inputs is stored in blocks, for which there are no edits.
+
+        Raises:
+            UsageError: the recipe does not allow these values.
+        """
+        plan = self.plan(edits)
+        there = {decision.slot for decision in plan.placement.quantized}
+        ranges = plan.table.by_tensor()
+        key = tuple(settings)
+        if key not in self._decided:
+            self._decided[key] = decide(self.reference.view, changed(self._recipe, key).placing)
+        placement = self._decided[key]
+        for tie in placement.ties:
+            known = next((ranges[name] for name in tie.tensors if name in ranges), None)
+            ranges |= {} if known is None else {name: ranges.get(name, known) for name in tie.tensors}
+        fresh = [(decision, decision.spec) for decision in placement.quantized if decision.slot not in there]
+        if any(spec is None or spec.block is not None for _, spec in fresh):
+            return ()
+        return tuple(
+            _quantizing(decision, spec, ranges.get(decision.tensor)) for decision, spec in fresh if spec
         )
 
     def _added(self, edit: SlotEdit) -> Decision:
@@ -141,6 +176,14 @@ def _decided(decision: Decision, edit: SlotEdit | None) -> Decision:
         spec=QuantSpec(format=edit.format, axis=edit.axis) if edit.known else None,
         opinions=(*decision.opinions, opinion),
     )
+
+
+def _quantizing(decision: Decision, spec: QuantSpec, known: TensorRange | None) -> SlotEdit:
+    """The edit that quantizes an input, with the range that its tensor has."""
+    scales = None
+    if known is not None and known.axis == spec.axis:
+        scales = tuple(amax / spec.format.qmax for amax in known.amax)
+    return SlotEdit(slot=decision.slot, scales=scales, axis=spec.axis, format=spec.format)
 
 
 def _held(ties: Iterable[Tie], ranges: Mapping[str, TensorRange]) -> tuple[Tie, ...]:

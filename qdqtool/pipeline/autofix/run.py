@@ -143,7 +143,7 @@ def _draft(request: FixRequest) -> DraftModel:
             load(folder / "model.prepared.onnx"),
             PLACEMENT.read(folder / "placement.json"),
             CALIBRATION.read(folder / "calibration.json"),
-            request.recipe.insert,
+            request.recipe,
         )
     model = load(folder / MODEL if folder.is_dir() else folder)
     if not quantized_ops(model):

@@ -119,7 +119,9 @@ class Search:
         halved = {attempt.candidate.key for half in self._halves for attempt in half}
         waiting = [
             candidate
-            for candidate in candidates(self.best.qdq, self.best.context, self.best.audit)
+            for candidate in candidates(
+                self.best.qdq, self.best.context, self.best.audit, self._builder.draft, self.best.edits
+            )
             if candidate.goal in goals and candidate.key not in self._answered | halved
         ]
         groups = (self._group(waiting, goal) for goal in Goal)
@@ -235,17 +237,20 @@ class Search:
     def _reached(self, attempt: _Attempt, made: BuiltModel) -> bool:
         if attempt.candidate.goal is Goal.INT8:
             return attempt.candidate.subject in made.quantized
+        if attempt.candidate.goal is Goal.ALLOWED:
+            return attempt.candidate.subject in made.quantized and not self.best.costs_less_than(made)
         if attempt.candidate.goal is Goal.CLOSER:
             return made.costs_no_more_than(self.best)
         return made.costs_less_than(self.best)
 
     def _shortfall(self, candidate: Candidate, made: BuiltModel) -> str:
-        if candidate.goal is Goal.INT8:
+        is_quantized = candidate.goal is Goal.ALLOWED and candidate.subject in made.quantized
+        if candidate.goal in {Goal.INT8, Goal.ALLOWED} and not is_quantized:
             verdict = next((one for one in made.audit.verdicts if one.node == candidate.subject), None)
             return (
                 "not quantized either" if verdict is None else f"still {verdict.precision}: {verdict.reason}"
             )
-        gain = "it costs more" if candidate.goal is Goal.CLOSER else "nothing is saved"
+        gain = "nothing is saved" if candidate.goal is Goal.CHEAPER else "it costs more"
         return f"{made.cost} instead of {self.best.cost}: {gain}"
 
     def _keep_apart(self, group: Sequence[_Attempt], missed: list[_Attempt], made: BuiltModel) -> None:
@@ -301,7 +306,7 @@ class Search:
 
     def _success(self, candidate: Candidate, before: BuiltModel, made: BuiltModel) -> str:
         accuracy = "accuracy not measured" if not self.metric else f"{self.metric} {self.accuracy:.4g}"
-        if candidate.goal is Goal.INT8:
+        if candidate.goal in {Goal.INT8, Goal.ALLOWED}:
             return f"runs {made.formats[candidate.subject].upper()} in the new engine; {made.cost} instead of {before.cost}; {accuracy}"
         return f"{made.cost} instead of {before.cost}; {accuracy}"
 
@@ -324,6 +329,7 @@ class Search:
                 why=why,
                 edits=attempt.edits,
                 rule=attempt.candidate.rule,
+                settings=attempt.candidate.settings,
                 before=None if made is None else (before or self.best).standing(None),
                 after=None if made is None else made.standing(self.accuracy if kept else None),
             )
