@@ -1,4 +1,4 @@
-"""Everything the command line does, as typed calls: objects in, objects out.
+"""The functions of the command line as typed calls that take and return objects.
 
     import qdqtool
 

@@ -66,12 +66,13 @@ if TYPE_CHECKING:
 
 Shape = Sequence[int]
 ShapesInput = Mapping[str, "Shape | tuple[Shape, Shape, Shape]"]
-"""Shapes of dynamic inputs: {"image": (1, 3, 224, 224)}, or smallest, usual and largest:
-{"image": ((1, 3, 224, 224), (4, 3, 224, 224), (8, 3, 224, 224))}."""
+"""Shapes of dynamic inputs: {"image": (1, 3, 224, 224)}, or minimum, optimum and maximum: {"image": ((1, 3,
+224, 224), (4, 3, 224, 224), (8, 3, 224, 224))}.
+"""
 LayersInput = AnyPath | Engine | BuiltEngine
 _SHAPES_FIX = 'pass shapes={"image": (1, 3, 224, 224)}'
 _ENGINE_FILES = frozenset({".log", ".txt", ".json"})
-"""Endings of files that tell of an engine, and are no models."""
+"""File endings of engines, logs and layer information, which are not models."""
 
 
 @public
@@ -121,7 +122,7 @@ def build(
 
 
 class _Shapes:
-    """Where the shapes of dynamic inputs come from."""
+    """Return the source of the shapes of dynamic inputs, for messages."""
 
     def __init__(self, shapes: ShapesInput | None, samples: SamplesInput | None) -> None:
         self.given = [_spelled(shapes, end) for end in range(3)]
@@ -129,7 +130,7 @@ class _Shapes:
 
 
 def _spelled(shapes: object, end: int) -> dict[str, tuple[int, ...]]:
-    """The smallest (0), usual (1) or largest (2) shapes."""
+    """Return the minimum (0), optimum (1) or maximum (2) shapes."""
     if shapes is None:
         return {}
     if not isinstance(shapes, Mapping):
@@ -151,7 +152,7 @@ def _is_shape(value: object) -> bool:
 def _build_recipe(
     recipe: Recipe, sm: Sequence[str] | str | float | None, builder: str | None, flags: str
 ) -> Recipe:
-    """The recipe with the arguments that stand for single settings."""
+    """Return the recipe with the settings that single arguments give."""
     changes: dict[str, Any] = {}
     if sm is not None:
         changes["build.sm"] = list(architectures_of(sm))
@@ -221,7 +222,7 @@ def audit(
     ignore: Mapping[str, str] | Sequence[str] = (),
     progress: ProgressInput = None,
 ) -> Audit:
-    """What became of every compute node of a Q/DQ model in its engine, why, and what to do about it.
+    """Report the precision of every compute node of a Q/DQ model in its engine, with reason and fix.
 
     Args:
         model: the Q/DQ model as for `build`, a finished run folder, or, without any model, a build log or layer information
@@ -262,7 +263,7 @@ def audit(
 
 
 def _with_files(context: AuditContext, layers: LayersInput, log: AnyPath | BuildLog | None) -> AuditContext:
-    """The audit's evidence with the names of its files, and with the last run of the log."""
+    """Return the audit's evidence with the names of its files and the last run of the log."""
     if isinstance(layers, (str, PathLike)):
         context = replace(context, layers_file=Path(layers).name)
         if log is None:
@@ -276,7 +277,7 @@ def _with_files(context: AuditContext, layers: LayersInput, log: AnyPath | Build
 
 
 def _audited_folder(folder: Path, ignore: tuple[str, ...]) -> Audit:
-    """The audit of a run folder, from its files."""
+    """Audit a run folder from its files."""
     built = BUILD.read(folder / "build.json")
     scene = stage(
         read_layers(folder / (built.layers or "layers.txt")),
@@ -309,7 +310,7 @@ def fix(
     trust: bool = False,
     progress: ProgressInput = None,
 ) -> Fixed:
-    """Try the edits that an audit suggests, and keep those that a build proves.
+    """Try the edits that an audit suggests, and keep those that a build confirms.
 
     Args:
         model: Q/DQ model as for `build`, or a finished run folder.
@@ -356,7 +357,7 @@ def fix(
 
 @public
 def parse_log(log: AnyPath | BuiltEngine) -> BuildLog:
-    """Everything a TensorRT log of any version and front end tells.
+    """Read a TensorRT log of any release and front end.
 
     Args:
         log: a file, the text of a log (with line breaks), or what `build` returned.
@@ -374,7 +375,7 @@ def parse_log(log: AnyPath | BuiltEngine) -> BuildLog:
 
 
 def _log(path: Path, where: str) -> BuildLog:
-    """The log at `path`.
+    """Read the log at `path`.
 
     Raises:
         InputFileError: it cannot be read, or no builder printed any of it.
@@ -391,7 +392,7 @@ def _log(path: Path, where: str) -> BuildLog:
 
 @public
 def read_engine(layers: LayersInput) -> Engine:
-    """The layers of an engine, from what TensorRT tells about it.
+    """Read the layers of an engine from the files that TensorRT writes about it.
 
     Args:
         layers: a file of layer information in any of its forms, its text (with line breaks), or what `build` returned.
@@ -422,7 +423,7 @@ def _engine(layers: object) -> Engine:
 def diff(
     first: AnyPath | BuildLog | Engine | BuiltEngine, second: AnyPath | BuildLog | Engine | BuiltEngine
 ) -> LogDiff | EngineDiff:
-    """How two builds of one model differ: two logs by their decisions, or two engines by their layers.
+    """Compare two builds of one model: two logs by their decisions, or two engines by their layers.
 
     Args:
         first: a build log or layer information: a file, or what `parse_log`, `read_engine` or `build` returned.
@@ -441,7 +442,7 @@ def diff(
 
 
 def _side(value: object, name: str) -> LogRun | Explored:
-    """The last run of a log, or an engine."""
+    """Return the last run of a log, or an engine."""
     if isinstance(value, (str, PathLike)):
         runs = read_log(Path(value)).runs
         if runs and (runs[-1].events or runs[-1].funnel or runs[-1].performance is not None):

@@ -1,4 +1,4 @@
-"""What callers pass: models, samples, recipes and settings in any of the forms people have them."""
+"""Arguments of callers: models, samples, recipes and settings in all supported forms."""
 
 from __future__ import annotations
 
@@ -34,18 +34,21 @@ AnyPath = str | os.PathLike[str]
 ModelInput: TypeAlias = (
     "AnyPath | onnx.ModelProto | gs.Graph | ModelResult | tuple[Any, Any] | torch.export.ExportedProgram"
 )
-"""A file, an `onnx.ModelProto`, an `onnx_graphsurgeon.Graph`, what another call returned, a pair of a `torch.nn.Module` and
-its example inputs (a tensor, a tuple, or a dict by name), or what `torch.export.export` returned."""
+"""A file, an `onnx.ModelProto`, an `onnx_graphsurgeon.Graph`, the result of another call, a pair of a
+`torch.nn.Module` and its example inputs (a tensor, a tuple, or a dict by name), or the result of
+`torch.export.export`.
+"""
 SamplesInput = AnyPath | Iterable[Any] | Mapping[str, Any] | Any
 """A path or a spec as on the command line ("calibration/", "x.npz[:100]", "random:16"), an array, a dict of arrays, an
 iterable of dicts, arrays or tuples, a `torch` DataLoader, a Polygraphy data loader, an onnxruntime
 `CalibrationDataReader`, or a function that returns any of these."""
 LabelsInput: TypeAlias = "AnyPath | Mapping[str, int] | ArrayLike | None"
 RecipeInput = str | os.PathLike[str] | Mapping[str, Any] | Recipe
-"""A shipped recipe's name, a .yaml file, a dict as the file would hold it, or a `Recipe`."""
+"""The name of a shipped recipe, a .yaml file, a dict with the content of such a file, or a `Recipe`."""
 SettingsInput = Mapping[str, Any] | Sequence[str]
-"""Changes of the recipe: {"place.first_layer": "float"}, {"place": {"first_layer": "float"}} or the command line's
-["place.first_layer=float"]."""
+"""Changes of the recipe: {"place.first_layer": "float"}, {"place": {"first_layer": "float"}}, or as on the
+command line ["place.first_layer=float"].
+"""
 
 _LOGGER = logging.getLogger(__name__)
 _PLAIN = re.compile(r"[^\w.-]+")
@@ -53,7 +56,7 @@ _PLAIN = re.compile(r"[^\w.-]+")
 
 @contextmanager
 def model_files(*models: object) -> Iterator[tuple[Path, ...]]:
-    """The models as files: those in memory are written to a temporary folder for as long as the context lasts."""
+    """Provide the models as files; models in memory are written to a temporary folder while the context lasts."""
     with ExitStack() as stack:
         places: dict[str, str] = {}
         paths = tuple(_model_file(model, stack, places) for model in models)
@@ -85,7 +88,7 @@ def _model_file(model: object, stack: ExitStack, places: dict[str, str]) -> Path
 
 
 def _written(model: object, folder: Path) -> Path:
-    """A model in memory as a file of its graph's name."""
+    """Write a model in memory to a file with the name of its graph."""
     import onnx
 
     if isinstance(model, ModelResult):
@@ -121,20 +124,20 @@ def _is_surgeon(model: object) -> bool:
 
 
 def _named(text: str, places: Mapping[str, str]) -> str:
-    """A message that names objects as the caller knows them, not their temporary files."""
+    """Return a message that names the caller's objects instead of temporary files."""
     for path, name in places.items():
         text = text.replace(path, name)
     return text
 
 
 def architectures_of(sm: Sequence[str] | str | float) -> tuple[str, ...]:
-    """GPU architectures as numbers in words: "sm86", "86", 86 and 8.6 are ("86",), and "86,89" are two."""
+    """Return GPU architectures as words of digits: "sm86", "86", 86 and 8.6 give ("86",), and "86,89" gives two."""
     given = str(sm).split(",") if isinstance(sm, (str, int, float)) else list(words_of(sm, "sm"))
     return tuple(word.strip().lower().removeprefix("sm").lstrip("_").replace(".", "") for word in given)
 
 
 def words_of(value: object, name: str) -> tuple[str, ...]:
-    """The argument `name` as words; one word may stand alone.
+    """Return the argument `name` as a tuple of words; a single word is allowed.
 
     Raises:
         UsageError: it is something else.
@@ -149,7 +152,7 @@ def words_of(value: object, name: str) -> tuple[str, ...]:
 
 
 def ignored_words(value: object) -> tuple[str, ...]:
-    """The argument `ignore` as `waivers` reads it: codes or names, with reasons or without.
+    """Return the argument `ignore` in the form that `waivers` reads: codes or names, with or without reasons.
 
     Raises:
         UsageError: it is something else.
@@ -160,7 +163,7 @@ def ignored_words(value: object) -> tuple[str, ...]:
 
 
 def count_of(value: object, name: str, least: int = 1) -> int:
-    """The argument `name` as a whole number.
+    """Return the argument `name` as an integer.
 
     Raises:
         UsageError: it is none, or below `least`.
@@ -171,7 +174,7 @@ def count_of(value: object, name: str, least: int = 1) -> int:
 
 
 def number_of(value: object, name: str) -> float:
-    """The argument `name` as a finite number.
+    """Return the argument `name` as a finite number.
 
     Raises:
         UsageError: it is none.
@@ -184,7 +187,7 @@ def number_of(value: object, name: str) -> float:
 
 
 def target_of(target: object, sm: Sequence[str] | str | float) -> Target:
-    """What a model is judged for.
+    """Return the target that a model is checked for.
 
     Raises:
         UsageError: an unknown builder, release or architecture.
@@ -201,7 +204,7 @@ def target_of(target: object, sm: Sequence[str] | str | float) -> Target:
 
 
 def samples_of(samples: SamplesInput | None) -> SampleInput:
-    """Samples as the pipeline takes them; None and "" are none."""
+    """Return samples in the form that the pipeline takes; None if the argument is None or ""."""
     if samples is None or isinstance(samples, (str, os.PathLike)):
         return "" if samples is None else os.fspath(samples)
     return sample_objects(samples)
@@ -209,7 +212,7 @@ def samples_of(samples: SamplesInput | None) -> SampleInput:
 
 @contextmanager
 def labels_file(labels: object) -> Iterator[str | None]:
-    """Labels as a file: what is in memory is written to a temporary one."""
+    """Provide labels as a file; labels in memory are written to a temporary file."""
     if labels is None or isinstance(labels, (str, os.PathLike)):
         yield None if labels is None else os.fspath(labels)
         return
@@ -243,7 +246,7 @@ def recipe_of(
     trust: bool = False,
     labels: LabelsInput = None,
 ) -> Recipe:
-    """The recipe with the settings applied; None is all defaults. Files may name functions only with `trust`.
+    """Return the recipe with the settings applied; None means all defaults. Files may name functions only with `trust`.
 
     Raises:
         UsageError: mistakes in the recipe or the settings, all of them in one message.
@@ -260,7 +263,7 @@ def fitting_recipe(
     trust: bool,
     labels: LabelsInput = None,
 ) -> Recipe:
-    """As `recipe_of`; None is the shipped recipe that fits the model: a file, or what opens it."""
+    """Like `recipe_of`, but None means the shipped recipe that fits the model (a file, or a function that opens it)."""
     return recipe_of(*fitted(recipe, settings, model, labels=labels), trust=trust)
 
 
@@ -271,7 +274,7 @@ def fitted(
     *,
     labels: LabelsInput = None,
 ) -> tuple[str | None, tuple[str, ...]]:
-    """As `spelled`; None is the shipped recipe that fits the model: a file, or what opens it."""
+    """Like `spelled`, but None means the shipped recipe that fits the model (a file, or a function that opens it)."""
     name, typed = spelled(recipe, settings)
     changes = recipes.scored(typed, labels)
     if recipe is not None:
@@ -282,7 +285,7 @@ def fitted(
 
 
 def spelled(recipe: RecipeInput | None, settings: SettingsInput) -> tuple[str | None, tuple[str, ...]]:
-    """Recipe and settings as the command line spells them: a name or a file, and key=value words."""
+    """Return recipe and settings as on the command line: a name or a file, and key=value words."""
     changes = _changes(settings)
     if isinstance(recipe, Recipe):
         return None, (*_changes(recipe.model_dump(mode="json")), *changes)
@@ -312,7 +315,7 @@ def _changes(settings: object) -> tuple[str, ...]:
 
 
 def _flattened(settings: Mapping[str, Any]) -> Iterator[str]:
-    """Sections become dotted keys; what is below a section is a value, whatever it holds."""
+    """Turn sections into dotted keys. Everything below a section is a value."""
     for key, value in settings.items():
         if isinstance(value, Mapping) and value and "." not in str(key):
             for inner, content in value.items():
@@ -322,7 +325,7 @@ def _flattened(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _yaml(value: Any) -> str:
-    """A value as JSON, which is YAML too."""
+    """Return a value as JSON, which is also YAML."""
     try:
         return json.dumps(value, default=_plain)
     except TypeError as error:

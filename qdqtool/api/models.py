@@ -1,4 +1,4 @@
-"""Calls that turn one ONNX model into another, or say something about one."""
+"""Calls that convert or inspect one ONNX model."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 def place(
     model: ModelInput, *, recipe: RecipeInput | None = None, settings: SettingsInput = (), trust: bool = False
 ) -> Placement:
-    """Which inputs of which nodes would be quantized, with every reason; nothing is changed.
+    """Return the inputs of nodes that would be quantized, with every reason. Changes nothing.
 
     Args:
         model: float model: a file, a `ModelProto`, a `gs.Graph`, or a pair of a torch module and example inputs.
@@ -86,7 +86,7 @@ def calibrate(
     trust: bool = False,
     progress: ProgressInput = None,
 ) -> CalibrationTable:
-    """Run the samples and choose the range of every tensor that is to be quantized.
+    """Run the samples and choose the range of every tensor that will be quantized.
 
     Args:
         model: float model, as for `place`.
@@ -120,7 +120,7 @@ def quantize(
     trust: bool = False,
     progress: ProgressInput = None,
 ) -> Quantized:
-    """Place, calibrate and insert Q/DQ: the quantized model, with placement and ranges.
+    """Place, calibrate and insert Q/DQ. Returns the quantized model with placement and ranges.
 
     Args:
         model: float model, as for `place`.
@@ -155,7 +155,7 @@ def insert(
     settings: SettingsInput = (),
     trust: bool = False,
 ) -> Quantized:
-    """Insert Q/DQ with ranges that are known already.
+    """Insert Q/DQ with known ranges.
 
     Args:
         model: the float model that was calibrated.
@@ -210,7 +210,7 @@ def convert(
     settings: SettingsInput = (),
     progress: ProgressInput = None,
 ) -> Converted:
-    """The model with its float part in FP16 or BF16, around Q/DQ if there are any.
+    """Convert the float part of a model to FP16 or BF16, around Q/DQ nodes if there are any.
 
     Args:
         model: as for `place`, with or without Q/DQ.
@@ -257,7 +257,7 @@ def repair(
     trust: bool = False,
     progress: ProgressInput = None,
 ) -> Repaired:
-    """A Q/DQ model of any origin with every static fix applied, and what was changed.
+    """Apply every static fix to a Q/DQ model of any origin. Returns the model and the changes.
 
     Args:
         model: Q/DQ model, as for `place`.
@@ -299,7 +299,7 @@ def repair(
 
 
 def _save_elsewhere(result: ModelResult, out: AnyPath | None, original: Path) -> None:
-    """Write the result where the caller wants it, but never over the model it was made of."""
+    """Write the result to the caller's path, but never over its source."""
     if out is None:
         return
     place = path_of(out, "out")
@@ -319,7 +319,7 @@ def lint(
     select: Sequence[str] = (),
     ignore: Mapping[str, str] | Sequence[str] | None = None,
 ) -> LintReport:
-    """What is wrong with a Q/DQ model before any build: what, where, what TensorRT will do, and the fix.
+    """Check a Q/DQ model before any build: faults, places, effects in TensorRT, and fixes.
 
     Args:
         model: Q/DQ model, as for `place`.
@@ -348,7 +348,7 @@ def lint(
 def predict(
     model: ModelInput, *, target: str = "rtx", sm: Sequence[str] | str | float = (), build: bool = True
 ) -> Prediction:
-    """What TensorRT makes of a Q/DQ model: precisions and, as far as they are known, layers.
+    """Predict the precision of each node of a Q/DQ model in TensorRT and, if known, the layers.
 
     Args:
         model: Q/DQ model, as for `place`.

@@ -1,4 +1,4 @@
-"""Progress callbacks, cancellation, and errors in the words of the Python API."""
+"""Progress callbacks, cancellation, and errors with the names of the Python API."""
 
 from __future__ import annotations
 
@@ -18,29 +18,31 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 ProgressCallback = Callable[[str, int, "int | None"], "bool | None"]
-"""Called with the step's name, how many pieces are done, and of how many (None: unknown). Returning False cancels."""
+"""A function that gets the name of the step, the number of finished pieces, and their total (None: unknown).
+If it returns False, the call is cancelled.
+"""
 ProgressInput = ProgressCallback | bool | None
-"""A callback; True draws bars; None draws them in a notebook only; False never."""
+"""A callback. True draws bars, None draws bars only in a notebook, False draws none."""
 
 _SET = re.compile(r"(?<![\w-])--set[ =](?:'([^']+)'|(\S+?)(?=[\s),;]|$))")
 _SETS = re.compile(rf"{_SET.pattern}(?:\s{_SET.pattern})*")
 _OPTION = re.compile(r"(?<![\w-])--(?P<name>[a-z][a-z-]+)(?![\w-])(?:[ =](?=[\w'\"<]))?")
 _COMMAND = re.compile(r"`qdqtool (?P<name>[a-z]+)`")
-"""A command without arguments; one with some is a line to be typed."""
+"""Matches a command without arguments. A command with arguments is a line to type."""
 _SHAPES = re.compile(r"--min-shapes, --opt-shapes and --max-shapes")
 _NAMES = {"set": "settings", "float": "to_float", "int8": "to_int8"}
-"""Options whose argument is called otherwise."""
+"""Options whose argument in Python has another name."""
 
 
 class Progress:
-    """Tells a callback how far the work is, in the forms that the pipeline calls; implements `ProgressListener`."""
+    """Reports progress to a callback; implements `ProgressListener` of the pipeline."""
 
     def __init__(self, tell: ProgressCallback | None) -> None:
         self._tell = tell
         self._step = ""
 
     def show(self, step: str, done: int, total: int | None) -> None:
-        """`done` of `total` pieces of `step` are finished.
+        """Report that `done` of `total` pieces of `step` are finished.
 
         Raises:
             Interrupted: the callback asked to stop.
@@ -49,32 +51,32 @@ class Progress:
             raise Interrupted("cancelled by the progress callback", fix="call again to go on", where=step)
 
     def step(self, name: str) -> Callable[[int, int | None], None]:
-        """A callback for one step."""
+        """Return a callback for one step."""
         return lambda done, total: self.show(name, done, total)
 
     def started(self, step: str) -> None:
-        """The step begins."""
+        """Begin the step."""
         self._step = step
         self.show(step, 0, None)
 
     def progressed(self, done: int, total: int | None) -> None:
-        """`done` of `total` pieces of the current step are finished."""
+        """Report that `done` of `total` pieces of the current step are finished."""
         self.show(self._step, done, total)
 
     def said(self, words: str) -> None:
-        """Words have no place in a callback: what is counted begins anew."""
+        """Ignore the words, because a callback takes none; start the count again."""
         del words
         self.show(self._step, 0, None)
 
     def finished(self, step: str, measured: Mapping[str, float], *, skipped: bool) -> None:
-        """The step has ended."""
+        """End the step."""
         del measured, skipped
         self.show(step, 1, 1)
 
 
 @contextmanager
 def showing(progress: ProgressInput) -> Iterator[Progress]:
-    """A `Progress` for what the caller passed; bars are gone when the context ends."""
+    """Make a `Progress` from the caller's argument. Bars are removed when the context ends."""
     if callable(progress):
         yield Progress(progress)
         return
@@ -108,13 +110,13 @@ def showing(progress: ProgressInput) -> Iterator[Progress]:
 
 
 def public(function: Callable[P, R]) -> Callable[P, R]:
-    """A call of the API: what goes wrong below is told with the names of its arguments instead of options."""
+    """Run a call of the API, with the names of its arguments instead of options in error messages."""
     known = frozenset(signature(function).parameters)
 
     shapes = "shapes=" if "shapes" in known else "settings build.min_shapes, .opt_shapes and .max_shapes"
 
     def argument(option: re.Match[str]) -> str:
-        """An option as the argument of this call; what the call does not take stays as it is typed in a command."""
+        """Return an option as an argument of this call. An option that the call does not have stays as typed."""
         name = _NAMES.get(option["name"], option["name"].replace("-", "_"))
         return f"{name}=" if name in known else option[0]
 
@@ -134,10 +136,10 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _settings(options: re.Match[str]) -> str:
-    """`--set key=value`, once or several times in a row, as the argument that says the same."""
+    """Return `--set key=value`, once or several times in a row, as the argument with the same meaning."""
     return f"settings={[quoted or bare for quoted, bare in _SET.findall(options[0])]!r}"
 
 
 def _call(command: re.Match[str]) -> str:
-    """A command as the call of the same name, where there is one."""
+    """Return a command as the call with the same name, if there is one."""
     return f"`qdqtool.{command['name']}`" if command["name"] in qdqtool.__all__ else command[0]

@@ -1,4 +1,4 @@
-"""What calls return that is more than an artefact: models, and engines, with how they came to be."""
+"""Results of calls that are more than an artefact: models and engines, with their history."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class ModelResult(Shown):
-    """A model that a call made.
+    """A model that a call returned.
 
     Attributes:
         model: the ONNX model, in memory.
@@ -36,13 +36,13 @@ class ModelResult(Shown):
     notes: tuple[str, ...] = ()
 
     def graph(self) -> gs.Graph:
-        """The model for onnx-graphsurgeon."""
+        """Return the model as a graph of onnx-graphsurgeon."""
         import onnx_graphsurgeon
 
         return onnx_graphsurgeon.import_onnx(self.model)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the ONNX file, with its weights beside it where they pass 2 GiB, and return its path.
+        """Write the ONNX file and return its path. Weights above 2 GiB are written beside it.
 
         Raises:
             InputFileError: the folder cannot be written.
@@ -56,7 +56,7 @@ class ModelResult(Shown):
         return place
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the model, as plain lists, dicts, numbers and strings."""
+        """Return everything except the model, as plain lists, dicts, numbers and strings."""
         found: dict[str, Any] = {}
         for each in fields(self):
             value = getattr(self, each.name)
@@ -67,7 +67,7 @@ class ModelResult(Shown):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class Quantized(ModelResult):
-    """A Q/DQ model, with where Q/DQ went, why, and with which ranges."""
+    """A Q/DQ model with its placement, the reasons, and the ranges."""
 
     placement: Placement
     calibration: CalibrationTable
@@ -78,7 +78,7 @@ class Quantized(ModelResult):
         return self.calibration.ranges
 
     def to_dataframe(self, table: str = "ranges") -> Any:
-        """The ranges, or another list of `calibration` or `placement`, as a data frame.
+        """Return the ranges, or another list of `calibration` or `placement`, as a data frame.
 
         Raises:
             UsageError: neither has such a list.
@@ -94,41 +94,41 @@ class Quantized(ModelResult):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class Converted(ModelResult):
-    """A model whose float part has another type."""
+    """A model whose float part was converted."""
 
     conversion: Conversion
 
     def to_dataframe(self, table: str = "") -> Any:
-        """A list of `conversion` as a data frame."""
+        """Return a list of `conversion` as a data frame."""
         return self.conversion.to_dataframe(table)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class Repaired(ModelResult):
-    """A Q/DQ model that TensorRT takes better, and what was changed."""
+    """A repaired Q/DQ model and the changes."""
 
     report: RepairReport
 
     def to_dataframe(self, table: str = "changes") -> Any:
-        """The changes, or another list of `report`, as a data frame."""
+        """Return the changes, or another list of `report`, as a data frame."""
         return self.report.to_dataframe(table)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class Fixed(ModelResult):
-    """The best model that a search found, what was tried, and the findings that remain."""
+    """The best model of a search, the trials, and the remaining findings."""
 
     report: FixReport
     findings: tuple[Finding, ...]
 
     def to_dataframe(self, table: str = "trials") -> Any:
-        """The trials, or another list of `report`, as a data frame."""
+        """Return the trials, or another list of `report`, as a data frame."""
         return self.report.to_dataframe(table)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class BuiltEngine(Shown):
-    """An engine in memory, and what is known of its making.
+    """An engine in memory, with the details of its build.
 
     Attributes:
         result: builder, targets, shapes, warnings and notes.
@@ -145,7 +145,7 @@ class BuiltEngine(Shown):
 
     @property
     def log(self) -> str:
-        """The builder's verbose log, every line of it."""
+        """The complete verbose log of the builder."""
         return self.files[self.result.log].decode("utf-8", "replace")
 
     @property
@@ -156,16 +156,16 @@ class BuiltEngine(Shown):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was assumed on the way, such as shapes of dynamic inputs."""
+        """Assumptions of the build, such as shapes of dynamic inputs."""
         return self.result.notes
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """GPU architectures the engine is for."""
+        """GPU architectures that the engine supports."""
         return self.result.targets
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write engine, log, layer information and build.json into the folder `path`, and return it.
+        """Write engine, log, layer information and build.json into the folder `path`, and return the folder.
 
         Raises:
             InputFileError: the folder cannot be written.
@@ -182,11 +182,11 @@ class BuiltEngine(Shown):
         return folder
 
     def to_dict(self) -> dict[str, Any]:
-        """The result, as plain lists, dicts, numbers and strings."""
+        """Return the result as plain lists, dicts, numbers and strings."""
         return self.result.to_dict()
 
     def to_dataframe(self, table: str = "layers") -> Any:
-        """The engine's layers, or a list of `result`, as a data frame."""
+        """Return the engine's layers, or a list of `result`, as a data frame."""
         if table != "layers":
             return self.result.to_dataframe(table)
         from qdqtool.engine.layer_info import read_text

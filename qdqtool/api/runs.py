@@ -1,4 +1,4 @@
-"""Calls that do many steps: the whole pipeline, comparisons, and searches over many configurations."""
+"""Calls with many steps: the whole pipeline, comparisons, and searches over many configurations."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def run(
     reference: ModelInput | None = None,
     progress: ProgressInput = None,
 ) -> Report:
-    """The whole pipeline: a model and samples in, an audited engine and a report out.
+    """Run the whole pipeline: from a model and samples to an audited engine and a report.
 
     Args:
         model: float model, or one with Q/DQ, which is linted and repaired first: a file, a `ModelProto`, a `gs.Graph`, or a pair of a torch module and example inputs.
@@ -98,7 +98,7 @@ def run(
 
 @contextmanager
 def _folder(out: AnyPath | None) -> Iterator[Path]:
-    """The folder that the caller named, or one that is gone afterwards."""
+    """Return the caller's folder, or a temporary folder that is removed afterwards."""
     if out is not None:
         yield path_of(out, "out")
         return
@@ -119,7 +119,7 @@ def compare(
     trust: bool = False,
     progress: ProgressInput = None,
 ) -> Comparison:
-    """How far two models are apart on the same samples, run by onnxruntime.
+    """Compare the outputs of two models on the same samples, run by onnxruntime.
 
     Args:
         reference: a model as for `run`, "int:" and a Q/DQ file for its integer emulation, or stored outputs.
@@ -182,7 +182,7 @@ def sensitivity(
     workers: int = 0,
     progress: ProgressInput = None,
 ) -> Sensitivity:
-    """What quantizing each node costs in accuracy, and which nodes to keep float.
+    """Measure the accuracy that each quantized node costs, and propose nodes to keep float.
 
     Args:
         model: a Q/DQ model, or a float one, as for `run`.
