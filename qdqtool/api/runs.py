@@ -10,8 +10,6 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.accuracy.limit import Limit
-from qdqtool.accuracy.sensitivity import SensitivityOptions
 from qdqtool.api.inputs import (
     AnyPath,
     RecipeInput,
@@ -34,10 +32,11 @@ from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.sweep import Sweep
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.io.files import path_of
-from qdqtool.pipeline import limit
 from qdqtool.pipeline.comparing import ComparedSides, compare_match
 from qdqtool.pipeline.request import RunRequest
-from qdqtool.pipeline.sensitivity import SensitivityRequest, study
+from qdqtool.pipeline.search import limited_run
+from qdqtool.pipeline.search.float_nodes import Limit
+from qdqtool.pipeline.search.sensitivity import SensitivityOptions, SensitivityRequest, study
 from qdqtool.pipeline.third_party import course_of
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ def run(
             out=folder,
             reference=others[0] if others else None,
         )
-        return limit.run(request, shown, course=course_of(request))
+        return limited_run.run(request, shown, course=course_of(request))
 
 
 @contextmanager

@@ -14,12 +14,12 @@ from qdqtool.accuracy.compare import compare
 from qdqtool.accuracy.layouts import NoScores
 from qdqtool.accuracy.scores import read_pair
 from qdqtool.accuracy.task import boxes_of
-from qdqtool.accuracy.trials import TrialRunner
 from qdqtool.core.comparison import BOXES, Comparison
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import CompareOptions
 from qdqtool.datachecks.loss import loss
 from qdqtool.errors import InputFileError
+from qdqtool.pipeline.search.subsets import TrialRunner
 from tests.accuracy.stand_ins import Given, Scripted
 from tests.accuracy.test_layouts import CLASSES, COUNT, TWO, Found, grid, told, without_objectness
 

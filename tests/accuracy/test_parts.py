@@ -15,7 +15,6 @@ from onnx import TensorProto
 
 from qdqtool.accuracy.compare import compare
 from qdqtool.accuracy.parts import measured, with_parts
-from qdqtool.accuracy.trials import TrialRunner
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.table import make_table
@@ -27,7 +26,8 @@ from qdqtool.graph.instrumented.stages import StagedModel
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.pipeline.staged import StagedRunner
+from qdqtool.pipeline.search.staged import StagedRunner
+from qdqtool.pipeline.search.subsets import TrialRunner
 from qdqtool.placement.decide import decide
 from qdqtool.report.words import part as told
 from qdqtool.runtime.runner import open_model

@@ -13,15 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qdqtool.accuracy.limit import Limit
-from qdqtool.accuracy.run_store import RunJournal, SampleRun
-from qdqtool.accuracy.sensitivity import SensitivityOptions, Subject, sensitivity
-from qdqtool.accuracy.trials import TrialRunner
 from qdqtool.core.protocols import Feeds, Sample
 from qdqtool.core.recipe import CompareOptions
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError, UsageError
+from qdqtool.pipeline.search.float_nodes import Limit
+from qdqtool.pipeline.search.sensitivity import SensitivityOptions, Subject, sensitivity
+from qdqtool.pipeline.search.subsets import RunStore, SampleRun, TrialRunner
 from tests.accuracy.stand_ins import Given
 
 THOROUGH = SensitivityOptions()
@@ -230,12 +229,12 @@ def test_how_many_samples_run_together_changes_nothing(together: int) -> None:
 def test_a_study_that_was_stopped_goes_on_and_ends_the_same(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     whole = Noisy(NOISES)
-    expected = studied(runner=whole, store=RunJournal(path, "key"))
+    expected = studied(runner=whole, store=RunStore(path, "key"))
     lines = path.read_text().splitlines()
     for kept in (1, len(lines) // 2, len(lines)):
         path.write_text("\n".join([*lines[:kept], lines[kept - 1][:20]]))
         again = Noisy(NOISES)
-        assert studied(runner=again, store=RunJournal(path, "key")) == expected
+        assert studied(runner=again, store=RunStore(path, "key")) == expected
         assert again.calls == (0 if kept == len(lines) else again.calls)
         assert again.calls <= whole.calls
 
@@ -251,10 +250,8 @@ def test_a_study_that_was_stopped_goes_on_and_ends_the_same(tmp_path: Path) -> N
 def test_another_study_of_the_same_model_takes_over_only_runs_of_the_same_nodes(
     first: SensitivityOptions, second: SensitivityOptions, tmp_path: Path
 ) -> None:
-    studied(options=first, store=RunJournal(tmp_path / "runs.jsonl", "key"))
-    assert studied(options=second, store=RunJournal(tmp_path / "runs.jsonl", "key")) == studied(
-        options=second
-    )
+    studied(options=first, store=RunStore(tmp_path / "runs.jsonl", "key"))
+    assert studied(options=second, store=RunStore(tmp_path / "runs.jsonl", "key")) == studied(options=second)
 
 
 def test_subsets_of_the_same_nodes_are_run_once() -> None:
@@ -268,9 +265,9 @@ def test_subsets_of_the_same_nodes_are_run_once() -> None:
 
 def test_runs_of_another_model_are_not_taken_over(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
-    studied(store=RunJournal(path, "old"))
+    studied(store=RunStore(path, "old"))
     again = Noisy(NOISES)
-    studied(runner=again, store=RunJournal(path, "new"))
+    studied(runner=again, store=RunStore(path, "new"))
     assert again.calls > 0
     assert json.loads(path.read_text().splitlines()[0]) == {"key": "new"}
 
@@ -280,12 +277,12 @@ def test_runs_of_another_model_are_not_taken_over(tmp_path: Path) -> None:
 )
 def test_lines_that_are_damaged_are_left_out(line: str, tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
-    RunJournal(path, "key").write(0, {"a": SampleRun(noise=(1.0,), signal=(2.0,), hits=(1.0, 0.0))})
+    RunStore(path, "key").write(0, {"a": SampleRun(noise=(1.0,), signal=(2.0,), hits=(1.0, 0.0))})
     path.write_text(f"{path.read_text()}\n{line}")
-    journal = RunJournal(path, "key")
+    journal = RunStore(path, "key")
     assert journal.read(0) == {"a": SampleRun(noise=(1.0,), signal=(2.0,), hits=(1.0, 0.0))}
     journal.write(1, {"b": SampleRun(noise=(0.0,), signal=(1.0,))})
-    assert RunJournal(path, "key").read(1) == journal.read(1)
+    assert RunStore(path, "key").read(1) == journal.read(1)
 
 
 def test_no_samples_are_an_error() -> None:
@@ -299,7 +296,7 @@ def test_the_float_model_runs_once_a_sample_where_its_outputs_can_be_kept(
     room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One set after the other shows what all of them show at once; only the float model's runs become fewer."""
-    monkeypatch.setattr("qdqtool.accuracy.trials._ROOM", room)
+    monkeypatch.setattr("qdqtool.pipeline.search.subsets._ROOM", room)
     sets = {name: frozenset(NOISES) - {name} for name in NOISES}
     at_once = TrialRunner(Noisy(NOISES), CompareOptions()).run(sets, samples())
     runner = Noisy(NOISES)

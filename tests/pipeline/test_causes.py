@@ -28,7 +28,7 @@ from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.typed.convert import convert
-from qdqtool.pipeline.causes import diagnosed
+from qdqtool.pipeline.search.causes import diagnosed
 from qdqtool.placement.decide import decide
 from tests import models
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdqtool.accuracy.limit import Limit
 from qdqtool.cli.app import run as cli
 from qdqtool.core.advice import settings_in
 from qdqtool.core.comparison import TaskAccuracy
@@ -18,7 +17,8 @@ from qdqtool.core.kinds import BUILD, CALIBRATION, LIMIT
 from qdqtool.core.sensitivity import FloatSet
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline import recipes
-from qdqtool.pipeline.limit import _tightened
+from qdqtool.pipeline.search.float_nodes import Limit
+from qdqtool.pipeline.search.limited_run import _tightened
 from qdqtool.placement.decide import decide
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,7 +18,7 @@ from qdqtool.graph.onnx_io.walk import copied
 from qdqtool.pipeline import calibration, dynamic_range
 from qdqtool.pipeline.own_models import or_without
 from qdqtool.pipeline.ranges import channels, equalization, executor, layer_walk
-from qdqtool.pipeline.staged import StagedRunner
+from qdqtool.pipeline.search.staged import StagedRunner
 from tests import models
 
 

@@ -26,8 +26,8 @@ from qdqtool.graph.onnx_io.skeleton import declaration
 from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.encode import encode
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.pipeline import staged as module
-from qdqtool.pipeline.staged import StagedRunner
+from qdqtool.pipeline.search import staged as module
+from qdqtool.pipeline.search.staged import StagedRunner
 from qdqtool.placement.decide import decide
 from qdqtool.runtime.runner import open_runner
 from tests import models

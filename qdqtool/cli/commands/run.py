@@ -110,8 +110,8 @@ def run(
     from qdqtool.cli.screen import stderr, stdout
     from qdqtool.cli.verdict import check_limit, exit_code
     from qdqtool.graph.onnx_io.load import load
-    from qdqtool.pipeline import limit
     from qdqtool.pipeline.request import RunRequest
+    from qdqtool.pipeline.search import limited_run
     from qdqtool.pipeline.third_party import QDQ_LINE, course_of
     from qdqtool.pipeline.torch_models import as_onnx, name_of
 
@@ -151,7 +151,7 @@ def run(
     if samples is None:
         stderr().print(_RANDOM_QDQ if is_quantized else _RANDOM_FLOAT, style="yellow", highlight=False)
     with RichProgress() as progress:
-        report = limit.run(request, progress, course=course)
+        report = limited_run.run(request, progress, course=course)
     if as_json:
         sys.stdout.write((request.out / "report.json").read_text("utf-8"))
     else:

@@ -58,13 +58,12 @@ def sensitivity(
     ] = False,
 ) -> int:
     """Find the nodes whose quantization costs most accuracy, and say which ones to keep float."""
-    from qdqtool.accuracy.limit import Limit
-    from qdqtool.accuracy.sensitivity import SensitivityOptions
     from qdqtool.cli.options import fitting_recipe
     from qdqtool.cli.screen import progress, stdout
     from qdqtool.cli.verdict import tell
     from qdqtool.core.kinds import SENSITIVITY
-    from qdqtool.pipeline.sensitivity import SensitivityRequest, study
+    from qdqtool.pipeline.search.float_nodes import Limit
+    from qdqtool.pipeline.search.sensitivity import SensitivityOptions, SensitivityRequest, study
     from qdqtool.report import terminal
 
     request = SensitivityRequest(

@@ -13,7 +13,6 @@ from typing import Any
 
 from filelock import FileLock
 
-from qdqtool.accuracy.sensitivity import SensitivityOptions
 from qdqtool.core.kinds import PLACEMENT
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.protocols import Feeds
@@ -28,7 +27,7 @@ from qdqtool.io.json_files import canonical
 from qdqtool.io.locks import acquire, release
 from qdqtool.pipeline import recipes, runner
 from qdqtool.pipeline.request import RunRequest
-from qdqtool.pipeline.sensitivity import SensitivityRequest, study
+from qdqtool.pipeline.search.sensitivity import SensitivityOptions, SensitivityRequest, study
 from qdqtool.pipeline.sweep.space import Space
 from qdqtool.pipeline.sweep.speed import SPEEDS, Estimated, Measured, OnGpu, Try, in_engine, placed
 from qdqtool.pipeline.sweep.trial_line import FloatOutputs, trial_line

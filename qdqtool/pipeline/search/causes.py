@@ -1,4 +1,4 @@
-"""Why the noisiest nodes are noisy, and which changes make the network's outputs quieter when they are made.
+"""Says why the noisiest nodes are noisy, and proposes changes that give the network's outputs less noise.
 
 A cause is measured at the node's own output, on float inputs (`graph.instrumented.noise_parts`). A cure is a change of the
 recipe that was tried: the whole quantized network was run with it, on the same samples as without it.
@@ -65,7 +65,7 @@ OnStep = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
-    """What a Q/DQ model was made of, where that is known.
+    """The parts that a Q/DQ model was made of, as far as they are known.
 
     Attributes:
         prepared: the float model, prepared.
@@ -278,7 +278,7 @@ class _Cures:
         return constants(self._origin.placement, self._plain.view, self._origin.recipe.weight_ranges)
 
     def of_network(self, causes: Collection[NoiseCause]) -> tuple[Cure, ...]:
-        """What was tried for the whole network, as far as a cause asks for it."""
+        """Try changes of the whole network that a cause asks for."""
         kinds = {cause.kind for cause in causes}
         found: list[Cure] = []
         if any(cause.weights >= _SHARE for cause in causes):

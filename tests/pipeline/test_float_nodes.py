@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qdqtool.accuracy.intervals import largest_loss
-from qdqtool.accuracy.limit import FloatSearch, Found, Limit, Units
-from qdqtool.accuracy.run_store import SampleRun
-from qdqtool.accuracy.trials import SubsetOutcome, TrialRunner
 from qdqtool.core.comparison import TaskAccuracy
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.recipe import CompareOptions
 from qdqtool.core.sensitivity import FloatSet
 from qdqtool.errors import UsageError
+from qdqtool.pipeline.search.float_nodes import FloatSearch, Found, Limit
+from qdqtool.pipeline.search.subsets import SampleRun, SubsetOutcome, TrialRunner
+from qdqtool.pipeline.search.switched import Units
 from tests.accuracy.test_sensitivity import NOISES, Noisy, decibel, samples
 
 

@@ -1,60 +1,57 @@
-"""The smallest set of float nodes that keeps a limit of accuracy, with what nodes do to each other measured.
+"""Proposes sets of float nodes, and finds the smallest one that keeps a limit of accuracy.
 
-1. Every node by itself, exactly: left out of the quantized ones, and as the only quantized one. The first says what
-   keeping it float brings today; the second also tells of nodes whose noise is hidden, while others are loud.
-2. As many nodes of each of these orders as keep the limit, by bisection: some ten runs over the checking samples where
-   one node at a time took as many as there are nodes.
-3. The same on an order that is measured again beside the nodes that are float already: noises cancel and add up, so that
-   the second of two layers may bring nothing, or everything, once the first is float. Old figures say which nodes are
-   worth measuring; the best of the fresh ones is taken when no old figure is above it (lazy greedy: Leskovec et al.,
-   "Cost-effective outbreak detection in networks", KDD 2007, section 4.1). It may take as many runs as there are nodes,
-   and is left out if more than half of them have to be float.
-4. The smallest of these sets is made smaller: what every node of it brings beside the others is measured, and nodes are
-   put back, the least useful first and several at once, until none can be. Each single one is needed then: that is
-   checked, not guessed.
+1. Measure every node separately: as the only float one, and as the only quantized one. The first is the gain of keeping it
+   float today. The second also shows nodes whose noise is hidden by that of others.
+2. Two orders follow from that. Of each, find by bisection how many of the first nodes keep the limit: some ten runs over the
+   checking samples.
+3. Do the same on a third order, in which each node is measured beside the nodes before it: noises cancel and add up, so that
+   a layer may gain nothing, or everything, once another is float. Old figures say which nodes are worth measuring; the best
+   of the new ones is taken if no old figure is above it (lazy greedy: Leskovec et al., "Cost-effective outbreak detection in
+   networks", KDD 2007, section 4.1). This may take as many runs as there are nodes, and is left out if more than half of them
+   have to be float.
+4. Make the smallest of these sets smaller: measure what every node of it gains beside the others, and put nodes back, the
+   least useful first and several at once, until none can be put back. So each node that is left is needed.
 
-Noise at the outputs chooses, since it tells nodes apart that flip no answer; the limit is checked on other samples. A set
-that misses it already on the few samples that were worst is not run on the others.
+Noise at the outputs chooses, since it also ranks nodes that change no answer. The limit is checked on other samples. A set that
+misses it on the worst samples of earlier sets is not run on the others.
 
-A set that just keeps the limit on some samples misses it on others about as often as not, or more often, since the smallest
-of many is taken. So the limit is asked of what others show with a `Limit.confidence`: of the upper end of the noise, and of
-the lost answers. (Samples held back in the place of that, and a second search where they miss it, is the same demand on
-fewer samples.)
+A set that just keeps the limit on some samples misses it on others in half of all cases or more, since the smallest of many is
+taken. So the limit must hold with a `Limit.confidence` for other samples: for the upper end of the noise, and of the lost
+answers. (To hold samples back instead, and to search again if these miss it, is the same demand on fewer samples.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, log10, sqrt
 from statistics import NormalDist
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from qdqtool.accuracy.intervals import largest_loss, largest_loss_of, largest_mean
-from qdqtool.accuracy.run_store import SampleRun
-from qdqtool.accuracy.trials import OnRun, SubsetOutcome, TrialRunner
+from qdqtool.accuracy.intervals import largest_loss, largest_loss_of
 from qdqtool.core.protocols import Sample, SampleSource
 from qdqtool.core.sensitivity import FloatSet
 from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
+from qdqtool.pipeline.search.subsets import OnRun, SampleRun, SubsetOutcome, TrialRunner
+from qdqtool.pipeline.search.switched import Units, losses_of
 
 _AT_A_TIME: Final = 4
 """Nodes that are measured again together: their runs share beginnings."""
 _WORST: Final = (8, 32)
-"""So many samples a set is run on first, and so many next."""
+"""Samples that a set runs first, and next, before all others."""
 _ROOM: Final = 64 << 20
-"""Bytes of those that are kept in memory for it."""
+"""Bytes of samples that are kept in memory for it."""
 
 Say = Callable[[str], None]
-"""Told in words what is done, and what was found."""
+"""Called with words about what is done, and what was found."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limit:
-    """What must be kept.
+    """A limit of accuracy.
 
     Attributes:
         max_drop: points that the task metric may lose; None sets no limit.
@@ -89,8 +86,8 @@ class Limit:
         return found.worst_drop <= max(self.max_drop, least_told(found.task.samples, self.confidence)) + 1e-9
 
     def enough(self, runs: Sequence[SampleRun]) -> int | None:
-        """How many samples like these would be sure of the limited drop; None if it is none of how many there are."""
-        losses = _losses(runs)
+        """Samples that are needed to confirm `max_drop` at this confidence; None if no number is enough."""
+        losses = losses_of(runs)
         if self.max_drop is None or not self.confidence or not len(losses):
             return None
         room = self.max_drop / 100 - float(losses.mean())
@@ -125,7 +122,7 @@ class Limit:
         if not self.confidence:
             return False
         # what others gain makes the sum of squares larger, and is left out of it
-        squares = float((_losses(runs) ** 2).sum())
+        squares = float((losses_of(runs) ** 2).sum())
         worst = 100 * largest_loss_of(least, squares, len(hits), self.confidence)
         return worst > max(self.max_drop, least_told(len(hits), self.confidence)) + 1e-9
 
@@ -144,51 +141,13 @@ class Limit:
 
 
 def least_told(samples: int, confidence: float) -> float:
-    """Points of which this many samples can say that others lose no more: what one lost sample leaves open."""
+    """The smallest drop in points that this many samples can bound at this confidence."""
     return 100 * largest_loss(np.eye(1, max(1, samples))[0], confidence)
-
-
-def _losses(runs: Sequence[SampleRun]) -> NDArray[np.float64]:
-    """What each sample lost: 1 where only the float model was right, -1 where only the quantized one was."""
-    return np.array([run.hits[0] - run.hits[1] for run in runs if run.hits is not None], np.float64)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Units:
-    """What is switched together, by name, and which nodes count as compute nodes."""
-
-    members: Mapping[str, tuple[str, ...]]
-    compute: frozenset[str]
-
-    def nodes(self, names: Iterable[str]) -> tuple[str, ...]:
-        """All nodes of these units."""
-        return tuple(node for name in names for node in self.members[name])
-
-    def without(self, kept: Iterable[str]) -> frozenset[str]:
-        """The nodes that stay quantized."""
-        gone = set(kept)
-        return frozenset(self.nodes(name for name in self.members if name not in gone))
-
-    def float_set(self, kept: Sequence[str], outcome: SubsetOutcome, confidence: float = 0.0) -> FloatSet:
-        """What keeping these units float gave, and with which `confidence` (0 to 1; 0 asks nothing) others show the like."""
-        losses = _losses(outcome.runs)
-        most = (
-            largest_mean(np.array(outcome.shares) * len(outcome.shares), confidence) if confidence else None
-        )
-        return FloatSet(
-            kept=self.nodes(kept),
-            sqnr_db=outcome.decibel,
-            task=outcome.task,
-            int8_nodes=len(self.compute & self.without(kept)),
-            total_nodes=len(self.compute),
-            least_db=-10 * log10(most) if most else None,
-            worst_drop=100 * largest_loss(losses, confidence) if confidence and len(losses) else None,
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """What a search came to: see `FloatLimit`."""
+    """The result of a search: see `FloatLimit`."""
 
     whole: FloatSet
     path: tuple[FloatSet, ...]
@@ -203,7 +162,7 @@ class FloatSearch:
     Args:
         trials: runs subsets: on the samples that choose, and on those that check.
         units: what is switched together.
-        samples: those on which nodes are told apart, and those on which the limit is checked.
+        samples: the samples that rank nodes, and the samples that check the limit.
         limit: what must be kept.
         on_run: told how many runs of the current measurement are done.
         say: told what is done, and what was found.
@@ -266,7 +225,7 @@ class FloatSearch:
 
     def _smallest(self, names: tuple[str, ...]) -> list[str]:
         """The smallest beginning of any order that keeps the limit."""
-        self._say(f"{counted(len(names), 'node')} by themselves, on {counted(len(self._choosing), 'sample')}")
+        self._say(f"{counted(len(names), 'node')} separately, on {counted(len(self._choosing), 'sample')}")
         left = self._noises(
             {
                 "whole": (),
@@ -324,7 +283,7 @@ class FloatSearch:
         """A part of these nodes that keeps the limit, and does not without any one of them."""
         if len(kept) == 1:
             return kept
-        self._say(f"each of {counted(len(kept), 'node')} put back by itself")
+        self._say(f"each of {counted(len(kept), 'node')} put back separately")
         back = self._noises({name: [other for other in kept if other != name] for name in kept})
         self._on_check = None  # nodes are counted from here on, and not the samples of each
         while len(fewer := self._put_back(kept, sorted(kept, key=lambda name: back[name]))) < len(kept):
@@ -334,7 +293,7 @@ class FloatSearch:
         return kept
 
     def _put_back(self, kept: list[str], waiting: list[str]) -> list[str]:
-        """What is left when each of those that are waiting was put back where the limit allows it, several at once."""
+        """Put nodes that are waiting back as far as the limit allows it, several at once; the nodes that are left."""
         step, total = 1, len(waiting)
         while waiting:
             tried = waiting[:step]
@@ -381,7 +340,7 @@ class FloatSearch:
         return False
 
     def _outcome(self, kept: Sequence[str]) -> SubsetOutcome:
-        """What the checking samples show with these units float; of those that miss the limit the worst are kept."""
+        """Measure these units as float on the checking samples; keep the worst samples of a set that misses the limit."""
         found = self._trials[1].run({"it": self._units.without(kept)}, self._checking, None, self._on_check)[
             "it"
         ]
@@ -428,7 +387,7 @@ def _badness(found: SubsetOutcome, number: int) -> tuple[float, float]:
 
 
 def _last(holds: Callable[[int], bool], most: int) -> int:
-    """The largest number up to `most` for which it holds, as far as it holds for all below that; for 0 it does."""
+    """Largest n <= most with holds(n); assumes that holds is monotonic and that holds(0) is true."""
     low, high, step = 0, most + 1, 1
     while low < most:
         tried = min(low + step, most)

@@ -1,6 +1,6 @@
-"""What nodes that leave INT8 for the sake of accuracy compute in: of what keeps the limit, the fastest engine.
+"""Proposes formats for the nodes that leave INT8 to keep a limit of accuracy; the fastest engine wins.
 
-The search of `pipeline.limit` finds the nodes with their float values exact. They need not be: FP8 has INT8's width and
+The search of `pipeline.search.limited_run` finds the nodes with their float values exact. They need not be: FP8 has INT8's width and
 17 powers of two more reach, FP16 half the width of FP32. Each node climbs only as far as the limit takes:
 
     FP8 (where every target runs it, and placement lets the node)  ->  FP16  ->  the type of the float part
@@ -23,7 +23,6 @@ from glob import escape
 from typing import Final
 
 from qdqtool.accuracy.compare import compare
-from qdqtool.accuracy.limit import Limit
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.kinds import ENGINE, PLACEMENT
 from qdqtool.core.placement import Placement, SlotKind
@@ -40,11 +39,12 @@ from qdqtool.pipeline import runner
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.float_sides import open_quantized
 from qdqtool.pipeline.request import ProgressListener, RunRequest
+from qdqtool.pipeline.search.float_nodes import Limit
 from qdqtool.runtime.runner import open_runner
 from qdqtool.trt.ops import ELEMENTWISE_SUMS, FUSES_BEHIND_PRODUCT
 
 FOLDER: Final = "alternatives"
-"""Where the runs with other formats lie, in the run folder."""
+"""Folder of the runs with other formats, in the run folder."""
 FLOAT: Final = "float"
 _FP8, _FP16 = "fp8", "fp16"
 Formats = Mapping[str, str]
@@ -52,7 +52,7 @@ Formats = Mapping[str, str]
 
 
 def steps_of(recipe: Recipe) -> tuple[str, ...]:
-    """What nodes that leave INT8 may compute in for this recipe and its targets, the narrowest first."""
+    """Formats of nodes that leave INT8, for this recipe and its targets; the narrowest first."""
     builder, wanted = recipe.placing.builder, recipe.accuracy.alternatives
     runs_fp8 = bool(recipe.placing.sm) and all(
         word.isdigit() and int(word) >= FP8.sm for word in recipe.placing.sm
@@ -100,7 +100,7 @@ def _with_epilogues(graph: GraphView, nodes: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """Which nodes leave INT8, and what must be kept.
+    """The nodes that leave INT8, and the limit.
 
     Attributes:
         request: the run that was asked for.
@@ -230,7 +230,7 @@ def device_of(recipe: Recipe) -> str:
 
 
 def cost_of(summary: Summary) -> EngineCost:
-    """What the engine of a run is made of."""
+    """The cost of the engine of a run."""
     return EngineCost(
         nodes_int8=summary.nodes_int8,
         kernels=summary.kernels,

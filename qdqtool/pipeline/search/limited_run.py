@@ -1,58 +1,50 @@
 """A run that keeps a limit of accuracy: everything is quantized first, and nodes become float until the limit holds.
 
-The folder `quantized` of the run folder holds the run with every node quantized. If it does not keep the limit, the
-smallest set of float nodes that does is looked for (`accuracy.limit`). The run folder itself is a run of the same
-recipe with these nodes in `place.kept_float`, on the same ranges, so that its engine, its audit and its accuracy prove what
-the search said. Its recipe.yaml gives the same model again without a search.
+The folder `quantized` of the run folder holds the run with every node quantized. If it misses the limit, `float_nodes` finds
+the smallest set of float nodes that keeps it. The run folder itself is a run of the same recipe with these nodes in
+`place.kept_float`, on the same ranges. So its engine, audit and accuracy prove the result of the search. Its recipe.yaml
+gives the same model again without a search.
 
-Where these nodes may compute in FP8 or FP16 (`accuracy.alternatives`), the run with all of them float lies in the folder
-`float`, and the run folder itself holds the fastest of the engines that keep the limit (`pipeline.alternatives`).
+If these nodes may compute in FP8 or FP16 (`accuracy.alternatives`), the folder `float` holds the run with all of them float.
+The run folder itself then holds the fastest engine that keeps the limit (`formats`).
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from qdqtool.accuracy.limit import FloatSearch, Found, Limit, Units, least_told
-from qdqtool.accuracy.parts import with_parts
-from qdqtool.accuracy.run_store import RunJournal
-from qdqtool.accuracy.trials import TrialRunner
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.kinds import CALIBRATION, LIMIT
-from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import AccuracyOptions, Recipe
 from qdqtool.core.report import Report
 from qdqtool.core.sensitivity import EngineCost, FloatLimit, FloatSet
 from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
-from qdqtool.graph.instrumented.stages import StagedModel
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.changes import unrounded
-from qdqtool.io.files import digest_file
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline import runner
-from qdqtool.pipeline.alternatives import FLOAT, Ladder, Question, cost_of, device_of, fastest, steps_of
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.datacheck import are_others
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.ranges.samples import from_all_over
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
 from qdqtool.pipeline.runner import LINE, RunStep
-from qdqtool.pipeline.staged import StagedRunner
+from qdqtool.pipeline.search.float_nodes import FloatSearch, Found, Limit, least_told
+from qdqtool.pipeline.search.formats import FLOAT, Ladder, Question, cost_of, device_of, fastest, steps_of
+from qdqtool.pipeline.search.switched import SwitchedNetwork, units_of
 from qdqtool.pipeline.steps import Measured
 from qdqtool.pipeline.usage import UsageMeter
-from qdqtool.trt.ops import PRODUCTS
 
 FOLDER: Final = "quantized"
-"""Where the run with every node quantized lies, in the run folder."""
+"""Folder of the run with every node quantized, in the run folder."""
 _ATTEMPTS: Final = 3
 """Searches, each asking for as much more as the model before it lacked."""
 _MORE_DB: Final = 1.0
-"""What the outputs must gain where the task tells nothing more."""
+"""Gain of the outputs that is asked for if the task shows no difference."""
 SEARCH: Final = "search"
-"""What the listener is told while nodes are tried."""
+"""Step that the listener sees while nodes are tried."""
 
 
 def run(
@@ -115,7 +107,7 @@ def run(
 def _searched(
     request: RunRequest, first: RunRequest, limit: Limit, before: EngineCost, listener: ProgressListener
 ) -> FloatLimit:
-    """What the search over the finished run `first` came to."""
+    """Search over the finished run `first`."""
     options = request.recipe.accuracy
     listener.started(SEARCH)
     with UsageMeter() as meter:
@@ -236,7 +228,7 @@ def _is_labelled(request: RunRequest) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Searched:
-    """What a search came to, and on which samples: see `FloatLimit`."""
+    """The result of a search, and its samples: see `FloatLimit`."""
 
     found: Found
     samples: int
@@ -245,38 +237,23 @@ class _Searched:
 
 
 def _search(request: RunRequest, limit: Limit, most: int, listener: ProgressListener) -> _Searched:
-    """What the search over the finished run came to; goes on where it was stopped."""
+    """Search over the finished run; continue from where an earlier search was stopped."""
     work = runner.start(request, "insert")
     model = load(work.path("model.qdq.onnx"))
     table = CALIBRATION.read(work.path("calibration.json"))
     plain = unrounded(load(work.path("model.prepared.onnx")), table)
-    first, second, parts = with_parts(plain, model)
-    staged = StagedRunner(StagedModel(second, table.shifts, plain=first), "Q/DQ model", network=model)
+    network = SwitchedNetwork(model, table.shifts, plain, description="Q/DQ model")
     compared = request.recipe.compare
     # from all over: data sets are often sorted by class
     choosing = from_all_over(work.samples, most)
     checking = work.evaluation
-    about = {
-        "model": digest_file(work.path("model.qdq.onnx")),
-        "compare": compared.model_dump(mode="json"),
-        "parts": [asdict(part) for part in parts],
-    }
-
-    def trials(name: str, samples: SampleSource, task: str) -> TrialRunner:
-        key = hashlib.sha256(
-            canonical({**about, "samples": samples.digest, "task": task}).encode()
-        ).hexdigest()
-        options = compared.model_copy(update={"task": task})
-        return TrialRunner(
-            staged, options, store=RunJournal(work.path(f"limit.{name}.jsonl"), key), parts=parts
-        )
-
-    units = Units(
-        members={node: (node,) for node in staged.nodes},
-        compute=frozenset(node.name for node in model.view.nodes if node.op in PRODUCTS),
-    )
+    units = units_of(network.staged.nodes, (), network.compute)
+    noise_alone = compared.model_copy(update={"task": "none"})
     search = FloatSearch(
-        (trials("choosing", choosing, "none"), trials("checking", checking, compared.task)),
+        (
+            network.trials(choosing, noise_alone, work.path("limit.choosing.jsonl")),
+            network.trials(checking, compared, work.path("limit.checking.jsonl"), request.labels),
+        ),
         units,
         (choosing, checking),
         limit,
@@ -294,7 +271,7 @@ def _search(request: RunRequest, limit: Limit, most: int, listener: ProgressList
 
 
 def _about(limit: Limit, samples: int) -> str:
-    """What is looked for, and what a few samples can say about it."""
+    """The limit in words, and what a few samples can show of it."""
     asked = (
         f"at most {limit.max_drop:.3g} points lost" if limit.max_drop is not None else "",
         f"at least {limit.min_sqnr:.2f} dB" if limit.min_sqnr is not None else "",

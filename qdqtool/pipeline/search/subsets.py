@@ -1,24 +1,32 @@
-"""Runs subsets of the quantized nodes of one model over samples, and remembers what each sample showed."""
+"""The executor of searches over float nodes: runs subsets of the quantized nodes of one model, each once for each sample.
+
+What a sample showed is kept in a `RunStore`, in memory or in a file with which a search that was stopped continues. The
+worst samples of a set that missed a limit stay in memory (`worst_first`), so that a set that misses it too is rejected early.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
+import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from qdqtool.accuracy.intervals import Interval, skewed_mean_interval
 from qdqtool.accuracy.layouts import NoScores
 from qdqtool.accuracy.metric import METRICS, Hit, energy
 from qdqtool.accuracy.pairing import Fed, Pair, comparable, feeds_for
 from qdqtool.accuracy.parts import OutputPart, measured
-from qdqtool.accuracy.run_store import RunMemory, RunStore, SampleRun
 from qdqtool.accuracy.scores import read_pair
 from qdqtool.accuracy.task import (
     HitCount,
@@ -32,6 +40,8 @@ from qdqtool.accuracy.task import (
 from qdqtool.core.comparison import BOXES, TaskAccuracy
 from qdqtool.core.protocols import Feeds, Sample, SampleSource
 from qdqtool.core.recipe import CompareOptions
+from qdqtool.errors import InputFileError
+from qdqtool.io.files import make_folder
 
 OnRun = Callable[[int, int], None]
 Subset = frozenset[str]
@@ -48,8 +58,103 @@ _TASKS = {"classify": "top1", "agreement": "agreement"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SampleRun:
+    """The result of one run on one sample.
+
+    Attributes:
+        noise: energy of the difference to the float model, per output.
+        signal: energy of the float model's output, per output.
+        hits: whether float model and subset were right; None if that is not asked.
+        boxes: they are shares of boxes.
+    """
+
+    noise: tuple[float, ...]
+    signal: tuple[float, ...]
+    hits: tuple[float, float] | None = None
+    boxes: bool = False
+
+
+class RunStore:
+    """Results of runs, by sample and by a key that only one set of nodes has.
+
+    With a `path` they are also in a file of one line per sample and batch of runs, on disk before `write` returns. The first
+    line holds `key`, a digest of everything the runs depend on; with another key the file is replaced. A line that was cut off
+    is left out.
+
+    Raises:
+        InputFileError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path | None = None, key: str = "") -> None:
+        self._path = path
+        self._shown: dict[int, dict[str, SampleRun]] = defaultdict(dict)
+        if path is None:
+            return
+        first, *rest = _lines(path) or [None]
+        if first != {"key": key}:
+            make_folder(path.parent)
+            path.unlink(missing_ok=True)
+            self._append(path, {"key": key})
+            return
+        for line in rest:
+            try:
+                entry = _LINE.validate_python(line)
+            except ValidationError:
+                continue
+            self._shown[entry.sample].update(entry.runs)
+
+    def read(self, sample: int) -> dict[str, SampleRun]:
+        """Results of earlier runs on this sample."""
+        return dict(self._shown[sample])
+
+    def write(self, sample: int, shown: Mapping[str, SampleRun]) -> None:
+        """Remember runs on this sample."""
+        self._shown[sample].update(shown)
+        if self._path is not None:
+            runs = {name: asdict(entry) for name, entry in shown.items()}
+            self._append(self._path, {"sample": sample, "runs": runs})
+
+    @staticmethod
+    def _append(path: Path, line: object) -> None:
+        try:
+            with path.open("a", encoding="utf-8") as stream:
+                # A line that a killed process left unfinished must not swallow this one.
+                stream.write(("" if stream.tell() == 0 else "\n") + json.dumps(line, sort_keys=True))
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise InputFileError(
+                f"cannot be written: {error.strerror or error}",
+                fix="free some space or choose another --out; finished runs are kept",
+                where=str(path),
+            ) from error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _StoredLine:
+    sample: int
+    runs: dict[str, SampleRun]
+
+
+_LINE = TypeAdapter(_StoredLine)
+
+
+def _lines(path: Path) -> list[object]:
+    text = path.read_text("utf-8", errors="replace") if path.is_file() else ""
+    return [_parsed(line) for line in text.splitlines()]
+
+
+def _parsed(line: str) -> object:
+    """The JSON value of a line; None for one that was cut off."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SubsetOutcome:
-    """What one subset did over all samples.
+    """The result of one subset over all samples.
 
     Attributes:
         noise: energy of the difference to the float model relative to its energy, averaged over the outputs and what has
@@ -125,7 +230,7 @@ class TrialRunner:
             else tuple(name for name in runner.outputs if name not in parted)
         )
         self._task = _TASKS.get(options.task)
-        self._store: RunStore = store if store is not None else RunMemory()
+        self._store = store or RunStore()
         self._plain: dict[int, Outputs] = {}
         self._room = _ROOM
 
@@ -137,7 +242,7 @@ class TrialRunner:
     def run(
         self, subsets: Subsets, samples: SampleSource, limit: int | None = None, on_run: OnRun | None = None
     ) -> dict[str, SubsetOutcome]:
-        """What every subset does over the first `limit` samples; of equal subsets one is run.
+        """Run every subset over the first `limit` samples; of equal subsets one is run.
 
         `on_run` is called with the number of runs done and of all runs.
         """
@@ -160,7 +265,7 @@ class TrialRunner:
         return {name: self._outcome(entries) for name, entries in shown.items()}
 
     def run_chosen(self, subset: Subset, chosen: Sequence[tuple[int, Sample]]) -> list[SampleRun]:
-        """What one subset shows on samples that were taken out of a source, each with its number there."""
+        """Run one subset on samples that were taken out of a source, each with its number there."""
         wanted = {_key(subset): subset}
         return [
             known[_key(subset)]
@@ -171,7 +276,7 @@ class TrialRunner:
     def _of_group(
         self, group: Sequence[tuple[int, Sample]], wanted: Subsets, moved: Callable[[int], None]
     ) -> list[dict[str, SampleRun]]:
-        """What these subsets show on each sample of the group; those that are known are not run."""
+        """Results of these subsets on each sample of the group; known ones are not run."""
         known = {number: self._store.read(number) for number, _ in group}
         missing = [(number, sample) for number, sample in group if not known[number].keys() >= wanted.keys()]
         lacking = {
@@ -225,7 +330,7 @@ class TrialRunner:
         self._write(samples, waiting)
 
     def _kept(self, found: Outputs) -> Outputs:
-        """What is measured and scored of what the float model gives."""
+        """The outputs of the float model that are measured or scored."""
         wanted = dict.fromkeys((*(name for names in self._measured for name in names), *self._scored))
         return {name: found[name] for name in wanted}
 
@@ -259,7 +364,7 @@ class TrialRunner:
     def _judged(
         self, seen: SampleRun, task: str, sides: tuple[Outputs, Outputs], sample: Sample
     ) -> SampleRun:
-        """The same with whether both sides are right; of a detector of one class, which names no other, with the share of its boxes."""
+        """Add whether both sides are right; for a detector of one class, which names no other, add the share of its boxes."""
         metric: Hit = METRICS.load(task)
         label = sample.label if metric.truth == "label" else None
         plain, found = (own_rows(side, sample) for side in sides)
@@ -293,5 +398,5 @@ class TrialRunner:
 
 
 def _key(subset: frozenset[str]) -> str:
-    """What a store calls a subset: whatever a study is about, the same nodes have the same name, and no others."""
+    """The key of a subset in a store: equal for the same nodes only, whatever the search is about."""
     return hashlib.sha256(repr(sorted(subset)).encode()).hexdigest()[:32]

@@ -1,9 +1,9 @@
 """Runs many subsets of the quantized nodes of one model, each stage once for all subsets that agree up to there.
 
-The subsets form a tree: at every stage those part that want different nodes of it quantized. It is walked depth first,
-so that only the tensors along one path are in memory. Studies ask for one node alone, or all but one: their paths are
-the float network or the quantized one up to that node, which is run once, and after it, where the paths no longer
-part, in a few large parts: a cut costs a little, since it ends fusions of onnxruntime and copies what is handed on.
+The subsets form a tree: at every stage those part that want different nodes of it quantized. It is walked depth first, so
+that only the tensors along one path are in memory. Searches ask for one node alone, or all but one: up to that node their
+paths are the float network or the quantized one, which is run once. After it, if paths no longer part, stages run in a few
+large parts. A cut costs a little: it ends fusions of onnxruntime, and tensors are copied.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
-from qdqtool.accuracy.trials import Subset
 from qdqtool.core.protocols import Feeds
 from qdqtool.graph.instrumented.stages import StagedModel
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.io.files import write_bytes
 from qdqtool.pipeline.own_models import our_fault, run_plainly
+from qdqtool.pipeline.search.subsets import Subset
 from qdqtool.platform import processors
 from qdqtool.runtime.runner import OrtRunner, open_piece
 
@@ -125,7 +125,7 @@ class StagedRunner:
             yield from self._descend(0, [dict(one) for one in feeds], whole, None)
 
     def _ours(self, feeds: Sequence[Feeds]) -> AbstractContextManager[None]:
-        """Where stages run: the network itself tells whether these samples are at fault."""
+        """Guard runs of stages: if they fail, run the network itself to find out whether the samples are at fault."""
         network = self._network
         if network is None:
             return nullcontext()

@@ -1,0 +1,425 @@
+"""Finds the nodes whose quantization costs most: nodes become float one by one, which needs no precision API of a builder.
+
+A float model is placed, calibrated and given its Q/DQ nodes first.
+
+1. Estimate: every node alone is quantized on a few samples; the noise at the outputs ranks the nodes. Noises of different
+   nodes add up well enough for a ranking; if they do not, a note says so.
+2. Exact: the most sensitive ones alone, and everything without them, on all samples.
+3. Curve: the most sensitive nodes are kept float, one more at a time.
+4. Advice: the smallest set that keeps the limit (`float_nodes`).
+5. Causes of the nodes that were run exactly, and what helps (`causes`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from glob import escape
+from pathlib import Path
+
+from qdqtool.accuracy.intervals import gained
+from qdqtool.calibration.histograms import fitting_histograms, load_histograms
+from qdqtool.calibration.samples import SampleInput, open_samples
+from qdqtool.core.calibration import NodeShift
+from qdqtool.core.kinds import CALIBRATION, PLACEMENT, SENSITIVITY
+from qdqtool.core.protocols import SampleSource
+from qdqtool.core.recipe import AUTO, Recipe
+from qdqtool.core.sensitivity import Cure, NodeSensitivity, Sensitivity
+from qdqtool.core.wording import counted
+from qdqtool.errors import InputFileError, UsageError
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.qdq.changes import unrounded
+from qdqtool.graph.qdq.find import quantized_ops
+from qdqtool.graph.qdq.insert import insert
+from qdqtool.io.json_files import canonical
+from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
+from qdqtool.pipeline.own_models import or_without
+from qdqtool.pipeline.random_shapes import opener, shaped
+from qdqtool.pipeline.search.causes import Origin, explained
+from qdqtool.pipeline.search.float_nodes import FloatSearch, Limit
+from qdqtool.pipeline.search.subsets import OnRun, SubsetOutcome, TrialRunner
+from qdqtool.pipeline.search.switched import SwitchedNetwork, Units, units_of
+
+_WHOLE = "whole"
+_ADDS_UP = (0.5, 2.0)
+"""Between these the sum of single noises explains the noise of the whole."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SensitivityOptions:
+    """How thorough, and what must be met.
+
+    Attributes:
+        quick: samples of the estimate.
+        top: nodes that are run exactly and drawn in the curve.
+        groups: glob patterns; nodes matching one are switched together.
+        limit: what the set of float nodes that is advised must keep.
+        causes: say why the nodes that are run exactly are noisy, and measure what helps.
+    """
+
+    quick: int = 4
+    top: int = 10
+    groups: tuple[str, ...] = ()
+    limit: Limit = field(default_factory=Limit)
+    causes: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subject:
+    """The model under study in words.
+
+    Attributes:
+        name: its file name.
+        ops: operator type of every switchable node.
+        compute: all compute nodes of the model.
+    """
+
+    name: str
+    ops: Mapping[str, str]
+    compute: frozenset[str]
+
+
+def sensitivity(
+    bench: TrialRunner,
+    subject: Subject,
+    samples: SampleSource,
+    options: SensitivityOptions,
+    on_run: OnRun | None = None,
+) -> Sensitivity:
+    """How much every node costs, most sensitive first, and which ones to keep float.
+
+    Raises:
+        UsageError: the model has no quantized nodes, a group matches none, or a drop is limited of which nothing is
+            known.
+        InputFileError: there are no samples, or one makes NaN outputs.
+    """
+    if not len(samples):
+        raise InputFileError(
+            "there are no samples", fix="give at least one sample", where=samples.description
+        )
+    units = units_of(bench.nodes, options.groups, subject.compute)
+    names = list(units.members)
+
+    def run(subsets: Mapping[str, Iterable[str]], limit: int | None = None) -> dict[str, SubsetOutcome]:
+        nodes = {name: frozenset(units.nodes(wanted)) for name, wanted in subsets.items()}
+        return bench.run(nodes, samples, limit, on_run)
+
+    estimate = run({_WHOLE: names, **{_alone(name): [name] for name in names}}, options.quick)
+    ranked = sorted(names, key=lambda name: -estimate[_alone(name)].noise)
+    top = ranked[: options.top]
+    exact = run(
+        {
+            _WHOLE: names,
+            **{_alone(name): [name] for name in top},
+            **{_without(name): [other for other in names if other != name] for name in top},
+            **_ends_float(bench.nodes, units, options),
+        }
+    )
+    options.limit.check(exact[_WHOLE])
+    order = [*sorted(top, key=lambda name: exact[_without(name)].noise), *ranked[options.top :]]
+    curve = [order[: count + 1] for count in range(len(top))]
+    shown = run(
+        {f"float {len(kept)} to {kept[-1]}": [one for one in names if one not in kept] for kept in curve}
+    )
+    is_limited = options.limit != Limit()
+    search = FloatSearch((bench, bench), units, (samples, samples), options.limit, on_run)
+    return Sensitivity(
+        model=subject.name,
+        samples=len(samples),
+        meaningful=samples.meaningful,
+        whole=units.float_set((), exact[_WHOLE]),
+        nodes=tuple(_row(name, (estimate, exact), (subject, units), len(samples), options) for name in order),
+        curve=tuple(units.float_set(kept, one) for kept, one in zip(curve, shown.values(), strict=True)),
+        advice=search.run().chosen if is_limited else None,
+        notes=_notes(names, estimate, exact, options),
+        cures=_ends_cure(bench.nodes, units, exact),
+    )
+
+
+_ENDS = "ends float"
+
+
+def _ends(nodes: Sequence[str], units: Units) -> tuple[str, ...]:
+    """The first and the last compute node; none if these are all there are."""
+    compute = [node for node in nodes if node in units.compute]
+    return (compute[0], compute[-1]) if len(compute) > 2 else ()
+
+
+def _ends_float(nodes: Sequence[str], units: Units, options: SensitivityOptions) -> dict[str, list[str]]:
+    """The subset of units that are neither at the beginning nor at the end of the network."""
+    ends = set(_ends(nodes, units))
+    if not options.causes or not ends:
+        return {}
+    return {_ENDS: [name for name, members in units.members.items() if not ends.intersection(members)]}
+
+
+def _ends_cure(nodes: Sequence[str], units: Units, exact: Mapping[str, SubsetOutcome]) -> tuple[Cure, ...]:
+    found = exact.get(_ENDS)
+    ends = _ends(nodes, units)
+    return () if found is None else (_float_cure("first and last layer float", ends, exact[_WHOLE], found),)
+
+
+def _float_cure(what: str, nodes: Sequence[str], whole: SubsetOutcome, without: SubsetOutcome) -> Cure:
+    setting = f"place.exclude={json.dumps([escape(name) for name in nodes])}"
+    return gained(what, (setting,), whole.shares, without.shares)
+
+
+def _alone(name: str) -> str:
+    return f"alone {name}"
+
+
+def _without(name: str) -> str:
+    return f"without {name}"
+
+
+def _row(
+    name: str,
+    shown: tuple[Mapping[str, SubsetOutcome], Mapping[str, SubsetOutcome]],
+    about: tuple[Subject, Units],
+    count: int,
+    options: SensitivityOptions,
+) -> NodeSensitivity:
+    (estimate, exact), (subject, units) = shown, about
+    total = sum(estimate[_alone(other)].noise for other in units.members)
+    alone = exact.get(_alone(name), estimate[_alone(name)])
+    without = exact.get(_without(name))
+    rest, whole = without.decibel if without else None, exact[_WHOLE].decibel
+    members = units.members[name]
+    ends = (
+        alone.decibel_interval if _alone(name) in exact else _estimated_between(alone, _off(estimate, exact))
+    )
+    return NodeSensitivity(
+        node=name,
+        op=subject.ops[name] if members == (name,) else "group",
+        members=members,
+        share=estimate[_alone(name)].noise / total if total else 0.0,
+        alone_db=alone.decibel,
+        without_db=rest,
+        gain_db=None if rest is None or whole is None else rest - whole,
+        task=without.task if without else None,
+        samples=count if without else min(count, options.quick),
+        exact=without is not None,
+        alone_low=None if ends is None else ends[0],
+        alone_high=None if ends is None else ends[1],
+        cures=(_float_cure("float", members, exact[_WHOLE], without),) if without and options.causes else (),
+    )
+
+
+def _off(estimate: Mapping[str, SubsetOutcome], exact: Mapping[str, SubsetOutcome]) -> list[float]:
+    """By how many dB estimates were off, where both were measured."""
+    return [
+        abs(known.decibel - guess.decibel)
+        for name, guess in estimate.items()
+        if (known := exact.get(name)) and known.decibel is not None and guess.decibel is not None
+    ]
+
+
+def _estimated_between(guess: SubsetOutcome, off: Sequence[float]) -> tuple[float, float] | None:
+    """The interval of an estimate: that over samples, widened by how far off other estimates were.
+
+    Few samples that are alike say little about the others; nodes of the same network that were run on all of them say
+    how much that matters here.
+    """
+    level, ends = guess.decibel, guess.decibel_interval
+    if level is None or (ends is None and not off):
+        return None
+    low, high = ends or (level, level)
+    reach = max(off, default=0.0)
+    return min(low, level - reach), max(high, level + reach)
+
+
+def _notes(
+    names: Sequence[str],
+    estimate: Mapping[str, SubsetOutcome],
+    exact: Mapping[str, SubsetOutcome],
+    options: SensitivityOptions,
+) -> tuple[str, ...]:
+    total = sum(estimate[_alone(name)].noise for name in names)
+    whole = estimate[_WHOLE].noise
+    notes = []
+    if len(names) > options.top:
+        notes.append(
+            f"nodes beyond the first {options.top} are ranked by an estimate on {options.quick} samples"
+        )
+        errors = _off(estimate, exact)
+        if errors:
+            notes.append(
+                f"estimates are off by up to {max(errors):.1f} dB where both were measured ({counted(len(errors), 'set')})"
+            )
+    if whole and not _ADDS_UP[0] <= total / whole <= _ADDS_UP[1]:
+        notes.append(
+            f"the noises of single nodes add up to {total / whole:.1f} times the noise of the whole: nodes influence "
+            "each other here, so trust the exact figures and the curve more than the ranking"
+        )
+    return tuple(notes)
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+OnStep = Callable[[str, int, "int | None"], None]
+"""Called with what is being done, and how many pieces of how many are done."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SensitivityRequest:
+    """One study, please.
+
+    Attributes:
+        model: a Q/DQ model, best in its run folder, or a float one.
+        recipe: how a float model is quantized; preprocessing and task for both.
+        samples: what is run, as typed; for a float model also what is calibrated on.
+        eval_samples: what is run, where that is not `samples`.
+        labels: file of class indices of what is run, or None.
+        options: how thorough, and the limit.
+        out: folder of the journal and of sensitivity.json; None keeps nothing.
+        workers: samples that run at the same time; 0 takes one per processor.
+    """
+
+    model: Path
+    recipe: Recipe
+    samples: SampleInput
+    eval_samples: SampleInput | None
+    labels: str | None
+    options: SensitivityOptions
+    out: Path | None = None
+    workers: int = 0
+
+
+_STUCK = "what they read is stored in few bits, or in blocks whose scales are computed"
+
+
+def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
+    """The sensitivity of every quantized node; with `request.out` a study that was stopped goes on.
+
+    Raises:
+        UsageError: nothing is quantized, or an option does not fit.
+        InputFileError: a file is unreadable or does not fit.
+    """
+    subject = _quantized(request, on_step)
+    model, plain = subject.model, subject.plain
+    network = SwitchedNetwork(
+        model, subject.shifts, plain, description=request.model.name, workers=request.workers
+    )
+    fixed, staged = network.fixed, network.staged
+    if fixed and not staged.nodes:
+        raise UsageError(
+            f"none of its {counted(len(fixed), 'quantized node')} can be switched alone: {_STUCK}",
+            fix="compare formats of the whole model: `qdqtool sweep` varies place.format and place.formats",
+            where=str(request.model),
+        )
+    samples = open_samples(
+        shaped(
+            request.eval_samples or request.samples,
+            staged.inputs,
+            request.recipe.build.opt_shapes,
+            opener(model),
+        ),
+        staged.inputs,
+        request.recipe.samples.preprocess,
+        labels=request.labels,
+        limit=request.recipe.compare.limit,
+        on_nan=request.recipe.samples.nan,
+    )
+    kept = None if request.out is None else request.out / "sensitivity.runs.jsonl"
+    bench = network.trials(samples, request.recipe.compare, kept, request.labels)
+    ops = {node.name: node.op for node in model.view.nodes}
+    asked = Subject(
+        name=request.model.name,
+        ops={node: ops[node] for node in staged.nodes},
+        compute=network.compute,
+    )
+    found = sensitivity(
+        bench, asked, samples, request.options, lambda done, total: on_step("run", done, total)
+    )
+    if fixed:
+        said = f"{counted(len(fixed), 'quantized node is', 'quantized nodes are')} not switched, the first {fixed[0]!r}: {_STUCK}"
+        found = replace(found, notes=(*found.notes, said))
+    if request.options.causes:
+        before = found
+        found, notes = or_without(
+            "looking for causes and cures",
+            lambda: explained(
+                before,
+                model,
+                plain,
+                subject.origin,
+                samples,
+                lambda done, total: on_step("try cures", done, total),
+            ),
+            lambda: before,
+        )
+        found = replace(found, notes=(*found.notes, *notes))
+    if request.out is not None:
+        SENSITIVITY.write(
+            request.out / "sensitivity.json", found, {"options": canonical(asdict(request.options)).strip()}
+        )
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Quantized:
+    """A Q/DQ model, the bias corrections in it, its float form, and what it was made of, as far as they are known."""
+
+    model: Model
+    shifts: tuple[NodeShift, ...] = ()
+    plain: Model | None = None
+    origin: Origin | None = None
+
+
+def _quantized(request: SensitivityRequest, on_step: OnStep) -> _Quantized:
+    """The model with its Q/DQ, calibrated here where it has none; what else is known of one stands in its run folder."""
+    model = load(request.model)
+    if quantized_ops(model):
+        known = (
+            request.model.name == "model.qdq.onnx" and request.model.with_name("calibration.json").is_file()
+        )
+        return _of_run(request, model) if known else _Quantized(model=model)
+    if not request.samples:
+        raise UsageError("samples are missing", fix="name them with --samples", where=str(request.model))
+    calibration = Calibration(
+        CalibrationRequest(model=request.model, recipe=request.recipe, samples=request.samples)
+    )
+    method = request.recipe.calibrate.method
+    histograms = calibration.collect(
+        # other calibrators are tried as cures, and most of them need counted magnitudes
+        calibration.collect_options([AUTO if request.options.causes else method]),
+        None,
+        on_progress=lambda done, total: on_step("calibrate", done, total),
+    )
+    table = calibration.tables(histograms, [method])[method]
+    return _Quantized(
+        model=insert(calibration.model, calibration.placement, table, request.recipe.insert),
+        shifts=table.shifts,
+        plain=unrounded(calibration.model, table),
+        origin=Origin(
+            prepared=calibration.model,
+            placement=calibration.placement,
+            table=table,
+            histograms=calibration.histograms[method],
+            recipe=request.recipe,
+        ),
+    )
+
+
+def _of_run(request: SensitivityRequest, model: Model) -> _Quantized:
+    """A Q/DQ model in the folder of the run that made it."""
+    folder = request.model.parent
+    table = CALIBRATION.read(folder / "calibration.json")
+    prepared, placement, histograms = (
+        folder / name for name in ("model.prepared.onnx", "placement.json", fitting_histograms(folder).name)
+    )
+    if not prepared.is_file():
+        return _Quantized(model=model, shifts=table.shifts)
+    plain = load(prepared)
+    origin = None
+    if placement.is_file():
+        origin = Origin(
+            prepared=plain,
+            placement=PLACEMENT.read(placement),
+            table=table,
+            histograms=load_histograms(histograms) if histograms.is_file() else None,
+            recipe=request.recipe,
+        )
+    return _Quantized(model=model, shifts=table.shifts, plain=unrounded(plain, table), origin=origin)
