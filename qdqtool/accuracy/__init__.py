@@ -1,1 +1,1 @@
-"""How far two models are apart on the same samples: metrics, task accuracy, worst samples."""
+"""Comparison of two models on the same samples: metrics, task accuracy, worst samples."""

@@ -1,4 +1,4 @@
-"""Which outputs of a detector hold its boxes, their scores and their classes, where each is an output of its own.
+"""Finds the outputs of a detector that hold boxes, scores and classes, if each is a separate output.
 
     boxes [1, N, 4]   scores [1, N, C]                 SSD, DETR, RT-DETR, YOLO-NAS
     boxes [K, 4]      scores [K]        classes [K]    torchvision, and NonMaxSuppression in the model
@@ -30,20 +30,20 @@ from qdqtool.accuracy.layouts import (
 from qdqtool.accuracy.metric import Floats
 
 _IN_ORDER: Final = 0.99
-"""Share of boxes whose right and bottom must not lie before their left and top."""
+"""Share of boxes whose right and bottom must not be less than their left and top."""
 _MOST: Final = 0.5
-"""Share of the boxes of a picture that show nothing, at least."""
+"""Smallest share of the boxes of a picture that show nothing."""
 _SUM: Final = 0.02
-"""How far the probabilities of a softmax may add up to something else than 1."""
+"""Largest difference from 1 of the sum of softmax probabilities."""
 _NAMES: Final = re.compile(r"class|label", re.IGNORECASE)
-"""What exporters call the output of classes, asked where several outputs could be it."""
+"""Names that exporters give to the output of classes; used if several outputs could be it."""
 
 Outputs = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoxOutputs:
-    """Outputs that hold one image's boxes together.
+    """The outputs that together hold the boxes of one image.
 
     Attributes:
         boxes, scores, classes: the outputs' names; `classes` is empty if the scores have a column for each class.
@@ -63,11 +63,11 @@ class BoxOutputs:
 
     @property
     def layout(self) -> BoxLayout:
-        """The layout whose rows are the same."""
+        """The single-output layout with the same rows."""
         return BoxLayout.FINAL if self.classes else BoxLayout.CLASSES
 
     def read(self, outputs: Outputs) -> RawBoxes:
-        """The boxes of one image; of final detections corners, else centres and sizes."""
+        """Return the boxes of one image: corners for final detections, else centres and sizes."""
         boxes = _rows(outputs[self.boxes]).astype(np.float64)
         if self.classes:
             scores, classes = (
@@ -95,7 +95,7 @@ class BoxOutputs:
 
 
 def box_outputs(outputs: Outputs) -> BoxOutputs | None:
-    """Which of one image's outputs hold its boxes; None if that is not beyond doubt."""
+    """Return the outputs that hold the boxes of one image; None if this is not certain."""
     of_numbers = {name: values for name, values in outputs.items() if values.dtype.kind in "fiu"}
     sizes = {values.shape[-2] for values in of_numbers.values() if _has_boxes(values)}
     for find in (_final, _dense):
@@ -113,7 +113,7 @@ def box_outputs(outputs: Outputs) -> BoxOutputs | None:
 
 
 def boxes_of_rows(name: str, outputs: Outputs) -> str | None:
-    """The output with a box for each value of this one; None if there is none, so that these may be classes."""
+    """Return the output with a box for each value of this output; None if there is none, so that the values may be classes."""
     size = outputs[name].size
     found = (
         other
@@ -124,7 +124,7 @@ def boxes_of_rows(name: str, outputs: Outputs) -> str | None:
 
 
 def listed(outputs: Outputs) -> int | None:
-    """How many detections these outputs of one image list; None if they list none, or as many as there are places."""
+    """Return how many detections these outputs of one image list; None if they list none, or one per place of a map."""
     found = box_outputs(outputs) if len(outputs) > 1 else None
     if found is not None:
         return outputs[found.scores].size if found.classes else None
@@ -134,7 +134,7 @@ def listed(outputs: Outputs) -> int | None:
 
 
 def _rows(values: NDArray[Any]) -> NDArray[Any]:
-    """The values of one image as a matrix: axes of length 1 are taken away, but for the two last."""
+    """Return the values of one image as a matrix, without axes of length 1 except the last two."""
     return values.reshape(values.shape[-2], values.shape[-1])
 
 
@@ -151,7 +151,7 @@ def _is_matrix(values: NDArray[Any]) -> bool:
 
 
 def _final(name: str, others: Outputs, values: NDArray[Any]) -> Iterator[BoxOutputs]:
-    """Final detections: corners in order, for each a probability and an integer."""
+    """Return final detections: corners in order, each with a probability and an integer; None if the outputs hold none."""
     boxes = _rows(values)
     if not _in_order(boxes):
         return
@@ -175,7 +175,7 @@ def _final(name: str, others: Outputs, values: NDArray[Any]) -> Iterator[BoxOutp
 
 
 def _dense(name: str, others: Outputs, values: NDArray[Any]) -> Iterator[BoxOutputs]:
-    """Boxes with a score for each class, before any is left out."""
+    """Return boxes with a score for each class, before any is removed; None if the outputs hold none."""
     boxes = _rows(values)
     corners = _in_order(boxes)
     if len(boxes) <= 1 or not (corners or (boxes[:, 2:] >= 0).all()):
@@ -201,7 +201,7 @@ def _dense(name: str, others: Outputs, values: NDArray[Any]) -> Iterator[BoxOutp
 
 
 def _background(scores: Floats, *, is_logits: bool) -> int | None:
-    """The first or last column of a softmax, where it is likely in most rows."""
+    """Return the first or last column of a softmax if it is likely in most rows: the background."""
     columns = scores.shape[1]
     if columns == 1 or (not is_logits and np.abs(scores.sum(axis=1) - 1).max() > _SUM):
         return None
@@ -218,7 +218,7 @@ def _background(scores: Floats, *, is_logits: bool) -> int | None:
 
 
 def _says_nothing(scores: Floats, *, is_logits: bool) -> bool:
-    """Whether most rows hold no likely class."""
+    """Return True if most rows have no likely class."""
     likely = scores.max(axis=1) > (0.0 if is_logits else 0.5)
     return bool(likely.mean() < _MOST)
 

@@ -1,4 +1,4 @@
-"""Runs reference and candidate side by side over the same samples and says how far they are apart."""
+"""Runs reference and candidate side by side over the same samples and measures their difference."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # --- two runners over samples ----------------------------------------------------------------------------------------
 
 OnSample = Callable[[int, int], None]
-"""Called after each sample with the number done and the number there will be."""
+"""Called after each sample with the number of finished samples and their total."""
 
 
 def compare(
@@ -81,7 +81,7 @@ def compare(
 
 
 _NAMED: Final = 3
-"""Outputs that are named in a note."""
+"""Most outputs that a note names."""
 _OF_ANOTHER_LENGTH: Final = (
     Measure(
         metric="sqnr_db",
@@ -93,7 +93,7 @@ _OF_ANOTHER_LENGTH: Final = (
 
 
 class _Meeting:
-    """Everything that is known so far about two runners."""
+    """The state of a comparison of two runners."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class _Meeting:
     def _part(
         self, part: OutputPart, pairs: Sequence[Pair], left: Outputs, right: Outputs, sample: Sample
     ) -> dict[str, tuple[Floats, Floats]]:
-        """Take in one part of one sample; what it held, by the name under which a reader knows it."""
+        """Add one part of one sample, under the name that a report shows."""
         if part not in self._of_parts:
             return {}  # it has none, or cannot be measured
         try:
@@ -184,7 +184,7 @@ class _Meeting:
         return {_words(part): (a, b)}
 
     def _is_list(self, pair: Pair, left: Outputs, right: Outputs) -> bool:
-        """Whether an output lists what was found, of which the candidate finds another number."""
+        """Return True if an output lists detections and the candidate has another number of them."""
         mine, theirs = left[pair.reference], right[pair.candidate]
         if pair.reference in self._inside or mine.ndim != theirs.ndim or mine.shape == theirs.shape:
             return False
@@ -221,7 +221,7 @@ class _Meeting:
         )
 
     def _sqnr(self) -> SqnrEstimate | None:
-        """The pooled ratio of all that is measured; 16 bytes are kept of each per sample for its interval."""
+        """Return the pooled ratio of all measured parts; stores 16 bytes of each per sample for the interval."""
         told = self._idle | {part.output for part in self._of_parts}
         measured = [(output, found) for output, found in self._energies.items() if output not in told]
         measured += [
@@ -280,7 +280,7 @@ def _compared_part(part: OutputPart, found: Sequence[tuple[float, float]]) -> Pa
 
 
 def _chosen_notes(parts: Iterable[OutputPart]) -> Iterator[str]:
-    """What a reader of figures of chosen rows must know."""
+    """Return the notes that readers of figures of selected rows need."""
     outputs = dict.fromkeys(part.output for part in parts if part.chosen)
     if outputs:
         yield (
@@ -295,7 +295,7 @@ def _words(part: OutputPart) -> str:
 
 
 def _wild(left: NDArray[Any], right: NDArray[Any]) -> str | None:
-    """Why a tensor inside cannot be compared.
+    """Return why a tensor inside cannot be compared.
 
     It may list what was found, or hold NaN or infinity: models compute them in padding, and mask it before anybody reads it.
     """
@@ -311,14 +311,14 @@ def _wild(left: NDArray[Any], right: NDArray[Any]) -> str | None:
 
 
 def _finite(reading: Reading) -> Reading:
-    """The reading, or none if values were so large that their squares are infinite."""
+    """Return the reading, or None if the squares of the values are infinite."""
     if reading.value is None or math.isfinite(reading.value):
         return reading
     return Reading(value=None, note="the values are too large to be measured")
 
 
 def _scored(pairs: list[Pair], output: str) -> list[Pair]:
-    """The pairs that may hold class scores: all, or that which is asked for.
+    """Return the pairs that may hold class scores: all, or the requested one.
 
     Raises:
         UsageError: no pair is called so.
@@ -336,12 +336,12 @@ def _scored(pairs: list[Pair], output: str) -> list[Pair]:
 # The samples that suffer most.
 
 _KEPT: Final = 10
-"""What somebody looks at by hand."""
+"""Samples with the most noise, for inspection by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Energies:
-    """Which samples have an output, its energy and that of its error in each."""
+    """Energy of an output and of its error, for each sample that has the output."""
 
     places: array[int] = field(default_factory=lambda: array("q"))
     signals: array[float] = field(default_factory=lambda: array("d"))
@@ -349,7 +349,9 @@ class _Energies:
 
 
 class Worst:
-    """Finds the samples with the most noise in any output, each once: noise over their signal, or over the mean of all where they have less.
+    """Finds the samples with the most noise in any output, each once.
+
+    Noise is relative to their signal, or to the mean signal if theirs is smaller.
 
     A picture without objects has next to no scores, and the little noise of it would count more than lost objects.
     24 bytes are kept of each output of a sample, and its name.
@@ -360,7 +362,7 @@ class Worst:
         self._seen: dict[str, _Energies] = defaultdict(_Energies)
 
     def add(self, sample: str, pairs: dict[str, tuple[Floats, Floats]]) -> None:
-        """Take in all outputs of one sample."""
+        """Add all outputs of one sample."""
         for output, (reference, candidate) in pairs.items():
             signal, noise = energy(reference), energy(candidate - reference)
             # values too large to be squared tell nothing
@@ -373,7 +375,7 @@ class Worst:
         self._names.append(sample.rpartition("/")[2])
 
     def listed(self) -> tuple[SampleError, ...]:
-        """Worst first; earlier samples win a draw. Those without noise or signal are left out."""
+        """Return the samples, worst first; ties keep the order of the samples. Samples without noise or signal are omitted."""
         worst: dict[int, tuple[float, SampleError]] = {}
         for output, kept in self._seen.items():
             signal, noise = np.frombuffer(kept.signals), np.frombuffer(kept.noises)

@@ -1,4 +1,4 @@
-"""From a detector's raw output to boxes."""
+"""Turns a detector's raw output into boxes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _OVERLAP = 0.5
 # The three feature maps of the YOLO family.
 _STRIDES = (8, 16, 32)
 _MOST = 300
-"""Boxes of one image that are looked at."""
+"""Most boxes of one image that are used."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Detections:
-    """Confident boxes of one image after non-maximum suppression, best first.
+    """Return the confident boxes of one image after non-maximum suppression, best first.
 
     Attributes:
         corners: (boxes, 4): left, top, right, bottom.
@@ -32,7 +32,7 @@ class Detections:
 
 
 def agreement(reference: RawBoxes, candidate: RawBoxes, layout: BoxLayout) -> tuple[int, int] | None:
-    """How many boxes of both sides together have a partner, and how many there are; None if they cannot be decoded."""
+    """Return how many boxes of both sides have a partner, and how many boxes there are; None if they cannot be decoded."""
     left, right = detections(reference, layout), detections(candidate, layout)
     if left is None or right is None:
         return None
@@ -40,7 +40,7 @@ def agreement(reference: RawBoxes, candidate: RawBoxes, layout: BoxLayout) -> tu
 
 
 def detections(found: RawBoxes, layout: BoxLayout) -> Detections | None:
-    """The confident boxes of one image; centres and sizes become corners.
+    """Return the confident boxes of one image as corners.
 
     What a YOLOX head gives without its decoding is decoded here, for strides 8, 16 and 32 over a square image. None where
     the boxes fit no such grid.
@@ -65,7 +65,7 @@ def detections(found: RawBoxes, layout: BoxLayout) -> Detections | None:
 
 
 def matched(reference: Detections, candidate: Detections) -> int:
-    """How many boxes have a partner of the same class that overlaps by half; each box is taken once, best first."""
+    """Count the boxes with a partner of the same class that overlaps by half. Each box is used once, best first."""
     free = np.ones(len(candidate.classes), dtype=bool)
     hits = 0
     for corners, kind in zip(reference.corners, reference.classes, strict=True):
@@ -86,7 +86,7 @@ def _suppressed(corners: Floats, classes: NDArray[np.intp]) -> Detections:
 
 
 def _overlap(box: Floats, others: Floats) -> Floats:
-    """Intersection over union of one box with many."""
+    """Return the intersection over union of one box with many."""
     low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
     common = np.maximum(high - low, 0).prod(axis=1)
     union = (box[2:] - box[:2]).prod() + (others[:, 2:] - others[:, :2]).prod(axis=1) - common
@@ -95,7 +95,7 @@ def _overlap(box: Floats, others: Floats) -> Floats:
 
 
 def _grid(count: int) -> tuple[Floats, Floats] | None:
-    """Cell coordinates and stride of every row, for a square image; None if the count fits none."""
+    """Return cell coordinates and stride of every row, for a square image; None if no grid has this count."""
     first, middle, last = _STRIDES
     side = next(
         (

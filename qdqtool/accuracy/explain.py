@@ -1,4 +1,4 @@
-"""Tells rounding from fusion from a bug, when an engine's outputs differ from those of its own Q/DQ model.
+"""Separates rounding, fusion and faults if an engine's outputs differ from those of its own Q/DQ model.
 
 No two lawful implementations of a quantized network agree bit by bit: where a value lies next to a rounding border,
 the last bit of a float decides, and the flipped step spreads. How far that goes is a property of the network, so it
@@ -35,16 +35,16 @@ from qdqtool.graph.qdq.find import quantized_ops
 # --- explanation -----------------------------------------------------------------------------------------------------
 
 _SLACK = 1.6
-"""Energy ratio (2 dB): of the loneliest of a few, a newcomer may be lonelier still."""
+"""Energy ratio (2 dB) that a candidate may exceed the largest distance inside the family."""
 _FLOAT_NOISE = 1e-11
-"""Energy of FP32 rounding relative to the signal; below it nothing has happened."""
+"""Energy of FP32 rounding relative to the signal; smaller differences count as none."""
 _FLIP = 1e-8
-"""The same of the smallest flipped step that is worth the name."""
+"""Energy of the smallest flipped quantization step that counts, relative to the signal."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Emulations:
-    """Lawful ways to compute one Q/DQ model, under names that a reader understands.
+    """Valid ways to compute one Q/DQ model, with names for readers.
 
     Attributes:
         graph: the first one runs the graph as it stands; all round where the graph says.
@@ -60,7 +60,7 @@ class Emulations:
 def explain(
     candidate: Runner, emulations: Emulations, samples: SampleSource, limit: int | None = None
 ) -> tuple[MismatchExplanation, ...]:
-    """Why each output of `candidate` differs from the Q/DQ model's, over at most `limit` samples.
+    """Explain why each output of `candidate` differs from the Q/DQ model's, over at most `limit` samples.
 
     Raises:
         UsageError: candidate and model have no output in common.
@@ -82,7 +82,7 @@ def explain(
 
 
 _CANDIDATE = ""
-"""Name of the candidate among the emulations."""
+"""Name of the candidate beside the emulations."""
 
 
 def _values(
@@ -97,7 +97,7 @@ def _values(
 
 
 class _Ledger:
-    """Energies of one output: of the signal, and of every difference."""
+    """Energies of one output: of the signal, and of every pairwise difference."""
 
     def __init__(self) -> None:
         self.signal = 0.0
@@ -110,19 +110,19 @@ class _Ledger:
             self._apart[key] = self._apart.get(key, 0.0) + energy(values[first] - values[second])
 
     def apart(self, first: str, second: str) -> float:
-        """Energy of the difference of two, 0 where both are the same one."""
+        """Return the energy of the difference of two members; 0 for one member and itself."""
         return 0.0 if first == second else self._apart[frozenset({first, second})]
 
     def nearest(self, name: str, others: Iterable[str]) -> float:
-        """How far the nearest of the others is."""
+        """Return the distance to the nearest other member."""
         return min((self.apart(name, other) for other in others if other != name), default=math.inf)
 
     def loneliness(self, names: Collection[str]) -> float:
-        """How far the nearest relative of the loneliest member of a family is; 0 for a single one."""
+        """Return the largest distance of a member of the family to its nearest member; 0 for a single member."""
         return max((self.nearest(name, names) for name in names), default=0.0) if len(names) > 1 else 0.0
 
     def decibel(self, noise: float) -> float | None:
-        """The signal over this noise; None if there is no noise, or no signal."""
+        """Return signal over noise; None if either is zero."""
         return 10 * math.log10(self.signal / noise) if noise and self.signal else None
 
 
@@ -151,7 +151,7 @@ def _verdict(output: str, ledger: _Ledger, emulations: Emulations) -> MismatchEx
 
 
 def _fits(ledger: _Ledger, family: Collection[str]) -> bool:
-    """Whether the candidate is about as near to one of the family as they are to each other."""
+    """Return True if the candidate is about as near to a member of the family as the members are to each other."""
     reach = max(ledger.loneliness(family), _FLOAT_NOISE * ledger.signal)
     return ledger.nearest(_CANDIDATE, family) <= _SLACK * reach
 
@@ -160,15 +160,15 @@ def _fits(ledger: _Ledger, family: Collection[str]) -> bool:
 # Lawful ways to compute a Q/DQ model on this machine, made from the model itself.
 
 _LAST_BITS = (3e-7, 3e-7, 1e-6, 1e-6)
-"""How far scales are moved, relative to themselves: as far as another order of FP32 operations may move a value."""
+"""Relative change of scales: as much as another order of FP32 operations may change a value."""
 _MORE_BITS = (3e-6, 3e-6)
-"""As far as approximations of exponentials, roots and the like may."""
+"""Relative change of scales: as much as approximations of exponentials, roots and similar functions may change a value."""
 Open = Callable[[Model, str], Runner]
-"""Makes a runner of a model; the second argument says in words what it is."""
+"""Makes a runner of a model; the second argument describes the model in words."""
 
 
 def emulations(model: Model, open_model: Open, regions: Regions | None = None) -> Emulations:
-    """The graph as it stands and with other lawful roundings, its integer-exact form, and for FP16 the fused forms.
+    """Return the graph as written and with other valid roundings, its integer-exact form, and the fused forms for FP16.
 
     `regions` are the kernels of a real engine as sets of ONNX node names; None takes the usual epilogues.
 

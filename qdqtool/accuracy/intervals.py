@@ -22,12 +22,12 @@ _LEVEL = 0.95
 # Fixed: the same figures give the same interval.
 _SEED = 20250
 _CELLS = 1 << 22
-"""Random numbers held at once."""
+"""Most random numbers in memory at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
-    """Low and high end of a 95 % confidence interval."""
+    """Lower and upper end of a 95 % confidence interval."""
 
     low: float
     high: float
@@ -36,7 +36,7 @@ class Interval:
 def ratio_interval(
     signal: np.ndarray[tuple[int], np.dtype[np.float64]], noise: np.ndarray[tuple[int], np.dtype[np.float64]]
 ) -> Interval | None:
-    """95 % interval of 10 log10(sum signal / sum noise) in dB over samples; None for fewer than two samples.
+    """Return the 95 % interval of 10 log10(sum signal / sum noise) in dB over samples; None for fewer than two samples.
 
     The same bootstrap: samples are drawn with replacement, each with its signal and its noise. Draws without any noise
     have no ratio and count as the largest that was drawn.
@@ -59,7 +59,7 @@ def ratio_interval(
 
 
 def paired_interval(differences: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Interval | None:
-    """95 % interval of the mean of per-sample differences; None for fewer than two samples.
+    """Return the 95 % interval of the mean of per-sample differences; None for fewer than two samples.
 
     A percentile bootstrap with a fixed seed: samples are drawn with replacement as pairs, so that what both models
     find hard cancels (Efron and Tibshirani, An Introduction to the Bootstrap, 1993). Equal differences are drawn
@@ -85,7 +85,7 @@ def paired_interval(differences: np.ndarray[tuple[int], np.dtype[np.float64]]) -
 
 
 def skewed_mean_interval(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Interval | None:
-    """95 % interval of the mean of positive values that spread over decades, such as the noise of a few samples.
+    """Return the 95 % interval of the mean of positive values that spread over decades, such as the noise of a few samples.
 
     Cox's method for log-normal values (Zhou and Gao, "Confidence intervals for the log-normal mean", Statistics in
     Medicine 16, 1997), with Student's t: a bootstrap of four samples never sees the fifth that is ten times as loud.
@@ -107,7 +107,7 @@ def skewed_mean_interval(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -
 
 
 def largest_mean(values: np.ndarray[tuple[int], np.dtype[np.float64]], confidence: float) -> float | None:
-    """What the mean of all such values does not exceed, with this confidence (0 to 1); None for fewer than two.
+    """Return the upper bound of the mean of such values, with this confidence (0 to 1); None for fewer than two.
 
     One-sided, and the larger of two. Cox's method, as in `skewed_mean_interval`, for few positive values. The bootstrap of
     Student's t (Efron and Tibshirani, chapter 12.5): the mean of a draw without the loudest values is low and so is its
@@ -148,7 +148,7 @@ def _largest_lognormal_mean(values: np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 def largest_loss(losses: np.ndarray[tuple[int], np.dtype[np.float64]], confidence: float) -> float:
-    """What the mean of differences from -1 to 1 does not exceed, with this confidence (0 to 1).
+    """Return the upper bound of the mean of differences from -1 to 1, with this confidence (0 to 1).
 
     One-sided: (sum + 1 + z sqrt(sum of squares + 1)) / samples, the normal approximation of what Clopper and Pearson give
     where one more sample was lost than was seen: without that one, samples of which none is lost would prove that none ever is.
@@ -157,7 +157,7 @@ def largest_loss(losses: np.ndarray[tuple[int], np.dtype[np.float64]], confidenc
 
 
 def largest_loss_of(total: float, squares: float, count: int, confidence: float) -> float:
-    """The same of so many differences of which the sum and the sum of squares are known; it grows with both."""
+    """Return the upper bound of the mean for `count` differences with a known sum and sum of squares; it grows with both."""
     z = NormalDist().inv_cdf(confidence)
     return (total + 1 + z * math.sqrt(squares + 1)) / max(1, count)
 
@@ -167,7 +167,7 @@ def largest_loss_of(total: float, squares: float, count: int, confidence: float)
 
 
 def gained(what: str, settings: tuple[str, ...], before: Sequence[float], after: Sequence[float]) -> Cure:
-    """The cure whose model has the noises `after` on the samples on which the model without it has `before`."""
+    """Return the correction whose model has the noise `after` on the samples on which the model without it has `before`."""
     old, new = math.fsum(before), math.fsum(after)
     if not new or not old:
         return Cure(

@@ -1,4 +1,4 @@
-"""Which of the layouts that public exporters of detectors write an output has, by its values.
+"""Finds the layout of a detector output, among those of public exporters, by its values.
 
     [1, N, 5 + C]   centre x, centre y, width, height, objectness, classes       YOLOv5 to v7, YOLOX
     [1, 4 + C, N]   the same without objectness, a box a column                  YOLOv8, v9, v11, v12
@@ -23,34 +23,37 @@ from numpy.typing import NDArray
 from qdqtool.accuracy.metric import Floats
 
 BOX: Final = 4
-"""Leading columns of a row: the box."""
+"""Number of leading columns that hold the box."""
 CONFIDENT: Final = 0.25
-"""The score from which YOLO's own demos show a box."""
+"""Score from which YOLO's own demos show a box."""
 _SLACK = 0.05
-"""How far outside 0 to 1 a probability may lie that went through a coarse scale."""
+"""How far outside 0 to 1 a probability may be after a coarse scale."""
 _TRAINED_NOWHERE = 0.02
-"""Median over all boxes of the best class behind the fifth column, from which on the fifth column is an objectness: beside one,
-classes are trained on objects alone, and say something everywhere (YOLOX-nano on photographs: 0.13 to 0.19)."""
+"""Smallest median over all boxes of the best class after the fifth column if the fifth column is an
+objectness. Beside an objectness, classes are trained only on objects and have values everywhere (YOLOX-nano
+on photographs: 0.13 to 0.19).
+"""
 _TRAINED_EVERYWHERE = 0.005
-"""The same median, up to which the fifth column is a class: without an objectness classes are trained to be zero on the
-background (a YOLOv8 of 18 classes: at most 0.0001)."""
+"""Largest value of that median if the fifth column is a class. Without an objectness, classes are trained to
+be zero on the background (a YOLOv8 of 18 classes: at most 0.0001).
+"""
 _CONSTANT = 0.999
-"""YOLOv6 has no objectness left and writes ones in its place."""
+"""Value of the fifth column in YOLOv6, which has no objectness and writes ones."""
 _CLASSES = 10_000
-"""Numbers of classes are lower."""
+"""Upper bound of the number of classes."""
 _FINAL = 6
 """Columns of a final detection."""
 _CLASS_FIRST = [2, 3, 4, 5, 1, 0]
-"""Columns of PaddleDetection's rows in the order of the others."""
+"""Columns of PaddleDetection's rows, in the order of the other exporters."""
 _IN_ORDER = 0.99
-"""Share of final detections whose right and bottom must not lie before their left and top."""
+"""Share of final detections whose right and bottom must not be less than their left and top."""
 
 
 class BoxLayout(enum.Enum):
-    """What the axes of an output mean, and the columns of its rows."""
+    """Meaning of the axes of an output, and of the columns of its rows."""
 
     OFFSETS = enum.auto()
-    """Objectness behind boxes that are not decoded: offsets in grid cells and logarithms of sizes, as YOLOX exports them."""
+    """Objectness with boxes that are not decoded: offsets in grid cells and logarithms of sizes, as YOLOX exports them."""
     OBJECTNESS = enum.auto()
     OBJECTNESS_COLUMNS = enum.auto()
     CLASSES = enum.auto()
@@ -60,13 +63,13 @@ class BoxLayout(enum.Enum):
 
     @property
     def is_final(self) -> bool:
-        """Whether boxes are corners, each with the one class that it was given."""
+        """True if boxes are corners with one given class each."""
         return self in {BoxLayout.FINAL, BoxLayout.FINAL_CLASS_FIRST}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoScores:
-    """No layout: `why` goes on behind "an output of shape (1, 2, 3) "."""
+    """The output has no known layout; `why` continues the sentence "an output of shape (1, 2, 3) "."""
 
     why: str
 
@@ -80,7 +83,7 @@ _BOTH: Final = NoScores(why="could hold a box in each row, or in each column")
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class RawBoxes:
-    """The boxes of one image before any is left out.
+    """The boxes of one image before any is removed.
 
     Attributes:
         boxes: (boxes, 4), as the layout writes them.
@@ -92,7 +95,7 @@ class RawBoxes:
 
 
 def layout_of(output: NDArray[Any]) -> BoxLayout | NoScores:
-    """The layout of one image's output; the reason where none fits, or more than one.
+    """Return the layout of one image's output, or the reason if none or several fit.
 
     Ask the float model's output and read the quantized model's by the answer: a model that was damaged no longer looks like
     what it is.
@@ -127,7 +130,7 @@ def layout_of(output: NDArray[Any]) -> BoxLayout | NoScores:
 
 
 def candidates(output: NDArray[Any], layout: BoxLayout) -> RawBoxes:
-    """The boxes of one image, in a layout that is known."""
+    """Return the boxes of one image in a known layout."""
     rows: Floats = output.reshape(output.shape[-2:]).astype(np.float64)
     match layout:
         case BoxLayout.FINAL | BoxLayout.FINAL_CLASS_FIRST:
@@ -142,7 +145,10 @@ def candidates(output: NDArray[Any], layout: BoxLayout) -> RawBoxes:
 
 
 def of_detections(boxes: Floats, scores: Floats, classes: Floats) -> RawBoxes:
-    """Corners (boxes, 4), one score and one class of each: a row of scores; what fills the list up has none above zero, or class -1."""
+    """Return corners (boxes, 4), and one score and class per box, as a row of scores.
+
+    Padding rows have no score above zero, or class -1.
+    """
     numbers = np.rint(classes)
     live = (scores > 0) & (numbers >= 0) & (numbers < _CLASSES)
     kinds = numbers[live].astype(np.intp)
@@ -152,7 +158,7 @@ def of_detections(boxes: Floats, scores: Floats, classes: Floats) -> RawBoxes:
 
 
 def _is_final(rows: Floats) -> bool:
-    """Whether each row is a detection: an integer for its class, one probability, corners in order and in pixels."""
+    """Return True if each row is a detection: an integer class, one probability, corners in order and in pixels."""
     if rows.shape[1] != _FINAL:
         return False
     scores, classes = rows[:, BOX], rows[:, BOX + 1]
@@ -168,7 +174,7 @@ def _is_final(rows: Floats) -> bool:
 
 
 def _looks_like_boxes(rows: Floats) -> bool:
-    """Whether the values behind the fourth column, and only they, are probabilities.
+    """Return True if the values after the fourth column, and only they, are probabilities.
 
     Logits, hidden states and probabilities of a sequence have the same shape, but leave 0 to 1 behind the fourth column,
     or in none.
@@ -179,12 +185,12 @@ def _looks_like_boxes(rows: Floats) -> bool:
 
 
 def _is_decoded(rows: Floats) -> bool:
-    """Whether the boxes are in pixels: centres within a picture, sizes that are not negative."""
+    """Return True if boxes are in pixels: centres inside a picture, no negative sizes."""
     return bool((rows[:, 2:BOX] >= 0).all() and (np.median(rows[:, :BOX], axis=0) > 1).all())
 
 
 def _with_objectness(rows: Floats) -> bool | None:
-    """Whether the fifth column is an objectness; None if the values do not tell, or the boxes are like none."""
+    """Return whether the fifth column is an objectness; None if the values do not show it."""
     if rows.shape[1] == BOX + 1:
         return False if _is_decoded(rows) else None
     if rows[:, BOX].min() >= _CONSTANT:
@@ -196,7 +202,7 @@ def _with_objectness(rows: Floats) -> bool | None:
 
 
 def are_probabilities(values: NDArray[Any]) -> bool:
-    """Whether all values are probabilities, but for what a coarse scale adds."""
+    """Return True if all values are probabilities, up to the error of a coarse scale."""
     if not values.size:
         return True
     return bool(values.min() >= -_SLACK and values.max() <= 1 + _SLACK)

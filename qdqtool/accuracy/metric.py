@@ -1,4 +1,4 @@
-"""What a metric is: a distance between tensors that grows sample by sample, or a hit per sample.
+"""The interface of metrics: a distance between tensors that accumulates over samples, or a hit per sample.
 
 A distance starts one meter per model output; the meter sees the reference and the candidate of every sample and keeps
 a few numbers, so memory does not grow with the samples. A hit looks at one sample's class scores and the true class.
@@ -29,20 +29,20 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """What a meter shows; `value` is None if the metric is undefined, and `note` says why."""
+    """The result of a metric; `value` is None if the metric is undefined, and `note` gives the reason."""
 
     value: float | None
     note: str = ""
 
 
 class Meter(Protocol):
-    """Sees pairs of equal shape, one per sample, in any order."""
+    """Receives pairs of equal shape, one per sample, in any order."""
 
     def add(self, reference: Floats, candidate: Floats) -> None:
-        """Take in one sample's pair of finite arrays of equal shape."""
+        """Add one sample's pair of finite arrays of equal shape."""
 
     def reading(self) -> Reading:
-        """The metric over everything seen so far."""
+        """Return the metric over all samples so far."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +64,7 @@ class Distance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hit:
-    """A task metric in percent: whether one sample counts.
+    """A task metric in percent: True or False for each sample.
 
     Attributes:
         hit: scores of all classes (vector) and the true class -> 0.0 or 1.0.
@@ -78,12 +78,12 @@ class Hit:
 
 
 def inner(left: Floats, right: Floats) -> float:
-    """Sum of products of two arrays of equal shape, in one pass and without a temporary array."""
+    """Return the sum of products of two arrays of equal shape, in one pass and without a temporary array."""
     return float(np.einsum("i,i->", left.ravel(), right.ravel()))
 
 
 def energy(values: Floats) -> float:
-    """Sum of squares."""
+    """Return the sum of squares."""
     return inner(values, values)
 
 
@@ -99,7 +99,7 @@ Function = Callable[[Floats, Floats], float]
 
 
 def distance(name: str) -> Distance:
-    """The distance called `name`; "module:function" is a function (reference, candidate) -> float, averaged.
+    """Return the distance called `name`; "module:function" is a function (reference, candidate) -> float, which is averaged.
 
     Raises:
         UsageError: nothing is called so, or it is a task metric.
@@ -117,7 +117,7 @@ def distance(name: str) -> Distance:
 
 
 class Average:
-    """The mean of a function's value over all samples."""
+    """Mean of a function's value over all samples."""
 
     def __init__(self, function: Function) -> None:
         self._function = function

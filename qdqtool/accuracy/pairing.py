@@ -1,4 +1,4 @@
-"""Which output of one runner belongs to which of the other, and whether two arrays can be compared at all."""
+"""Pairs the outputs of two runners, and decides whether two arrays can be compared."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from qdqtool.errors import InputFileError, UsageError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pair:
-    """One output under its name in the reference and in the candidate."""
+    """One output, by its name in the reference and in the candidate."""
 
     reference: str
     candidate: str
 
 
 def pair_outputs(reference: Runner, candidate: Runner) -> tuple[Pair, ...]:
-    """Outputs that belong together, in the reference's order.
+    """Pair the outputs, in the reference's order.
 
     Those of equal name; where there are none, those of equal name once everything but letters and digits is an
     underscore (as in the names of dumped files); at last two single outputs, whatever their names.
@@ -55,7 +55,7 @@ def _as_file_name(name: str) -> str:
 
 
 def unpaired(reference: Runner, candidate: Runner, pairs: tuple[Pair, ...]) -> tuple[str, ...]:
-    """A sentence for each side that has outputs the other lacks."""
+    """Return a sentence for each side with outputs that the other side lacks."""
     sides = (
         ("the candidate", set(reference.outputs) - {pair.reference for pair in pairs}),
         ("the reference", set(candidate.outputs) - {pair.candidate for pair in pairs}),
@@ -66,19 +66,19 @@ def unpaired(reference: Runner, candidate: Runner, pairs: tuple[Pair, ...]) -> t
 
 
 class Fed(Protocol):
-    """Something that is fed samples."""
+    """An object with inputs."""
 
     @property
     def description(self) -> str:
-        """What it is, in words."""
+        """Description in words."""
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """What it wants to be fed."""
+        """The inputs that it needs."""
 
 
 def feeds_for(runner: Fed, sample: Sample) -> Feeds:
-    """The sample's arrays that this runner wants.
+    """Return the sample's arrays that this runner needs.
 
     Raises:
         InputFileError: the sample lacks one of the inputs.
@@ -96,7 +96,7 @@ def feeds_for(runner: Fed, sample: Sample) -> Feeds:
 def comparable(
     reference: NDArray[Any], candidate: NDArray[Any], pair: Pair, sample: Sample
 ) -> tuple[Floats, Floats]:
-    """Both arrays as float64, where equal infinities are replaced by zeros on both sides.
+    """Return both arrays as float64; equal infinities are replaced by zeros on both sides.
 
     Raises:
         InputFileError: text, different shapes, NaN, or an infinity on one side only.

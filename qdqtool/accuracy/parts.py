@@ -1,4 +1,4 @@
-"""Makes two models return more than their outputs: what hidden outputs are made of, or their common inner tensors."""
+"""Makes two models return more than their outputs: the parts of an output, or their common inner tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from qdqtool.graph.view import GraphView
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputPart:
-    """One quantity that an output holds, or was chosen from.
+    """One quantity that is a part of an output, or that an output was chosen from.
 
     Attributes:
         output: the output's name.
@@ -36,7 +36,7 @@ class OutputPart:
 
 
 def with_parts(reference: Model, candidate: Model) -> tuple[Model, Model, tuple[OutputPart, ...]]:
-    """Both models made to return the parts of their outputs too, and these; as they are where no output has any.
+    """Return both models with the parts of their outputs as additional outputs, and the parts; unchanged if there are none.
 
     The candidate is the reference with Q/DQ: what it calls by another name is found by the node that reads it.
     """
@@ -80,7 +80,7 @@ def with_parts(reference: Model, candidate: Model) -> tuple[Model, Model, tuple[
 def measured(
     outputs: Iterable[str], parts: Sequence[OutputPart], only: str = ""
 ) -> tuple[tuple[str, ...], ...]:
-    """What a model returns, each group a quantity that is measured: parts in the place of the outputs that have some.
+    """Return the measured outputs of a model in groups: parts instead of each output that has some.
 
     Of `only` one output, where it is named.
     """
@@ -94,12 +94,12 @@ def measured(
 
 
 def _output(name: str, ends: Mapping[str, tuple[Reading, ...]]) -> str:
-    """The output that something judged belongs to."""
+    """Return the output to which a measured quantity belongs."""
     return name if name in ends else name.rpartition("[")[0]
 
 
 def _in_candidate(theirs: GraphView, mine: GraphView, reading: Reading) -> str:
-    """What the candidate's node reads there, or the tensor of the same name; empty if it has neither."""
+    """Return the tensor that the candidate's node reads, or the tensor of the same name; "" if there is neither."""
     node, index = reading
     found = theirs.by_name.get(node)
     if found is not None and found.op == mine.by_name[node].op and len(found.inputs) > index:
@@ -113,7 +113,7 @@ def _in_candidate(theirs: GraphView, mine: GraphView, reading: Reading) -> str:
 
 
 def shared_tensors(first: Model, second: Model) -> tuple[str, ...]:
-    """Float tensors that nodes of both models make, outputs left out, in the order of the first."""
+    """Return the float tensors that nodes of both models make, without outputs, in the order of the first model."""
     theirs = {name for node in second.view.nodes for name in node.outputs}
     return tuple(
         name
@@ -127,14 +127,14 @@ def shared_tensors(first: Model, second: Model) -> tuple[str, ...]:
 
 
 def turns(models: tuple[Model, Model], room: int) -> int:
-    """How many runs `watch_inside` takes for each sample."""
+    """Return how many runs `watch_inside` needs for each sample."""
     return sum(1 for _ in within(models[0], shared_tensors(*models), room))
 
 
 def watch_inside(
     models: tuple[Model, Model], folder: Path, *, room: int
 ) -> Iterator[tuple[Probe, Probe, frozenset[str]]]:
-    """Both models made to return some of their common tensors, and nothing that comes after these, and their names.
+    """Return both models cut after some of their common tensors, with these as outputs, and their names.
 
     As many tensors at a time as fit into `room` bytes on each side; every tensor has its turn. `folder` is where the
     models are written, which are gone with the next turn.

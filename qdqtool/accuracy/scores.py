@@ -1,4 +1,4 @@
-"""From a model output to the scores of its classes."""
+"""Turns a model output into the scores of its classes."""
 
 from __future__ import annotations
 
@@ -31,14 +31,17 @@ class ScorePair:
 
     @property
     def named(self) -> int | None:
-        """The class that the reference names; none if it sees no box that it would show: the best of the others is chance."""
+        """The class that the reference names.
+
+        None if it has no box with a sufficient score, because its best class is then chance.
+        """
         if self.layout is not None and self.reference.max() < CONFIDENT:
             return None
         return int(self.reference.argmax())
 
     @property
     def shown(self) -> Floats:
-        """The candidate's scores, to be held against `named`; where nothing is left of its boxes that class is behind all others.
+        """The candidate's scores, for comparison with `named`; if none of its boxes is left, that class ranks last.
 
         The best of boxes that nobody would see may be of any class, and often is of the right one.
         """
@@ -50,14 +53,14 @@ class ScorePair:
 
 
 def class_rows(output: Floats) -> Floats:
-    """The output as rows of class scores (rows x classes): the last axis, or axis 1 of N x C x 1 x 1."""
+    """Return the output as rows of class scores (rows x classes): the last axis, or axis 1 of N x C x 1 x 1."""
     if output.ndim == 4 and output.shape[2:] == (1, 1):
         return output[:, :, 0, 0]
     return output.reshape(-1, output.shape[-1]) if output.ndim else output.reshape(1, 1)
 
 
 def class_scores(output: NDArray[Any]) -> Floats | None:
-    """One sample's scores, one per class; None if the output is not understood as scores of one sample.
+    """Return one sample's scores, one per class; None if the output is not the scores of one sample.
 
     Understood are: a vector of scores with any number of axes of length 1 around it (a logit or probability per
     class); boxes in one of the layouts of `layouts`, where a class scores as much as its best box does, class score times
@@ -74,7 +77,7 @@ def class_scores(output: NDArray[Any]) -> Floats | None:
 def read_pair(
     reference: Mapping[str, NDArray[Any]], candidate: Mapping[str, NDArray[Any]], classes: int = 0
 ) -> ScorePair | NoScores:
-    """One sample's scores on both sides, from all outputs of a network; both have them under the same names.
+    """Return one sample's scores on both sides, from all outputs of a network, with the same names on both sides.
 
     A detector's boxes may be in several outputs (`box_outputs`). Otherwise the first output is read, as `score_pair` does.
     """
@@ -91,7 +94,7 @@ def read_pair(
 
 
 def score_pair(reference: NDArray[Any], candidate: NDArray[Any], classes: int = 0) -> ScorePair | NoScores:
-    """One sample's scores on both sides, as `class_scores` takes them; the reason where the reference is not understood.
+    """Return one sample's scores on both sides, like `class_scores`; the reason if the reference is not understood.
 
     The reference says how both are read. Final detections become scores of at least `classes` classes and of one more
     behind them, "nothing", which is the best where no box is left.
@@ -127,7 +130,7 @@ def _best(boxes: RawBoxes) -> Floats:
 
 
 def _found(boxes: RawBoxes, classes: int) -> Floats:
-    """The best score of each class, below zero if no box has it; behind them zero, for nothing."""
+    """Return the best score of each class, below zero if no box has it, followed by zero for "no class"."""
     best = np.full(classes + 1, -1.0)
     best[classes] = 0.0
     if len(boxes.scores):
@@ -137,6 +140,6 @@ def _found(boxes: RawBoxes, classes: int) -> Floats:
 
 
 def rank(scores: Floats, truth: int) -> int:
-    """Position of class `truth` when classes are sorted by falling score, equal scores by class number."""
+    """Return the rank of class `truth` by falling score; equal scores rank by class number."""
     own = scores[truth]
     return int((scores > own).sum() + (scores[:truth] == own).sum())

@@ -1,4 +1,4 @@
-"""How two runners go over the samples: side by side, one after the other, or with the outputs of one remembered."""
+"""Runs two models over the samples: side by side, one after the other, or with stored outputs of one."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from qdqtool.platform import give_back
 
 Outputs = Mapping[str, NDArray[Any]]
 Both = tuple[Outputs, Outputs]
-"""What reference and candidate gave for one sample."""
+"""The outputs of reference and candidate for one sample."""
 
 
 def abreast(
     reference: Runner, candidate: Runner, samples: Iterable[Sample]
 ) -> Iterator[tuple[Sample, Outputs, Outputs]]:
-    """Every sample with the outputs of both; as many at a time as both runners allow, and one more is read ahead.
+    """Yield every sample with the outputs of both, in parallel as far as both runners allow, reading one sample ahead.
 
     Raises:
         InputFileError: a sample lacks an input, or a model fails on it; the first one in order is reported.
@@ -71,7 +71,7 @@ def _finished(sample: Sample, future: Future[Both]) -> tuple[Sample, Outputs, Ou
 
 
 class _OnDisk(Sequence[Outputs]):
-    """Outputs of samples by number, each in a file of its own."""
+    """Outputs of samples by number, each in its own file."""
 
     def __init__(self, folder: Path, names: tuple[str, ...], count: int) -> None:
         self._folder, self._names, self._count = folder, names, count
@@ -95,7 +95,7 @@ class _OnDisk(Sequence[Outputs]):
 
 
 def recorded(open_it: Callable[[], Runner], samples: SampleSource, limit: int | None, folder: Path) -> Runner:
-    """What a model gives for the samples, kept in `folder` and played back in their order; the model is closed by then.
+    """Run a model over the samples, store its outputs in `folder`, and close it; returns a runner that replays them in order.
 
     Raises:
         InputFileError: a sample lacks an input, or the model fails on it.
@@ -126,7 +126,7 @@ def _file(folder: Path, number: int) -> Path:
 
 
 class Remembered:
-    """A runner that keeps what it gave, by the content of what it was fed; several threads may run it.
+    """A runner that stores its outputs by the content of the inputs; several threads may run it.
 
     Args:
         open_it: opens the model.
@@ -146,7 +146,7 @@ class Remembered:
         self.at_once: int = runner.at_once
 
     def run(self, feeds: Feeds) -> dict[str, NDArray[Any]]:
-        """One array per output.
+        """Return one array per output.
 
         Raises:
             InputFileError: the model fails on these feeds.
@@ -164,11 +164,11 @@ class Remembered:
         return found
 
     def close(self) -> None:
-        """Give back the session, and what opens it; what is kept stays."""
+        """Close the session; stored outputs stay."""
         self._runner = self._open = None
 
     def reopen(self, open_it: Callable[[], Runner]) -> None:
-        """Take this from now on where something is to be run that is not kept."""
+        """Use this runner from now on for inputs without stored outputs."""
         self._open = open_it
 
     def _opened(self) -> Runner:
@@ -191,7 +191,7 @@ class Remembered:
 
 
 def _lasting(value: NDArray[Any]) -> NDArray[Any]:
-    """A copy that nobody changes; the array itself may lie in the session's memory."""
+    """Return a read-only copy, because the array may be in the session's memory."""
     copy = np.array(value)
     copy.flags.writeable = False
     return copy

@@ -1,4 +1,4 @@
-"""Outputs that were computed elsewhere, played back in the order of the samples as if a model ran."""
+"""Replays outputs that were computed elsewhere, in the order of the samples, like a model that runs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from qdqtool.io.npy import decode_array, read_elements, read_header
 # Stored outputs in .npz files.
 
 _LARGEST = 2 << 30
-"""Bytes of all arrays together."""
+"""Most bytes of all arrays together."""
 
 
 def from_npz(path: Path) -> list[dict[str, NDArray[Any]]]:
-    """One entry per row where all arrays have the same number of rows, each with a batch dimension of 1; else one.
+    """Return one entry per row, with a batch dimension of 1, if all arrays have the same number of rows; else one entry.
 
     Raises:
         InputFileError: unreadable, or holds objects that only running code could restore.
@@ -50,7 +50,7 @@ def from_npz(path: Path) -> list[dict[str, NDArray[Any]]]:
 
 
 def _arrays(stream: IO[bytes]) -> dict[str, NDArray[Any]]:
-    """The arrays by name; their headers are believed only as far as the archive has bytes for them."""
+    """Return the arrays by name; a header is rejected if the archive does not have its bytes."""
     found = {}
     with zipfile.ZipFile(stream) as archive:
         entries = [entry for entry in archive.infolist() if entry.filename.endswith(".npy")]
@@ -74,7 +74,7 @@ _Loaded = dict[str, NDArray[Any]]
 
 
 def from_json(path: Path) -> list[_Loaded]:
-    """One entry per iteration of Polygraphy's first runner, or the one inference of trtexec.
+    """Return one entry per iteration of Polygraphy's first runner, or the single inference of trtexec.
 
     Raises:
         InputFileError: unreadable, or neither of the two.
@@ -142,7 +142,7 @@ _NUMPY: dict[DType, type[np.generic]] = {
 
 
 def from_raw(path: Path) -> dict[str, NDArray[Any]]:
-    """The tensor of one file under its name; nothing for a file that says it is an input.
+    """Return the tensor of one file under its name; nothing if the file says that it is an input.
 
     Raises:
         InputFileError: the name does not tell shape and type, or the size does not fit them.
@@ -181,7 +181,7 @@ _READERS: dict[str, Callable[[Path], Sequence[Outputs]]] = {".npz": from_npz, ".
 
 
 class Player:
-    """A runner that gives the next stored outputs at every call, whatever it is fed."""
+    """A runner that returns the next stored outputs at every call and ignores its inputs."""
 
     inputs: tuple[TensorInfo, ...] = ()
     at_once = 1
@@ -193,11 +193,11 @@ class Player:
         self.outputs: tuple[str, ...] = tuple(stored[0])
 
     def __len__(self) -> int:
-        """For how many samples there are outputs."""
+        """Number of samples with outputs."""
         return len(self._stored)
 
     def run(self, feeds: Feeds) -> dict[str, NDArray[Any]]:  # noqa: ARG002 -- a protocol
-        """The outputs of the next sample.
+        """Return the outputs of the next sample.
 
         Raises:
             InputFileError: there were outputs for fewer samples.
@@ -213,7 +213,7 @@ class Player:
 
 
 class Unfed:
-    """Samples without inputs, for two sides of stored outputs; labels where somebody has them."""
+    """Samples without inputs, for two sides of stored outputs; with labels if given."""
 
     meaningful = True
     digest = ""
@@ -233,7 +233,7 @@ class Unfed:
 
 
 def open_stored(path: Path) -> Player:
-    """Stored outputs, ready to be played back.
+    """Open stored outputs for replay.
 
     Read are .npz files (arrays of N rows are N samples), the JSON of `polygraphy run --save-outputs` and of trtexec
     --exportOutput, the .raw files of trtexec --dumpRawBindingsToFile (a folder, or one file), and folders of any of
@@ -277,6 +277,6 @@ def _file(path: Path) -> list[Outputs]:
 
 
 def _natural(path: Path) -> tuple[tuple[bool, int, str], ...]:
-    """Sort key under which sample10 comes after sample9."""
+    """Return a sort key that puts sample10 after sample9."""
     parts = re.findall(r"\d+|\D+", path.name)
     return tuple((not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts)

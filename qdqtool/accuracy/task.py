@@ -1,4 +1,4 @@
-"""Task metrics: how often each side is right, and whether the difference is more than noise."""
+"""Task metrics: how often each side is right, and whether the difference is significant."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Outputs = Mapping[str, NDArray[Any]]
 
 
 class HitCount:
-    """Hits of both sides for one metric, kept as one number per sample."""
+    """Hits of both sides for one metric, stored as one number per sample."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -38,12 +38,12 @@ class HitCount:
         self._candidate = array("d")
 
     def record(self, reference: float, candidate: float) -> None:
-        """Take in one sample's hits on both sides."""
+        """Add one sample's hits on both sides."""
         self._reference.append(reference)
         self._candidate.append(candidate)
 
     def result(self) -> TaskAccuracy | None:
-        """Both shares in percent and the interval of their difference in points; None without samples."""
+        """Return both shares in percent and the interval of their difference in points; None without samples."""
         if not self._reference:
             return None
         left, right = np.frombuffer(self._reference), np.frombuffer(self._candidate)
@@ -60,7 +60,7 @@ class HitCount:
 
 
 class Task:
-    """Watches the output that holds class scores, or those that hold a detector's boxes.
+    """Scores the output with class scores, or the outputs with a detector's boxes.
 
     Of detectors `agreement` counts the boxes too: what their best class is says little of the others, and nothing if there is
     one class only.
@@ -79,7 +79,7 @@ class Task:
         self._unlabelled = 0
 
     def add(self, reference: Outputs, candidate: Outputs, sample: Sample) -> None:
-        """Take in one sample's outputs on both sides; without a label only metrics that need none count it.
+        """Add one sample's outputs on both sides. Without a label, only metrics that need none count it.
 
         Raises:
             InputFileError: the label is not one of the output's classes.
@@ -112,12 +112,12 @@ class Task:
             self._boxes.record(*shared)
 
     def results(self) -> tuple[TaskAccuracy, ...]:
-        """One entry per metric that saw samples."""
+        """Return one entry per metric that has samples."""
         every = (*(count for _, count in self._counts), self._boxes)
         return tuple(found for count in every if (found := count.result()) is not None)
 
     def notes(self, *, meaningful: bool = True) -> tuple[str, ...]:
-        """What a reader must know to trust the figures; samples that mean nothing could have no labels."""
+        """Return the notes that readers need to trust the figures; random samples get none about labels."""
         notes: list[str] = []
         if meaningful and self._unlabelled and self._unlabelled == self._seen:
             notes.append(_UNLABELLED if self._reads_labels else _AGREEMENT)
@@ -151,7 +151,7 @@ class Task:
         return tuple(notes)
 
     def _add_index(self, reference: int, candidate: int, label: int | None) -> None:
-        """The output is the class itself: all that can be asked is whether it is the true one."""
+        """Score an output that is the class number: only whether it is the true class."""
         self._seen += 1
         for metric, count in self._counts:
             truth = label if metric.truth == "label" else reference
@@ -159,7 +159,7 @@ class Task:
                 count.record(float(reference == truth), float(candidate == truth))
 
     def _watch(self, scores: ScorePair) -> None:
-        """Remember what the notes are about."""
+        """Record the facts for the notes."""
         left, right = scores.reference, scores.candidate
         if scores.layout is not None:
             self._doubtful += int(scores.named is None)
@@ -176,7 +176,7 @@ class Task:
 
 
 def hits_of(metric: Hit, scores: ScorePair, label: int | None) -> tuple[float, float] | None:
-    """Whether each side is right about one sample; None if it does not count."""
+    """Return whether each side is right about one sample; None if the sample does not count."""
     is_labelled = metric.truth == "label"
     truth = label if is_labelled else scores.named
     if truth is None or len(scores.reference) < metric.classes:
@@ -186,7 +186,7 @@ def hits_of(metric: Hit, scores: ScorePair, label: int | None) -> tuple[float, f
 
 
 def boxes_of(scores: ScorePair) -> tuple[float, float] | None:
-    """1, and the F1 score of the candidate's boxes against the reference's in one image; None if neither finds any."""
+    """Return 1 and the F1 score of the candidate's boxes against the reference's in one image; None if neither has any."""
     if scores.layout is None or scores.boxes is None:
         return None
     found = agreement(*scores.boxes, scores.layout)
@@ -194,18 +194,18 @@ def boxes_of(scores: ScorePair) -> tuple[float, float] | None:
 
 
 def own_rows(outputs: Outputs, sample: Sample) -> dict[str, NDArray[Any]]:
-    """The sample's own rows: a model with a fixed batch size is fed copies of one sample."""
+    """Return the sample's own rows, because a model with a fixed batch size gets copies of one sample."""
     return {name: first_row(output, sample) for name, output in outputs.items()}
 
 
 def first_row(output: NDArray[Any], sample: Sample) -> NDArray[Any]:
-    """The sample's own row of one output."""
+    """Return the sample's own row of one output."""
     batch = next((feed.shape[0] for feed in sample.feeds.values() if feed.ndim), 1)
     return output[:1] if batch > 1 and output.ndim > 1 and output.shape[0] == batch else output
 
 
 def least_classes(label: int | None) -> int:
-    """How many classes there are at least where a sample has this label."""
+    """Return the least number of classes if a sample has this label."""
     return 0 if label is None else label + 1
 
 
@@ -214,7 +214,7 @@ def _is_index(output: NDArray[Any]) -> bool:
 
 
 def check_label(sample: Sample, classes: int) -> None:
-    """Refuse a label that is none of the classes.
+    """Raise an error if a label is not one of the classes.
 
     Raises:
         InputFileError: it is too large, or negative.

@@ -1,1 +1,1 @@
-"""Metrics: each file here is one, with a `PLUGIN`."""
+"""Metrics: each file in this package is a metric, with a `PLUGIN`."""

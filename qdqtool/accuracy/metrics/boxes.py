@@ -15,7 +15,7 @@ from qdqtool.accuracy.metric import Distance, Floats, Reading
 
 
 class Boxes:
-    """Counts boxes of both sides and those that agree."""
+    """Counts the boxes of both sides, and the boxes that agree."""
 
     def __init__(self) -> None:
         self._boxes = 0

@@ -1,4 +1,4 @@
-"""Cosine similarity of all values of all samples, seen as one long vector: 1 is the same direction.
+"""Cosine similarity of all values of all samples, as one long vector; 1 means the same direction.
 
 It hides a wrong overall factor and small errors; read it together with `sqnr_db`. Undefined when either side is zero
 everywhere.
@@ -12,7 +12,7 @@ from qdqtool.accuracy.metric import SILENT, Distance, Floats, Reading, energy, i
 
 
 class Cosine:
-    """Keeps the inner product and both squared norms."""
+    """Stores the inner product and both squared norms."""
 
     def __init__(self) -> None:
         self._inner = 0.0

@@ -16,7 +16,7 @@ _TINY = 1e-12
 
 
 class Divergence:
-    """Keeps the sum over rows and their number."""
+    """Stores the sum over rows and their number."""
 
     def __init__(self) -> None:
         self._sum = 0.0

@@ -1,4 +1,4 @@
-"""Largest absolute difference of any value in any sample, in the output's own unit."""
+"""Largest absolute difference of any value in any sample, in the unit of the output."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from qdqtool.accuracy.metric import NOTHING_SEEN, Distance, Floats, Reading
 
 
 class MaxAbs:
-    """Keeps one number."""
+    """Stores one number."""
 
     def __init__(self) -> None:
         self._largest: float | None = None

@@ -1,4 +1,4 @@
-"""Mean absolute difference over all values of all samples, in the output's own unit."""
+"""Mean absolute difference over all values of all samples, in the unit of the output."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from qdqtool.accuracy.metric import NOTHING_SEEN, Distance, Floats, Reading
 
 
 class MeanAbs:
-    """Keeps a sum and a count."""
+    """Stores a sum and a count."""
 
     def __init__(self) -> None:
         self._error = 0.0

@@ -12,7 +12,7 @@ from qdqtool.accuracy.metric import NOTHING_SEEN, SAME, Distance, Floats, Readin
 
 
 class Psnr:
-    """Keeps the squared error, the number of values and the reference's extremes."""
+    """Stores the squared error, the number of values, and the extremes of the reference."""
 
     def __init__(self) -> None:
         self._noise = 0.0

@@ -13,7 +13,7 @@ from qdqtool.accuracy.metric import Distance, Floats, Reading, energy, inner
 
 
 class SiSdr:
-    """Keeps a sum and a count."""
+    """Stores a sum and a count."""
 
     def __init__(self) -> None:
         self._sum = 0.0

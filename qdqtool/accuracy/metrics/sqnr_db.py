@@ -12,7 +12,7 @@ from qdqtool.accuracy.metric import SAME, SILENT, Distance, Floats, Reading, ene
 
 
 class Sqnr:
-    """Keeps signal and noise energy."""
+    """Stores signal and noise energy."""
 
     def __init__(self) -> None:
         self._signal = 0.0
