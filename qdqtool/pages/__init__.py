@@ -38,8 +38,9 @@ class Page:
 
     @property
     def summary(self) -> str:
-        """The first sentence."""
-        return re.split(r"(?<=[.:]) |\n\n", self.body, maxsplit=1)[0].replace("\n", " ")
+        """The first sentence, up to a colon that begins a list or an explanation."""
+        first = re.split(r"(?<=[.:])\s|\n\n", self.body, maxsplit=1)[0].replace("\n", " ")
+        return f"{first[:-1]}." if first.endswith(":") else first
 
     @property
     def text(self) -> str:

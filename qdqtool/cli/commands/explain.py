@@ -159,10 +159,10 @@ def _contents() -> str:
     lines: list[str] = []
     listed = dict.fromkeys(pages().values())
     for topic, found in groupby(listed, key=lambda page: page.topic):
-        lines += [f"{topic}:", *(f"  {', '.join(page.names):<30}{page.summary}" for page in found), ""]
+        lines += [f"{topic}:", *(f"  {', '.join(page.names):<32}{page.summary}" for page in found), ""]
     lines.append("Findings of lint and audit:")
     for code, (registry, name) in coded_plugins().items():
-        lines.append(f"  {code + ' ' + name:<30}{registry.manual(name).splitlines()[0]}")
+        lines.append(f"  {code + ' ' + name:<32}{registry.manual(name).splitlines()[0]}")
     return "\n".join(lines)
 
 
