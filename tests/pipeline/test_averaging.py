@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool.core.calibration import CalibrationTable, TensorRange
-from qdqtool.pipeline.ranges.calibrators import is_quieter, mean_table, weighted
+from qdqtool.pipeline.ranges.calibrators import mean_table, weighted
 from qdqtool.pipeline.ranges.executor import TriedTable
+from qdqtool.pipeline.search.experiment import is_quieter
 
 SHARES = st.lists(st.floats(1e-6, 1.0), min_size=12, max_size=12).map(tuple)
 

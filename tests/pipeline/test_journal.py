@@ -20,7 +20,7 @@ from qdqtool.core.sensitivity import Alternative, Cure, FloatLimit, FloatSet, No
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.ranges import samples as partition
-from qdqtool.pipeline.ranges.tried import same_ranges, singles
+from qdqtool.pipeline.search.experiment import same_ranges, singles
 from tests import models
 from tests.shared import ROOT
 

@@ -38,17 +38,26 @@ from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.table import Constants, groups, make_tables, working_methods
 from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, TensorRange
 from qdqtool.core.evidence import better, tied
-from qdqtool.core.journal import TrialOutcome, TrialRecord
+from qdqtool.core.journal import TrialOutcome
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import AUTO, CalibrationOptions
 from qdqtool.core.weights import WeightChanges
 from qdqtool.core.wording import counted
 from qdqtool.graph.model import Model
-from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable, decibels
+from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
 from qdqtool.pipeline.ranges.reference import Reference
 from qdqtool.pipeline.ranges.samples import CHOOSING, OF_LARGE, TAKEN, some_first
-from qdqtool.pipeline.ranges.tried import Records, compared, same_ranges, singles
+from qdqtool.pipeline.search.experiment import (
+    Demand,
+    Edit,
+    Records,
+    Search,
+    compared,
+    decibels,
+    same_ranges,
+    singles,
+)
 
 # Each costs as many inferences of the choosing samples as methods compete.
 _BLOCKS: Final = 4
@@ -151,7 +160,8 @@ def choose(
         mixed = winner = _averaged(trial, tried, samples)
         if mixed is not tried[0]:
             kept = (TrialOutcome.KEPT, f"less noise than {tried[0].method} alone")
-            records = (compared("mean of tied calibrators", mixed.shares, tried[0].shares, kept),)
+            edit = Edit(what="mean of tied calibrators")
+            records = (compared(edit, mixed.shares, tried[0].shares, kept),)
     elif others and not is_large:
         mixed, records = _mixture(trial, (winner, others[0]), groups(placement), samples, more)
     records = (
@@ -243,23 +253,20 @@ def _mixture(
     best, other = first
     if other.mean > _WORTHWHILE * best.mean:
         return best, ()
-    records: list[TrialRecord] = []
+    search = Search()
     blocks = _blocks(trial, tied)
     for number, block in enumerate(blocks, 1):
-        what = f"ranges of {other.method} in part {number} of {len(blocks)}"
+        edit = Edit(what=f"ranges of {other.method} in part {number} of {len(blocks)}")
         if trial.budget.spent + (1 + more) * len(samples) > trial.budget.most:
-            records.append(TrialRecord(what=what, outcome=TrialOutcome.NOT_TRIED, why="no inferences left"))
+            search.leaves(edit, "no inferences left")
             break
         table = _swapped(best.table, other.table, block)
         if table.ranges == best.table.ranges:
             continue
         found = trial.candidate(AUTO, table, samples)
-        outcome = (TrialOutcome.REJECTED, f"no significant gain of more than {_LEAST_DB:g} dB")
-        before = best
-        if is_quieter(found, best, _LEAST_DB, len(blocks)):
-            best, outcome = found, (TrialOutcome.KEPT, "significant gain")
-        records.append(compared(what, found.shares, before.shares, outcome))
-    return best, tuple(records)
+        if search.keeps(edit, found, best, Demand(gain_db=_LEAST_DB, candidates=len(blocks))):
+            best = found
+    return best, search.records
 
 
 def _blocks(trial: TrialSession, tied: Sequence[tuple[str, ...]]) -> list[frozenset[str]]:
@@ -331,16 +338,6 @@ class MeanPart:
 
     name: str
     weight: float
-
-
-def is_quieter(after: TriedTable, before: TriedTable, gain_db: float = 0.0, candidates: int = 1) -> bool:
-    """Whether the outputs gain more than `gain_db` on all samples together, and significantly from sample to sample.
-
-    A few samples may hold most of the noise, and any change of the weights gains or loses decibels of their sum. So samples
-    are compared in decibels, where each weighs the same. `candidates` is how many changes were compared with `before`.
-    """
-    gains = after.noise < before.noise and after.decibel - before.decibel > gain_db
-    return gains and better(after.levels, before.levels, candidates=candidates)
 
 
 def weighted(shares: Mapping[str, tuple[float, ...]]) -> tuple[MeanPart, ...]:

@@ -15,7 +15,7 @@ descent from the result of `gptq` lowers the errors of layers a little and not t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -26,7 +26,7 @@ from qdqtool.calibration.noise_shares import weight_share
 from qdqtool.calibration.rounding import GPTQ, WeightRounding, layers_of, round_weights
 from qdqtool.calibration.table import Constants, constants, groups, make_tables
 from qdqtool.core.calibration import CalibrationTable, Equalized
-from qdqtool.core.journal import TrialOutcome, TrialRecord
+from qdqtool.core.journal import TrialOutcome
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import AUTO, CalibrationOptions, Recipe
@@ -37,7 +37,7 @@ from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.changes import unrounded, with_changes
 from qdqtool.pipeline.own_models import or_without
 from qdqtool.pipeline.ranges.bias import correct_biases, shifted
-from qdqtool.pipeline.ranges.calibrators import Judged, choose, is_quieter
+from qdqtool.pipeline.ranges.calibrators import Judged, choose
 from qdqtool.pipeline.ranges.equalization import equalization
 from qdqtool.pipeline.ranges.executor import TrialSession
 from qdqtool.pipeline.ranges.extremes import doubtful_ranges, refuse_extremes, smallest_ranges
@@ -46,9 +46,16 @@ from qdqtool.pipeline.ranges.outliers import SAMPLES as OUTLIER_SAMPLES
 from qdqtool.pipeline.ranges.outliers import relieved, suspects
 from qdqtool.pipeline.ranges.reference import Budget, FloatPass, Reference
 from qdqtool.pipeline.ranges.samples import fitting_numbers, others, spread_over
-from qdqtool.pipeline.ranges.tried import compared, replaced_by, with_journal
 from qdqtool.pipeline.ranges.uneven import DEPTHWISE, evened_if_foretold, likely_uneven
 from qdqtool.pipeline.ranges.uneven import SAMPLES as SPREAD
+from qdqtool.pipeline.search.experiment import (
+    Demand,
+    Edit,
+    Records,
+    Search,
+    replaced_by,
+    with_journal,
+)
 
 GAIN_DB: Final = 0.3
 """What rounding or equalizing must gain at the outputs: it ties weights to the samples, and less is within their chance."""
@@ -233,13 +240,12 @@ def _equalized_if_better(
     trial = TrialSession(model, placement, plain, reference, budget)
     judges = trial.at_once()
     before = best = trial.candidate("", plain, judges)
-    records: dict[str, TrialRecord] = {}
+    search = Search()
+    chosen = None
     for way, found_changes in ways.items():
         changes = found_changes or _by_name(request, way, samples)
         if not changes:
-            records[way] = TrialRecord(
-                what=_equalized_by(way), outcome=TrialOutcome.NOT_TRIED, why="it changes no channel"
-            )
+            search.leaves(Edit(what=_equalized_by(way)), "it changes no channel")
             continue
         after = _changed(request, changes, samples)
         again = _Maker(after, options, on_progress, like=reference)
@@ -248,41 +254,36 @@ def _equalized_if_better(
         judge = TrialSession(after.model, placement, table, seen, Budget())
         found = judge.candidate("", table, spread_over(seen.samples, len(judges)))
         is_seen = not changes.scaled or request.recipe.place.builder.is_rtx
-        least = GAIN_DB if is_seen else _UNSEEN_DB
-        gains = is_quieter(found, before, least, len(ways))
-        why = "another way has less noise" if gains else f"no significant gain of more than {least:g} dB"
-        records[way] = compared(
-            _equalized_by(way),
-            found.shares,
-            before.shares,
-            (TrialOutcome.REJECTED, why),
-            (f"weights.equalize={way}",),
-        )
-        if gains and found.noise < best.noise:
+        demand = Demand(gain_db=GAIN_DB if is_seen else _UNSEEN_DB, candidates=len(ways))
+        edit = Edit(what=_equalized_by(way), settings=(f"weights.equalize={way}",))
+        if not search.keeps(edit, found, before, demand):
+            continue
+        is_best = found.noise < best.noise
+        if is_best:
             best, gain = found, found.decibel - before.decibel
             kept = FinalTable(table=_with_changes(table, changes, way, gain), histograms=after.histograms)
-    return replace(kept, table=_told(plain, kept.table, records))
+        beaten, chosen = (chosen, edit) if is_best else (edit, chosen)
+        if beaten is not None:
+            search.replaces(beaten.what, (TrialOutcome.REJECTED, "another way has less noise"))
+    return replace(kept, table=_told(plain, kept.table, search.records))
 
 
 def _equalized_by(way: str) -> str:
     return f"network equalized by {'its outlier channels' if way == AUTO else way}"
 
 
-def _told(
-    plain: CalibrationTable, kept: CalibrationTable, records: Mapping[str, TrialRecord]
-) -> CalibrationTable:
+def _told(plain: CalibrationTable, kept: CalibrationTable, records: Records) -> CalibrationTable:
     """The table that is kept, with what was tried for the network as it was, the ways, and the network of that table."""
     before = plain.journal.trials if plain.journal else ()
     if kept is plain or kept.equalized is None:
-        return with_journal(kept, (*before, *records.values()))
+        return with_journal(kept, (*before, *records))
     way = kept.equalized.way
-    chosen = replace(records[way], outcome=TrialOutcome.KEPT, why="significant gain")
     after = kept.journal.trials if kept.journal else ()
     return with_journal(
         kept,
         (
             *replaced_by(before, f"chosen again for the network equalized by {way}"),
-            *{**records, way: chosen}.values(),
+            *records,
             *(replace(one, what=f"{one.what}, equalized") for one in after),
         ),
     )
@@ -382,18 +383,18 @@ class _Maker:
         found.trial.close()
         records = found.records
         if tried:
-            after, record = self._rounded_if_better(found, samples)
+            after, rounding_records = self._rounded_if_better(found, samples)
             best = best if after is found else after.trial.settled(after.best, after.samples)
-            found, records = after, (*records, record)
+            found, records = after, (*records, *rounding_records)
         table = with_journal(found.table, records)
         if not corrects:
             return table
         table = replace(table, shifts=best.table.shifts)
         return shifted(model, placement, table, reference, self._on_progress)
 
-    def _rounded_if_better(self, nearest: Judged, samples: SampleSource) -> tuple[Judged, TrialRecord]:
+    def _rounded_if_better(self, nearest: Judged, samples: SampleSource) -> tuple[Judged, Records]:
         """The choice with weights rounded by `gptq` if that gains enough, else as it is."""
-        request, before = self._request, nearest.trial
+        request, before, search = self._request, nearest.trial, Search()
         layers = layers_of(request.model, request.placement, nearest.table, request.recipe.insert)
         share = weight_share(request.model.view, layers, request.placement, nearest.table, request.histograms)
         # The moments of a matrix product cost about as much as the product, those of a convolution several times as much.
@@ -404,8 +405,8 @@ class _Maker:
         table = self._rounded(GPTQ, samples, nearest.table, widest) if share >= least else None
         if table is None:
             why = f"weights make {share:.0%} of the noise; tried from {least:.0%}"
-            why = why if share < least else "no weight can be rounded by it"
-            return nearest, TrialRecord(what=_ROUNDED, outcome=TrialOutcome.NOT_TRIED, why=why)
+            search.leaves(Edit(what=_ROUNDED), why if share < least else "no weight can be rounded by it")
+            return nearest, search.records
         trial = TrialSession(request.model, request.placement, table, before.reference, before.budget)
         best = trial.candidate(GPTQ, table, nearest.samples)
         fitted = fitting_numbers(request.model.view, len(samples))
@@ -414,18 +415,11 @@ class _Maker:
             for place, sample in enumerate(nearest.samples)
             if before.reference.number(sample) not in fitted
         ]
-        after, plain = best.on(unseen), nearest.best.on(unseen)
+        edit = Edit(what=_ROUNDED, settings=("weights.rounding=gptq",))
+        if not search.keeps(edit, best, nearest.best, Demand(gain_db=GAIN_DB, unseen=unseen)):
+            return nearest, search.records
         gain = best.decibel - nearest.best.decibel
-        is_kept = gain > GAIN_DB and is_quieter(after, plain)
-        outcome = (
-            (TrialOutcome.KEPT, f"more than {GAIN_DB:g} dB, significant on samples that rounding did not see")
-            if is_kept
-            else (TrialOutcome.REJECTED, f"no significant gain of more than {GAIN_DB:g} dB")
-        )
-        record = compared(_ROUNDED, best.shares, nearest.best.shares, outcome, ("weights.rounding=gptq",))
-        if not is_kept:
-            return nearest, record
-        return replace(nearest, table=_with_gain(table, gain), best=best, trial=trial), record
+        return replace(nearest, table=_with_gain(table, gain), best=best, trial=trial), search.records
 
     def _rounded(
         self,

@@ -37,6 +37,7 @@ from qdqtool.graph.view import Node
 from qdqtool.pipeline.ranges.layer_walk import LayerWalk
 from qdqtool.pipeline.ranges.reference import Budget, Reference, joined
 from qdqtool.pipeline.ranges.samples import CHOOSING, FEWEST, spread_over
+from qdqtool.pipeline.search.experiment import Measured
 from qdqtool.platform import give_back, processors
 from qdqtool.runtime.runner import OrtRunner, open_model, open_rewritten
 
@@ -49,49 +50,21 @@ _SHIFTING: Final = CHOOSING
 """Samples that give a candidate its bias shifts where samples run one by one."""
 _DOUBT: Final = 4.0
 """Squared standard errors that a squared shift must exceed before any of it is believed."""
-_SILENT: Final = 1e-15
-"""Share of noise below which a sample has none: rounding of FP32 leaves more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TriedTable:
+class TriedTable(Measured):
     """A table and how noisy it makes the outputs.
 
     Attributes:
         method: the calibrator.
         table: all its ranges, with the shifts it was judged with.
-        shares: for each sample what it adds to `noise`.
         differences: what its shifts are the means of, (samples, channels) by node, where batches correct them on their way.
     """
 
     method: str
     table: CalibrationTable
-    shares: tuple[float, ...]
     differences: Values = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def noise(self) -> float:
-        """Energy of the outputs' differences over their energy, averaged over the outputs."""
-        return sum(self.shares)
-
-    @property
-    def mean(self) -> float:
-        """What one sample adds to it."""
-        return self.noise / max(1, len(self.shares))
-
-    def on(self, places: Sequence[int]) -> TriedTable:
-        """The same on the samples at these places only."""
-        return replace(self, shares=tuple(self.shares[place] for place in places))
-
-    @property
-    def levels(self) -> tuple[float, ...]:
-        """Each sample's share in dB."""
-        return tuple(10 * math.log10(max(share, _SILENT)) for share in self.shares)
-
-    @property
-    def decibel(self) -> float:
-        """Signal to noise of the outputs; infinite without noise."""
-        return decibels(self.noise)
 
 
 class TrialSession:
@@ -398,8 +371,3 @@ def _apart(values: Values, wanted: Sequence[Values]) -> list[dict[str, NDArray[A
         for one, part in zip(found, np.split(values[name], ends), strict=True):
             one[name] = part
     return found
-
-
-def decibels(noise: float) -> float:
-    """Signal to noise for a share of noise; infinite without noise."""
-    return -10 * math.log10(noise) if noise > 0 else math.inf

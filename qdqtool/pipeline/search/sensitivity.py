@@ -12,13 +12,10 @@ A float model is placed, calibrated and given its Q/DQ nodes first.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from glob import escape
 from pathlib import Path
 
-from qdqtool.accuracy.intervals import gained
 from qdqtool.calibration.histograms import fitting_histograms, load_histograms
 from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.core.calibration import NodeShift
@@ -38,6 +35,7 @@ from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.own_models import or_without
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.search.causes import Origin, explained
+from qdqtool.pipeline.search.experiment import kept_float
 from qdqtool.pipeline.search.float_nodes import FloatSearch, Limit
 from qdqtool.pipeline.search.subsets import OnRun, SubsetOutcome, TrialRunner
 from qdqtool.pipeline.search.switched import SwitchedNetwork, Units, units_of
@@ -158,12 +156,8 @@ def _ends_float(nodes: Sequence[str], units: Units, options: SensitivityOptions)
 def _ends_cure(nodes: Sequence[str], units: Units, exact: Mapping[str, SubsetOutcome]) -> tuple[Cure, ...]:
     found = exact.get(_ENDS)
     ends = _ends(nodes, units)
-    return () if found is None else (_float_cure("first and last layer float", ends, exact[_WHOLE], found),)
-
-
-def _float_cure(what: str, nodes: Sequence[str], whole: SubsetOutcome, without: SubsetOutcome) -> Cure:
-    setting = f"place.exclude={json.dumps([escape(name) for name in nodes])}"
-    return gained(what, (setting,), whole.shares, without.shares)
+    edit = kept_float("first and last layer float", ends)
+    return () if found is None else (edit.gain(exact[_WHOLE].shares, found.shares),)
 
 
 def _alone(name: str) -> str:
@@ -203,7 +197,9 @@ def _row(
         exact=without is not None,
         alone_low=None if ends is None else ends[0],
         alone_high=None if ends is None else ends[1],
-        cures=(_float_cure("float", members, exact[_WHOLE], without),) if without and options.causes else (),
+        cures=(kept_float("float", members).gain(exact[_WHOLE].shares, without.shares),)
+        if without and options.causes
+        else (),
     )
 
 

@@ -1,0 +1,266 @@
+"""The core of searches by the noise of the outputs: an edit, its noise sample by sample, and the decision in the journal.
+
+A proposer makes an `Edit` and has it measured (`Measured`: one number per sample, lower is better). `Search.keeps` compares it with
+the network before: it must gain more than is asked for, and significantly from sample to sample (`core.evidence`, corrected
+for the number of candidates). Every edit becomes a row of the journal, kept or not, with the reason.
+
+In a row, `value` is the SQNR of the outputs in dB. `gain` is over the candidate that was compared with: for calibrators the best
+single one, for equalization and rounding the table without them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from glob import escape
+from typing import Final
+
+from qdqtool.accuracy.intervals import gained
+from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.evidence import better, tied
+from qdqtool.core.journal import Journal, TrialOutcome, TrialRecord
+from qdqtool.core.sensitivity import Cure
+from qdqtool.core.wording import counted
+
+OBJECTIVE: Final = "SQNR of the outputs"
+"""Outputs that end in a softmax are measured before it."""
+_SILENT: Final = 1e-15
+"""Share of noise below which a sample has none: rounding of FP32 leaves more."""
+
+Records = tuple[TrialRecord, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Edit:
+    """One change of a quantized network.
+
+    Attributes:
+        what: the change in words.
+        settings: recipe values that make the change in a new run, as `--set` takes them; () if there are none.
+    """
+
+    what: str
+    settings: tuple[str, ...] = ()
+
+    def gain(self, before: Sequence[float], after: Sequence[float]) -> Cure:
+        """What the outputs gain by it, from the noise of the same samples without it and with it."""
+        return gained(self.what, self.settings, before, after)
+
+
+def kept_float(what: str, nodes: Iterable[str]) -> Edit:
+    """The edit that keeps these nodes float."""
+    return Edit(what=what, settings=(f"place.exclude={json.dumps([escape(name) for name in nodes])}",))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """The noise of the outputs with an edit.
+
+    Attributes:
+        shares: for each sample its part of `noise`.
+    """
+
+    shares: tuple[float, ...]
+
+    @property
+    def noise(self) -> float:
+        """Energy of the outputs' differences over their energy, averaged over the outputs."""
+        return sum(self.shares)
+
+    @property
+    def mean(self) -> float:
+        """The part of one sample."""
+        return self.noise / max(1, len(self.shares))
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """Each sample's part in dB."""
+        return tuple(10 * math.log10(max(share, _SILENT)) for share in self.shares)
+
+    @property
+    def decibel(self) -> float:
+        """Signal to noise of the outputs; infinite without noise."""
+        return decibels(self.noise)
+
+    def on(self, places: Sequence[int]) -> Measured:
+        """The noise on the samples at these places only."""
+        return Measured(shares=tuple(self.shares[place] for place in places))
+
+
+def decibels(noise: float) -> float:
+    """Signal to noise for a share of noise; infinite without noise."""
+    return -10 * math.log10(noise) if noise > 0 else math.inf
+
+
+def is_quieter(after: Measured, before: Measured, gain_db: float = 0.0, candidates: int = 1) -> bool:
+    """Whether the outputs gain more than `gain_db` on all samples together, and significantly from sample to sample.
+
+    A few samples may hold most of the noise, and any change of the weights gains or loses decibels of their sum. So samples
+    are compared in decibels, where each weighs the same. `candidates` is how many changes were compared with `before`.
+    """
+    gains = after.noise < before.noise and after.decibel - before.decibel > gain_db
+    return gains and better(after.levels, before.levels, candidates=candidates)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Demand:
+    """What an edit must gain to be kept.
+
+    Attributes:
+        gain_db: dB on all samples together.
+        candidates: edits that are compared with the same network.
+        unseen: places of the samples that must gain significantly, for edits that are fitted to the others; None for all.
+    """
+
+    gain_db: float
+    candidates: int = 1
+    unseen: Sequence[int] | None = None
+
+    def is_met(self, after: Measured, before: Measured) -> bool:
+        """Whether the gain is large enough, and significant."""
+        if self.unseen is None:
+            return is_quieter(after, before, self.gain_db, self.candidates)
+        gains = after.decibel - before.decibel > self.gain_db
+        return gains and is_quieter(after.on(self.unseen), before.on(self.unseen), candidates=self.candidates)
+
+
+class Search:
+    """The journal of one search, written as it decides."""
+
+    def __init__(self) -> None:
+        self._records: list[TrialRecord] = []
+
+    @property
+    def records(self) -> Records:
+        """Every edit so far."""
+        return tuple(self._records)
+
+    def keeps(self, edit: Edit, after: Measured, before: Measured, demand: Demand) -> bool:
+        """Decide about an edit, from the noise with it and without it."""
+        is_kept = demand.is_met(after, before)
+        gain = f"more than {demand.gain_db:g} dB"
+        kept = "significant gain"
+        if demand.unseen is not None:
+            kept = f"{gain}, significant on samples that rounding did not see"
+        outcome = (
+            (TrialOutcome.KEPT, kept)
+            if is_kept
+            else (TrialOutcome.REJECTED, f"no significant gain of {gain}")
+        )
+        self._records.append(compared(edit, after.shares, before.shares, outcome))
+        return is_kept
+
+    def leaves(self, edit: Edit, why: str) -> None:
+        """Note that an edit is not tried."""
+        self._records.append(
+            TrialRecord(what=edit.what, settings=edit.settings, outcome=TrialOutcome.NOT_TRIED, why=why)
+        )
+
+    def replaces(self, what: str, outcome: tuple[TrialOutcome, str]) -> None:
+        """Correct what became of the edit of this name."""
+        self._records = [
+            replace(one, outcome=outcome[0], why=outcome[1]) if one.what == what else one
+            for one in self._records
+        ]
+
+
+def compared(
+    edit: Edit, shares: Sequence[float], against: Sequence[float], outcome: tuple[TrialOutcome, str]
+) -> TrialRecord:
+    """The row of one edit, with the noise of each sample, compared on the samples that `against` ran too.
+
+    `outcome` comes with its reason. Noise that is not finite has no gain.
+    """
+    both = min(len(shares), len(against))
+    noise = sum(shares)
+    row = TrialRecord(
+        what=edit.what, outcome=outcome[0], why=outcome[1], settings=edit.settings, samples=len(shares)
+    )
+    if not math.isfinite(noise) or not math.isfinite(sum(against)):
+        return row
+    found = edit.gain(against[:both], shares[:both])
+    return replace(
+        row,
+        value=round(decibels(noise), 3) if noise > 0 and len(shares) >= len(against) else None,
+        gain=_rounded(found.gain_db),
+        low=_rounded(found.gain_low),
+        high=_rounded(found.gain_high),
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else round(value, 3)
+
+
+def singles(
+    shares: Mapping[str, tuple[float, ...]],
+    best: str,
+    *,
+    mean: bool = False,
+    settings: str = "calibrate.method={}",
+) -> Records:
+    """The candidates of which the one that looks best is kept, or the `mean` of those that are tied; the best one first.
+
+    `shares` is what each sample adds to the noise of each candidate; one with fewer samples was stopped.
+    """
+    whole = {name: one for name, one in shares.items() if len(one) == len(shares[best])}
+    alike = tied(whole)
+
+    def outcome(name: str) -> tuple[TrialOutcome, str]:
+        if name not in whole:
+            return (
+                TrialOutcome.DROPPED,
+                f"more noise than {best} after {counted(len(shares[name]), 'sample')}",
+            )
+        if not math.isfinite(sum(whole[name])):
+            return TrialOutcome.REJECTED, "outputs that are NaN or infinite"
+        if name not in alike:
+            return TrialOutcome.REJECTED, f"significantly more noise than {best}"
+        if mean:
+            return TrialOutcome.TIED, "part of the mean"
+        if name == best:
+            return TrialOutcome.KEPT, "least noise"
+        return TrialOutcome.TIED, f"no significant difference from {best}"
+
+    order = sorted(shares, key=lambda name: (name != best, -len(shares[name]), sum(shares[name])))
+    return tuple(
+        compared(
+            Edit(what=name, settings=(settings.format(name),) if settings else ()),
+            shares[name],
+            shares[best],
+            outcome(name),
+        )
+        for name in order
+    )
+
+
+def same_ranges(tables: Mapping[str, CalibrationTable], tried: Sequence[str]) -> Records:
+    """The calibrators whose ranges are those of another one, which was tried."""
+    keys = {name: tuple(entry.amax for entry in table.ranges) for name, table in tables.items()}
+    first = {keys[name]: name for name in tried}
+    return tuple(
+        TrialRecord(
+            what=name, outcome=TrialOutcome.NOT_TRIED, why=f"the same ranges as {first.get(key, tried[0])}"
+        )
+        for name, key in keys.items()
+        if name not in tried
+    )
+
+
+def with_journal(table: CalibrationTable, records: Records) -> CalibrationTable:
+    """The table with what was tried for it."""
+    return (
+        replace(table, journal=Journal(search="ranges", objective=OBJECTIVE, unit="dB", trials=records))
+        if records
+        else table
+    )
+
+
+def replaced_by(records: Records, why: str) -> Records:
+    """The same records after another choice has replaced what they kept."""
+    return tuple(
+        replace(one, outcome=TrialOutcome.REJECTED, why=why) if one.outcome is TrialOutcome.KEPT else one
+        for one in records
+    )
