@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from rich.console import Console
     from rich.progress import Progress
@@ -70,6 +70,21 @@ def show_table(table: Table, *, spare: Sequence[str] = ()) -> None:
         unfitted.print(table)
     for line in shown.get().splitlines():
         sys.stdout.write(line.rstrip() + "\n")
+
+
+def show_journal(search: str, objective: str, rows: Iterable[Sequence[str]]) -> None:
+    """Print the rows of `core.journal.Journal`: what was tried, what it gained, kept or not, and why."""
+    from rich.table import Table
+
+    from qdqtool.core.journal import HEAD
+
+    table = Table(box=None, pad_edge=False)
+    for column in HEAD:
+        table.add_column(column, overflow="fold", justify="right" if column == "samples" else "left")
+    for row in rows:
+        table.add_row(*map(escaped, row))
+    stdout().print(f"What was tried: {search}, by {objective}", style="bold", highlight=False)
+    show_table(table, spare=("samples", "95 % interval"))
 
 
 def readable(text: str) -> str:

@@ -174,7 +174,7 @@ _OUTCOMES = {
 def _record(trial: FixTrial) -> TrialRecord:
     before, after = trial.before, trial.after
     return TrialRecord(
-        what=f"{trial.subject}: {trial.edit}",
+        what=": ".join(filter(None, (trial.subject, trial.edit))),
         outcome=_OUTCOMES[trial.outcome],
         why=trial.why,
         settings=trial.settings,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
+from typing import Annotated
+
+from pydantic import Field
 
 from qdqtool.core.comparison import TaskAccuracy
 from qdqtool.core.journal import Journal, TrialOutcome, TrialRecord
@@ -137,6 +141,9 @@ class FloatSet:
         total_nodes: compute nodes of the model.
         least_db: SQNR that other samples keep with the confidence that was asked for; None if none was, or too few tell.
         worst_drop: points that they lose at most with that confidence; None without labels, too.
+        gain_low: lower end of the 95 % interval of the gain over every node quantized: points of the task if a drop is
+            limited, else dB; None if it is not known.
+        gain_high: upper end.
     """
 
     kept: tuple[str, ...]
@@ -146,6 +153,8 @@ class FloatSet:
     total_nodes: int
     least_db: float | None = None
     worst_drop: float | None = None
+    gain_low: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
+    gain_high: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -319,12 +328,17 @@ class FloatLimit(Shown):
         elif self.chosen is not None and len(one.kept) > len(self.chosen.kept):
             why = "a smaller set keeps the limit"
         value, gain = self._gained(one, in_points=in_points)
+        if value is None and not in_points:
+            why += "; no noise is left"
         return TrialRecord(
             what=f"{counted(len(one.kept), 'node')} float",
             outcome=outcome,
             why=why,
+            settings=(f"place.kept_float={json.dumps(one.kept)}",),
             value=value,
             gain=gain,
+            low=one.gain_low,
+            high=one.gain_high,
             samples=self.samples,
         )
 

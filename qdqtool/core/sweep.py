@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from qdqtool.core.journal import Journal, TrialOutcome, TrialRecord
 from qdqtool.core.showing import Shown
 
 Value = str | int | float | bool
@@ -137,3 +138,35 @@ class Sweep(Shown):
     trials: tuple[Trial, ...]
     speed: str = "estimated"
     floats: tuple[FloatPoint, ...] = ()
+
+    @property
+    def journal(self) -> Journal:
+        """The trials as rows of a journal; points of the Pareto front are kept. Gains are over the first trial."""
+        done = [trial.outcome.accuracy for trial in self.trials if trial.outcome is not None]
+        front = {trial.number for trial in self.pareto}
+        return Journal(
+            search="recipes",
+            objective=f"{self.metric} and time ({self.speed})",
+            unit=self.unit or self.metric,
+            trials=tuple(_record(trial, front, done) for trial in self.trials),
+        )
+
+
+def _record(trial: Trial, front: set[int], done: list[float]) -> TrialRecord:
+    found = trial.outcome
+    what = ", ".join(trial.settings) or f"trial {trial.number}"
+    if found is None:
+        why = trial.reason or f"trial {trial.number} is {trial.state}"
+        return TrialRecord(what=what, outcome=TrialOutcome.NOT_TRIED, why=why, settings=trial.settings)
+    is_kept = trial.number in front
+    time = f"{found.ms:.4g} ms"
+    return TrialRecord(
+        what=what,
+        outcome=TrialOutcome.KEPT if is_kept else TrialOutcome.REJECTED,
+        why=f"{time}; no trial is as fast and more accurate"
+        if is_kept
+        else f"{time}; another trial is as fast and as accurate",
+        settings=trial.settings,
+        value=found.accuracy,
+        gain=found.accuracy - done[0],
+    )

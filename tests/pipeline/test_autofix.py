@@ -236,6 +236,13 @@ def test_settings_that_the_audit_prints_for_float_nodes_are_built(
     wanted = PLACEMENT.read(tmp_path / ("all" if outcome == "kept" else "run") / "placement.json").quantized
     assert {one.slot for one in quantized} == {one.slot for one in wanted}
     assert report["after"]["kernels"] <= report["before"]["kernels"]
+    # the same table on the page and in the terminal
+    assert run(["report", str(tmp_path / "run-fixed"), "--journal"]) == 0
+    shown = capsys.readouterr().out
+    page = (tmp_path / "run-fixed" / "report.html").read_text("utf-8")
+    for (setting,) in printed.values():
+        assert f"--set {setting}" in shown
+        assert f"--set {setting}" in page
 
 
 @pytest.mark.rtx

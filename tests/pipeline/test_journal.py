@@ -166,7 +166,7 @@ def test_the_command_prints_decisions_and_candidates(
     assert run([*words, "-o", str(out), "--journal"]) == 0
     table = CALIBRATION.read(out)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].strip() == "What was tried"
+    assert lines[0] == "What was tried: ranges, by SQNR of the outputs"
     assert lines[1].split() == " ".join(HEAD).split()
     assert len(lines) == 2 + len(journal_of(table).trials)
     entry = next(one for one in table.ranges if len(one.origin) > 1)

@@ -253,24 +253,13 @@ def _decided(table: CalibrationTable, tensor: str) -> list[str]:
 
 
 def _show_journal(table: CalibrationTable) -> None:
-    from rich.table import Table
+    from qdqtool.cli.screen import show_journal, stdout
 
-    from qdqtool.cli.screen import escaped, readable, show_table, stdout
-    from qdqtool.core.journal import HEAD
-
-    if table.journal is None:
-        said = (
-            "nothing was tried: only calibrate.method=auto compares candidates by the outputs of the network"
-        )
-        stdout().print(said, highlight=False)
+    if table.journal is not None:
+        show_journal(table.journal.search, table.journal.objective, table.journal.rows)
         return
-    stdout().print("What was tried", style="bold", highlight=False)
-    rows = Table(box=None)
-    for column in HEAD:
-        rows.add_column(column, overflow="fold", justify="right" if column == "samples" else "left")
-    for row in table.journal.rows:
-        rows.add_row(*(escaped(readable(cell)) for cell in row))
-    show_table(rows, spare=("samples",))
+    said = "nothing was tried: only calibrate.method=auto compares candidates by the outputs of the network"
+    stdout().print(said, highlight=False)
 
 
 def _show(table: CalibrationTable) -> None:

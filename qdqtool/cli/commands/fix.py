@@ -27,14 +27,7 @@ from qdqtool.cli.signatures import Changes
 from qdqtool.core.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rich.table import Table
-
-    from qdqtool.core.fixes import FixReport, FixTrial, Metrics
-
-_ROOM = 140
-"""Columns from which a terminal has room for a table of four."""
+    from qdqtool.core.fixes import FixReport, Metrics
 
 
 def fix(
@@ -107,16 +100,12 @@ def fix(
 
 
 def _show(report: FixReport) -> None:
-    from qdqtool.cli.screen import show_table, stdout
+    from qdqtool.cli.screen import show_journal, stdout
     from qdqtool.cli.slots import slot_lines
 
-    if stdout().is_terminal and stdout().width < _ROOM:
-        lines: list[str] = [line for trial in report.trials for line in _told(trial)]
-    else:
-        lines = []
-        if report.trials:
-            show_table(_table(report))
-    lines += (
+    if report.trials:
+        show_journal(report.journal.search, report.journal.objective, report.journal.rows)
+    lines = (
         "" if report.trials else "nothing to fix",
         f"before: {_measured(report.before, report.metric)}",
         f"after:  {_measured(report.after, report.metric)}",
@@ -136,27 +125,6 @@ def _counted(report: FixReport) -> str:
         f"{kept + undone} tried: {kept} kept, {undone} undone; {left} not tried; "
         f"{report.builds} of {counted(report.budget, 'build')} used"
     )
-
-
-def _told(trial: FixTrial) -> Iterator[str]:
-    """A trial in lines, for a terminal too narrow for the table."""
-    yield f"{trial.outcome.value}: {trial.subject}"
-    if trial.edit:
-        yield f"    edit: {trial.edit}"
-    yield f"    why: {trial.why}"
-
-
-def _table(report: FixReport) -> Table:
-    from rich.table import Table
-
-    from qdqtool.cli.screen import escaped
-
-    table = Table(box=None, pad_edge=False)
-    for title in ("outcome", "finding", "edit", "why"):
-        table.add_column(title, overflow="fold")
-    for trial in report.trials:
-        table.add_row(*map(escaped, (trial.outcome.value, trial.subject, trial.edit or "-", trial.why)))
-    return table
 
 
 def _measured(standing: Metrics, metric: str) -> str:

@@ -6,6 +6,7 @@ audited, with its times from --profile and what the optimizer did from --log. Th
 network; with --against it shows two runs side by side, and says what makes them differ.
 
     qdqtool report runs/digits
+    qdqtool report runs/digits --journal
 """
 
 from __future__ import annotations
@@ -56,6 +57,10 @@ def report(
         Path | None, typer.Option(help="Write the charts as pictures into this folder.")
     ] = None,
     pictures: Annotated[str, typer.Option("--format", help="Form of the pictures: svg or png.")] = "svg",
+    journal: Annotated[
+        bool,
+        typer.Option("--journal", help="Print what every search of the run tried, instead of the summary."),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the report as JSON instead of the summary.")
     ] = False,
@@ -84,8 +89,20 @@ def report(
             stderr().print(f"wrote {path}", markup=False, highlight=False)
     if as_json:
         sys.stdout.write(REPORT.dump(found))
+    elif journal:
+        _show_journals(found)
     else:
         terminal.render(found, stdout())
+
+
+def _show_journals(report: Report) -> None:
+    from qdqtool.cli.screen import show_journal, stdout
+
+    searches = (report.sections.get("tried") or {}).get("searches", ())
+    for search in searches:
+        show_journal(search["search"], search["objective"], search["rows"])
+    if not searches:
+        stdout().print("nothing was tried", highlight=False)
 
 
 def _under(opened: Opened, device: str) -> Report:

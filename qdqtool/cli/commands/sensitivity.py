@@ -53,13 +53,16 @@ def sensitivity(
         Path | None, typer.Option("--out", "-o", help="Folder for sensitivity.json and finished runs.")
     ] = None,
     workers: Annotated[int, typer.Option(min=0, help="Samples at the same time; 0: one per processor.")] = 0,
+    journal: Annotated[
+        bool, typer.Option("--journal", help="Print the changes that were tried, and what each gained.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print sensitivity.json instead of a table.")
     ] = False,
 ) -> int:
     """Find the nodes whose quantization costs most accuracy, and say which ones to keep float."""
     from qdqtool.cli.options import fitting_recipe
-    from qdqtool.cli.screen import progress, stdout
+    from qdqtool.cli.screen import progress, show_journal, stdout
     from qdqtool.cli.verdict import tell
     from qdqtool.core.kinds import SENSITIVITY
     from qdqtool.pipeline.search.float_nodes import Limit
@@ -89,6 +92,8 @@ def sensitivity(
         )
     if as_json:
         sys.stdout.write(SENSITIVITY.dump(found))
+    elif journal:
+        show_journal(found.journal.search, found.journal.objective, found.journal.rows)
     else:
         terminal.render_sensitivity(found, stdout())
     wanted = min_sqnr is not None or max_drop is not None

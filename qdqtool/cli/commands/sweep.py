@@ -85,12 +85,15 @@ def sweep(
         Path | None,
         typer.Option("--import", help="The times.json of that script, in the place of estimates."),
     ] = None,
+    journal: Annotated[
+        bool, typer.Option("--journal", help="Print every trial with its gain, kept or not, and why.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print sweep.json instead of the table.")] = False,
 ) -> None:
     """Search over configurations for the best accuracy at the best speed."""
     from qdqtool.cli.options import building, fitting_recipe
     from qdqtool.cli.progress import Bars
-    from qdqtool.cli.screen import show_table, stdout
+    from qdqtool.cli.screen import show_journal, show_table, stdout
     from qdqtool.io.files import write_text
     from qdqtool.pipeline.recipes import scored
     from qdqtool.pipeline.request import RunRequest
@@ -132,7 +135,10 @@ def sweep(
     if as_json:
         sys.stdout.write((out / "sweep.json").read_text("utf-8"))
         return
-    show_table(sweeps.table(result), spare=sweeps.SPARE)
+    if journal:
+        show_journal(result.journal.search, result.journal.objective, result.journal.rows)
+    else:
+        show_table(sweeps.table(result), spare=sweeps.SPARE)
     for sentence in sweeps.notes(result):
         stdout().print(sentence, markup=False, highlight=False)
     if export is not None:

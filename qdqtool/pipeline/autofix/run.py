@@ -41,7 +41,7 @@ from qdqtool.io.files import replacing
 from qdqtool.pipeline import steps
 from qdqtool.pipeline.autofix.builder import MODEL, CandidateBuilder
 from qdqtool.pipeline.autofix.drafts import DraftModel, Foreign, Placed
-from qdqtool.pipeline.autofix.search import Bounds, OnBuild, Search
+from qdqtool.pipeline.autofix.search import Bounds, FixSearch, OnBuild
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.dynamic_range import reach_for
 from qdqtool.pipeline.events import write_events
@@ -100,20 +100,22 @@ def fix(request: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Findin
         builder = CandidateBuilder(draft, request.recipe, samples, _request(request.recipe, shapes, cache))
         search = _opened(request, builder, Path(bench))
         search.run(on_build)
-        _deliver(request, builder, search, notes)
         report = _report(request, search, builder)
+        _deliver(request, builder, search, notes)
         FIXES.write(folder / "fixes.json", report)
+        if (folder / "accuracy.json").is_file() and (folder / "placement.json").is_file():
+            _tell(request)
         return report, search.best.audit.findings
 
 
-def _opened(request: FixRequest, builder: CandidateBuilder, bench: Path) -> Search:
+def _opened(request: FixRequest, builder: CandidateBuilder, bench: Path) -> FixSearch:
     """The search with its first engine.
 
     Raises:
         BuildError: the subject itself is refused.
     """
     try:
-        return Search(builder, bench, request.bounds)
+        return FixSearch(builder, bench, request.bounds)
     except BuildError as error:
         raise BuildError(
             f"cannot be built as it is: {error.what}",
@@ -174,7 +176,7 @@ def _samples(request: FixRequest, draft: DraftModel) -> SampleSource | None:
 
 def is_unfinished(out: Path) -> bool:
     """Whether a search in this folder was killed before its end; the same order goes on with what it had built."""
-    return (out / _BUILDS).is_dir() and not (out / "fixes.json").exists()
+    return (out / _BUILDS).is_dir()
 
 
 @contextmanager
@@ -223,8 +225,10 @@ def _request(recipe: Recipe, shapes: tuple[InputProfile, ...], cache: Path) -> B
     )
 
 
-def _deliver(request: FixRequest, builder: CandidateBuilder, search: Search, notes: tuple[str, ...]) -> None:
-    """The files of a run folder for the best piece; with a placement also the report."""
+def _deliver(
+    request: FixRequest, builder: CandidateBuilder, search: FixSearch, notes: tuple[str, ...]
+) -> None:
+    """Write the files of a run folder for the best engine."""
     out, best = request.out, search.best
     made = best.folder
     for name in (MODEL, *_BUILT):
@@ -251,12 +255,10 @@ def _deliver(request: FixRequest, builder: CandidateBuilder, search: Search, not
     for name in _COPIED:
         if (request.subject / name).is_file():
             shutil.copyfile(request.subject / name, out / name)
-    if found is not None:
-        _tell(request)
 
 
 def _tell(request: FixRequest) -> None:
-    """report.json and the page, as the straight line writes them."""
+    """Write report.json and the page, with what was tried, as a run does."""
     asked = RunRequest(
         model=request.out / "model.prepared.onnx",
         recipe=request.recipe,
@@ -268,7 +270,7 @@ def _tell(request: FixRequest) -> None:
     steps.report(RunContext(asked, RunFolder(request.out), NullProgress()))
 
 
-def _report(request: FixRequest, search: Search, builder: CandidateBuilder) -> FixReport:
+def _report(request: FixRequest, search: FixSearch, builder: CandidateBuilder) -> FixReport:
     notes: list[str] = []
     samples, draft = builder.samples, builder.draft
     if samples is None:

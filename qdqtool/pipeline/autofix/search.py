@@ -62,7 +62,7 @@ class _Attempt:
     guessed: tuple[str, ...] = ()
 
 
-class Search:
+class FixSearch:
     """Betters one piece, step by step.
 
     Attributes:

@@ -49,8 +49,8 @@ from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
 from qdqtool.pipeline.ranges.reference import Reference
 from qdqtool.pipeline.ranges.samples import CHOOSING, OF_LARGE, TAKEN, some_first
 from qdqtool.pipeline.search.experiment import (
-    Demand,
-    Edit,
+    LeastGain,
+    NetworkEdit,
     Records,
     Search,
     compared,
@@ -160,7 +160,7 @@ def choose(
         mixed = winner = _averaged(trial, tried, samples)
         if mixed is not tried[0]:
             kept = (TrialOutcome.KEPT, f"less noise than {tried[0].method} alone")
-            edit = Edit(what="mean of tied calibrators")
+            edit = NetworkEdit(what="mean of tied calibrators")
             records = (compared(edit, mixed.shares, tried[0].shares, kept),)
     elif others and not is_large:
         mixed, records = _mixture(trial, (winner, others[0]), groups(placement), samples, more)
@@ -256,7 +256,7 @@ def _mixture(
     search = Search()
     blocks = _blocks(trial, tied)
     for number, block in enumerate(blocks, 1):
-        edit = Edit(what=f"ranges of {other.method} in part {number} of {len(blocks)}")
+        edit = NetworkEdit(what=f"ranges of {other.method} in part {number} of {len(blocks)}")
         if trial.budget.spent + (1 + more) * len(samples) > trial.budget.most:
             search.leaves(edit, "no inferences left")
             break
@@ -264,7 +264,7 @@ def _mixture(
         if table.ranges == best.table.ranges:
             continue
         found = trial.candidate(AUTO, table, samples)
-        if search.keeps(edit, found, best, Demand(gain_db=_LEAST_DB, candidates=len(blocks))):
+        if search.keeps(edit, found, best, LeastGain(gain_db=_LEAST_DB, candidates=len(blocks))):
             best = found
     return best, search.records
 

@@ -49,8 +49,8 @@ from qdqtool.pipeline.ranges.samples import fitting_numbers, others, spread_over
 from qdqtool.pipeline.ranges.uneven import DEPTHWISE, evened_if_foretold, likely_uneven
 from qdqtool.pipeline.ranges.uneven import SAMPLES as SPREAD
 from qdqtool.pipeline.search.experiment import (
-    Demand,
-    Edit,
+    LeastGain,
+    NetworkEdit,
     Records,
     Search,
     replaced_by,
@@ -245,7 +245,7 @@ def _equalized_if_better(
     for way, found_changes in ways.items():
         changes = found_changes or _by_name(request, way, samples)
         if not changes:
-            search.leaves(Edit(what=_equalized_by(way)), "it changes no channel")
+            search.leaves(NetworkEdit(what=_equalized_by(way)), "it changes no channel")
             continue
         after = _changed(request, changes, samples)
         again = _Maker(after, options, on_progress, like=reference)
@@ -254,9 +254,9 @@ def _equalized_if_better(
         judge = TrialSession(after.model, placement, table, seen, Budget())
         found = judge.candidate("", table, spread_over(seen.samples, len(judges)))
         is_seen = not changes.scaled or request.recipe.place.builder.is_rtx
-        demand = Demand(gain_db=GAIN_DB if is_seen else _UNSEEN_DB, candidates=len(ways))
-        edit = Edit(what=_equalized_by(way), settings=(f"weights.equalize={way}",))
-        if not search.keeps(edit, found, before, demand):
+        least = LeastGain(gain_db=GAIN_DB if is_seen else _UNSEEN_DB, candidates=len(ways))
+        edit = NetworkEdit(what=_equalized_by(way), settings=(f"weights.equalize={way}",))
+        if not search.keeps(edit, found, before, least):
             continue
         is_best = found.noise < best.noise
         if is_best:
@@ -405,7 +405,9 @@ class _Maker:
         table = self._rounded(GPTQ, samples, nearest.table, widest) if share >= least else None
         if table is None:
             why = f"weights make {share:.0%} of the noise; tried from {least:.0%}"
-            search.leaves(Edit(what=_ROUNDED), why if share < least else "no weight can be rounded by it")
+            search.leaves(
+                NetworkEdit(what=_ROUNDED), why if share < least else "no weight can be rounded by it"
+            )
             return nearest, search.records
         trial = TrialSession(request.model, request.placement, table, before.reference, before.budget)
         best = trial.candidate(GPTQ, table, nearest.samples)
@@ -415,8 +417,8 @@ class _Maker:
             for place, sample in enumerate(nearest.samples)
             if before.reference.number(sample) not in fitted
         ]
-        edit = Edit(what=_ROUNDED, settings=("weights.rounding=gptq",))
-        if not search.keeps(edit, best, nearest.best, Demand(gain_db=GAIN_DB, unseen=unseen)):
+        edit = NetworkEdit(what=_ROUNDED, settings=("weights.rounding=gptq",))
+        if not search.keeps(edit, best, nearest.best, LeastGain(gain_db=GAIN_DB, unseen=unseen)):
             return nearest, search.records
         gain = best.decibel - nearest.best.decibel
         return replace(nearest, table=_with_gain(table, gain), best=best, trial=trial), search.records

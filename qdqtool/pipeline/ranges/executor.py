@@ -37,7 +37,7 @@ from qdqtool.graph.view import Node
 from qdqtool.pipeline.ranges.layer_walk import LayerWalk
 from qdqtool.pipeline.ranges.reference import Budget, Reference, joined
 from qdqtool.pipeline.ranges.samples import CHOOSING, FEWEST, spread_over
-from qdqtool.pipeline.search.experiment import Measured
+from qdqtool.pipeline.search.experiment import OutputNoise
 from qdqtool.platform import give_back, processors
 from qdqtool.runtime.runner import OrtRunner, open_model, open_rewritten
 
@@ -53,7 +53,7 @@ _DOUBT: Final = 4.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TriedTable(Measured):
+class TriedTable(OutputNoise):
     """A table and how noisy it makes the outputs.
 
     Attributes:

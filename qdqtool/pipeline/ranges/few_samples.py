@@ -52,7 +52,7 @@ from qdqtool.pipeline.ranges.calibrators import (
 from qdqtool.pipeline.ranges.executor import TrialSession
 from qdqtool.pipeline.ranges.reference import PASSES, Reference
 from qdqtool.pipeline.ranges.samples import FOLDS, TAKEN, fold, is_small, taken, without
-from qdqtool.pipeline.search.experiment import Edit, Records, compared, decibels, same_ranges, singles
+from qdqtool.pipeline.search.experiment import NetworkEdit, Records, compared, decibels, same_ranges, singles
 from qdqtool.platform import give_back
 
 MARGINS: Final = (1.12, 1.25)
@@ -171,7 +171,9 @@ def choose_for_others(
     records: Records = singles(shares, quietest.name, mean=is_mean, settings="")
     if is_mean:
         kept = (TrialOutcome.KEPT, f"as good as {quietest.name}, and less by chance")
-        records += (compared(Edit(what="mean of tied candidates"), best.shares, quietest.shares, kept),)
+        records += (
+            compared(NetworkEdit(what="mean of tied candidates"), best.shares, quietest.shares, kept),
+        )
     records += same_ranges(wholes, wanted)
     gain = decibels(best.noise) - decibels(noisiest)
     step = chosen_by(len(tried), len(reference.samples))

@@ -1,6 +1,6 @@
 """The core of searches by the noise of the outputs: an edit, its noise sample by sample, and the decision in the journal.
 
-A proposer makes an `Edit` and has it measured (`Measured`: one number per sample, lower is better). `Search.keeps` compares it with
+A proposer makes an `NetworkEdit` and has it measured (`OutputNoise`: one number per sample, lower is better). `Search.keeps` compares it with
 the network before: it must gain more than is asked for, and significantly from sample to sample (`core.evidence`, corrected
 for the number of candidates). Every edit becomes a row of the journal, kept or not, with the reason.
 
@@ -33,7 +33,7 @@ Records = tuple[TrialRecord, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Edit:
+class NetworkEdit:
     """One change of a quantized network.
 
     Attributes:
@@ -49,13 +49,13 @@ class Edit:
         return gained(self.what, self.settings, before, after)
 
 
-def kept_float(what: str, nodes: Iterable[str]) -> Edit:
+def kept_float(what: str, nodes: Iterable[str]) -> NetworkEdit:
     """The edit that keeps these nodes float."""
-    return Edit(what=what, settings=(f"place.exclude={json.dumps([escape(name) for name in nodes])}",))
+    return NetworkEdit(what=what, settings=(f"place.exclude={json.dumps([escape(name) for name in nodes])}",))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
+class OutputNoise:
     """The noise of the outputs with an edit.
 
     Attributes:
@@ -84,9 +84,9 @@ class Measured:
         """Signal to noise of the outputs; infinite without noise."""
         return decibels(self.noise)
 
-    def on(self, places: Sequence[int]) -> Measured:
+    def on(self, places: Sequence[int]) -> OutputNoise:
         """The noise on the samples at these places only."""
-        return Measured(shares=tuple(self.shares[place] for place in places))
+        return OutputNoise(shares=tuple(self.shares[place] for place in places))
 
 
 def decibels(noise: float) -> float:
@@ -94,7 +94,7 @@ def decibels(noise: float) -> float:
     return -10 * math.log10(noise) if noise > 0 else math.inf
 
 
-def is_quieter(after: Measured, before: Measured, gain_db: float = 0.0, candidates: int = 1) -> bool:
+def is_quieter(after: OutputNoise, before: OutputNoise, gain_db: float = 0.0, candidates: int = 1) -> bool:
     """Whether the outputs gain more than `gain_db` on all samples together, and significantly from sample to sample.
 
     A few samples may hold most of the noise, and any change of the weights gains or loses decibels of their sum. So samples
@@ -105,7 +105,7 @@ def is_quieter(after: Measured, before: Measured, gain_db: float = 0.0, candidat
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Demand:
+class LeastGain:
     """What an edit must gain to be kept.
 
     Attributes:
@@ -118,7 +118,7 @@ class Demand:
     candidates: int = 1
     unseen: Sequence[int] | None = None
 
-    def is_met(self, after: Measured, before: Measured) -> bool:
+    def is_met(self, after: OutputNoise, before: OutputNoise) -> bool:
         """Whether the gain is large enough, and significant."""
         if self.unseen is None:
             return is_quieter(after, before, self.gain_db, self.candidates)
@@ -137,12 +137,12 @@ class Search:
         """Every edit so far."""
         return tuple(self._records)
 
-    def keeps(self, edit: Edit, after: Measured, before: Measured, demand: Demand) -> bool:
+    def keeps(self, edit: NetworkEdit, after: OutputNoise, before: OutputNoise, least: LeastGain) -> bool:
         """Decide about an edit, from the noise with it and without it."""
-        is_kept = demand.is_met(after, before)
-        gain = f"more than {demand.gain_db:g} dB"
+        is_kept = least.is_met(after, before)
+        gain = f"more than {least.gain_db:g} dB"
         kept = "significant gain"
-        if demand.unseen is not None:
+        if least.unseen is not None:
             kept = f"{gain}, significant on samples that rounding did not see"
         outcome = (
             (TrialOutcome.KEPT, kept)
@@ -152,7 +152,7 @@ class Search:
         self._records.append(compared(edit, after.shares, before.shares, outcome))
         return is_kept
 
-    def leaves(self, edit: Edit, why: str) -> None:
+    def leaves(self, edit: NetworkEdit, why: str) -> None:
         """Note that an edit is not tried."""
         self._records.append(
             TrialRecord(what=edit.what, settings=edit.settings, outcome=TrialOutcome.NOT_TRIED, why=why)
@@ -167,7 +167,7 @@ class Search:
 
 
 def compared(
-    edit: Edit, shares: Sequence[float], against: Sequence[float], outcome: tuple[TrialOutcome, str]
+    edit: NetworkEdit, shares: Sequence[float], against: Sequence[float], outcome: tuple[TrialOutcome, str]
 ) -> TrialRecord:
     """The row of one edit, with the noise of each sample, compared on the samples that `against` ran too.
 
@@ -227,7 +227,7 @@ def singles(
     order = sorted(shares, key=lambda name: (name != best, -len(shares[name]), sum(shares[name])))
     return tuple(
         compared(
-            Edit(what=name, settings=(settings.format(name),) if settings else ()),
+            NetworkEdit(what=name, settings=(settings.format(name),) if settings else ()),
             shares[name],
             shares[best],
             outcome(name),

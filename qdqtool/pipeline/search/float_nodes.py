@@ -23,14 +23,14 @@ answers. (To hold samples back instead, and to search again if these miss it, is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log10, sqrt
 from statistics import NormalDist
 from typing import Final
 
 import numpy as np
 
-from qdqtool.accuracy.intervals import largest_loss, largest_loss_of
+from qdqtool.accuracy.intervals import gained, largest_loss, largest_loss_of, paired_interval
 from qdqtool.core.protocols import Sample, SampleSource
 from qdqtool.core.sensitivity import FloatSet
 from qdqtool.core.wording import counted
@@ -186,6 +186,7 @@ class FloatSearch:
         self._evaluations = 0
         self._sets: dict[frozenset[str], FloatSet] = {}
         self._missed: set[frozenset[str]] = set()
+        self._whole: SubsetOutcome | None = None
         self._runs: tuple[SampleRun, ...] = ()
         self._worst: list[tuple[int, Sample]] = []
 
@@ -198,6 +199,7 @@ class FloatSearch:
         names = tuple(self._units.members)
         first = self._outcome(())
         self._limit.check(first)
+        self._whole = first
         whole = self._set((), first)
         if self._limit.is_met(whole):
             return self._found(whole, ())
@@ -209,7 +211,22 @@ class FloatSearch:
         return self._found(whole, kept)
 
     def _set(self, kept: Sequence[str], outcome: SubsetOutcome) -> FloatSet:
-        return self._units.float_set(kept, outcome, self._limit.confidence)
+        found = self._units.float_set(kept, outcome, self._limit.confidence)
+        ends = self._gain(outcome) if kept else None
+        return found if ends is None else replace(found, gain_low=ends[0], gain_high=ends[1])
+
+    def _gain(self, outcome: SubsetOutcome) -> tuple[float, float] | None:
+        """The 95 % interval of the gain over every node quantized; None if it is not known."""
+        whole = self._whole
+        if whole is None:
+            return None
+        if self._limit.max_drop is not None and outcome.task is not None:
+            ends = paired_interval(losses_of(whole.runs) - losses_of(outcome.runs))
+            return None if ends is None else (100 * ends.low, 100 * ends.high)
+        found = gained("", (), whole.shares, outcome.shares)
+        return (
+            None if found.gain_low is None or found.gain_high is None else (found.gain_low, found.gain_high)
+        )
 
     def _found(self, whole: FloatSet, kept: Sequence[str] | None) -> Found:
         chosen = whole if kept is not None and not kept else None
