@@ -24,6 +24,7 @@ PACKAGES = (
     "qdqtool.accuracy.metrics",
     "qdqtool.report.sections",
     "qdqtool.cli.commands",
+    "qdqtool.pipeline.search.proposers",
 )
 ENTRIES = [(package, name) for package in PACKAGES for name in Registry(package=package).names()]
 

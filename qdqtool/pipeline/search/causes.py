@@ -1,35 +1,20 @@
-"""Says why the noisiest nodes are noisy, and proposes changes that give the network's outputs less noise.
+"""Says why the noisiest nodes are noisy, and measures changes that may give the network's outputs less noise.
 
-A cause is measured at the node's own output, on float inputs (`graph.instrumented.noise_parts`). A cure is a change of the
-recipe that was tried: the whole quantized network was run with it, on the same samples as without it.
-
-    clipped, too coarse, outlier channel   other calibrators for the tensors that the node reads
-    outlier channel                        equalization of the network
-    weights                                rounding by gptq; scales per channel where there is one for all
+A cause is measured at the node's own output, on float inputs (`graph.instrumented.noise_parts`). A cure is a change that a file in
+`proposers` proposes for a cause: the whole quantized network is run with it, on the same samples as without it.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.accuracy.intervals import gained
 from qdqtool.accuracy.pairing import feeds_for
-from qdqtool.calibration.collect import collect
-from qdqtool.calibration.histograms import Histograms
-from qdqtool.calibration.moments import SAMPLES
-from qdqtool.calibration.rounding import GPTQ, WeightRounding, round_weights
-from qdqtool.calibration.table import Constants, constants, groups, make_table, make_tables
-from qdqtool.core.calibration import CalibrationTable
-from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Sample, SampleSource
-from qdqtool.core.recipe import AUTO, InsertOptions, Recipe
 from qdqtool.core.sensitivity import CauseKind, Cure, NoiseCause, Sensitivity
-from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.instrumented.noise_parts import (
     CLIPPING,
     ROUNDING,
@@ -39,47 +24,23 @@ from qdqtool.graph.instrumented.noise_parts import (
     noise_parts,
 )
 from qdqtool.graph.model import Model
-from qdqtool.graph.qdq.changes import with_changes
-from qdqtool.pipeline.ranges.calibrators import competing
-from qdqtool.pipeline.ranges.equalization import equalization
-from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
-from qdqtool.pipeline.ranges.reference import Budget, OutputReference, Reference
-from qdqtool.pipeline.ranges.samples import choosing, others
-from qdqtool.placement.decide import decide
+from qdqtool.pipeline.ranges.samples import choosing
+from qdqtool.pipeline.search.experiment import NetworkEdit
+from qdqtool.pipeline.search.proposal import (
+    OUTLIER,
+    PROPOSERS,
+    SAMPLES,
+    Origin,
+    Proposal,
+    Proposer,
+    TunedNetwork,
+)
 from qdqtool.runtime.runner import open_model
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_SAMPLES: Final = 16
-"""Samples that causes and cures are measured on, from all over those of the study."""
-_OUTLIER: Final = 8.0
-"""A channel that reaches so many times as far as the median one leaves the others less than 4 of 7 bits."""
-_SHARE: Final = 0.3
-"""Part of a node's noise that its weights make, from which other weights are tried."""
-_SAME: Final = 0.02
-"""Ranges that differ by less are one candidate."""
-
 OnStep = Callable[[int, int], None]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Origin:
-    """The parts that a Q/DQ model was made of, as far as they are known.
-
-    Attributes:
-        prepared: the float model, prepared.
-        placement: what is quantized.
-        table: ranges, shifts and changed weights.
-        histograms: what the calibration samples showed; None if they are gone.
-        recipe: what it was made with.
-    """
-
-    prepared: Model
-    placement: Placement
-    table: CalibrationTable
-    histograms: Histograms | None
-    recipe: Recipe
 
 
 def explained(
@@ -104,9 +65,9 @@ def explained(
         InputFileError: the model cannot run on a sample.
     """
     names = [row.node for row in found.nodes if row.exact and row.members == (row.node,)]
-    taken = choosing(samples, _SAMPLES)
+    taken = choosing(samples, SAMPLES)
     causes = diagnosed(model, plain, names, taken)
-    tried = _Cures(origin, samples, on_step) if origin is not None else None
+    tried = _CureSearch(origin, samples, on_step) if origin is not None else None
     rows = []
     for row in found.nodes:
         cause = causes.get(row.node)
@@ -170,7 +131,7 @@ def _cause(
     kinds = {
         CLIPPING: CauseKind.CLIPPED,
         WEIGHTS: CauseKind.WEIGHTS,
-        ROUNDING: CauseKind.OUTLIER if reach is not None and reach >= _OUTLIER else CauseKind.COARSE,
+        ROUNDING: CauseKind.OUTLIER if reach is not None and reach >= OUTLIER else CauseKind.COARSE,
     }
     return NoiseCause(
         kind=kinds[most],
@@ -204,161 +165,42 @@ def _channel_reach(weight: NDArray[Any]) -> float | None:
     return float(rows.max()) / usual if usual else None
 
 
-class _Cures:
-    """Tries changes of one network; what it does now is measured once."""
+class _CureSearch:
+    """Measures what proposers propose for one network, each edit once."""
 
     def __init__(self, origin: Origin, samples: SampleSource, on_step: OnStep) -> None:
-        self._origin = origin
-        self._samples = samples
+        self._network = TunedNetwork(origin, samples)
         self._on_step = on_step
-        self._tried = 0
-        changes = origin.table.weights or WeightChanges()
-        kept = replace(changes, rounded={})
-        # Equalized channels are part of the float model here, as they are where tables are chosen.
-        self._plain = with_changes(origin.prepared, kept) if kept else origin.prepared
-        self._table = replace(origin.table, weights=WeightChanges(rounded=changes.rounded))
-        self._budget = Budget()
-        self._reference = OutputReference(
-            self._plain,
-            samples,
-            self._budget,
-            bias=bool(origin.table.shifts),
-            count=_SAMPLES,
-        )
-        self._trial = TrialSession(self._plain, origin.placement, self._table, self._reference, self._budget)
-        self._judges = self._trial.at_once()
-        self._now = self._trial.candidate("", self._table, self._judges)
-        self._groups = groups(origin.placement)
-        self._known: dict[tuple[str, ...], Cure | None] = {}
+        self._known: dict[NetworkEdit, Cure] = {}
 
     def of_node(self, cause: NoiseCause) -> tuple[Cure, ...]:
-        """The best other calibrator for what a node reads, where its weights are not what makes the noise."""
-        if cause.kind is CauseKind.WEIGHTS or not cause.tensor:
-            return ()
-        group = next((one for one in self._groups if cause.tensor in one), None)
-        if group is None:
-            return ()
-        if group not in self._known:
-            self._known[group] = max(self._recalibrated(group), key=lambda cure: cure.level, default=None)
-        best = self._known[group]
-        return () if best is None else (best,)
-
-    def _recalibrated(self, group: tuple[str, ...]) -> Iterator[Cure]:
-        ranges = self._table.by_tensor()
-        seen = [ranges[group[0]].amax[0]]
-        for method, table in self._others.items():
-            other = table.by_tensor()
-            wanted = other[group[0]].amax[0]
-            if any(abs(wanted - amax) <= _SAME * amax for amax in seen):
-                continue
-            seen.append(wanted)
-            mixed = tuple(other.get(name, ranges[name]) if name in group else ranges[name] for name in ranges)
-            overrides = {group[0]: method, **self._origin.recipe.calibrate.overrides}
-            yield self._cure(
-                f"{method} for {group[0]}",
-                (f"calibrate.overrides={json.dumps(overrides)}",),
-                self._trial.candidate("", replace(self._table, ranges=mixed), self._judges),
-            )
-
-    @property
-    def _others(self) -> Mapping[str, CalibrationTable]:
-        """The table of every calibrator; none if the histograms are gone."""
-        histograms = self._origin.histograms
-        if histograms is None:
-            return {}
-        binned = all(found.has_bins for found in histograms.tensors.values())
-        methods = competing() if binned else ("max",)
-        options = [self._origin.recipe.calibrate.model_copy(update={"method": name}) for name in methods]
-        known = Constants(weights=(), bounds=self._constants.bounds)
-        made = make_tables(histograms, self._origin.placement, known, options)
-        return dict(zip(methods, made, strict=True))
-
-    @property
-    def _constants(self) -> Constants:
-        return constants(self._origin.placement, self._plain.view, self._origin.recipe.weight_ranges)
+        """The best change of each proposer for a node."""
+        found = self._asked(lambda one: one.for_node and one.for_node(self._network, cause))
+        return tuple(max(cures, key=lambda cure: cure.level) for cures in found)
 
     def of_network(self, causes: Collection[NoiseCause]) -> tuple[Cure, ...]:
-        """Try changes of the whole network that a cause asks for."""
-        kinds = {cause.kind for cause in causes}
-        found: list[Cure] = []
-        if any(cause.weights >= _SHARE for cause in causes):
-            found += self._rounded()
-            found += self._per_channel()
-        if CauseKind.OUTLIER in kinds or any((cause.weight_reach or 0) >= _OUTLIER for cause in causes):
-            found += self._equalized()
-        return tuple(found)
+        """Every change of the whole network that a cause asks for."""
+        found = self._asked(lambda one: one.for_network and one.for_network(self._network, causes))
+        return tuple(cure for cures in found for cure in cures)
 
-    def _rounded(self) -> Iterator[Cure]:
-        if self._table.weights and self._table.weights.rounded:
-            return
-        taken = others(self._plain.view, self._samples, SAMPLES)
-        table = round_weights(
-            self._plain,
-            self._origin.placement,
-            self._table,
-            WeightRounding(method=GPTQ),
-            InsertOptions(),
-            taken,
-        )
-        if table.weights:
-            yield self._whole("weights rounded by gptq", "weights.rounding=gptq", self._plain, table)
+    def _asked(self, ask: Callable[[Proposer], Iterable[Proposal] | None]) -> Iterator[list[Cure]]:
+        """The changes of each proposer that has any; a third-party proposer that fails is left out with a warning."""
+        for name in PROPOSERS.usable():
+            cures: list[Cure] = []
 
-    def _per_channel(self) -> Iterator[Cure]:
-        recipe = self._origin.recipe
-        if recipe.place.per_channel:
-            return
-        finer = recipe.model_copy(update={"place": recipe.place.model_copy(update={"per_channel": True})})
-        placement = decide(self._plain.view, finer.placing)
-        weights = constants(placement, self._plain.view, recipe.weight_ranges).weights
-        own = {entry.tensor: entry for entry in weights}
-        ranges = tuple(own.get(entry.tensor, entry) for entry in self._table.ranges)
-        missing = {entry.tensor for entry in placement.quantized} - {entry.tensor for entry in ranges}
-        if not missing:
-            table = replace(self._table, ranges=ranges, weights=None)
-            yield self._whole(
-                "weight scales per channel", "place.per_channel=true", self._plain, table, placement
-            )
+            def tried(one: Proposer, cures: list[Cure] = cures) -> None:
+                cures += [self._measured(proposal) for proposal in ask(one) or ()]
 
-    def _equalized(self) -> Iterator[Cure]:
-        """Each way, calibrated on the samples that judge, as is what they are compared with."""
-        recipe = self._origin.recipe
-        if self._origin.table.equalized is not None or recipe.weights.equalize not in {"none", AUTO}:
-            return
-        before: TriedTable | None = None
-        for way in ("cross-layer", "smooth", "depthwise"):
-            wanted = recipe.model_copy(
-                update={"weights": recipe.weights.model_copy(update={"equalize": way})}
-            )
-            changes = equalization(self._plain, self._origin.placement, wanted, self._samples)
-            if not changes:
+            if PROPOSERS.owner(name) is None:
+                tried(PROPOSERS.load(name))
+            elif not PROPOSERS.survives(name, tried):
                 continue
-            before = before or self._calibrated(self._plain, self._reference)
-            changed = with_changes(self._plain, changes)
-            after = self._calibrated(changed, self._reference.of(changed))
-            yield self._cure(f"{way} equalization", (f"weights.equalize={way}",), after, before)
+            if cures:
+                yield cures
 
-    def _calibrated(self, model: Model, reference: Reference) -> TriedTable:
-        placement, recipe = self._origin.placement, self._origin.recipe
-        table = make_table(
-            collect(model, placement, reference.source), placement, model.view, recipe.calibrate
-        )
-        trial = TrialSession(model, placement, table, reference, Budget())
-        return trial.candidate("", table, trial.at_once())
-
-    def _whole(
-        self,
-        what: str,
-        setting: str,
-        model: Model,
-        table: CalibrationTable,
-        placement: Placement | None = None,
-    ) -> Cure:
-        trial = TrialSession(model, placement or self._origin.placement, table, self._reference, self._budget)
-        return self._cure(what, (setting,), trial.candidate("", table, self._judges))
-
-    def _cure(
-        self, what: str, settings: tuple[str, ...], after: TriedTable, before: TriedTable | None = None
-    ) -> Cure:
-        self._tried += 1
-        self._on_step(self._tried, self._tried)
-        return gained(what, settings, (before or self._now).shares, after.shares)
+    def _measured(self, one: Proposal) -> Cure:
+        if one.edit not in self._known:
+            before = self._network.recalibrated if one.is_recalibrated else self._network.now
+            self._known[one.edit] = one.edit.gain(before.shares, one.measure().shares)
+            self._on_step(len(self._known), len(self._known))
+        return self._known[one.edit]

@@ -34,9 +34,10 @@ from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.own_models import or_without
 from qdqtool.pipeline.random_shapes import opener, shaped
-from qdqtool.pipeline.search.causes import Origin, explained
+from qdqtool.pipeline.search.causes import explained
 from qdqtool.pipeline.search.experiment import kept_float
 from qdqtool.pipeline.search.float_nodes import FloatSearch, Limit
+from qdqtool.pipeline.search.proposal import Origin
 from qdqtool.pipeline.search.subsets import OnRun, SubsetOutcome, TrialRunner
 from qdqtool.pipeline.search.switched import SwitchedNetwork, Units, units_of
 

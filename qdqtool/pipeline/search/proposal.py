@@ -1,0 +1,147 @@
+"""What proposers share: the network that they change, and a change that can be measured.
+
+A proposer is a file in `proposers`. It looks at the causes of noise, and yields changes that may help. The search measures each
+of them once (`causes`), on the same samples as the network without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+from qdqtool.calibration.collect import collect
+from qdqtool.calibration.histograms import Histograms
+from qdqtool.calibration.table import Constants, constants, make_table, make_tables
+from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.placement import Placement
+from qdqtool.core.protocols import SampleSource
+from qdqtool.core.recipe import Recipe
+from qdqtool.core.sensitivity import NoiseCause
+from qdqtool.core.weights import WeightChanges
+from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.changes import with_changes
+from qdqtool.pipeline.ranges.calibrators import competing
+from qdqtool.pipeline.ranges.executor import TrialSession
+from qdqtool.pipeline.ranges.reference import Budget, OutputReference, Reference
+from qdqtool.pipeline.search.experiment import NetworkEdit, OutputNoise
+from qdqtool.plugins import Registry
+
+PROPOSERS: Final = Registry(package="qdqtool.pipeline.search.proposers")
+SAMPLES: Final = 16
+"""Samples that causes and changes are measured on, from all over those of the study."""
+OUTLIER: Final = 8.0
+"""A channel that reaches so many times as far as the median one leaves the others less than 4 of 7 bits."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """The parts that a Q/DQ model was made of, as far as they are known.
+
+    Attributes:
+        prepared: the float model, prepared.
+        placement: what is quantized.
+        table: ranges, shifts and changed weights.
+        histograms: what the calibration samples showed; None if they are gone.
+        recipe: what it was made with.
+    """
+
+    prepared: Model
+    placement: Placement
+    table: CalibrationTable
+    histograms: Histograms | None
+    recipe: Recipe
+
+
+class TunedNetwork:
+    """A quantized network, and its noise with other ranges, weights or channels.
+
+    Attributes:
+        origin: what it was made of.
+        samples: those of the study.
+        plain: the float model; equalized channels are part of it.
+        table: its ranges, without these changes.
+    """
+
+    def __init__(self, origin: Origin, samples: SampleSource) -> None:
+        self.origin, self.samples = origin, samples
+        changes = origin.table.weights or WeightChanges()
+        kept = replace(changes, rounded={})
+        self.plain = with_changes(origin.prepared, kept) if kept else origin.prepared
+        self.table = replace(origin.table, weights=WeightChanges(rounded=changes.rounded))
+        self._budget = Budget()
+        bias = bool(origin.table.shifts)
+        self._reference = OutputReference(self.plain, samples, self._budget, bias=bias, count=SAMPLES)
+        self._trial = TrialSession(self.plain, origin.placement, self.table, self._reference, self._budget)
+        self._judges = self._trial.at_once()
+        self.now: OutputNoise = self._trial.candidate("", self.table, self._judges)
+
+    def with_ranges(self, ranges: Iterable[TensorRange]) -> OutputNoise:
+        """The noise with these ranges instead."""
+        return self._trial.candidate("", replace(self.table, ranges=tuple(ranges)), self._judges)
+
+    def with_table(self, table: CalibrationTable, placement: Placement | None = None) -> OutputNoise:
+        """The noise with other weights, and another placement if one is given."""
+        placement = placement or self.origin.placement
+        trial = TrialSession(self.plain, placement, table, self._reference, self._budget)
+        return trial.candidate("", table, self._judges)
+
+    def with_channels(self, changes: WeightChanges) -> OutputNoise:
+        """The noise with these channels scaled, calibrated on the samples that are measured."""
+        changed = with_changes(self.plain, changes)
+        return self._calibrated(changed, self._reference.of(changed))
+
+    @cached_property
+    def tables(self) -> Mapping[str, CalibrationTable]:
+        """The table of every calibrator; none if the histograms are gone."""
+        origin = self.origin
+        if origin.histograms is None:
+            return {}
+        binned = all(found.has_bins for found in origin.histograms.tensors.values())
+        methods = competing() if binned else ("max",)
+        options = [origin.recipe.calibrate.model_copy(update={"method": name}) for name in methods]
+        bounds = constants(origin.placement, self.plain.view, origin.recipe.weight_ranges).bounds
+        known = Constants(weights=(), bounds=bounds)
+        made = make_tables(origin.histograms, origin.placement, known, options)
+        return dict(zip(methods, made, strict=True))
+
+    @cached_property
+    def recalibrated(self) -> OutputNoise:
+        """The noise of the network as it is, calibrated like one with scaled channels."""
+        return self._calibrated(self.plain, self._reference)
+
+    def _calibrated(self, model: Model, reference: Reference) -> OutputNoise:
+        placement = self.origin.placement
+        found = collect(model, placement, reference.source)
+        table = make_table(found, placement, model.view, self.origin.recipe.calibrate)
+        trial = TrialSession(model, placement, table, reference, Budget())
+        return trial.candidate("", table, trial.at_once())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proposal:
+    """A change that can be measured.
+
+    Attributes:
+        edit: the change.
+        measure: gives the noise with it.
+        is_recalibrated: whether the change takes another calibration, so that it is compared with `TunedNetwork.recalibrated`.
+    """
+
+    edit: NetworkEdit
+    measure: Callable[[], OutputNoise]
+    is_recalibrated: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proposer:
+    """One kind of change.
+
+    Attributes:
+        for_node: changes for a node whose noise has this cause; the best one is reported. None if there are none.
+        for_network: changes of the whole network, from the causes of its noisiest nodes. None if there are none.
+    """
+
+    for_node: Callable[[TunedNetwork, NoiseCause], Iterator[Proposal]] | None = None
+    for_network: Callable[[TunedNetwork, Collection[NoiseCause]], Iterator[Proposal]] | None = None

@@ -1,0 +1,1 @@
+"""Proposers of changes for a noisy network, one file each; `qdqtool.pipeline.search.proposal` has what they share."""

@@ -1,0 +1,41 @@
+"""Other calibrators for the tensor that a node reads, if its weights do not make most of the noise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from qdqtool.calibration.table import groups
+from qdqtool.core.sensitivity import CauseKind, NoiseCause
+from qdqtool.pipeline.search.experiment import NetworkEdit
+from qdqtool.pipeline.search.proposal import Proposal, Proposer, TunedNetwork
+
+_SAME: Final = 0.02
+"""Ranges that differ by less are one candidate."""
+
+
+def propose(network: TunedNetwork, cause: NoiseCause) -> Iterator[Proposal]:
+    """The ranges of each calibrator for the tensors that share a range with the noisy one."""
+    shared = groups(network.origin.placement)
+    group = next((one for one in shared if cause.tensor in one), ())
+    if cause.kind is CauseKind.WEIGHTS or not group:
+        return
+    ranges = network.table.by_tensor()
+    seen = [ranges[group[0]].amax[0]]
+    for method, table in network.tables.items():
+        other = table.by_tensor()
+        amax = other[group[0]].amax[0]
+        if any(abs(amax - known) <= _SAME * known for known in seen):
+            continue
+        seen.append(amax)
+        mixed = [other.get(name, ranges[name]) if name in group else ranges[name] for name in ranges]
+        overrides = {group[0]: method, **network.origin.recipe.calibrate.overrides}
+        edit = NetworkEdit(
+            what=f"{method} for {group[0]}", settings=(f"calibrate.overrides={json.dumps(overrides)}",)
+        )
+        yield Proposal(edit=edit, measure=partial(network.with_ranges, mixed))
+
+
+PLUGIN = Proposer(for_node=propose)
