@@ -1,25 +1,33 @@
-"""Tries candidates in groups: a group that helps is kept with one build, one that does not is taken apart."""
+"""Tries what might help an engine, in groups: a group that helps is kept with one build, one that does not is taken apart.
+
+Candidates come from all rules, from settings with which placement would quantize a float node, and from static fixes.
+"""
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from math import isinf
 from pathlib import Path
 from time import monotonic
 
-from qdqtool.core.advice import is_worth_trying
+from qdqtool.auditing.context import AuditContext
+from qdqtool.core.advice import is_worth_trying, settings_in
+from qdqtool.core.audit import Audit
 from qdqtool.core.findings import Finding
 from qdqtool.core.fixes import FixOutcome, FixTrial, SlotEdit
 from qdqtool.core.placement import Slot
 from qdqtool.errors import BuildError, QdqError, SystemFault
-from qdqtool.matching.candidates import Candidate, Goal
+from qdqtool.graph.model import Model
+from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal
+from qdqtool.matching.registry import Rulebook, rulebook
 from qdqtool.pipeline.autofix.builder import BuiltModel, CandidateBuilder, score
-from qdqtool.pipeline.autofix.candidates import candidates
-from qdqtool.pipeline.autofix.drafts import merged
-from qdqtool.pipeline.autofix.ranges import Ranges
+from qdqtool.pipeline.autofix.drafts import DraftModel, Edits, Ranges, merged
+from qdqtool.placement.repair import gaining_fixes
 
 OnBuild = Callable[[int, int], None]
 """Called with the number of builds done and allowed."""
@@ -378,3 +386,61 @@ def _unanswered(findings: Iterable[Finding], told: set[str], piece: BuiltModel) 
         and finding.subject not in told
         and nodes.get(finding.subject, "") not in told
     ]
+
+
+# --- candidates of an engine ------------------------------------------------------------------------------------------
+
+_PLACE = "place."
+_BY_NAME = ("place.exclude=", "place.exclude_ops=", "place.kept_float=", "place.only=")
+"""Settings of which a recipe names nodes: these are float on purpose."""
+
+
+def candidates(
+    model: Model, context: AuditContext, found: Audit, draft: DraftModel, edits: Edits
+) -> tuple[Candidate, ...]:
+    """Every candidate for an engine, by goal and then in the order of the rules' codes, static fixes last.
+
+    They are cheap to make; a build proves them. `edits` are those that `draft` has in this engine.
+    """
+    built = BuiltGraph(
+        model=model,
+        placement=context.placement,
+        engine=context.engine,
+        wiring=context.wiring,
+        nodes=tuple(zip(context.cases, context.verdicts, strict=True)),
+        findings=found.findings,
+    )
+    order = list(Goal)
+    return tuple(
+        sorted(
+            (*_proposed(built, rulebook()), *_allowed(found, draft, edits), *_static(model)),
+            key=lambda candidate: order.index(candidate.goal),
+        )
+    )
+
+
+def _proposed(built: BuiltGraph, book: Rulebook) -> Iterator[Candidate]:
+    for name, rule in sorted(book.rules.items(), key=lambda entry: entry[1].code):
+        if rule.candidates is not None:
+            for candidate in book.asked(name, partial(rule.candidates, built)):
+                yield replace(candidate, rule=name)
+
+
+def _allowed(found: Audit, draft: DraftModel, edits: Edits) -> Iterator[Candidate]:
+    """The settings with which placement would quantize a node that it kept float, as the audit prints them."""
+    for verdict in found.verdicts:
+        settings = () if verdict.is_quantized else settings_in(verdict.fix)
+        if not settings or any(one.startswith(_BY_NAME) or not one.startswith(_PLACE) for one in settings):
+            continue
+        more = draft.allowed_by(settings, edits)
+        if any(edit.slot.node == verdict.node for edit in more):
+            text = " ".join(f"--set {shlex.quote(one)}" for one in settings)
+            yield Candidate(subject=verdict.node, goal=Goal.ALLOWED, text=text, edits=more, settings=settings)
+
+
+def _static(model: Model) -> Iterator[Candidate]:
+    """The fixes that `qdqtool repair` would make, each by itself."""
+    for change in gaining_fixes(model):
+        yield Candidate(
+            subject=change.subject, goal=Goal.CHEAPER, text=change.what, edits=change.edits, rule=change.rule
+        )
