@@ -165,7 +165,7 @@ def _record(trial: Trial, front: set[int], done: list[float]) -> TrialRecord:
         outcome=TrialOutcome.KEPT if is_kept else TrialOutcome.REJECTED,
         why=f"{time}; no trial is as fast and more accurate"
         if is_kept
-        else f"{time}; another trial is as fast and as accurate",
+        else f"{time}; another trial is at least as fast and as accurate",
         settings=trial.settings,
         value=found.accuracy,
         gain=found.accuracy - done[0],

@@ -126,7 +126,7 @@ def test_students_distribution_is_that_of_the_tables(freedom: int, level: float,
 
 ELSEWHERE = {
     "accuracy/intervals.py": "bounds of rare losses, and intervals that are told",
-    "accuracy/limit.py": "how many samples a bound takes",
+    "pipeline/search/float_nodes.py": "how many samples a bound takes",
     "backends/timing/series.py": "the spread of times that is told",
     "backends/timing/faster.py": "the interval of a speed-up that is told; it decides by the interval",
     "pipeline/datacheck.py": "how far two channels are apart, in standard errors",
