@@ -13,8 +13,8 @@ from qdqtool.core.findings import Severity
 _OPTION = "--set "
 _LIST_SETTING = re.compile(r"--set '(?P<key>[a-z_]+\.[a-z_]+)=\[(?P<values>[^\]]*)\]'(?P<rest>.*)", re.DOTALL)
 
-_FOLLOWED = re.compile(r"`qdqtool [a-z]|--set \S")
-"""What in a fix can be typed: a command of this tool, or a setting of a recipe."""
+_FOLLOWED = re.compile(r"`qdqtool [a-z]|--set \S|python -c \"")
+"""What in a fix can be typed: a command of this tool, a setting of a recipe, or a line of Python."""
 _NOTHING = "nothing to do"
 _LEFT = re.compile(rf"{_NOTHING}(?: with this release)?(?::|$)")
 """How a fix begins that knows no other way; "nothing to do where ..." and "nothing to do; ..." go on to one."""

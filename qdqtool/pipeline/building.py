@@ -12,14 +12,10 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.protocols import Builder
 from qdqtool.core.target import Target
 from qdqtool.errors import BuildError, QdqError
-from qdqtool.graph.endings import in_front_of
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.matching.refused import match_refused, way_out
 from qdqtool.placement.lint import lint
-
-CLASSIC_ONLY = frozenset({"NonMaxSuppression", "NonZero"})
-"""Operators that classic TensorRT builds, and TensorRT for RTX has no kernel for: how much comes out depends on the data."""
-
 
 _MOST = 3
 """Findings that are told with a refusal; `qdqtool lint` tells the others."""
@@ -57,23 +53,37 @@ def _explain(error: BuildError, builder: Builder, request: BuildRequest, source:
         found = _objections(model, request)
     except QdqError:
         return  # the refusal itself is what matters
-    kernelless = [node for node in model.view.nodes if node.op in CLASSIC_ONLY]
-    if kernelless:
-        first = kernelless[0]
-        error.add(f"TensorRT for RTX has no kernel for {first.op} ({first.name!r}), classic TensorRT has one")
-        error.fix = _cut(model, first.op, source)
+    refused = next(match_refused(model.view, Target()), None)
+    if refused is not None:
+        node, reason = refused
+        error.add(f"{reason} ({node.name!r})")
+        error.fix = way_out(model.view, node, str(source))
     elif found:
         error.add(f"lint says: {'; '.join(found)}")
 
 
-def _cut(model: Model, op: str, source: Path) -> str:
-    """How the model is ended in front of an operator, or built with what has it."""
-    ends = in_front_of(model.view, CLASSIC_ONLY)
-    inputs = [info.name for info in model.view.inputs]
-    words = f"end the model in front of {op}, and do the rest outside the engine"
-    if ends:
-        words += f": python -c \"from onnx.utils import extract_model as cut; cut({str(source)!r}, 'cut.onnx', {inputs}, {list(ends)})\""
-    return f"{words}; or build with classic TensorRT (--builder trtexec)"
+def refuse_early(builder: Builder, request: BuildRequest, source: Path) -> None:
+    """Refuse a model that the builder's parser does not import, before anything is calibrated for it.
+
+    Builders that cannot be asked without a build are not asked.
+
+    Raises:
+        BuildError: an operator or an attribute that is not imported, or that no kernel computes.
+    """
+    if builder is BUILDERS.load("rtx"):
+        model = load(request.model)
+        refused = next(match_refused(model.view, Target()), None)
+        if refused is not None:
+            node, reason = refused
+            fix = way_out(model.view, node, str(source))
+            raise BuildError(f"node {node.name!r}: {reason}", fix=fix, where=str(source))
+    check = getattr(builder, "check_model", None)
+    if check is not None:
+        try:
+            check(request)
+        except BuildError as error:
+            _explain(error, builder, request, source)
+            raise
 
 
 def _objections(model: Model, request: BuildRequest) -> list[str]:

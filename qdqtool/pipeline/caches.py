@@ -8,7 +8,7 @@ from qdqtool.calibration.caches import Cache
 from qdqtool.calibration.caches.contents import cache_of
 from qdqtool.calibration.caches.converting import explicit, reach_of, scales_of
 from qdqtool.calibration.caches.header import Header
-from qdqtool.calibration.caches.linting import impossible
+from qdqtool.calibration.caches.linting import impossible, results_without, words_on_results
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.conversion import DynamicRangeReport
 from qdqtool.core.recipe import Recipe
@@ -90,4 +90,7 @@ def from_qdq(path: Path, header: Header) -> tuple[Model, Cache, tuple[str, ...]]
     left = quantized_ops(plain)
     if left:
         notes.append(f"still in the model, because an output needs them: {', '.join(left)}")
+    results = results_without(scales, plain.view)
+    if results:
+        notes.append(words_on_results(results)[0])
     return plain, cache_of(scales, header), tuple(notes)

@@ -52,7 +52,7 @@ from qdqtool.graph.qdq.changes import unrounded
 from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.io.files import digest_file, write_text
-from qdqtool.pipeline.building import build_engine
+from qdqtool.pipeline.building import build_engine, refuse_early
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.comparing import noise_inside
 from qdqtool.pipeline.context import RunContext
@@ -109,6 +109,8 @@ def place(work: RunContext) -> Measured:
     """Decide for every slot whether it is quantized, and why."""
     view = work.model("model.prepared.onnx").view
     refuse_unmatched(work.recipe, view, "place", "calibrate", "insert")
+    request = replace(_build_request(work, ()), model=work.path("model.prepared.onnx"))
+    refuse_early(builder_of(work), request, work.request.model)
     PLACEMENT.write(work.path("placement.json"), decide(view, work.recipe.placing))
     return {}
 

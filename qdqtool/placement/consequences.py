@@ -75,7 +75,7 @@ def weights_alone(view: GraphView, opinions: Opinions) -> Iterator[Opinion]:
             slot=slot,
             rule="user",
             stance=Stance.VETO,
-            reason="place.activations is float, so only weights are INT8 and the arithmetic is float as requested",
+            reason="place.activations is float, so only weights are quantized and the arithmetic is float as requested",
             fix=f"{setting('place.activations', 'int8')} for INT8 arithmetic",
         )
 

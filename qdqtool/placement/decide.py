@@ -144,7 +144,7 @@ def _spec(slot: Slot, opinions: list[Opinion]) -> QuantSpec:
 
 def _aim(options: PlacementOptions) -> Iterator[str]:
     if options.activations == "float":
-        yield "only weights are INT8; the arithmetic is float, as place.activations asks"
+        yield "only weights are quantized; the arithmetic is float, as place.activations asks"
 
 
 def _unmatched(view: GraphView, options: PlacementOptions) -> Iterator[str]:

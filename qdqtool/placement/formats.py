@@ -51,6 +51,8 @@ RULE: Final = "format"
 """What opinions of this module call themselves."""
 _KEPT: Final = frozenset({"user", "first_last", "kv_cache", "logarithm", "min_channels"})
 """Rules that say what the user wants, or that no format stores finely enough, whatever the format of products."""
+_JOINT: Final = "joint_projection"
+"""The rule for a pair that serves several factors, in whatever format these are."""
 _ONE_QUERY: Final = (
     "its attention has one query, and the fused kernel for that multiplies floats",
     "nothing to do: with Q/DQ its kernel multiplies floats too",
@@ -123,12 +125,17 @@ def replace_opinions(
     """
     if not asked:
         return
+    joint = [
+        bond for bond in bonds if bond.rule == _JOINT and any(slot.node in asked for slot in bond.requires)
+    ]
     for slot, said in opinions.items():
         if slot.node in asked or _reads_other_format(view, slot, asked):
             opinions[slot] = [opinion for opinion in said if opinion.rule in _KEPT]
     bonds[:] = [
         bond for bond in bonds if not any(slot.node in asked for slot in (*bond.slots, *bond.requires))
     ]
+    for bond in joint:
+        _ask_jointly(bond, asked, opinions, bonds)
     specs = weight_specs(view, options)
     products = {node.name for node in compute_nodes(view)}
     refused = _refused_attentions(view, asked, options) if options.builder.is_rtx else {}
@@ -154,6 +161,29 @@ def replace_opinions(
         if objection is None and not scheme.weight_only and node.name in products:
             bonds.append(
                 Bond(slots=factors(node), rule=RULE, reason=f"{scheme.name} arithmetic takes both factors")
+            )
+
+
+def _ask_jointly(
+    bond: Bond, asked: Mapping[str, Scheme], opinions: dict[Slot, list[Opinion]], bonds: list[Bond]
+) -> None:
+    """Ask for the pair in front of several factors in their format; not at all if they have several, or blocks."""
+    formats = {asked[slot.node].activations if slot.node in asked else INT8 for slot in bond.requires}
+    format_ = formats.pop() if len(formats) == 1 else None
+    if format_ is not None and format_.block is None:
+        bonds.append(bond)
+    for slot in bond.slots:
+        opinions[slot] = [opinion for opinion in opinions[slot] if opinion.rule != _JOINT]
+        if bond in bonds and format_ is not None:
+            reason = f"place.format asks for {format_} behind it: one Q in front serves all"
+            opinions[slot].append(
+                Opinion(
+                    slot=slot,
+                    rule=_JOINT,
+                    stance=Stance.REQUEST,
+                    reason=reason,
+                    spec=QuantSpec(format=format_),
+                )
             )
 
 

@@ -41,9 +41,11 @@ from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import find
 from qdqtool.pipeline import recipes
-from qdqtool.pipeline.caches import to_qdq
+from qdqtool.pipeline.caches import from_qdq, to_qdq
+from qdqtool.trt.ops import PRODUCTS
 from tests import models
 from tests.calibration.material import opened
+from tests.placement.building import quantized
 from tests.shared import SHARED, shared
 
 CORPUS = sorted((SHARED / "corpus" / "calib_cache").glob("*"))
@@ -471,7 +473,8 @@ def test_a_model_shows_bounds_holes_and_strangers(tmp_path: Path) -> None:
     assert by_code["CAL131"] == ["conv1_gate"]
     assert by_code["CAL132"] == ["conv2_gate"]
     assert by_code["CAL141"] == ["stranger"]
-    assert set(by_code["CAL140"]) == {"conv2_y", "concat_y", "head_y"}
+    assert by_code["CAL140"] == ["concat_y"]
+    assert by_code["CAL143"] == ["conv2_y"]
     missing = next(finding for finding in found if finding.subject == "concat_y")
     assert "head falls back to float" in missing.reason
 
@@ -486,7 +489,48 @@ def test_no_entry_is_missed_that_a_folded_batchnorm_takes_away(tmp_path: Path) -
     del whole["dw_clip_y"]
     missing = [found for found in lint_cache(cache(**whole), view=view) if found.code == "CAL140"]
     assert [found.subject for found in missing] == ["dw_clip_y"]
-    assert "dw, pw fall back" in missing[0].reason
+    assert "pw falls back" in missing[0].reason
+
+
+@pytest.mark.parametrize(
+    ("range_", "told"), [(0.05, ["r1_y"]), (0.0102, []), (0.01, [])], ids=["beyond", "clipped", "as wide"]
+)
+def test_a_relu_that_reaches_further_than_what_it_reads_is_named(
+    range_: float, told: list[str], tmp_path: Path
+) -> None:
+    view = opened(_network(), tmp_path).view
+    relu = view.by_name["r1"]
+    found = lint_cache(cache(**{relu.inputs[0]: 0.01, relu.outputs[0]: range_}), view=view)
+    assert [
+        finding.subject.replace(relu.outputs[0], "r1_y") for finding in found if finding.code == "CAL133"
+    ] == told
+
+
+@pytest.mark.parametrize("make", [models.residual_cnn, models.silu_cnn, models.unet, models.attention])
+def test_a_cache_of_a_qdq_model_and_the_lint_of_it_say_the_same(
+    make: Callable[[], onnx.ModelProto], tmp_path: Path
+) -> None:
+    """No node whose inputs all have Q/DQ is said to be float, and both count the same results without a range."""
+    quantized_model, _ = quantized(make(), target="8")
+    header = make_header("8.6.1", "EntropyCalibration2")
+    plain, made, notes = from_qdq(models.save(quantized_model.proto, tmp_path), header)
+    found = lint_cache(made, view=plain.view)
+    covered = {
+        node.name
+        for node in quantized_model.view.nodes
+        if node.op in PRODUCTS
+        and all(
+            (maker := quantized_model.view.producer(name)) and maker.op == "DequantizeLinear"
+            for name in node.inputs[:2]
+        )
+    }
+    assert covered
+    for finding in found:
+        if finding.code == "CAL140":
+            blamed = finding.reason.removeprefix("no entry: ").partition(" fall")[0].split(", ")
+            assert covered.isdisjoint(blamed)
+    said = [finding.reason for finding in found if finding.code == "CAL143"]
+    assert said == [note for note in notes if "Missing scale" in note]
 
 
 def _network() -> onnx.ModelProto:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from qdqtool.cli.app import run as cli
@@ -100,9 +101,30 @@ def test_a_model_that_chooses_inside_is_refused_with_the_command_that_ends_it_be
     said = capsys.readouterr().err
     assert f"TensorRT for RTX has no kernel for {op}" in said
     assert "--builder trtexec" in said
+    assert not (tmp_path / "whole" / "histograms.npz").exists()
     found = re.search(r'python -c "(.*?)"; or build', said)
     assert found is not None
     assert str(path) in found[1]
     command = found[1].replace("cut.onnx", str(tmp_path / "cut.onnx"))
     subprocess.run([sys.executable, "-c", command], check=True, timeout=100)
     assert cli(["run", str(tmp_path / "cut.onnx"), *common, "--out", str(tmp_path / "cut")]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.rtx
+@pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="building needs qdqtool[rtx]")
+def test_what_only_the_parser_refuses_is_said_before_calibration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    s = models.Sketch()
+    y = s.node(
+        "Foreign", [s.conv("c1", s.input("x", [1, 4, 8, 8]), (4, 4))], "y", name="mine", domain="my.own"
+    )
+    s.output(s.conv("c2", y, (4, 4)), [1, 4, 8, 8])
+    proto = s.model()
+    proto.opset_import.append(onnx.helper.make_opsetid("my.own", 1))
+    path = models.save(proto, tmp_path)
+    assert cli(["run", str(path), "--samples", "random:1", "--out", str(tmp_path / "out")]) == 4
+    said = capsys.readouterr().err
+    assert "'mine' (Foreign)" in said
+    assert not (tmp_path / "out" / "histograms.npz").exists()

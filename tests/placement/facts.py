@@ -216,6 +216,8 @@ PAINS = (
     _says("U14", "in FP16 it is not", "", "float_head_half"),
     _says("U15", "scales go along the axis that has as many channels", "116", "matmul_weight_axis_misfit"),
     _says("U16", "blocks of a Conv go along no axis that is read", "110", "conv_int8_blocks"),
+    _says("U18", "the parser refuses some forms of Resize, with Q/DQ and without", "160", "resize_refused"),
+    _says("U18", "classic TensorRT was not asked", "", "resize_refused", "10"),
     _says("U17", "INT4 weights beside INT8 activations are widened", "182", "int4_channels_int8_activation"),
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+from onnx import helper
 
 from qdqtool.graph.view import GraphView
 from tests.models import Sketch
@@ -439,3 +440,67 @@ def spectrogram(between: str = "", *, early: bool = False) -> onnx.ModelProto:
         y = s.relu(f"relu{number}", y)
     s.output(s.node("Softmax", [y], "y", axis=1))
     return s.model()
+
+
+def joint(cut: str, *, scaled: str = "scores", turned: bool = False) -> onnx.ModelProto:
+    """An attention of four heads whose queries, keys and values are one product, and the product behind it.
+
+    Args:
+        cut: "Gather" of heads that are made of the whole product; "Split" or "Slice" of the product itself.
+        scaled: what the scale multiplies: "scores", "q", or "qk" for both.
+        turned: queries and keys are multiplied with constants, as a rotation does.
+    """
+    s = Sketch(37)
+    heads, size, tokens = 4, 32, 64
+    width = heads * size
+    y = s.node(
+        "MatMul", [s.input("x", [1, tokens, width]), s.weight("qkv_w", width, 3 * width)], "qkv_y", name="qkv"
+    )
+    y = s.node("Add", [y, s.weight("qkv_b", 3 * width)], "qkv_sum", name="qkv_bias")
+    if cut == "Gather":
+        shape = s.constant("heads", np.array([1, tokens, 3, heads, size]))
+        y = s.node("Reshape", [y, shape], "qkv_heads", name="qkv_reshape")
+        y = s.node("Transpose", [y], "qkv_turned", name="qkv_turn", perm=[2, 0, 3, 1, 4])
+        parts = {
+            part: s.node("Gather", [y, s.constant(f"{part}_at", np.array(index))], f"{part}_heads", name=f"{part}_cut", axis=0)
+            for index, part in enumerate("qkv")
+        }  # fmt: skip
+        parts["k"] = s.node("Transpose", [parts["k"]], "k_turned", name="k_turn", perm=[0, 1, 3, 2])
+    else:
+        cuts = _cut(s, y, cut, width)
+        shape = s.constant("heads", np.array([1, tokens, heads, size]))
+        parts = {}
+        for part, tensor in cuts.items():
+            order = [0, 2, 3, 1] if part == "k" else [0, 2, 1, 3]
+            made = s.node("Reshape", [tensor, shape], f"{part}_split", name=f"{part}_reshape")
+            parts[part] = s.node("Transpose", [made], f"{part}_heads", name=f"{part}_turn", perm=order)
+    factor = s.constant("factor", np.array(size**-0.5, np.float32))
+    for part in "qk" if turned else "":
+        angles = s.weight(f"{part}_angles", *((size, tokens) if part == "k" else (tokens, size)))
+        parts[part] = s.node("Mul", [parts[part], angles], f"{part}_rotated", name=f"{part}_rotate")
+    for part in scaled if scaled != "scores" else "":
+        parts[part] = s.node("Mul", [parts[part], factor], f"{part}_scaled", name=f"{part}_scale")
+    y = s.node("MatMul", [parts["q"], parts["k"]], "scores", name="qk")
+    if scaled == "scores":
+        y = s.node("Mul", [y, factor], "scaled", name="scale")
+    y = s.node("MatMul", [s.node("Softmax", [y], "p", name="softmax"), parts["v"]], "context", name="av")
+    y = s.node("Transpose", [y], "context_t", name="context_turn", perm=[0, 2, 1, 3])
+    y = s.node("Reshape", [y, s.constant("merge", np.array([1, tokens, width]))], "merged", name="merge")
+    s.output(s.node("MatMul", [y, s.weight("proj_w", width, width)], "y", name="proj"), [1, tokens, width])
+    return s.model()
+
+
+def _cut(s: Sketch, tensor: str, op: str, width: int) -> dict[str, str]:
+    names = {part: f"{part}_part" for part in "qkv"}
+    if op == "Split":
+        lengths = s.constant("lengths", np.array([width] * 3))
+        s.nodes.append(helper.make_node("Split", [tensor, lengths], list(names.values()), name="cut", axis=2))
+        return names
+    axis = s.constant("axis", np.array([2]))
+    for index, (part, name) in enumerate(names.items()):
+        ends = [
+            s.constant(f"{part}_{end}", np.array([(index + step) * width]))
+            for end, step in (("from", 0), ("to", 1))
+        ]
+        s.node("Slice", [tensor, *ends, axis], name, name=f"{part}_cut")
+    return names

@@ -1150,6 +1150,16 @@ def resize_before_pair():
 
 
 @graph
+def resize_refused():
+    made = _resize("nearest", before=False, behind=True)
+    made.opset_import[0].version = 19
+    (node,) = [node for node in made.graph.node if node.op_type == "Resize"]
+    (where,) = [each for each in node.attribute if each.name == "coordinate_transformation_mode"]
+    where.s = b"half_pixel_symmetric"
+    return made
+
+
+@graph
 def linear_resize():
     return _resize("linear", before=True, behind=True)
 

@@ -138,6 +138,7 @@ CURED: tuple[tuple[str, str, str, str | Maker], ...] = (
     ("held_back", "resize_behind_pair", "rtx", REPAIR),
     ("held_back", "channel_pad_behind_pair", "rtx", REPAIR),
     ("held_back", "concat_with_a_padded_branch", "rtx", REPAIR),
+    ("refused", "resize_refused", "rtx", "resize_before_pair"),
     ("padded", "pad_behind_pair", "8.6", "own_pad_behind_pair"),
     ("transpose_axis", "conv_transpose", "8.6", "conv_transpose_per_tensor"),
     ("halves", "halves_apart", "rtx", "missing_zero_point"),

@@ -61,6 +61,7 @@ def test_every_rule_has_a_manual_and_something_to_say(name):
         graphs.normalized_stream,
         graphs.decoder,
         graphs.spectrogram,
+        lambda: graphs.joint("Split"),
         lambda: graphs.head(rows=1, outputs=8),
     ):
         for options in (
@@ -245,9 +246,10 @@ def test_ties_are_left_out_where_the_recipe_does_not_list_the_operator(op):
 
 
 def test_parts_of_one_tensor_keep_scales_of_their_own():
-    placement = place(graphs.cut_attention())
-    assert {"qk[0]", "qk[1]", "av[1]"} <= quantized(placement)
-    assert placement.ties == ()
+    for options in ({"target": "10"}, {"skip_rules": ("joint_projection",)}):
+        placement = place(graphs.cut_attention(), **options)
+        assert {"qk[0]", "qk[1]", "av[1]"} <= quantized(placement)
+        assert placement.ties == ()
 
 
 def test_a_tensor_that_pools_and_concats_read_is_quantized_in_front_of_them():

@@ -108,7 +108,7 @@ class TestOnABuild:
     def test_the_report_says_so(self, out: Path) -> None:
         report = REPORT.read(out / "report.json")
         assert report.summary.nodes_requested == 0
-        assert any("only weights are INT8" in note for note in report.notes)
+        assert any("only weights are quantized" in note for note in report.notes)
         assert all(
             decision.kind is SlotKind.WEIGHT for decision in PLACEMENT.read(out / "placement.json").quantized
         )

@@ -4,7 +4,8 @@
 
 The kernel reads the whole input in four bytes per element to write it in one. The program that makes the input can often do it
 for free while preprocessing, and hand over INT8 or FP16 in the layout that the first kernel wants. It is a part of the
-engine's time that no change of the Q/DQ nodes can take away. It is told of engines that come without their model, or with one
+engine's time that no change of the Q/DQ nodes can take away. FP4 and MXFP8 are the exception: this kernel also computes the scale
+of each block, which no program hands over. It is told of engines that come without their model, or with one
 that holds no Q and no Cast, as TensorRT's calibrators take it; where such nodes are, the model asked for the conversion.
 """
 
@@ -14,9 +15,14 @@ from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
+from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
 from qdqtool.trt.ops import CASTS, QUANTIZE
+
+_BLOCKED = frozenset({DType.FLOAT4, DType.FLOAT8_E8M0})
+"""Types that a kernel writes only beside a scale per block."""
+_DYNAMIC = "nothing to do: the kernel computes a scale per block from each input, and an input in few bits could not bring it"
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
@@ -30,7 +36,9 @@ def find(context: AuditContext) -> Iterator[Draft]:
         yield Draft(
             subject=layer.name,
             reason=f"turns the input {source.name} from {source.dtype} into {target}",
-            fix=f"nothing to do where preprocessing gives {source.dtype}; where it can give {target}, build so "
+            fix=_DYNAMIC
+            if any(made.dtype in _BLOCKED for made in layer.outputs)
+            else f"nothing to do where preprocessing gives {source.dtype}; where it can give {target}, build so "
             f"(trtexec --inputIOFormats={target}:chw)",
             bytes=context.bytes_of(layer),
             evidence=(context.at_layer(layer.name),),

@@ -17,13 +17,12 @@ from qdqtool.core.advice import setting
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role, stored_weight
 from qdqtool.core.findings import NodeVerdict, Severity
-from qdqtool.trt.ops import RECURRENT
+from qdqtool.trt.ops import CONVOLUTIONS, RECURRENT
 
 _FOLD = "fold constants before the build: `qdqtool repair` does it"
 _FOLDED = "nothing to do: `prepare` folded what it could, and this is left"
 _QUANTIZE = "`qdqtool repair --samples DATA` quantizes the activation of the operation that uses this weight"
 _TWICE = "keep one of the Q/DQ pairs that stand one behind the other on this weight (`qdqtool repair` takes the other away)"
-_LEAVE = f"{setting('place.exclude_ops', ['Conv'])} leaves them float: only matrix products dequantize their weights inside their own kernel"
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
@@ -42,12 +41,23 @@ def find(context: AuditContext) -> Iterator[Draft]:
             reason=f"{_does(layer, folds=folds)} in every inference ({origin}){'' if folds else _because(readers)}",
             fix=_folded(context, readers)
             if folds
-            else _LEAVE
-            if asked
+            else _leave(all_readers)
+            if asked and all_readers
             else _fix(context, layer, all_readers),
             bytes=sum(size for size in sizes if size is not None) if None not in sizes else None,
             evidence=(context.at_layer(layer.name),),
         )
+
+
+def _leave(readers: list[NodeVerdict]) -> str:
+    """The setting that leaves these nodes float, by type if all are convolutions, which never dequantize their weights inside."""
+    if {told.op for told in readers} <= CONVOLUTIONS:
+        ops = sorted({told.op for told in readers})
+        return (
+            f"{setting('place.exclude_ops', ops)} leaves them float: only matrix products dequantize their weights "
+            "inside their own kernel"
+        )
+    return f"{setting('place.exclude', sorted({told.node for told in readers}))} leaves them float"
 
 
 def _folded(context: AuditContext, readers: list[NodeVerdict]) -> str:

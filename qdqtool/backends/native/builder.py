@@ -92,6 +92,23 @@ class NativeBuilder:
         if verdict["event"] == "unknown targets":
             raise _unknown(verdict)
 
+    def check_model(self, request: BuildRequest) -> None:
+        """Refuse what the parser does not import, without a build; builders for the GPU at hand are asked by the build alone.
+
+        Raises:
+            BuildError: as `build` does.
+            MissingPackage: the library is not installed.
+        """
+        self.version()
+        if not self._library.portable:
+            return
+        with TemporaryDirectory(prefix="qdqtool-parser-") as folder:
+            order = {**self._order(request, request.model, Path(folder)), "check": True}
+            log = Path(folder) / LOG
+            verdict, ended = child.ask(_WORKER, order, on_event={}, errors=log, timeout_s=request.timeout_s)
+            if verdict["event"] != "checked":
+                raise _failure(verdict, ended, request, log)
+
     def build(
         self, request: BuildRequest, on_progress: OnProgress | None = None
     ) -> tuple[BuildResult, BuildCost]:

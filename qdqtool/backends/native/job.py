@@ -45,10 +45,8 @@ def build(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
     try:
         builder = _builder(trt, log)
         network = builder.create_network(network_flags(trt, flags))
-        parser = trt.OnnxParser(network, log)
         tell({"event": "progress", "phase": "parsing", "percent": 0})
-        if not parser.parse_from_file(request["model"]):
-            raise BuildFailure("refused", mistakes=mistakes_of(parser), messages=log.errors)
+        parser = _parsed(trt, network, log, request["model"])
         constrain(trt, network, flags)
         config = builder.create_builder_config()
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
@@ -60,11 +58,9 @@ def build(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
         # The config keeps neither of them alive.
         alive = (attach_cache(trt, config, flags), _attach_monitor(trt, config, tell))
         plan = builder.build_serialized_network(network, config)
-        del alive
+        del alive, parser
     except UnicodeDecodeError as error:
-        raise BuildFailure(
-            "refused", mistakes=[], messages=[f"a name is not UTF-8: {error.reason}"]
-        ) from error
+        raise _unreadable(error) from error
     if log.broken:
         raise BuildFailure("unwritable", why=f"the log of the build: {log.broken}")
     if plan is None:
@@ -78,6 +74,33 @@ def build(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
         "targets": targets or _this_gpu(),
         "flags": [str(flag) for flag in flags],
     }
+
+
+def parse(trt: Any, request: dict[str, Any]) -> None:
+    """Parse, and build nothing.
+
+    Raises:
+        BuildFailure: the parser refuses the model.
+    """
+    log = logger_of(trt)
+    try:
+        builder = _builder(trt, log)
+        network = builder.create_network(network_flags(trt, parse_flags(request["flags"])))
+        _parsed(trt, network, log, request["model"])
+    except UnicodeDecodeError as error:
+        raise _unreadable(error) from error
+
+
+def _parsed(trt: Any, network: Any, log: Any, model: str) -> Any:
+    """The parser, which the network's weights belong to."""
+    parser = trt.OnnxParser(network, log)
+    if not parser.parse_from_file(model):
+        raise BuildFailure("refused", mistakes=mistakes_of(parser), messages=log.errors)
+    return parser
+
+
+def _unreadable(error: UnicodeDecodeError) -> BuildFailure:
+    return BuildFailure("refused", mistakes=[], messages=[f"a name is not UTF-8: {error.reason}"])
 
 
 def _plan(trt: Any, request: dict[str, Any], targets: list[str]) -> tuple[tuple[Flag, ...], list[str]]:

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from qdqtool.backends.native.failure import BuildFailure
-from qdqtool.backends.native.job import build, targets_of
+from qdqtool.backends.native.job import build, parse, targets_of
 from qdqtool.errors import of_system
 from qdqtool.io.parent import Tell, meet
 from qdqtool.platform import peak_mib
@@ -30,7 +30,10 @@ def _serve(request: dict[str, Any], tell: Tell) -> None:
         return
     try:
         if request.get("check"):
-            tell({"event": "checked", "targets": targets_of(trt, request["targets"])})
+            targets = targets_of(trt, request["targets"])
+            if "model" in request:
+                parse(trt, request)
+            tell({"event": "checked", "targets": targets})
             return
         built = build(trt, request, tell)
     except BuildFailure as reason:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Final
@@ -54,6 +54,7 @@ def lint_cache(
         found += [
             *_spelled(cache, view),
             *_bounded(cache, view),
+            *_beyond(cache, view),
             *_missing(cache, view),
             *_foreign(cache, view),
         ]
@@ -258,11 +259,27 @@ def _bounded(cache: Cache, view: GraphView) -> Iterator[Finding]:
             )
 
 
+def _beyond(cache: Cache, view: GraphView) -> Iterator[Finding]:
+    """Ranges of Relus and pools beyond what they read, unless the whole cache is spelled in another way."""
+    ranges = {name: entry.amax for name, entry in cache.by_tensor().items() if entry.is_usable}
+    for tensor, reason, _ in _further(ranges, view) if impossible(cache, view) is None else ():
+        yield _finding(
+            "CAL133",
+            Severity.WARNING,
+            tensor,
+            reason,
+            "no calibration gives that: give it the range of what it reads, or calibrate again",
+        )
+
+
 def _missing(cache: Cache, view: GraphView) -> Iterator[Finding]:
     entries = cache.by_tensor()
-    for tensor, nodes in sorted(_needed(view).items()):
-        if tensor in entries:
-            continue
+    read: dict[str, list[str]] = {}
+    for node in view.nodes:
+        for tensor in node.inputs[:2] if node.op in PRODUCTS else ():
+            if tensor and tensor not in entries and not view.is_constant(tensor):
+                read.setdefault(tensor, []).append(node.name)
+    for tensor, nodes in sorted(read.items()):
         yield _finding(
             "CAL140",
             Severity.WARNING,
@@ -270,20 +287,40 @@ def _missing(cache: Cache, view: GraphView) -> Iterator[Finding]:
             f"no entry: {', '.join(nodes)} {'falls' if len(nodes) == 1 else 'fall'} back to float, as TensorRT says with `Missing scale and zero-point`",
             "calibrate again with this model, or merge a cache that has the tensor",
         )
+    results = [tensor for tensor in results_without(entries, view) if tensor not in read]
+    if results:
+        yield _finding("CAL143", Severity.INFO, results[0], *words_on_results(results))
 
 
-def _needed(view: GraphView) -> Mapping[str, list[str]]:
-    """Run-time float tensors next to weighted nodes, and those nodes.
+def results_without(entries: Container[str], view: GraphView) -> list[str]:
+    """The results of weighted nodes that have no entry, in graph order.
 
     A BatchNormalization, Relu or Clip after one is part of its kernel, so that its result is that of the node.
     """
-    needed: dict[str, list[str]] = {}
-    for node in view.nodes:
-        if node.op in PRODUCTS:
-            for tensor in (*node.inputs[:2], *(_fused(view, output) for output in node.outputs)):
-                if tensor and not view.is_constant(tensor):
-                    needed.setdefault(tensor, []).append(node.name)
-    return needed
+    found = (
+        _fused(view, output)
+        for node in view.nodes
+        if node.op in PRODUCTS
+        for output in node.outputs
+        if output
+    )
+    return [tensor for tensor in dict.fromkeys(found) if tensor not in entries]
+
+
+def words_on_results(results: Sequence[str]) -> tuple[str, str]:
+    """Says what is known of weighted nodes whose results have no entry, and what helps."""
+    have = (
+        "result of a weighted node has no entry"
+        if len(results) == 1
+        else "results of weighted nodes have no entries"
+    )
+    return (
+        (
+            f"{len(results)} {have}, the first {results[0]!r}: TensorRT prints `Missing scale and zero-point`, and it is "
+            "unknown whether these nodes stay INT8 and write floats"
+        ),
+        "Q/DQ says nothing of them: where an engine has fewer INT8 layers than the Q/DQ model, calibrate the float model again",
+    )
 
 
 def _fused(view: GraphView, tensor: str) -> str:
@@ -397,6 +434,11 @@ def _contradictions(ranges: dict[str, float], view: GraphView) -> Iterator[tuple
         range_ = ranges.get(tensor, 0.0)
         if range_ > _WIDE * bound.amax:
             yield tensor, f"{bound.op} {tensor!r} would reach {range_:.4g}", range_ / bound.amax
+    yield from _further(ranges, view)
+
+
+def _further(ranges: Mapping[str, float], view: GraphView) -> Iterator[tuple[str, str, float]]:
+    """Results with a wider range than what they are made of, though their operators shrink."""
     for node in view.nodes:
         if node.op not in _SHRINKING or not node.outputs:
             continue

@@ -19,6 +19,7 @@ from qdqtool.graph.preparation.conv_transpose import write_convolutions
 from qdqtool.graph.preparation.einsum import write_products
 from qdqtool.graph.preparation.folding import bypass, fold_constants, take_decided_branches
 from qdqtool.graph.preparation.reshaping import flatten, write_squeezed_axes
+from qdqtool.graph.preparation.resizing import write_half_pixels
 
 # --- preparation -----------------------------------------------------------------------------------------------------
 
@@ -48,6 +49,13 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
     if named:
         edit.notes.append(
             f"{counted(named, 'Squeeze node')} without axes got those of length 1: TensorRT fixes the rank of the result"
+        )
+        model = edit.finish()
+        edit = Edit(model)
+    sampled = write_half_pixels(edit, model.view)
+    if sampled:
+        edit.notes.append(
+            f"{counted(sampled, 'nearest Resize')} of TensorFlow's form written with half_pixel, which TensorRT reads"
         )
         model = edit.finish()
         edit = Edit(model)

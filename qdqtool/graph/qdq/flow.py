@@ -39,11 +39,13 @@ class Flow:
     Attributes:
         view: the graph with its Q and DQ nodes, in the operators of ONNX; caches that are stored in few bits are float.
         spelled_apart: names of the nodes that were written in TensorRT's own spelling.
+        file: the one that the model came from, for commands.
         pairs: these nodes, without those in `scales`.
         scales: pairs that only make scales of others, as formats with two levels of scales are written.
     """
 
     def __init__(self, model: Model) -> None:
+        self.file = str(model.path)
         self.spelled_apart = tuple(
             node.name for node in model.view.nodes if is_spelled_apart(node.op, node.domain)
         )

@@ -1,0 +1,70 @@
+"""Nodes that a builder refuses in whatever precision, and the way out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from qdqtool.core.target import Target
+from qdqtool.graph.endings import in_front_of
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.trt.ops import RESAMPLING, STANDARD_DOMAINS
+
+_NO_IMPORTER: Final = frozenset(
+    {
+        "AffineGrid", "Bernoulli", "BitCast", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor",
+        "CenterCropPad", "Col2Im", "Compress", "ConcatFromSequence", "CumProd", "DFT", "DeformConv", "Det",
+        "ImageDecoder", "MaxRoiPool", "MaxUnpool", "MelWeightMatrix", "Multinomial",
+        "NegativeLogLikelihoodLoss", "Optional", "OptionalGetElement", "OptionalHasElement", "RegexFullMatch",
+        "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength",
+        "SequenceMap", "SoftmaxCrossEntropyLoss", "SplitToSequence", "StringConcat", "StringNormalizer",
+        "StringSplit", "SwiGLU", "TfIdfVectorizer", "Unique",
+    }
+)  # fmt: skip
+"""Operators of ONNX without an importer; those on integers are the rule `operator`'s."""
+_CLASSIC_ONLY: Final = frozenset({"NonMaxSuppression", "NonZero"})
+"""Operators that classic TensorRT builds, and TensorRT for RTX has no kernel for: how much comes out depends on the data."""
+_TRANSFORMATIONS: Final = frozenset(
+    {"align_corners", "asymmetric", "half_pixel", "pytorch_half_pixel", "tf_crop_and_resize", "tf_half_pixel_for_nn"}
+)  # fmt: skip
+
+
+def match_refused(view: GraphView, target: Target) -> Iterator[tuple[Node, str]]:
+    """Nodes that the target does not build in any precision, and why."""
+    if target.is_rtx:
+        for node in view.nodes:
+            reason = _refusal(node) if node.domain in STANDARD_DOMAINS else ""
+            if reason:
+                yield node, reason
+
+
+def _refusal(node: Node) -> str:
+    if node.op in _NO_IMPORTER:
+        return f"the parser of TensorRT for RTX has no importer for {node.op}"
+    if node.op in _CLASSIC_ONLY:
+        return f"TensorRT for RTX has no kernel for {node.op}, classic TensorRT has one"
+    if node.op not in RESAMPLING:
+        return ""
+    transformed = node.attribute("coordinate_transformation_mode", "half_pixel")
+    if transformed not in _TRANSFORMATIONS:
+        return f"the parser refuses a Resize with coordinate_transformation_mode={transformed}"
+    rounded = node.attribute("nearest_mode", "round_prefer_floor")
+    nearest = node.attribute("mode", "nearest") == "nearest"
+    if nearest and transformed == "tf_half_pixel_for_nn" and rounded != "round_prefer_floor":
+        return f"the parser refuses a Resize with tf_half_pixel_for_nn and nearest_mode={rounded}"
+    return ""
+
+
+def way_out(view: GraphView, node: Node, source: str) -> str:
+    """The command that ends a model in front of the operators of this kind, where that is possible, and what else there is."""
+    classic = "; or build with classic TensorRT (--builder trtexec)" if node.op in _CLASSIC_ONLY else ""
+    ends = in_front_of(view, frozenset({node.op}))
+    if not ends:
+        return f"replace {node.op} where the model is exported, or compute it outside the engine{classic}"
+    inputs = [info.name for info in view.inputs]
+    # Inner tensors may have no known shape, which onnx's checker refuses in outputs; TensorRT does not mind.
+    call = f"cut({source!r}, 'cut.onnx', {inputs}, {list(ends)}, check_model=False)"
+    return (
+        f"end the model in front of {node.op}, and do the rest outside the engine: "
+        f'python -c "from onnx.utils import extract_model as cut; {call}"{classic}'
+    )
