@@ -63,11 +63,10 @@ only, and only where all readers of the product move values.
 The parts share one step, which the largest of them decides: where keys are many times as large as values, this costs accuracy, and
 `place.skip_rules: [joint_projection]` gives each its own.
 
-Evidence: RTX 1.7.1, one block of attention, cut by Split, Slice or Gather, before or after the heads are made, the scale on scores,
-on queries or nowhere, INT8 for SM86 and FP8 for SM89, FP32 and FP16, heads of 24, 32 and one head, 64 and 256 tokens, 1 and 4 samples:
-two kernels fewer in each of 22 builds, with as many bytes and the same fused attention; no change where queries and keys
-are rotated, so that values alone are moved. A recognizer of text lines with two blocks: 28 kernels instead of 32, a diffusion
-transformer 37 instead of 41.
+Evidence: RTX 1.7.1, one block of attention, two kernels fewer in each of 22 builds, with as many bytes and the same fused
+attention. The cut was a Split, a Slice or a Gather, before or after the heads are made. The scale stood on scores, on queries or
+nowhere. INT8 was built for SM86 and FP8 for SM89, in FP32 and FP16. There is no change where queries and keys are rotated, so that
+values alone are moved. A recognizer of text lines with two blocks: 28 kernels instead of 32. A diffusion transformer: 37 instead of 41.
 
 # kv_cache
 
