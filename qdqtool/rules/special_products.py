@@ -11,17 +11,18 @@ Transposed convolutions: INT8 on classic TensorRT, on TensorRT for RTX only once
 For RTX preparation writes them as convolutions that compute the same (`prepare.conv_transpose` for stride 1,
 `prepare.strided_conv_transpose` for the places between larger strides). Without a setting it does the latter beside
 FP32, where that saves bytes. What stays a ConvTranspose (output shapes instead of paddings, dilations with strides,
-outputs that are no multiple of the stride, weights that are not constant) stays float.
+weights that are not constant) stays float.
 
-The channel axis of the weights differs by release in NVIDIA's own tools: 0 for TensorRT 8.4-8.6, 1 from 10 on.
-With groups there is no axis that all releases agree on, so one scale serves the whole tensor.
+The scales of its weights go along the input channels (axis 0) in TensorRT 8. Which axis newer releases read is unknown, so one
+scale serves the whole tensor there, and with groups in every release (rule `transpose_axis`).
 
 Evidence: RTX 1.7.1 runs `deconv` in float whatever is quantized and adds a kernel that dequantizes the weights
 (convtranspose_q, convtranspose_pt). Conv, ConvTranspose, Conv with 32 channels, kernels of 2, 3 and 4 and strides of 2:
 all INT8 as convolutions, 7 kernels as before, 0.94 of the bytes beside FP32 (0.85 with 8 channels, 0.61 with 3 at the end
 of a network, 1.00 depthwise and with strides of 8), but 1.06 to 1.23 beside FP16 (0.71 with 3 at the end), because its
-INT8 kernels with a scale per channel hand on FP32. Axis of scales: pytorch-quantization 8.4-8.6 against 10.16, and NVIDIA/TensorRT
-issue 2380.
+INT8 kernels with a scale per channel hand on FP32. Outputs that are no multiple of the stride, cut at their end (kernels of 3 and 5,
+32 and 64 channels, one and two dimensions, seven networks): as many kernels, 0.85 to 0.94 of the bytes; one kernel more in one of
+them. Axis of scales: rule `transpose_axis`.
 
 # depthwise_swish
 

@@ -48,7 +48,8 @@ def same(s: models.Sketch, model: Model) -> None:
 @pytest.mark.parametrize(
     "equation",
     ["bij,bjk->bik", "bhid,bhjd->bhij", "bhij,bhjd->bhid", "ij,jk->ik", "bij,jk->bik", "ij,kj->ki",
-     "bhid,bhjd->hbji", "b h i d, b h j d -> b h i j", "jbi,bkj->kib"],
+     "bhid,bhjd->hbji", "bijd,bkd->bijk", "bhwd,hkd->bhwk", "bhwd,wkd->bhwk", "ikbn,jkbn->ijbn", "bnij,bjnkd->bindk",
+     "bhijd,bjhkd->bihk", "b h i d, b h j d -> b h i j", "jbi,bkj->kib"],
 )  # fmt: skip
 def test_a_product_of_two_activations_is_one_matmul(equation: str, tmp_path: Path) -> None:
     s = sketch(equation)
@@ -81,12 +82,27 @@ def test_a_product_with_weights_is_one_matmul_with_a_matrix(
 
 
 @pytest.mark.parametrize(
-    "equation", ["bij,bij->bij", "bi,bj->bij", "bij,jk->bk", "bii,ik->bk", "bijd,bkd->bijk"],
-    ids=["elementwise", "outer", "summed rows", "diagonal", "two rows"],
+    "equation", ["bij,bij->bij", "bi,bj->bij", "bij,jk->bk", "bii,ik->bk"],
+    ids=["elementwise", "outer", "summed rows", "diagonal"],
 )  # fmt: skip
 def test_what_is_no_single_product_stays(equation: str, tmp_path: Path) -> None:
     _, ops = prepared(sketch(equation), tmp_path)
     assert "Einsum" in ops
+
+
+@pytest.mark.parametrize(
+    ("free", "written"),
+    [((0,), True), ((1,), True), ((1, 2), False)],
+    ids=["batch", "one of two rows", "both rows"],
+)
+def test_one_free_length_in_a_reshape_is_enough(free: tuple[int, ...], written: bool, tmp_path: Path) -> None:
+    s = sketch("bijd,bkd->bijk")
+    for place in free:
+        for value in s.inputs if place == 0 else s.inputs[:1]:
+            value.type.tensor_type.shape.dim[place].dim_param = f"n{place}"
+    model, ops = prepared(s, tmp_path)
+    assert ("Einsum" not in ops) == written
+    same(sketch("bijd,bkd->bijk"), model)
 
 
 @pytest.mark.parametrize("equation", ["...ij,jk->...ik", "bij->bji", "bij,jk", "bij,jk,kd->bid"])

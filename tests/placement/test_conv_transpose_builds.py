@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +49,23 @@ def unet() -> onnx.ModelProto:
     return s.model()
 
 
-def spectra() -> onnx.ModelProto:
-    """The ends of a network for speech: kernels of 1x5, strides along frequencies only, groups."""
+def spectra(end: int = 1) -> onnx.ModelProto:
+    """The ends of a network for speech: kernels of 1x5, strides along frequencies only, groups; `end` zeros are cut off behind."""
     s = models.Sketch()
     y = conv(s, s.input("x", [1, 16, 32, 129]), "c1", (16, 16), kernel=(1, 5), strides=[1, 2])
     y = conv(s, y, "c2", (16, 16), kernel=(1, 5), strides=[1, 2], group=2)
-    wide = {"kernel": (1, 5), "strides": [1, 2], "pads": [0, 2, 0, 1]}
+    wide = {"kernel": (1, 5), "strides": [1, 2], "pads": [0, 2, 0, end]}
     y = s.relu("u1_relu", up(s, y, "u1", (16, 16), group=2, **wide))
     s.output(s.node("Tanh", [up(s, y, "u2", (16, 2), **wide)], "y", name="tanh"))
+    return s.model()
+
+
+def odd_picture() -> onnx.ModelProto:
+    """One level up, to one pixel less than twice as many."""
+    s = models.Sketch()
+    y = conv(s, s.input("x", [1, 3, 32, 32]), "c1", (3, 32))
+    y = up(s, y, "up1", (32, 32), kernel=(3, 3), strides=[2, 2], pads=[1] * 4)
+    s.output(conv(s, s.relu("up_relu", y), "c2", (32, 16)))
     return s.model()
 
 
@@ -69,8 +79,13 @@ def quantized(proto: onnx.ModelProto, folder: Path, *, strided: bool) -> Built:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "ups", "more"),
-    [(unet, {"up1", "up2"}, 0), (spectra, {"u1", "u2"}, 1)],
-    ids=["UNet", "speech"],
+    [
+        (unet, {"up1", "up2"}, 0),
+        (spectra, {"u1", "u2"}, 1),
+        (partial(spectra, 2), {"u1", "u2"}, 1),
+        (odd_picture, {"up1"}, 0),
+    ],
+    ids=["UNet", "speech", "odd speech", "odd picture"],
 )
 def test_strides_as_convolutions_run_in_int8_with_fewer_bytes(
     network: Any, ups: set[str], more: int, tmp_path: Path

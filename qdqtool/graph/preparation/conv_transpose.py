@@ -6,7 +6,8 @@
 Output pixel s * m + r of a transposed convolution reads inputs near m through every s-th weight, from weight (r + pad)
 mod s on: one small convolution for each of the s x s places r. All of them are one Conv with s x s times the output
 channels, whose kernel covers what any of them reads (1x1 where the kernel is as large as the stride); DepthToSpace puts
-the places side by side. Exact: the sums are the same, with zeros added where a place reads less than others.
+the places side by side. Exact: the sums are the same, with zeros added where a place reads less than others. If the output is
+no multiple of the stride (kernel 3, stride 2, padding 1), a longer one is computed, and a Slice cuts off its end.
 
 TensorRT has INT8 kernels and fusions for Conv that it does not have for ConvTranspose, TensorRT for RTX has none. By
 build (RTX 1.7.1): of Conv, Relu, ConvTranspose, Relu, Conv with 32 channels and stride 1 two of three layers run in INT8,
@@ -37,8 +38,7 @@ def write_convolutions(edit: Edit, view: GraphView, *, strided: bool) -> int:
     """Turn ConvTranspose nodes with constant weights into Conv nodes; returns how many.
 
     Left alone: an output shape instead of paddings, automatic paddings, paddings larger than the kernel reaches (which a
-    Conv cannot have), and strides with dilations, with outputs that are no multiple of the stride, or that differ along
-    axes of unknown size.
+    Conv cannot have), and strides with dilations, or that differ along axes of unknown size.
 
     Args:
         edit: what is changed.
@@ -74,10 +74,12 @@ class _Axis:
     Attributes:
         taps: for every place and every input that the kernel covers, which weight is read; -1 for none.
         pads: zeros in front of and behind the input.
+        cut: values at the end that are no part of the result.
     """
 
     taps: tuple[tuple[int, ...], ...]
     pads: tuple[int, int]
+    cut: int
 
 
 def _rewritten(node: onnx.NodeProto, edit: Edit, view: GraphView | None) -> bool:
@@ -162,13 +164,13 @@ def _axes(
 
 
 def _axis(size: int, stride: int, pads: tuple[int, int], extra: int) -> _Axis | None:
-    """What each place reads along one axis; None if outputs are no multiple of the stride, or pads would be negative.
+    """What each place reads along one axis; None if pads would be negative.
 
     Place r reads x[m + q - a] through weight t + a * stride, where q and t are quotient and rest of (r + pad) / stride.
     """
-    beyond, rest = divmod(size - sum(pads) + extra, stride)
-    if rest:
-        return None
+    length = size - sum(pads) + extra
+    cut = -length % stride
+    beyond = (length + cut) // stride
     starts = [divmod(place + pads[0], stride) for place in range(stride)]
     counts = [-(-(size - first) // stride) if first < size else 0 for _, first in starts]
     low = min(shift - max(count, 1) + 1 for (shift, _), count in zip(starts, counts, strict=True))
@@ -178,7 +180,7 @@ def _axis(size: int, stride: int, pads: tuple[int, int], extra: int) -> _Axis | 
         for (shift, first), count in zip(starts, counts, strict=True)
     )
     around = (-low, high + beyond - 1)
-    return None if min(around) < 0 else _Axis(taps=taps, pads=around)
+    return None if min(around) < 0 else _Axis(taps=taps, pads=around, cut=cut)
 
 
 def _of_places(weight: NDArray[Any], axes: list[_Axis], group: int) -> NDArray[Any]:
@@ -193,6 +195,22 @@ def _of_places(weight: NDArray[Any], axes: list[_Axis], group: int) -> NDArray[A
     places, taps_at = [2 + 2 * index for index in range(rank)], [3 + 2 * index for index in range(rank)]
     apart = found.transpose(0, *places, 1, *taps_at)
     return apart.reshape(-1, *apart.shape[rank + 1 :])
+
+
+def _whole(edit: Edit, name: str, result: str, cuts: list[int]) -> str:
+    """The tensor of which `result` is all but the end; `result` itself if nothing is cut off."""
+    if not any(cuts):
+        return result
+    longer = edit.fresh(f"{result}_longer")
+    numbers = [(2 + index, -cut) for index, cut in enumerate(cuts) if cut]
+    rows = {
+        "begin": [0] * len(numbers),
+        "end": [end for _, end in numbers],
+        "axes": [axis for axis, _ in numbers],
+    }
+    bounds = [edit.constant(f"{result}_{key}", np.array(row, np.int64)) for key, row in rows.items()]
+    edit.node("Slice", [longer, *bounds], [result], name=f"{name}_cut")
+    return longer
 
 
 def _interleave(
@@ -216,6 +234,7 @@ def _interleave(
     _convolve(node, kernel, pads, group=group, dilations=(1,) * rank)
     result, apart = node.output[0], edit.fresh(f"{node.output[0]}_places")
     edit.write(node, 0, apart)
+    result = _whole(edit, node.name, result, [axis.cut for axis in axes])
     if rank == 2 and strides[0] == strides[1]:
         name = f"{node.name}_side_by_side"
         edit.node("DepthToSpace", [apart], [result], name=name, blocksize=strides[0], mode="CRD")

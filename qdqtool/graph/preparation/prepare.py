@@ -59,7 +59,7 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
         )
         model = edit.finish()
         edit = Edit(model)
-    written = write_products(edit) if options.einsum else 0
+    written = write_products(edit, model.view) if options.einsum else 0
     if written:
         edit.notes.append(
             counted(
