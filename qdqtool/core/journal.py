@@ -72,15 +72,28 @@ class Journal:
 
     @property
     def rows(self) -> tuple[tuple[str, ...], ...]:
-        """A row of text for each candidate, under `HEAD`."""
-        return tuple(
-            (one.what, one.outcome.value, *_gain(one, self.unit), str(one.samples or ""), one.why)
-            for one in self.trials
-        )
+        """Rows of text under `HEAD`; neighbours with one outcome, gain and reason are one row, with the first two names."""
+        alike: list[tuple[list[str], tuple[str, ...]]] = []
+        for one in self.trials:
+            told = (one.outcome.value, *_gain(one, self.unit), str(one.samples or ""), one.why)
+            if alike and alike[-1][1] == told:
+                alike[-1][0].append(one.what)
+            else:
+                alike.append(([one.what], told))
+        return tuple((_several(names), *told) for names, told in alike)
 
 
 HEAD = ("candidate", "outcome", "gain", "95 % interval", "samples", "why")
 """Columns of `Journal.rows`."""
+
+
+_NAMED = 2
+"""Candidates of one row that are named."""
+
+
+def _several(names: list[str]) -> str:
+    more = len(names) - _NAMED
+    return f"{'; '.join(names[:_NAMED])} and {more} more" if more > 0 else "; ".join(names)
 
 
 def _gain(one: TrialRecord, unit: str) -> tuple[str, str]:

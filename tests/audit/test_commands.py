@@ -229,3 +229,33 @@ def test_audit_takes_times_and_another_engine(files, capsys):
     ]
     assert run(["audit", path, *given]) == 0
     assert "takes 0.5000 ms in int8 instead of 0.2000 ms" in capsys.readouterr().out
+
+
+def test_a_float_node_stands_once_with_the_code_of_its_finding() -> None:
+    from qdqtool.cli.commands.audit import _lines
+
+    verdicts = tuple(
+        replace(
+            verdict, node=f"{verdict.node}{number}", reason="too narrow", fix="nothing to do: it is small"
+        )
+        for verdict in AUDIT.verdicts
+        if not verdict.is_quantized
+        for number in range(5)
+    )
+    assert verdicts
+    findings = tuple(
+        replace(
+            finding(Severity.INFO, verdict.node),
+            code="QDQ202",
+            reason="nothing asked for its quantization: too narrow",
+            fix=verdict.fix,
+        )
+        for verdict in verdicts
+    )
+    asked = replace(AUDIT.verdicts[0], requested=True)
+    text = list(_lines(replace(AUDIT, verdicts=(asked, *verdicts), findings=findings)))
+    about = [line for line in text if "QDQ202" in line]
+    assert about
+    assert len(about) == len({line.rpartition(": ")[0] for line in about})
+    assert all("and 2 more" in line for line in about)
+    assert sum("too narrow" in line for line in text) == 1

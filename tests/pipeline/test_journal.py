@@ -312,3 +312,17 @@ def test_rows_have_a_cell_for_each_column() -> None:
     found = Journal(search="ranges", objective="SQNR", unit="dB", trials=(record,))
     assert found.rows == (("mse", "not tried", "", "", "", "no inferences left"),)
     assert len(HEAD) == len(found.rows[0])
+
+
+def test_neighbours_of_one_outcome_and_reason_are_one_row() -> None:
+    undone = [
+        TrialRecord(what=f"node {number}", outcome=TrialOutcome.REJECTED, why="not fewer kernels")
+        for number in range(5)
+    ]
+    kept = TrialRecord(what="pair", outcome=TrialOutcome.KEPT, gain=2.0)
+    found = Journal(search="s", objective="o", unit="kernels", trials=(*undone, kept, undone[0]))
+    assert [(row[0], row[1]) for row in found.rows] == [
+        ("node 0; node 1 and 3 more", "rejected"),
+        ("pair", "kept"),
+        ("node 0", "rejected"),
+    ]

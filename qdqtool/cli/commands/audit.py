@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from qdqtool.core.audit import Audit, KernelCounts
-    from qdqtool.core.findings import NodeVerdict, Severity
+    from qdqtool.core.findings import Finding, Severity
 
 _SHOWN = 3
 """Names that are printed where the same is true of many."""
@@ -125,7 +125,10 @@ def _lines(found: Audit) -> Iterator[str]:
         yield from _counted(counts)
     yield from _fallbacks(found)
     alike: dict[tuple[Severity, str, str, str], list[str]] = {}
+    told = _told(found)
     for finding in found.findings:
+        if finding.subject in told and told[finding.subject] == finding:
+            continue  # it stands with the nodes
         alike.setdefault((finding.severity, finding.code, finding.reason, finding.fix), []).append(
             finding.subject
         )
@@ -172,17 +175,35 @@ def _headline(found: Audit) -> str:
     return f"{len(int8)} of {counted(total, 'compute node runs', 'compute nodes run')} INT8{implicit}"
 
 
+def _told(found: Audit) -> dict[str, Finding]:
+    """By node the finding that says no more than its verdict: the same reason, and the same fix."""
+    verdicts = (
+        {} if _is_float_model(found) else {one.node: one for one in found.verdicts if not one.is_quantized}
+    )
+    return {
+        finding.subject: finding
+        for finding in reversed(found.findings)
+        if (verdict := verdicts.get(finding.subject)) is not None
+        and finding.fix == verdict.fix
+        and finding.reason.endswith(verdict.reason)
+    }
+
+
 def _fallbacks(found: Audit) -> Iterator[str]:
-    """Nodes that are not quantized or not as asked, those of one reason and fix together."""
-    groups: dict[tuple[bool, str, str], list[NodeVerdict]] = {}
+    """Nodes that are not quantized or not as asked: those of one reason and fix together, with the code of their finding."""
+    told = _told(found)
+    groups: dict[tuple[str, str], dict[str, list[str]]] = {}
     for verdict in found.verdicts if not _is_float_model(found) else ():
         if not verdict.is_quantized:
-            groups.setdefault((verdict.requested, verdict.reason, verdict.fix), []).append(verdict)
-    for (requested, reason, fix), verdicts in groups.items():
-        asked = "" if requested else " (not asked for)"
-        for verdict in verdicts:
             word = "not quantized" if verdict.asked == "float" else f"not {verdict.asked.upper()}"
-            yield f"{word}{asked}: {verdict.op} {verdict.node} is {verdict.verdict.value}"
+            asked = "" if verdict.requested else " (not asked for)"
+            finding = told.get(verdict.node)
+            code = "" if finding is None else f"{finding.severity.value} {finding.code} "
+            kind = f"{code}{word}{asked}: {verdict.op} is {verdict.verdict.value}: "
+            groups.setdefault((verdict.reason, verdict.fix), {}).setdefault(kind, []).append(verdict.node)
+    for (reason, fix), kinds in groups.items():
+        for kind, nodes in kinds.items():
+            yield f"{kind}{_named(nodes)}"
         yield f"    why: {reason}"
         yield f"    fix: {fix}"
 
