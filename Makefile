@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 DIGITS := recipes/examples/digits
 
 TORCH := .venv-torch
+OPENVINO := .venv-openvino
 
-.PHONY: lock fuzz demo new-rule picture test test-all test-qat figures lint format docs clean
+.PHONY: lock fuzz demo new-rule picture test test-all test-qat test-device figures lint format docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/qdqtool run $(DIGITS)/digits.onnx --recipe conv-int8 --samples $(DIGITS)/calibration.npz \
@@ -24,6 +25,10 @@ test-all: $(VENV)/.installed-test
 # Quantization-aware training needs torch, which the rest does without; one thread keeps its results the same everywhere.
 test-qat: $(TORCH)/.installed
 	OMP_NUM_THREADS=1 $(TORCH)/bin/python -m pytest -q tests/qat
+
+# The pipeline on a second provider: OpenVINO's build of onnxruntime, which takes the place of the CPU's and runs on any x86-64 processor.
+test-device: $(OPENVINO)/.installed
+	OMP_NUM_THREADS=1 $(OPENVINO)/bin/python -m pytest -q tests/runtime/test_second_provider.py
 
 # The figures in the headers of the recipes and the tables of the guide on formats, measured again: some twenty minutes on one core.
 figures: $(TORCH)/.installed
@@ -75,7 +80,7 @@ lock: | $(BIN)/python
 	$(LOCK) .ci/tools.in --upgrade --universal --python-version 3.10 --output-file .ci/tools.lock
 
 clean:
-	rm -rf $(VENV) $(TORCH) build dist runs
+	rm -rf $(VENV) $(TORCH) $(OPENVINO) build dist runs
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -105,4 +110,13 @@ $(TORCH)/.installed: pyproject.toml
 	$(TORCH)/bin/python -m pip install --quiet torch==2.13.0 -e '.[rtx,qat-nvidia,test]' setuptools
 	# trainers that the examples are for; their tests skip without them
 	$(TORCH)/bin/python -m pip install --quiet torch==2.13.0 transformers accelerate lightning
+	touch $@
+
+# Builds of onnxruntime write the same folder, so the one of the CPU must go first.
+$(OPENVINO)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(OPENVINO)
+	$(OPENVINO)/bin/python -m pip install --quiet --upgrade pip
+	$(OPENVINO)/bin/python -m pip install --quiet -e '.[rtx,test]'
+	$(OPENVINO)/bin/python -m pip uninstall --quiet --yes onnxruntime
+	$(OPENVINO)/bin/python -m pip install --quiet onnxruntime-openvino==1.24.1
 	touch $@

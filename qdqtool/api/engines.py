@@ -21,6 +21,7 @@ from qdqtool.api.inputs import (
     labels_file,
     model_files,
     number_of,
+    placed_on,
     recipe_of,
     samples_of,
 )
@@ -307,6 +308,7 @@ def fix(
     seconds: float | None = None,
     recipe: RecipeInput | None = None,
     settings: SettingsInput = (),
+    device: str | None = None,
     trust: bool = False,
     progress: ProgressInput = None,
 ) -> Fixed:
@@ -322,6 +324,7 @@ def fix(
         seconds: time after which nothing more is tried.
         recipe: how engines are built; None takes the run folder's, else the defaults.
         settings: changes of the recipe.
+        device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None takes the recipe's.
         trust: whether a recipe file may name Python functions, which are imported and run.
         progress: as for `calibrate`.
 
@@ -345,7 +348,12 @@ def fix(
         request = FixRequest(
             subject=path,
             out=place,
-            recipe=recipe_of(recipe if recipe is not None else method, settings, trust=trust, labels=labels),
+            recipe=recipe_of(
+                recipe if recipe is not None else method,
+                placed_on(device, settings),
+                trust=trust,
+                labels=labels,
+            ),
             samples=samples_of(samples) or "random:8",
             labels=label_file,
             bounds=bounds,

@@ -302,6 +302,11 @@ def spelled(recipe: RecipeInput | None, settings: SettingsInput) -> tuple[str | 
     )
 
 
+def placed_on(device: str | None, settings: SettingsInput) -> SettingsInput:
+    """The settings with the device on which models run; None leaves that to the recipe."""
+    return settings if device is None else (*_changes(settings), f"compute.device={_yaml(device)}")
+
+
 def _changes(settings: object) -> tuple[str, ...]:
     if isinstance(settings, Mapping):
         return tuple(_flattened(settings))

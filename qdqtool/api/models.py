@@ -18,6 +18,7 @@ from qdqtool.api.inputs import (
     ignored_words,
     labels_file,
     model_files,
+    placed_on,
     recipe_of,
     samples_of,
     target_of,
@@ -83,6 +84,7 @@ def calibrate(
     placement: Placement | AnyPath | None = None,
     recipe: RecipeInput | None = None,
     settings: SettingsInput = (),
+    device: str | None = None,
     trust: bool = False,
     progress: ProgressInput = None,
 ) -> CalibrationTable:
@@ -94,6 +96,7 @@ def calibrate(
         placement: what `place` returned, or a placement.json; None decides anew.
         recipe: as for `place`.
         settings: as for `place`; {"calibrate.method": "max"} takes another calibrator.
+        device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None takes the recipe's.
         trust: whether a recipe file may name Python functions, which are imported and run.
         progress: called with step, pieces done and pieces in all; returning False cancels.
 
@@ -104,7 +107,7 @@ def calibrate(
     """
     with model_files(model) as (path,), showing(progress) as shown:
         opened = cache(partial(load, path))
-        chosen = fitting_recipe(recipe, settings, opened, trust=trust)
+        chosen = fitting_recipe(recipe, placed_on(device, settings), opened, trust=trust)
         work = QuantizationJob(path, chosen, samples_of(samples), _placement_of(placement), opened=opened)
         return work.table(shown.show)
 
@@ -117,6 +120,7 @@ def quantize(
     *,
     recipe: RecipeInput | None = None,
     settings: SettingsInput = (),
+    device: str | None = None,
     trust: bool = False,
     progress: ProgressInput = None,
 ) -> Quantized:
@@ -128,6 +132,7 @@ def quantize(
         out: ONNX file to write; None writes nothing.
         recipe: as for `place`.
         settings: as for `place`.
+        device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None takes the recipe's.
         trust: whether a recipe file may name Python functions, which are imported and run.
         progress: as for `calibrate`.
 
@@ -138,7 +143,7 @@ def quantize(
     """
     with model_files(model) as (path,), showing(progress) as shown:
         opened = cache(partial(load, path))
-        chosen = fitting_recipe(recipe, settings, opened, trust=trust)
+        chosen = fitting_recipe(recipe, placed_on(device, settings), opened, trust=trust)
         work = QuantizationJob(path, chosen, samples_of(samples), opened=opened)
         table = work.table(shown.show)
         return _quantized(work, table, work.inserted(table, shown.show), out, path)

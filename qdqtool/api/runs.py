@@ -21,6 +21,7 @@ from qdqtool.api.inputs import (
     labels_file,
     model_files,
     number_of,
+    placed_on,
     recipe_of,
     samples_of,
     words_of,
@@ -51,6 +52,7 @@ def run(
     *,
     recipe: RecipeInput | None = None,
     settings: SettingsInput = (),
+    device: str | None = None,
     trust: bool = False,
     eval_samples: SamplesInput | None = None,
     labels: LabelsInput = None,
@@ -65,6 +67,7 @@ def run(
         out: run folder, in which finished steps are not repeated; None keeps nothing but the report.
         recipe: a shipped recipe's name, a .yaml file, a dict or a `Recipe`; None takes the shipped one that fits the model.
         settings: changes of the recipe, as {"place.first_layer": "float"}.
+        device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None takes the recipe's.
         trust: whether a recipe file may name Python functions, which are imported and run.
         eval_samples: evaluation samples; None compares on `samples`.
         labels: class indices of the evaluation samples: an array, a dict by file name, or a file.
@@ -84,7 +87,7 @@ def run(
         opened = cache(partial(load, path))
         request = RunRequest(
             model=path,
-            recipe=fitting_recipe(recipe, settings, opened, trust=trust, labels=labels),
+            recipe=fitting_recipe(recipe, placed_on(device, settings), opened, trust=trust, labels=labels),
             brought=opened(),
             samples=samples_of(samples),
             eval_samples=samples_of(eval_samples) or None,
@@ -115,6 +118,7 @@ def compare(
     inside: bool = False,
     recipe: RecipeInput = "conv-int8",
     settings: SettingsInput = (),
+    device: str | None = None,
     trust: bool = False,
     progress: ProgressInput = None,
 ) -> Comparison:
@@ -128,6 +132,7 @@ def compare(
         inside: also compare the tensors inside two ONNX models.
         recipe: preprocessing and metrics, as for `run`.
         settings: changes of the recipe, as {"compare.metrics": ["cosine"]}.
+        device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None takes the recipe's.
         trust: whether a recipe file may name Python functions, which are imported and run.
         progress: as for `run`.
 
@@ -135,7 +140,7 @@ def compare(
         InputFileError: a model or sample cannot be read, or does not fit.
         UsageError: mistakes in the arguments.
     """
-    chosen = recipe_of(recipe, settings, trust=trust, labels=labels)
+    chosen = recipe_of(recipe, placed_on(device, settings), trust=trust, labels=labels)
     stored = [_is_spec(side) for side in (reference, candidate)]
     with (
         model_files(reference, candidate) as paths,
@@ -177,6 +182,7 @@ def sensitivity(
     causes: bool = True,
     recipe: RecipeInput | None = None,
     settings: SettingsInput = (),
+    device: str | None = None,
     trust: bool = False,
     workers: int = 0,
     progress: ProgressInput = None,
@@ -197,6 +203,7 @@ def sensitivity(
         causes: say why the noisiest nodes are noisy, and try what may help.
         recipe: as for `run`.
         settings: changes of the recipe.
+        device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None takes the recipe's.
         trust: whether a recipe file may name Python functions, which are imported and run.
         workers: samples that run at the same time; 0 takes as many as there are processors.
         progress: as for `run`.
@@ -216,7 +223,7 @@ def sensitivity(
     ):
         request = SensitivityRequest(
             model=path,
-            recipe=fitting_recipe(recipe, settings, path, trust=trust, labels=labels),
+            recipe=fitting_recipe(recipe, placed_on(device, settings), path, trust=trust, labels=labels),
             samples=samples_of(samples),
             eval_samples=samples_of(eval_samples) or None,
             labels=label_file,
@@ -246,6 +253,7 @@ def sweep(
     pick: str = "",
     recipe: RecipeInput | None = None,
     settings: SettingsInput = (),
+    device: str | None = None,
     trust: bool = False,
     progress: ProgressInput = None,
 ) -> Sweep:
@@ -262,6 +270,7 @@ def sweep(
         pick: also make the run folder OUT/pick: "max-drop 0.5", "min-accuracy 70", "min-sqnr 30" or "max-ms 1.5".
         recipe: base recipe, as for `run`; its section `sweep` is the space.
         settings: changes of the base recipe, as {"sweep.keep_float": [0, 1]}.
+        device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None takes the recipe's.
         trust: whether a recipe file may name Python functions, which are imported and run.
         progress: as for `run`.
 
@@ -279,7 +288,7 @@ def sweep(
         _folder(out) as folder,
         showing(progress) as shown,
     ):
-        name, changes = fitted(recipe, settings, path, labels=labels)
+        name, changes = fitted(recipe, placed_on(device, settings), path, labels=labels)
         request = RunRequest(
             model=path,
             recipe=recipe_of(name, changes, trust=trust),

@@ -6,13 +6,14 @@ import platform
 import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Literal
+from typing import Final, Literal
 
 from qdqtool._version import __version__
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.gpu import Gpu, gpus
 from qdqtool.core.artefacts import Artefact
 from qdqtool.errors import MissingPackage
+from qdqtool.io.child import run
 
 State = Literal["works", "missing", "limited"]
 # Tensor cores multiply INT8 from Turing on; SM72 is Xavier, whose Volta cores do too.
@@ -47,7 +48,9 @@ _USES = {
     "tensorboard": "curves of a training",
 }
 """What extras are for, and single packages of them that are for less."""
-_NEEDED = ("numpy", "onnx", "onnxruntime")
+_NEEDED = ("numpy", "onnx")
+_TRIAL_S: Final = 60.0
+"""Seconds for one model of one node; TensorRT builds an engine for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +83,7 @@ INVENTORY = Artefact(kind="doctor", schema=1, type=Inventory)
 
 
 def take_inventory() -> Inventory:
-    """Look for everything; nothing is loaded that could crash."""
+    """Look for everything; what could crash is loaded in a process of its own."""
     here = gpus()
     items = [
         Item(
@@ -96,7 +99,8 @@ def take_inventory() -> Inventory:
             enables="the same",
         ),
         *(_package(name, "the core", "pip install --force-reinstall qdqtool") for name in _NEEDED),
-        _providers(),
+        _onnxruntime(),
+        *_devices(),
         _gpu(here),
         _builder("rtx", "real INT8 engines and their audit, no GPU needed", here=None),
         _builder("trt", "engines for the GPU here, timing", here=here),
@@ -115,7 +119,7 @@ def take_inventory() -> Inventory:
 
 def _package(name: str, enables: str, fix: str) -> Item:
     """One package of Python by its name in the index."""
-    found = _version(name) or (_version("onnxruntime-gpu") if name == "onnxruntime" else None)
+    found = _version(name)
     if found is None:
         return Item(name=name, state="missing", detail="not installed", enables=enables, fix=fix)
     return Item(name=name, state="works", detail=found, enables=enables)
@@ -128,17 +132,61 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _providers() -> Item:
-    from qdqtool.runtime.session import installed_providers
+def _devices() -> list[Item]:
+    """Every device that has a word, tried in a process of its own: a driver that crashes ends that one only."""
+    from qdqtool.runtime.device import DEVICES, provider_of
+    from qdqtool.runtime.session import how_to_get, is_installed
 
-    names = [name.removesuffix("ExecutionProvider") for name in installed_providers()]
-    on_gpu = {"CUDA", "Tensorrt"} & set(names)
+    items = []
+    for word, known in DEVICES.items():
+        name, enables = f"device {word}", f"--device {word}"
+        if word == "cpu":
+            items.append(Item(name=name, state="works", detail=known.provider, enables=enables))
+        elif not is_installed(provider_of(word)):
+            fix = how_to_get(provider_of(word))
+            items.append(Item(name=name, state="missing", detail="not installed", enables=enables, fix=fix))
+        else:
+            trouble = _tried(word)
+            fix = trouble[1] if trouble else ""
+            items.append(
+                Item(
+                    name=name,
+                    state="limited" if trouble else "works",
+                    detail=trouble[0] if trouble else known.provider,
+                    enables=enables,
+                    fix=fix,
+                )
+            )
+    return items
+
+
+def _tried(word: str) -> tuple[str, str] | None:
+    """Why a device that is installed does not run a model of one node, and what to do; None if it does."""
+    said: list[bytes] = []
+    ended = run(
+        (sys.executable, "-m", "qdqtool.runtime.trial", word), on_line=said.append, timeout_s=_TRIAL_S
+    )
+    if ended.code == 0:
+        return None
+    lines = b"".join(said).decode("utf-8", "replace").strip().splitlines() or ["it ended without a word"]
+    what, _, fix = lines[-1].partition("\t")
+    return what, fix or "check its driver; --device cpu works without it"
+
+
+def _onnxruntime() -> Item:
+    """Builds of onnxruntime write the same folder: of two, the later one is there and the other is broken."""
+    from qdqtool.runtime.session import onnxruntime_packages, release
+
+    here = onnxruntime_packages()
+    if len(here) <= 1:
+        return _package(here[0] if here else "onnxruntime", "the core", "pip install onnxruntime")
+    wanted = next((name for name in here if name != "onnxruntime"), here[0])
     return Item(
-        name="onnxruntime providers",
-        state="works" if on_gpu else "limited",
-        detail=", ".join(names),
-        enables="calibration and accuracy" + ("" if on_gpu else "; timing on the CPU only"),
-        fix="" if on_gpu else "for timing on a GPU: pip install onnxruntime-gpu in place of onnxruntime",
+        name="onnxruntime",
+        state="limited",
+        detail=f"{release()}: {' and '.join(here)} overwrite each other",
+        enables="the core",
+        fix=f"pip uninstall -y {' '.join(here)} && pip install {wanted}",
     )
 
 

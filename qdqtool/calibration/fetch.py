@@ -12,7 +12,11 @@ from numpy.typing import NDArray
 from qdqtool.calibration.session import first_line
 from qdqtool.core.protocols import Feeds
 from qdqtool.errors import InputFileError
-from qdqtool.runtime.session import failures
+from qdqtool.runtime.session import failures, ran_out_of_memory
+
+
+class MemoryShortageError(InputFileError):
+    """A sample needs more memory than the CPU or the device had left."""
 
 
 class Fetcher:
@@ -41,6 +45,7 @@ class Fetcher:
         """The fetched tensors and their values.
 
         Raises:
+            MemoryShortageError: memory was not enough.
             InputFileError: the model cannot run on this sample.
         """
         fed = {name: feeds[name] for name in self._inputs}
@@ -50,12 +55,25 @@ class Fetcher:
         try:
             values = self._bound(fed) or self._session.run(list(self._names), fed, self._options)
         except failures() as error:
+            if ran_out_of_memory(error):
+                raise MemoryShortageError(
+                    f"not enough memory to run this sample: {first_line(error)}",
+                    fix="free memory there, take another --device, or calibrate fewer tensors (place.exclude_nodes)",
+                    where=where,
+                ) from error
             raise InputFileError(
                 f"the model cannot run on this sample: {first_line(error)}",
                 fix=f"check its values{_other_sizes(fed, self._inputs)}",
                 where=where,
             ) from error
         return zip(self._tensors, values, strict=True)
+
+    def halves(self) -> tuple[Fetcher, ...]:
+        """Two that fetch half of the outputs each; none if there is a single output."""
+        pairs = list(zip(self._tensors, self._names, strict=True))
+        middle = len(pairs) // 2
+        parts = (pairs[:middle], pairs[middle:]) if middle else ()
+        return tuple(Fetcher(self._session, dict(part), self._options) for part in parts)
 
     def _bound(self, fed: Feeds) -> list[NDArray[Any]] | None:
         """Run into the buffers; None when there are none, or when onnxruntime finds other shapes than it declared."""
@@ -71,7 +89,9 @@ class Fetcher:
                 binding.bind_output(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
         try:
             self._session.run_with_iobinding(binding, self._options)
-        except failures():
+        except failures() as error:
+            if ran_out_of_memory(error):
+                raise
             self._buffers = None
             return None
         found = zip(binding.get_outputs(), self._buffers, strict=True)

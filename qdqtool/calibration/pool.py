@@ -18,6 +18,7 @@ from weakref import finalize
 from calibrators.histogram import Histogram, Tally, scratch
 from qdqtool.calibration.fetch import Fetcher
 from qdqtool.calibration.histograms import merged
+from qdqtool.calibration.room import Room, fetched
 from qdqtool.calibration.samples.batches import Batch
 from qdqtool.calibration.samples.spec import NanPolicy
 from qdqtool.calibration.session import (
@@ -31,6 +32,7 @@ from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.blocked import may_be_blocked
 from qdqtool.io.files import digest_file
 from qdqtool.platform import processors
+from qdqtool.runtime.device import CPU, current
 from qdqtool.runtime.session import run_giving_back
 
 if TYPE_CHECKING:
@@ -97,7 +99,8 @@ class CollectorPool:
         bytes_per_sample = fetched_bytes(model.view, self._fetched)
         self.workers = max(1, min(free, _ROOMY // max(1, bytes_per_sample)))
         self.threads = max(1, free // self.workers)
-        self._may_be_blocked = may_be_blocked(model.view, self._fetched)
+        self._room = Room(self.workers)
+        self._may_be_blocked = current() == CPU and may_be_blocked(model.view, self._fetched)
         self._returned = (*self._fetched, *sorted(watched))
         self._probe = _Probe(model, self._returned, staying=not identify) if self._returned else None
         self.digest = (self._probe.digest() if self._probe else "") if identify else None
@@ -162,11 +165,11 @@ class CollectorPool:
                 break
             for name in self._fed:
                 self._count(name, batch.feeds[name], batch, tallies[name], lanes)
-            fetched = dict(fetcher.run(batch.feeds, ", ".join(batch.names))) if fetcher else {}
+            values = fetched(self._room, fetcher, batch.feeds, ", ".join(batch.names)) if fetcher else {}
             for name in self._fetched:
-                self._count(name, fetched[name], batch, tallies[name], lanes)
+                self._count(name, values[name], batch, tallies[name], lanes)
             if self._watch is not None:
-                self._watch.keep(batch.feeds, {**batch.feeds, **fetched}, self._blocks)
+                self._watch.keep(batch.feeds, {**batch.feeds, **values}, self._blocks)
             with self._lock:
                 on_done(len(batch.names))
         return {name: tally.histogram() for name, tally in tallies.items()}

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from qdqtool.errors import InputFileError
+from qdqtool.runtime.device import CPU, current
 from qdqtool.runtime.session import RuntimeOptions, failures, open_session
 
 _COLLECTING = RuntimeOptions(faithful=False)
@@ -28,13 +29,13 @@ def open_collecting(model: Path, threads: int, home: Path | None = None) -> Any:
     Raises:
         InputFileError: onnxruntime cannot run the model.
     """
-    return _opened(model, replace(_COLLECTING, threads=threads, home=home))
+    return _opened(model, replace(_COLLECTING, provider=current(), threads=threads, home=home))
 
 
 def open_blocked(
     model: Path, threads: int, ordered: Collection[str] = (), home: Path | None = None
 ) -> tuple[Any, dict[str, str]]:
-    """The same, but tensors of convolutions, less those in `ordered`, are returned in blocks of channels, as computed.
+    """The same on the CPU, but tensors of convolutions, less those in `ordered`, are returned in blocks of channels, as computed.
 
     With the session come the names under which such outputs are found. Beside `model` a copy of it is written, as
     onnxruntime optimized it.
@@ -72,6 +73,8 @@ def _opened(model: Path, options: RuntimeOptions) -> Any:
         # The file is a copy that nobody but this process knows.
         said = first_line(error).replace(f"Load model from {model} failed:", "")
         fix = "check that the float model itself runs: qdqtool calibrates on onnxruntime"
+        if options.provider != CPU:
+            fix = f"leave --device {options.provider.word} out: the CPU may run what this provider cannot compile"
         if _UNKNOWN_OPERATOR in said:
             fix = (
                 "qdqtool calibrates on onnxruntime, which does not know this operator: export the model with ONNX's own "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,10 +28,22 @@ ComparingRecipe = Annotated[
     typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file: preprocessing and metrics."),
 ]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="Change one value of the recipe.")]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        help="Where models run: cpu, cuda, cuda:1, tensorrt, rtx, openvino, or a plug-in provider library.",
+    ),
+]
 BuilderTarget = Annotated[str | None, typer.Option("--target", help=f"{TARGET_HELP} The recipe's without.")]
 BuilderGpus = Annotated[
     str | None, typer.Option("--sm", help="GPU architectures to build for: 86,89. The recipe's without.")
 ]
+
+
+def for_device(device: str | None) -> list[str]:
+    """Turn `--device` into a change of the recipe."""
+    return [] if device is None else [f"compute.device={json.dumps(device)}"]
 
 
 def for_builder(target: str | None, sm: str | None) -> list[str]:

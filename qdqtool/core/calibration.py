@@ -28,6 +28,7 @@ LOST_CHANNELS: Final = ("CAL150", "lost_channels")
 """Code and name of the finding of calibration: channels that one scale rounds away."""
 _TOLD: Final = 4
 """Constants that are named in a sentence."""
+_CPU: Final = "CPUExecutionProvider"
 INT8_LEVELS = float(INT8.qmax)
 """Largest magnitude of symmetric INT8: scale = amax / 127."""
 
@@ -131,6 +132,7 @@ class CalibrationTable(Shown):
         weights_digest: SHA-256 of the file beside calibration.json that holds them; "" without one.
         notes: steps that were left out, and why, one sentence each.
         journal: the candidates that were compared by the outputs of the network; None if none were.
+        provider: the execution provider of onnxruntime on which the samples ran; not written for its CPU.
     """
 
     ranges: tuple[TensorRange, ...]
@@ -148,6 +150,7 @@ class CalibrationTable(Shown):
     journal: Annotated[Journal | None, Field(exclude_if=lambda value: value is None)] = field(
         default=None, compare=False
     )
+    provider: Annotated[str, Field(exclude_if=lambda provider: provider == _CPU)] = _CPU
 
     def by_tensor(self) -> dict[str, TensorRange]:
         """The same ranges, found by tensor name."""

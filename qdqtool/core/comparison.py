@@ -148,6 +148,7 @@ class Comparison(Shown):
         explanations: why the outputs differ, where somebody asked.
         sqnr: signal to noise of all outputs, or of the one that the recipe names, each weighing the same, and parts in the place of
             outputs that have some; None if the two are equal, or both silent.
+        provider: the execution provider of onnxruntime on which models ran; not written for its CPU.
         parts: boxes and scores in one output, and what outputs were chosen from; () if models were not looked into.
     """
 
@@ -161,5 +162,8 @@ class Comparison(Shown):
     notes: tuple[str, ...] = ()
     tensors: tuple[OutputComparison, ...] = ()
     explanations: tuple[MismatchExplanation, ...] = ()
+    provider: Annotated[str, Field(exclude_if=lambda provider: provider == "CPUExecutionProvider")] = (
+        "CPUExecutionProvider"
+    )
     sqnr: Annotated[SqnrEstimate | None, Field(exclude_if=lambda value: value is None)] = None
     parts: Annotated[tuple[PartComparison, ...], Field(exclude_if=lambda value: not value)] = ()

@@ -376,6 +376,14 @@ class SweepOptions(RecipeSection):
     """Seed of the samplers that draw."""
 
 
+class ComputeOptions(RecipeSection):
+    """Device on which onnxruntime runs models that are calibrated, compared and searched."""
+
+    device: str = "cpu"
+    """cpu, cuda, cuda:1, tensorrt, rtx, openvino, or the path of a plug-in provider library, which needs --trust in a recipe;
+    options of the provider behind a colon: cuda:0,gpu_mem_limit=2147483648."""
+
+
 class QatOptions(RecipeSection):
     """How `qdqtool qat run` fine-tunes a PyTorch network with quantizers in it."""
 
@@ -455,6 +463,7 @@ class Recipe(RecipeSection):
     compare: CompareOptions = CompareOptions()
     accuracy: AccuracyOptions = AccuracyOptions()
     sweep: SweepOptions = SweepOptions()
+    compute: ComputeOptions = ComputeOptions()
     qat: QatOptions = QatOptions()
 
     @property

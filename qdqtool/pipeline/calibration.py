@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from glob import glob
@@ -38,6 +39,8 @@ from qdqtool.pipeline.ranges.uneven import channel_findings
 from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.placement.decide import decide
 from qdqtool.platform import give_back
+from qdqtool.runtime.device import CPU, DeviceUse
+from qdqtool.runtime.session import computing_on
 
 # One line of a terminal.
 _SHOWN = 5
@@ -120,7 +123,8 @@ class Calibration:
         """The changes, and a note if a helper model failed."""
         if not self.request.samples:
             return None, ()
-        return equalization_or_note(self.model, self.placement, self.request.recipe, self.samples)
+        with self._device():
+            return equalization_or_note(self.model, self.placement, self.request.recipe, self.samples)
 
     @cached_property
     def samples(self) -> Samples:
@@ -166,6 +170,10 @@ class Calibration:
         check_conversion(self.model, self.samples)
         return Collection(self._changed, self.placement, self.samples, options=options, resumable=resumable)
 
+    def _device(self) -> AbstractContextManager[DeviceUse]:
+        """The device of the recipe; everything that runs samples runs them there."""
+        return computing_on(self.request.recipe.compute.device)
+
     @property
     def _changed(self) -> Model:
         return with_changes(self.model, self.changes) if self.changes else self.model
@@ -178,12 +186,13 @@ class Calibration:
         on_progress: OnProgress | None = None,
     ) -> Histograms:
         """The histograms of one shard; with `kept`, going on from what an interrupted run left there."""
-        collection = self.collection(options, resumable=kept is not None)
-        give_back()  # what opening the model took; large weights stay in its file
-        span = Span(shard=shard[0], shards=shard[1], total=len(self.samples))
-        if kept is None:
-            return collection.run(span, on_progress=on_progress)
-        return collection.resume(span, kept, on_progress=on_progress)
+        with self._device():
+            collection = self.collection(options, resumable=kept is not None)
+            give_back()  # what opening the model took; large weights stay in its file
+            span = Span(shard=shard[0], shards=shard[1], total=len(self.samples))
+            if kept is None:
+                return collection.run(span, on_progress=on_progress)
+            return collection.resume(span, kept, on_progress=on_progress)
 
     def check(self, histograms: Histograms) -> None:
         """Make sure that histograms from elsewhere are of this model, and of these samples if any are named.
@@ -237,10 +246,15 @@ class Calibration:
             samples=self.samples if self.request.samples else None,
             seen=self._seen,
         )
-        made = final_tables(request, methods, on_progress)
+        with self._device() as use:
+            made = final_tables(request, methods, on_progress)
         self.histograms = {method: one.histograms for method, one in made.items()}
         notes = self.equalization_notes
-        return {method: replace(one.table, notes=(*notes, *one.table.notes)) for method, one in made.items()}
+        name = use.provider.name if self.request.samples else CPU.name
+        return {
+            method: replace(one.table, notes=(*notes, *one.table.notes, *use.notes()), provider=name)
+            for method, one in made.items()
+        }
 
     def table(self, on_progress: OnProgress | None = None) -> CalibrationTable:
         """What the recipe's method makes of one pass over the samples, with findings.
@@ -253,6 +267,10 @@ class Calibration:
         """
         if not self.request.samples:
             raise UsageError("there are no samples", fix="pass --samples", where="samples")
+        with self._device():
+            return self._table(on_progress)
+
+    def _table(self, on_progress: OnProgress | None) -> CalibrationTable:
         check_conversion(self.model, self.samples)
         how = self.request.recipe.calibrate
         options = self.collect_options([how.method])
@@ -300,7 +318,8 @@ class Calibration:
             return ()
         # Of the model that was run: equalized channels are others.
         seen = None if self._seen is None or self.changes else self._seen.watch.peaks
-        return channel_findings(self.model, self.placement, table, self.samples, seen)
+        with self._device():
+            return channel_findings(self.model, self.placement, table, self.samples, seen)
 
 
 def merge(places: Sequence[str]) -> Histograms:

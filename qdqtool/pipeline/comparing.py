@@ -35,6 +35,7 @@ from qdqtool.pipeline.float_sides import LARGE, both_sides, open_quantized
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.platform import give_back
 from qdqtool.runtime.runner import open_model, open_piece
+from qdqtool.runtime.session import computing_on
 
 _EMULATION = "int:"
 _FEW = 8
@@ -83,6 +84,12 @@ def compare_match(match: ComparedSides, on_progress: OnSample | None = None) -> 
         MissingPackage: an engine, but no library or no GPU to run it.
         BuildError: an engine that cannot be loaded or run.
     """
+    with computing_on(match.recipe.compute.device) as use:
+        found = _matched(match, on_progress)
+        return replace(found, provider=use.provider.name, notes=(*found.notes, *use.notes()))
+
+
+def _matched(match: ComparedSides, on_progress: OnSample | None) -> Comparison:
     lawful = None
     if match.explain:
         graph = load(Path(match.reference.removeprefix(_EMULATION)))

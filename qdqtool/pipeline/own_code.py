@@ -23,7 +23,15 @@ from qdqtool.plugins import all_entry_points
 
 _GROUPS = "qdqtool."
 """How the entry-point groups of plug-ins begin."""
-_COMPUTING = ("numba", "numpy", "onnx", "onnxruntime", "onnxruntime-gpu")
+_COMPUTING = (
+    "numba",
+    "numpy",
+    "onnx",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "onnxruntime-openvino",
+    "onnxruntime-ep-openvino",
+)
 """Distributions whose release changes values; the builder's is in the key of the step that builds."""
 _MADE = (".pyc", ".pyo", "~", ".swp")
 """Endings of files that Python and editors leave."""

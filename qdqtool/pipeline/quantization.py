@@ -20,6 +20,7 @@ from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.dynamic_range import reach_for
 from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.placement.decide import decide
+from qdqtool.runtime.session import computing_on
 
 OnStep = Callable[[str, int, "int | None"], None]
 """Called with what is being done, and how many pieces of how many are done."""
@@ -81,6 +82,9 @@ class QuantizationJob:
         options = self._recipe.insert
         reach, notes = None, tuple[str, ...]()
         if self._job.request.samples:
-            reach, notes = reach_for(self.model, options, self._job.samples, partial(on_step, "FP16 range"))
+            with computing_on(self._recipe.compute.device):
+                reach, notes = reach_for(
+                    self.model, options, self._job.samples, partial(on_step, "FP16 range")
+                )
         made = insert_for_engine(self.model, self.placement, table, options, reach)
         return replace(made, notes=tuple(dict.fromkeys((*self.placement.notes, *made.notes, *notes))))

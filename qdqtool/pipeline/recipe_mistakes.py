@@ -22,6 +22,7 @@ from qdqtool.datachecks.all_checks import CHECKS as DATA_CHECKS
 from qdqtool.errors import UsageError
 from qdqtool.matching.registry import RULES
 from qdqtool.pipeline.recipe_places import Path, Places
+from qdqtool.runtime.device import provider_of
 from qdqtool.trt.ops import LISTED_AS, PLACEABLE
 
 _LOSSES, _SCORES = ("cross_entropy", "mse"), ("top1", "loss")
@@ -90,8 +91,16 @@ def _misnamed(recipe: Recipe) -> Iterator[Mistake]:
     if recipe.place.builder.family == "8" and recipe.insert.types != "fp32":
         words = "TensorRT 8 reads FP32 scales only: keep fp32, and let the builder choose types (trtexec --fp16 --int8)"
         yield ("insert", "types"), words
+    yield from _bad_device(recipe)
     yield from _bad_shapes(recipe)
     yield from _bad_functions(recipe)
+
+
+def _bad_device(recipe: Recipe) -> Iterator[Mistake]:
+    try:
+        provider_of(recipe.compute.device)
+    except UsageError as error:
+        yield ("compute", "device"), f"{error.what}; {error.fix}"
 
 
 def _ignorable() -> tuple[str, ...]:

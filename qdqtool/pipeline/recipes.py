@@ -22,6 +22,7 @@ from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.files import make_folder, read_at_most, require_file, write_bytes
 from qdqtool.pipeline.recipe_mistakes import checked
 from qdqtool.pipeline.recipe_places import Places, yaml_trouble
+from qdqtool.runtime.device import names_library
 
 SCHEMA_URL = "https://qdqtool.github.io/qdqtool/recipe.schema.json"
 """Where the documentation publishes `schema()`; editors complete and check a recipe that names it."""
@@ -278,6 +279,10 @@ def _named_code(file: _File) -> Iterator[str]:
     }
     for key, value in given.items():
         yield from (f"{key}: {text}" for text in _texts(value) if ":" in text)
+    compute = file.document.get("compute")
+    device = compute.get("device") if isinstance(compute, dict) else None
+    devices = [device, space.get("compute.device") if isinstance(space, dict) else None]
+    yield from (f"compute.device: {text}" for text in _texts(devices) if names_library(text))
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -293,8 +298,10 @@ def _refuse_code(files: list[_File]) -> None:
     for file in files:
         code = tuple(_named_code(file))
         if code:
+            loaded = any(text.startswith("compute.device") for text in code)
+            what = "libraries that would be loaded" if loaded else "functions that would be imported"
             raise UsageError(
-                f"names functions that would be imported and run: {'; '.join(code)}",
+                f"names {what} and run: {'; '.join(code)}",
                 fix="read them; if you trust them, pass --trust (in Python: trust=True), or write `trust: true` into "
                 "your own configuration (`qdqtool doctor` says where)",
                 where=str(file.path),

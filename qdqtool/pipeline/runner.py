@@ -27,6 +27,7 @@ from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
 from qdqtool.pipeline.usage import UsageMeter
 from qdqtool.platform import give_back
 from qdqtool.report.section import sections
+from qdqtool.runtime.session import computing_on
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,7 +129,7 @@ LINE = (
         reads=("model.prepared.onnx", "placement.json"),
         writes=("histograms.npz",),
         may_write=("equalization.npz", "equalization.txt"),
-        obeys=("samples",),
+        obeys=("samples", "compute"),
         outside=_collected,
     ),
     RunStep(
@@ -137,7 +138,7 @@ LINE = (
         reads=("model.prepared.onnx", "placement.json", "histograms.npz"),
         writes=("calibration.json",),
         may_write=("calibration.weights.npz", EQUALIZED),
-        obeys=("calibrate", "weights", "insert"),
+        obeys=("calibrate", "weights", "insert", "compute"),
         outside=_calibrated,
     ),
     RunStep(
@@ -145,7 +146,7 @@ LINE = (
         act=steps.insert,
         reads=("model.prepared.onnx", "placement.json", "calibration.json"),
         writes=("model.qdq.onnx", "insertion.json"),
-        obeys=("insert",),
+        obeys=("insert", "compute"),
         outside=_reached,
     ),
     RunStep(
@@ -190,7 +191,7 @@ LINE = (
         act=steps.compare,
         reads=("model.prepared.onnx",),
         writes=("accuracy.json",),
-        obeys=("compare",),
+        obeys=("compare", "compute"),
         outside=_evaluation,
     ),
     RunStep(
@@ -198,7 +199,7 @@ LINE = (
         act=steps.data,
         reads=("model.prepared.onnx", "placement.json", "accuracy.json"),
         writes=("data.json",),
-        obeys=("audit", "compare", "samples"),
+        obeys=("audit", "compare", "samples", "compute"),
         outside=_checked,
     ),
     RunStep(
@@ -230,7 +231,7 @@ _TIMED = frozenset({"build.log", "log.json"})
 def start(request: RunRequest, last: str, listener: ProgressListener | None = None) -> RunContext:
     """Do the line up to the step `last`; blocks until other runs in this folder have finished."""
     folder = RunFolder(request.out)
-    with folder.locked(wait=True):
+    with folder.locked(wait=True), computing_on(request.recipe.compute.device):
         work = RunContext(request, folder, listener or NullProgress())
         for step in LINE:
             _do(step, work)
@@ -248,7 +249,7 @@ def run(
         QdqError: a step failed; finished steps stay, and the next run goes on from them.
     """
     folder = RunFolder(request.out)
-    with folder.locked():
+    with folder.locked(), computing_on(request.recipe.compute.device):
         work = RunContext(request, folder, listener or NullProgress())
         steps.check_builder(work)
         write_text(folder / "recipe.yaml", recipes.dump(request.recipe))

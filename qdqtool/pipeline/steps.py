@@ -66,6 +66,7 @@ from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.pipeline.writing import write
 from qdqtool.placement.decide import decide
+from qdqtool.runtime.device import device_use
 from qdqtool.runtime.runner import open_model, open_runner
 
 Measured = Mapping[str, float]
@@ -341,8 +342,11 @@ def compare(work: RunContext) -> Measured:
     )
     if work.request.reference is not None:
         notes += ("tensors inside are compared with the model without its Q/DQ",)
+    use = device_use()
+    notes = (*comparison.notes, *notes, *use.notes())
     ACCURACY.write(
-        work.path("accuracy.json"), replace(comparison, tensors=inside, notes=(*comparison.notes, *notes))
+        work.path("accuracy.json"),
+        replace(comparison, tensors=inside, notes=notes, provider=use.provider.name),
     )
     return {"samples": float(comparison.samples)}
 

@@ -176,7 +176,7 @@ QDQ_LINE = (
         act=repair,
         reads=(GIVEN,),
         writes=("model.qdq.onnx", "model.prepared.onnx", "repair.json", "preparation.json"),
-        obeys=("samples", "compare"),
+        obeys=("samples", "compare", "compute"),
         outside=_samples,
     ),
     RunStep(
@@ -203,7 +203,7 @@ QDQ_LINE = (
         act=data,
         reads=("model.prepared.onnx", "accuracy.json"),
         writes=("data.json",),
-        obeys=("audit", "compare", "samples"),
+        obeys=("audit", "compare", "samples", "compute"),
         outside=_samples,
     ),
     RunStep(

@@ -32,8 +32,8 @@ _PROXY = (
     "The engine was built by TensorRT for RTX, which stands in for classic TensorRT: its data types are real, its "
     "kernels are finished on the device, and it has no timings."
 )
-_ON_CPU = (
-    "Accuracy was computed by onnxruntime on the CPU from the Q/DQ model{}, and not by the engine, whose kernels fuse and "
+_ON_ORT = (
+    "Accuracy was computed by onnxruntime on {} from the Q/DQ model{}, and not by the engine, whose kernels fuse and "
     "round differently; `qdqtool compare` runs engines where a GPU is."
 )
 _IN_FP16 = (
@@ -249,7 +249,7 @@ def _notes(material: Material) -> tuple[str, ...]:
     said = [
         *((_RANDOM,) if table and not table.meaningful else ()),
         *(comparison.notes if comparison else ()),
-        *((_on_cpu(comparison),) if comparison and build else ()),
+        *((_computed(comparison),) if comparison and build else ()),
         *material.notes,
         *(material.placement.notes if material.placement else ()),
         *((table.equalized.told,) if table and table.equalized else ()),
@@ -270,9 +270,10 @@ def _unread(engine: Engine) -> tuple[str, ...]:
     return (*((records,) if engine.unread else ()), *((formats,) if words else ()))
 
 
-def _on_cpu(comparison: Comparison) -> str:
+def _computed(comparison: Comparison) -> str:
     """Where the accuracy comes from, and what was emulated for it."""
     _, _, more = comparison.candidate.partition(", ")
     is_emulated = more.endswith("emulated")
-    said = _ON_CPU.format(f" ({more})" if is_emulated else "")
+    place = "the CPU" if comparison.provider == "CPUExecutionProvider" else f"its {comparison.provider}"
+    said = _ON_ORT.format(place, f" ({more})" if is_emulated else "")
     return f"{said} {_IN_FP16}" if is_emulated and "FP16" in more else said

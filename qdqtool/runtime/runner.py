@@ -22,7 +22,8 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import save_around, save_beside, serialize, weight_bytes
 from qdqtool.graph.typed.emulate import emulated, holds_narrow
 from qdqtool.platform import give_back, processors, resident_mib
-from qdqtool.runtime.session import CPU, Provider, RuntimeOptions, failures, open_session
+from qdqtool.runtime.device import CPU, Provider, current
+from qdqtool.runtime.session import MEMORY, RuntimeOptions, failures, open_session
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -40,7 +41,7 @@ _ADVICE = {
         "the file is not an ONNX model, or is damaged: export it again"
     ),
     r"[Ee]xternal data|file_size|GetFileLength": "put the file with the weights next to the model",
-    r"bad_alloc|Failed to allocate|BFCArena": "not enough memory: use a smaller batch",
+    MEMORY: "not enough memory: use a smaller batch; on a GPU also --device cpu",
 }
 """What to do about the messages of onnxruntime that people meet."""
 
@@ -48,7 +49,7 @@ _ADVICE = {
 _PREFIX = r"^\[ONNXRuntimeError\] : \d+ : \w+ : "
 _EMULATED = r"NOT_IMPLEMENTED|\btrt:|[Ff]loat4e2m1"
 """What onnxruntime says of kernels, operators and types that the CPU lacks and that may be emulated."""
-_LACKING = rf"{_EMULATED}|bad_alloc|Failed to allocate|BFCArena"
+_LACKING = rf"{_EMULATED}|{MEMORY}"
 """What says nothing about whether a model is valid."""
 
 
@@ -92,7 +93,7 @@ def open_runner(
     model: Path | bytes,
     *,
     description: str,
-    provider: Provider = CPU,
+    provider: Provider | None = None,
     faithful: bool = True,
     crowded: bool = False,
     optimized: bool = True,
@@ -100,25 +101,30 @@ def open_runner(
 ) -> OrtRunner:
     """A runner for the model in a file (external data beside it) or in memory.
 
-    `provider`, `faithful`, `optimized` and `threads` are those of `RuntimeOptions`. With `crowded`, several samples run at a time and
+    `provider`, `faithful`, `optimized` and `threads` are those of `RuntimeOptions`; without a provider it is the one in use. With `crowded`, several samples run at a time and
     share the cores, which finishes many samples sooner than all cores on one sample; `threads` is not used then.
     A faithful model on the CPU rounds to FP16 and BF16 after every node (`graph.typed.emulate`), and the description
     says so.
 
     Raises:
         InputFileError: the file is missing, damaged, or holds what onnxruntime cannot run.
+        MissingPackage: the provider cannot be loaded.
     """
     where = str(model) if isinstance(model, Path) else None
-    at_once = _at_once(crowded and provider == CPU)
+    provider = provider or current()
+    at_once = _at_once(crowded)
     if isinstance(model, Path) and not model.is_file():
         raise InputFileError("there is no such file", fix="check the path", where=where)
     count = processors() // at_once if crowded else threads
-    options = RuntimeOptions(provider=provider, faithful=faithful, threads=count, optimized=optimized)
+    options = RuntimeOptions(
+        provider=provider, exact=faithful, faithful=faithful, threads=count, optimized=optimized
+    )
     return _runner(model, options, description, at_once, where, rounds=faithful and provider == CPU)
 
 
 def _at_once(crowded: bool) -> int:
-    return min(processors(), _CROWD) if crowded else 1
+    """Samples in flight; a GPU runs one after the other, and each one more takes its memory."""
+    return min(processors(), _CROWD) if crowded and current() == CPU else 1
 
 
 def open_piece(
@@ -133,7 +139,7 @@ def open_piece(
         InputFileError: it holds what onnxruntime cannot run.
     """
     where = str(model) if isinstance(model, Path) else None
-    options = RuntimeOptions(threads=threads, optimized=optimized, arena=False)
+    options = RuntimeOptions(provider=current(), threads=threads, optimized=optimized, arena=False)
     return _runner(model, options, description, 1, where)
 
 
@@ -146,7 +152,7 @@ def open_model(model: Model, *, description: str, crowded: bool = False) -> OrtR
         InputFileError: it holds what onnxruntime cannot run.
     """
     at_once = _at_once(crowded)
-    options = RuntimeOptions(threads=processors() // at_once if crowded else 0)
+    options = RuntimeOptions(provider=current(), threads=processors() // at_once if crowded else 0)
     return _runner(model, options, description, at_once, None)
 
 
@@ -170,7 +176,7 @@ def _runner(
             session = open_session(source, options)
     except failures() as error:
         # Of the model as it was: between the Casts that round, its blocks are not found any more.
-        instead = _without_blocks(model, str(error)) if options.provider == CPU else None
+        instead = _without_blocks(model, str(error))
         if instead is None:
             raise _trouble("onnxruntime cannot open the model", error, where) from error
         words = " and ".join(filter(None, (words, "blocks of FP4 or FP8")))
@@ -231,8 +237,8 @@ def open_rewritten(model: Model, rewrite: Callable[[Path], bool], *, description
     Raises:
         InputFileError: the model holds what onnxruntime cannot run.
     """
-    if holds_narrow(model):
-        return None  # it would come back without its roundings
+    if holds_narrow(model) or current() != CPU:
+        return None  # it would come back without its roundings; kernels of other providers have layouts of their own
     with tempfile.TemporaryDirectory(prefix="qdqtool-model-", ignore_cleanup_errors=True) as folder:
         saved = Path(folder) / "optimized.onnx"
         source = Path(folder) / "model.onnx"

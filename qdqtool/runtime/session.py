@@ -10,17 +10,39 @@ onnxruntime is imported when the first session is opened.
 
 from __future__ import annotations
 
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, wraps
+from importlib import import_module
+from importlib.metadata import packages_distributions
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from qdqtool.errors import InputFileError, MissingPackage
 from qdqtool.graph.onnx_io.save import FOLDER_OPTION
 from qdqtool.io.files import native_path
+from qdqtool.runtime.device import (
+    CPU,
+    DEVICES,
+    IN_USE,
+    DeviceUse,
+    Provider,
+    device_use,
+    known_device,
+    options_for,
+    provider_of,
+)
 
 if TYPE_CHECKING:
     import onnxruntime
 
+_log = logging.getLogger(__name__)
+Function = TypeVar("Function", bound=Callable[..., Any])
 _OPENING: Final = "Exception during initialization"
 """What onnxruntime says when its optimizer, or a kernel while it is set up, fails."""
 _HARMFUL: Final = ("ReluQuantRewrite",)
@@ -28,16 +50,8 @@ _HARMFUL: Final = ("ReluQuantRewrite",)
 only if the zero point is the type's smallest number."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Provider:
-    """Where sessions compute: an execution provider by onnxruntime's name, with its options (memory limits of a GPU are among them)."""
-
-    name: str
-    options: tuple[tuple[str, str], ...] = ()
-
-
-CPU: Final = Provider(name="CPUExecutionProvider")
-"""The default of everything that opens a session, and the provider of nodes that another one does not support."""
+MEMORY: Final = r"bad_alloc|Failed to allocate|BFCArena|[Oo]ut of memory|OUT_OF_MEMORY|ALLOC_FAILED|smaller than requested bytes"
+"""Words of onnxruntime and its providers when memory is not enough."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +61,8 @@ class RuntimeOptions:
     Attributes:
         provider: the execution provider; the CPU computes the nodes that it does not support.
         threads: of one run; 0 leaves the number to onnxruntime.
+        exact: on another provider than the CPU, take options that make it agree with the CPU as far as it can. False leaves them
+            to the provider: right for measuring speed.
         faithful: Q/DQ nodes compute what they say. Otherwise onnxruntime may replace Q/DQ patterns by integer kernels of its own: right for measuring
             speed, wrong for judging accuracy.
         optimized: False runs the graph node by node, which opens a graph of many thousand nodes far sooner.
@@ -59,6 +75,7 @@ class RuntimeOptions:
     """
 
     provider: Provider = CPU
+    exact: bool = True
     threads: int = 0
     faithful: bool = True
     optimized: bool = True
@@ -78,11 +95,12 @@ def open_session(model: Path | bytes, options: RuntimeOptions) -> onnxruntime.In
     """
     import onnxruntime
 
-    provider = options.provider
-    chosen: list[Any] = [CPU.name] if provider == CPU else [(provider.name, dict(provider.options)), CPU.name]
     source = native_path(model) if isinstance(model, Path) else model
     if isinstance(model, Path) and options.home is not None:
         source = model.read_bytes()
+    if options.provider != CPU:
+        return _on_device(source, options)
+    chosen = [CPU.name]
     try:
         return onnxruntime.InferenceSession(
             source, sess_options=session_options(options), providers=chosen, disabled_optimizers=_HARMFUL
@@ -154,15 +172,272 @@ def release() -> str:
     return str(onnxruntime.__version__)
 
 
-def installed_providers() -> tuple[str, ...]:
-    """The execution providers that the installed onnxruntime can use."""
+def ran_out_of_memory(error: Exception) -> bool:
+    """Whether a session failed for want of memory, on the CPU or on a device."""
+    return re.search(MEMORY, str(error)) is not None
+
+
+# --- devices ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Located:
+    """A provider that is installed here.
+
+    Attributes:
+        provider: with its name, which a library has only now.
+        devices: of a plug-in library, the one that was chosen; empty for a provider that is part of onnxruntime.
+    """
+
+    provider: Provider
+    devices: tuple[Any, ...] = ()
+
+
+def built_in_providers() -> tuple[str, ...]:
+    """The execution providers that are part of the installed onnxruntime."""
     import onnxruntime
 
-    return tuple(onnxruntime.get_available_providers())
+    plugged = {device.ep_name for device in _plugged_devices()} - {CPU.name}
+    return tuple(name for name in onnxruntime.get_available_providers() if name not in plugged)
 
 
-def known_providers() -> tuple[str, ...]:
-    """All execution providers that onnxruntime has a name for."""
+def is_installed(provider: Provider) -> bool:
+    """Whether the provider is part of onnxruntime, or in an installed package of a plug-in library; nothing is loaded."""
+    module = known_device(provider).module
+    return provider.name in built_in_providers() or bool(module and find_spec(module))
+
+
+@lru_cache(maxsize=8)
+def located(provider: Provider) -> Located:
+    """Find a provider: part of onnxruntime, or in a plug-in library, which is loaded.
+
+    Raises:
+        MissingPackage: it is not installed, offers no device here, or not the one that was asked for.
+        InputFileError: the library cannot be loaded.
+    """
+    if provider.library is not None:
+        return _of_library(provider, provider.library)
+    if provider.name in built_in_providers():
+        _preload()
+        return Located(provider=provider)
+    known = known_device(provider)
+    library = _library_of(known.module)
+    if library is None:
+        raise MissingPackage(
+            f"onnxruntime has no {provider.name} here (it has {', '.join(built_in_providers())})",
+            fix=how_to_get(provider),
+            where=f"--device {provider.word}",
+        )
+    _load(library, known.module)
+    return _chosen(provider, library)
+
+
+def _of_library(provider: Provider, library: Path) -> Located:
+    if not library.is_file():
+        raise InputFileError(
+            "there is no such plug-in provider library", fix="check the path", where=str(library)
+        )
+    _load(library, library.stem)
+    names = {
+        device.ep_name
+        for device in _plugged_devices()
+        if Path(device.ep_metadata.get("library_path", "")).resolve() == library.resolve()
+    }
+    if not names:
+        raise MissingPackage(
+            "the plug-in provider library offers no device on this machine",
+            fix="check that the hardware it is for is here, with its driver; or leave --device out for the CPU",
+            where=str(library),
+        )
+    return _chosen(replace(provider, name=min(names)), library)
+
+
+def _plugged_devices() -> tuple[Any, ...]:
+    """Devices of the plug-in libraries that are loaded; none where onnxruntime is too old to have any."""
     import onnxruntime
 
-    return tuple(onnxruntime.get_all_providers())
+    listed = getattr(onnxruntime, "get_ep_devices", None)
+    return () if listed is None else tuple(listed())
+
+
+_loaded: Final[set[Path]] = set()
+"""Libraries that this process has loaded: onnxruntime refuses a second time."""
+
+
+def _load(library: Path, name: str) -> None:
+    import onnxruntime
+
+    if library in _loaded:
+        return
+    register = getattr(onnxruntime, "register_execution_provider_library", None)
+    if register is None:
+        raise MissingPackage(
+            f"onnxruntime {release()} cannot load plug-in provider libraries",
+            fix="pip install --upgrade 'onnxruntime>=1.23'",
+            where=str(library),
+        )
+    try:
+        register(f"qdqtool.{name}", str(library))
+    except failures() as error:
+        raise InputFileError(
+            f"onnxruntime cannot load the plug-in provider library: {str(error).splitlines()[0][:300]}",
+            fix="install the release of the library that is for this onnxruntime, and the libraries and drivers it needs",
+            where=str(library),
+        ) from error
+    _loaded.add(library)
+
+
+def _library_of(module: str) -> Path | None:
+    """The library in an installed package of a plug-in provider; None if it is not installed."""
+    if not module or find_spec(module) is None:
+        return None
+    return Path(import_module(module).get_library_path())
+
+
+def _chosen(provider: Provider, library: Path) -> Located:
+    """The device of a plug-in library by number or kind; without either its CPU, else its first."""
+    found = [device for device in _plugged_devices() if device.ep_name == provider.name]
+    if not found:
+        known = known_device(provider)
+        instead = f"; else: {_in_place(known.instead)}" if known.instead else ""
+        raise MissingPackage(
+            f"the plug-in library of {provider.name} offers no device on this machine",
+            fix=f"it needs {known.needs or 'its hardware and driver'}{instead}",
+            where=str(library),
+        )
+    kinds = [str(device.ep_metadata.get("ov_device") or device.device.type.name) for device in found]
+    if provider.pick.isdigit():
+        wanted = found[int(provider.pick) : int(provider.pick) + 1]
+    else:
+        kind = provider.pick.upper() or "CPU"
+        wanted = [device for device, its in zip(found, kinds, strict=True) if its.upper() == kind]
+        wanted = wanted or ([] if provider.pick else found)
+    if not wanted:
+        raise MissingPackage(
+            f"{provider.name} has no device {provider.pick!r} here",
+            fix=f"choose a number below {len(found)}, or one of {', '.join(dict.fromkeys(kinds))}",
+            where=f"--device {provider.word}",
+        )
+    return Located(provider=provider, devices=(wanted[0],))
+
+
+@lru_cache(maxsize=1)
+def _preload() -> None:
+    """Load CUDA and cuDNN from their Python packages; the system does not look there."""
+    import onnxruntime
+
+    preload = getattr(onnxruntime, "preload_dlls", None)
+    if preload is not None and DEVICES["cuda"].provider in onnxruntime.get_available_providers():
+        preload()
+
+
+def how_to_get(provider: Provider) -> str:
+    """The command that installs a provider."""
+    known = known_device(provider)
+    ways = [f"pip install {known.beside}"] if known.beside else []
+    ways += [_in_place(known.instead)] if known.instead else []
+    needs = f" ({provider.word} needs {known.needs})" if known.needs else ""
+    if not ways:
+        return "install an onnxruntime that has it, or name its plug-in library: --device path/to/library.so"
+    return f"{'; or '.join(ways)}{needs}. `qdqtool doctor` says what works here"
+
+
+def _in_place(package: str) -> str:
+    """The command that puts another build of onnxruntime in place of the one that is here.
+
+    All builds write the same folder `onnxruntime`: with two of them installed, the one that was installed last is imported,
+    and removing one of them breaks the other.
+    """
+    here = " ".join(onnxruntime_packages()) or "onnxruntime"
+    return f"pip uninstall -y {here} && pip install '{package}'".replace(" tensorrt'", "' tensorrt")
+
+
+def onnxruntime_packages() -> tuple[str, ...]:
+    """Installed packages that hold the module `onnxruntime`; more than one overwrite each other."""
+    return tuple(sorted(set(packages_distributions().get("onnxruntime", ()))))
+
+
+def _on_device(source: str | bytes, options: RuntimeOptions) -> onnxruntime.InferenceSession:
+    """A session on another provider than the CPU, which then has it: onnxruntime itself would go on without.
+
+    Raises:
+        MissingPackage: onnxruntime cannot load the provider.
+    """
+    import onnxruntime
+
+    there = located(options.provider)
+    provider = there.provider
+    settings = options_for(provider, exact=options.exact, plugged=bool(there.devices))
+    made = session_options(options)
+    made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    chosen: list[Any] | None = None
+    if there.devices:
+        made.add_provider_for_devices(list(there.devices), settings)
+    else:
+        chosen = [(provider.name, settings), CPU.name]
+        if provider.name == DEVICES["tensorrt"].provider:
+            chosen.insert(1, DEVICES["cuda"].provider)  # runs what TensorRT does not
+    session = onnxruntime.InferenceSession(
+        source, sess_options=made, providers=chosen, disabled_optimizers=_HARMFUL, enable_fallback=0
+    )
+    if provider.name not in session.get_providers():
+        raise MissingPackage(
+            f"onnxruntime has {provider.name}, but cannot load it: a library or the driver that it needs is missing",
+            fix=f"pip install '{known_device(provider).instead or 'onnxruntime-gpu[cuda,cudnn]'}', and check the driver with "
+            "nvidia-smi; or --device cpu",
+            where=f"--device {provider.word}",
+        )
+    device_use().assigned(_on_cpu(session))
+    return session
+
+
+def _on_cpu(session: onnxruntime.InferenceSession) -> Counter[str]:
+    """Nodes that the CPU runs in a session for another provider, by operator; none where onnxruntime cannot tell."""
+    ask = getattr(session, "get_provider_graph_assignment_info", None)
+    if ask is None:
+        return Counter()
+    return Counter(
+        str(node.op_type) for part in ask() if part.ep_name == CPU.name for node in part.get_nodes()
+    )
+
+
+# --- the device in use -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def computing_on(word: str) -> Iterator[DeviceUse]:
+    """Inside this block sessions that compute are opened on a device; blocks for the same device share what is noted.
+
+    Raises:
+        UsageError: no device has this word.
+        MissingPackage: the provider is not here, or offers no such device.
+    """
+    provider = provider_of(word)
+    outer = IN_USE.get()
+    if outer is not None and outer.provider.word == provider.word:
+        yield outer
+        return
+    if provider != CPU:
+        provider = located(provider).provider
+    use = DeviceUse(provider)
+    token = IN_USE.set(use)
+    try:
+        yield use
+    finally:
+        IN_USE.reset(token)
+        for note in use.troubles():
+            _log.warning("%s", note)
+
+
+def on_device(word_of: Callable[[Any], str]) -> Callable[[Function], Function]:
+    """Make a function compute on the device that `word_of` finds in its first argument."""
+
+    def wrap(function: Function) -> Function:
+        @wraps(function)
+        def call(request: Any, *args: Any, **named: Any) -> Any:
+            with computing_on(word_of(request)):
+                return function(request, *args, **named)
+
+        return cast("Function", call)
+
+    return wrap

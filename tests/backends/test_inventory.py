@@ -94,10 +94,11 @@ def test_every_package_of_an_extra_is_looked_for_and_got_by_it() -> None:
         if extra in {
             "rtx",
             "trt",
+            "openvino",
             "test",
             "docs",
             "dev",
-        }:  # the builders, and what the project itself works with
+        }:  # builders, devices, and what the project itself works with
             continue
         packages = {name for name in re.findall(r'"([\w-]+)', listed) if name != "qdqtool"}
         assert packages == set(inventory._EXTRAS[extra])

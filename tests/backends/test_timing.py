@@ -216,9 +216,9 @@ def test_two_models_are_timed_on_the_cpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        pytest.param({"provider": "cuda"}, MissingPackage, "CUDAExecutionProvider", id="a provider not here"),
-        pytest.param({"provider": "cpuu"}, UsageError, "no provider", id="a provider nobody has"),
-        pytest.param({"provider": "cpu:fast"}, UsageError, "cannot read", id="an option without a value"),
+        pytest.param({"device": "cuda"}, MissingPackage, "CUDAExecutionProvider", id="a provider not here"),
+        pytest.param({"device": "cpuu"}, UsageError, "no device", id="a provider nobody has"),
+        pytest.param({"device": "cuda:1,fast"}, UsageError, "cannot read", id="an option without a value"),
         pytest.param({"via": "trtexec"}, UsageError, "times engines", id="trtexec for a model"),
         pytest.param({"profile": True}, UsageError, "for engines", id="a profile of a model"),
     ],

@@ -36,7 +36,7 @@ class TimeRequest:
     Attributes:
         candidates: ONNX models, or engines; the first is the reference.
         via: the clock: onnxruntime, trtexec, or the library's Python package; auto chooses by what is there.
-        provider: onnxruntime's execution provider, "cpu" or "tensorrt:trt_fp16_enable=1".
+        device: where onnxruntime runs models, "cpu" or "tensorrt:trt_fp16_enable=1".
         effort: how much is measured.
         shapes: shapes of dynamic inputs.
         inputs: an .npz file of inputs; random numbers without one.
@@ -50,7 +50,7 @@ class TimeRequest:
 
     candidates: tuple[Path, ...]
     via: Via = "auto"
-    provider: str = "cpu"
+    device: str = "cpu"
     effort: Effort = field(default_factory=Effort)
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     inputs: Path | None = None
@@ -128,7 +128,7 @@ def _time_models(
     clocks = []
     for path in request.candidates:
         inputs = open_runner(path, description=path.name).inputs
-        clocks.append(OrtClock(path, request.provider, _feeds(inputs, request)))
+        clocks.append(OrtClock(path, request.device, _feeds(inputs, request)))
     return take_turns(clocks, request.effort, on_turn), ()
 
 

@@ -29,7 +29,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import calibrators
-from qdqtool.cli.signatures import BuilderGpus, BuilderTarget, Changes, FittingRecipe, for_builder
+from qdqtool.cli.signatures import (
+    BuilderGpus,
+    BuilderTarget,
+    Changes,
+    Device,
+    FittingRecipe,
+    for_builder,
+    for_device,
+)
 
 if TYPE_CHECKING:
     from qdqtool.calibration.histograms import Histograms
@@ -75,6 +83,7 @@ def calibrate(
     journal: Annotated[
         bool, typer.Option("--journal", help="Print the candidates that were tried, and what each gained.")
     ] = False,
+    device: Device = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
     """Choose a range for every tensor that placement wants quantized."""
@@ -95,7 +104,9 @@ def calibrate(
             "--why and --journal print text about a table",
             fix="with --json take `origin` of a range and `journal`; with --shard ask when the shards are merged",
         )
-    _, chosen = fitting_recipe(recipe, model, [*(changes or []), *for_builder(target, sm)])
+    _, chosen = fitting_recipe(
+        recipe, model, [*(changes or []), *for_builder(target, sm), *for_device(device)]
+    )
     request = calibration.CalibrationRequest(
         model=model,
         recipe=chosen,

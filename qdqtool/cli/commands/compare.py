@@ -20,7 +20,7 @@ from typing import Annotated
 
 import typer
 
-from qdqtool.cli.signatures import ComparingRecipe
+from qdqtool.cli.signatures import ComparingRecipe, Device, for_device
 
 
 def compare(
@@ -53,6 +53,7 @@ def compare(
         Path | None, typer.Option(help="Layer information of the candidate's engine, for --explain.")
     ] = None,
     trust: Annotated[bool, typer.Option(help="Engines may be loaded; loading runs their code.")] = False,
+    device: Device = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the comparison as JSON instead of a summary.")
     ] = False,
@@ -70,7 +71,7 @@ def compare(
         candidate=f"int:{candidate}" if emulate and not candidate.startswith("int:") else candidate,
         samples=samples,
         labels=labels,
-        recipe=load_recipe(recipe, changes, labels=labels),
+        recipe=load_recipe(recipe, [*(changes or []), *for_device(device)], labels=labels),
         inside=inside,
         explain=explain,
         layers=layers,

@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.signatures import BuilderGpus, BuilderTarget, Changes, FittingRecipe, for_builder
+from qdqtool.cli.signatures import (
+    BuilderGpus,
+    BuilderTarget,
+    Changes,
+    Device,
+    FittingRecipe,
+    for_builder,
+    for_device,
+)
 from qdqtool.core.wording import counted
 
 if TYPE_CHECKING:
@@ -39,6 +47,7 @@ def quantize(
     changes: Changes = None,
     target: BuilderTarget = None,
     sm: BuilderGpus = None,
+    device: Device = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the ranges as JSON.")] = False,
 ) -> None:
     """Turn a float model and samples into a Q/DQ model."""
@@ -65,7 +74,9 @@ def quantize(
         with TemporaryDirectory(prefix="qdqtool-model-") as folder:
             source = as_onnx(model, Path(folder), trust=is_trusted())
             opened = cache(partial(load, source))
-            _, chosen = fitting_recipe(recipe, opened, [*(changes or []), *for_builder(target, sm)])
+            _, chosen = fitting_recipe(
+                recipe, opened, [*(changes or []), *for_builder(target, sm), *for_device(device)]
+            )
             work = QuantizationJob(source, chosen, samples, opened=opened)
             table = work.table(on_step)
             made = work.inserted(table, on_step)

@@ -32,7 +32,7 @@ from typing import Annotated
 
 import typer
 
-from qdqtool.cli.signatures import TARGET_HELP, FittingRecipe
+from qdqtool.cli.signatures import TARGET_HELP, Device, FittingRecipe, for_device
 
 _RANDOM = "random:16"
 _RANDOM_FLOAT = (
@@ -100,6 +100,7 @@ def run(
             "--fail-on-unrealised", help="Exit with 1 when a node runs in another format than asked."
         ),
     ] = False,
+    device: Device = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print report.json instead of the summary.")
     ] = False,
@@ -119,7 +120,7 @@ def run(
         check_limit(fail_on, judged=True)
     shapes = (min_shapes, opt_shapes, max_shapes)
     engine = building(target=target, sm=sm, builder=builder, shapes=shapes)
-    typed = [*engine]
+    typed = [*engine, *for_device(device)]
     typed += [f"accuracy.max_drop={max_drop}"] if max_drop is not None else []
     typed += [f"accuracy.min_sqnr={min_sqnr}"] if min_sqnr is not None else []
     typed += [f"audit.fail_on={fail_on}"] if fail_on else []
@@ -163,6 +164,7 @@ def run(
         stdout().print("next:", highlight=False)
         given = [
             *(["--recipe", recipe] if recipe else []),
+            *(["--device", device] if device else []),
             *(f"--set={change}" for change in (*(changes or ()), *engine)),
         ]
         for line in next_commands(

@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from qdqtool.cli.signatures import BuilderGpus, BuilderTarget, FittingRecipe, for_builder
+from qdqtool.cli.signatures import BuilderGpus, BuilderTarget, Device, FittingRecipe, for_builder, for_device
 
 
 def sensitivity(
@@ -56,6 +56,7 @@ def sensitivity(
     journal: Annotated[
         bool, typer.Option("--journal", help="Print the changes that were tried, and what each gained.")
     ] = False,
+    device: Device = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print sensitivity.json instead of a table.")
     ] = False,
@@ -71,7 +72,9 @@ def sensitivity(
 
     request = SensitivityRequest(
         model=model,
-        recipe=fitting_recipe(recipe, model, [*(changes or []), *for_builder(target, sm)], labels=labels)[1],
+        recipe=fitting_recipe(
+            recipe, model, [*(changes or []), *for_builder(target, sm), *for_device(device)], labels=labels
+        )[1],
         samples=samples,
         eval_samples=eval_samples,
         labels=labels,

@@ -36,7 +36,7 @@ from typing import Annotated
 
 import typer
 
-from qdqtool.cli.signatures import TARGET_HELP, Changes
+from qdqtool.cli.signatures import TARGET_HELP, Changes, Device, for_device
 
 
 def sweep(
@@ -88,6 +88,7 @@ def sweep(
     journal: Annotated[
         bool, typer.Option("--journal", help="Print every trial with its gain, kept or not, and why.")
     ] = False,
+    device: Device = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print sweep.json instead of the table.")] = False,
 ) -> None:
     """Search over configurations for the best accuracy at the best speed."""
@@ -105,7 +106,8 @@ def sweep(
     if chart is not None:
         check_picture(chart)
     shapes = (min_shapes, opt_shapes, max_shapes)
-    settings = [*(changes or ()), *building(target=target, sm=sm, builder=builder, shapes=shapes)]
+    engine = building(target=target, sm=sm, builder=builder, shapes=shapes)
+    settings = [*(changes or ()), *engine, *for_device(device)]
     name, chosen = fitting_recipe(recipe, model, settings, labels=labels)
     base = RunRequest(
         model=model,

@@ -2,7 +2,7 @@
 
     qdqtool time fp16.plan int8.plan --trust          # engines, on a machine with an NVIDIA GPU
     qdqtool time float.onnx int8.onnx                 # models on onnxruntime's CPU
-    qdqtool time m.onnx --provider tensorrt           # models on another execution provider
+    qdqtool time m.onnx --device tensorrt             # models on another device
 
 The candidates take turns (A B, B A, ...), so heat and clocks hit all alike. Each round gives one ratio; the answer is
 their geometric mean with Student's 95 % interval. When the interval holds 1, no difference is
@@ -30,8 +30,13 @@ def time(
         list[Path], typer.Argument(help="ONNX models, or engines; the first is the reference.")
     ],
     via: Annotated[str, typer.Option(help="Clock: auto, ort, trtexec or trt.")] = "auto",
-    provider: Annotated[
-        str, typer.Option(help="onnxruntime's provider: cpu, cuda, tensorrt:trt_fp16_enable=1.")
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            "--provider",
+            help="Where models run: cpu, cuda:1, tensorrt:trt_fp16_enable=1, rtx, ...",
+        ),
     ] = "cpu",
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each candidate.")] = 10,
     iterations: Annotated[int, typer.Option(min=1, help="Inferences per turn.")] = 100,
@@ -65,7 +70,7 @@ def time(
     request = TimeRequest(
         candidates=tuple(candidates),
         via=cast("Via", via),
-        provider=provider,
+        device=device,
         effort=Effort(rounds=rounds, iterations=iterations, warm_up_ms=warm_up),
         shapes=parse_shapes(shapes),
         inputs=inputs,

@@ -49,6 +49,7 @@ from qdqtool.pipeline.folder import RunFolder
 from qdqtool.pipeline.random_shapes import opener, shaped, shapes_of
 from qdqtool.pipeline.request import NullProgress, RunRequest
 from qdqtool.pipeline.writing import write
+from qdqtool.runtime.session import on_device
 
 _COPIED = ("preparation.json", "histograms.npz", EQUALIZED, "recipe.yaml")
 _BUILDS = ".builds"
@@ -78,6 +79,7 @@ class FixRequest:
     cache: Path | None = None
 
 
+@on_device(lambda request: request.recipe.compute.device)
 def fix(request: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Finding, ...]]:
     """Write the new run folder; what was tried, and the findings that remain. The old folder is not touched.
 

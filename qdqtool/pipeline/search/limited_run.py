@@ -36,6 +36,7 @@ from qdqtool.pipeline.search.formats import FLOAT, Ladder, Question, cost_of, de
 from qdqtool.pipeline.search.switched import SwitchedNetwork, units_of
 from qdqtool.pipeline.steps import Measured
 from qdqtool.pipeline.usage import UsageMeter
+from qdqtool.runtime.session import on_device
 
 FOLDER: Final = "quantized"
 """Folder of the run with every node quantized, in the run folder."""
@@ -47,6 +48,7 @@ SEARCH: Final = "search"
 """Step that the listener sees while nodes are tried."""
 
 
+@on_device(lambda request: request.recipe.compute.device)
 def run(
     request: RunRequest, listener: ProgressListener | None = None, *, course: tuple[RunStep, ...] = LINE
 ) -> Report:

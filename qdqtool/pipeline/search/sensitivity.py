@@ -40,6 +40,7 @@ from qdqtool.pipeline.search.float_nodes import FloatSearch, Limit
 from qdqtool.pipeline.search.proposal import Origin
 from qdqtool.pipeline.search.subsets import OnRun, SubsetOutcome, TrialRunner
 from qdqtool.pipeline.search.switched import SwitchedNetwork, Units, units_of
+from qdqtool.runtime.session import on_device
 
 _WHOLE = "whole"
 _ADDS_UP = (0.5, 2.0)
@@ -287,6 +288,7 @@ class SensitivityRequest:
 _STUCK = "what they read is stored in few bits, or in blocks whose scales are computed"
 
 
+@on_device(lambda request: request.recipe.compute.device)
 def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
     """The sensitivity of every quantized node; with `request.out` a study that was stopped goes on.
 

@@ -24,6 +24,7 @@ from qdqtool.pipeline.sweep.space import Space, groups_of
 from qdqtool.pipeline.sweep.storage import Storage, StorageLost, undamaged
 from qdqtool.pipeline.sweep.study import Study
 from qdqtool.pipeline.sweep.workers import join_all
+from qdqtool.runtime.session import on_device
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ _OPENING_S = (1, 2, 4)
 """The same for a storage that was not reached yet: long enough for a server to restart, short for a wrong address."""
 
 
+@on_device(lambda request: request.base.recipe.compute.device)
 def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None = None) -> Sweep:
     """Search, and leave sweep.json and the run folder of every Pareto point in the sweep's folder.
 
@@ -67,6 +69,7 @@ def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None 
     return _keep(bench, result, pick, tell)
 
 
+@on_device(lambda request: request.base.recipe.compute.device)
 def join(request: SweepRequest) -> int:
     """Do trials until none is left, without keeping run folders; how many there are. What a Dask worker does."""
     trials, _ = _take_part(request, SweepContext(request), _silent)

@@ -1,0 +1,246 @@
+"""Devices: a word such as `cuda:1` names an execution provider of onnxruntime, and the one on which this thread computes.
+
+Words are cpu, cuda, cuda:1, tensorrt, rtx, openvino, openvino:GPU, and path/to/provider.so for a plug-in library. After the colon stand the number or kind of the device, and options of the provider as key=value, separated by commas. A
+path names a plug-in provider library, which onnxruntime loads into this process: it runs code.
+
+Everything that computes with a recipe does it inside `runtime.session.computing_on`, which opens every session on that provider.
+Checks of models stay on the CPU.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final
+
+from qdqtool.core.wording import counted, listed
+from qdqtool.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Provider:
+    """An execution provider of onnxruntime with its device and options.
+
+    Attributes:
+        word: the device as typed.
+        name: onnxruntime's name of the execution provider; "" for a library, whose provider is known once it is loaded.
+        pick: number or kind ("GPU") of the device, or "".
+        options: options of the provider, as the user gave them (memory limits of a GPU are among them).
+        library: plug-in provider library, or None.
+    """
+
+    word: str
+    name: str
+    pick: str = ""
+    options: tuple[tuple[str, str], ...] = ()
+    library: Path | None = None
+
+
+CPU: Final = Provider(word="cpu", name="CPUExecutionProvider")
+"""The default, and the provider of nodes that another one does not support."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownDevice:
+    """A device that has a word.
+
+    Attributes:
+        provider: onnxruntime's name of its execution provider.
+        instead: package that holds onnxruntime with this provider, in place of `onnxruntime`; "" if there is none.
+        beside: package with a plug-in library, installed beside `onnxruntime`; "" if there is none.
+        module: Python module of that package.
+        number: the provider's option that takes the number or kind of the device.
+        exact: options with which it computes what the graph says, as near to the CPU as it can.
+        needs: the hardware that it runs on, in words.
+    """
+
+    provider: str
+    instead: str = ""
+    beside: str = ""
+    module: str = ""
+    number: str = "device_id"
+    exact: Mapping[str, str] = field(default_factory=dict)
+    needs: str = ""
+
+
+# Low-precision transformations would turn Q/DQ into OpenVINO's own INT8 kernels, and a precision hint below FP32 would round.
+_OPENVINO_EXACT: Final = '{"%s":{"INFERENCE_PRECISION_HINT":"f32"%s}}'
+_WITHOUT_INT8: Final = ',"LP_TRANSFORMS_MODE":"NO"'
+"""A property of OpenVINO's CPU device alone."""
+
+DEVICES: Final[Mapping[str, KnownDevice]] = {
+    "cpu": KnownDevice(provider=CPU.name),
+    "cuda": KnownDevice(
+        provider="CUDAExecutionProvider",
+        instead="onnxruntime-gpu[cuda,cudnn]",
+        # TF32 keeps ten bits of the mantissa; an algorithm that is chosen by its time differs from run to run.
+        exact={"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"},
+        needs="an NVIDIA GPU",
+    ),
+    "tensorrt": KnownDevice(
+        provider="TensorrtExecutionProvider",
+        instead="onnxruntime-gpu[cuda,cudnn] tensorrt",
+        needs="an NVIDIA GPU",
+    ),
+    "rtx": KnownDevice(
+        provider="NvTensorRTRTXExecutionProvider",
+        beside="onnxruntime-ep-nv-tensorrt-rtx",
+        module="onnxruntime_ep_nv_tensorrt_rtx",
+        needs="an NVIDIA RTX GPU",
+    ),
+    "openvino": KnownDevice(
+        provider="OpenVINOExecutionProvider",
+        instead="onnxruntime-openvino",
+        beside="onnxruntime-ep-openvino",
+        module="onnxruntime_ep_openvino",
+        number="device_type",
+        needs="an Intel processor or GPU (onnxruntime-openvino also runs on others with x86-64)",
+    ),
+    "webgpu": KnownDevice(
+        provider="WebGpuExecutionProvider",
+        beside="onnxruntime-ep-webgpu",
+        module="onnxruntime_ep_webgpu",
+        needs="a GPU with a Vulkan, Direct3D 12 or Metal driver",
+    ),
+    "directml": KnownDevice(
+        provider="DmlExecutionProvider",
+        instead="onnxruntime-directml",
+        needs="Windows and a GPU with Direct3D 12",
+    ),
+}
+"""Words for devices."""
+_ALSO: Final = {"nvtensorrtrtx": "rtx", "trt": "tensorrt", "gpu": "cuda", "dml": "directml"}
+"""Other words for the same devices."""
+_LIBRARY: Final = re.compile(r"(?P<name>.+?\.(?:so(?:\.\d+)*|dll|dylib)|[^:]*)(?::(?P<rest>.*))?", re.DOTALL)
+_MOST_OPERATORS: Final = 4
+"""Operators that are named in a sentence."""
+
+
+def known_device(provider: Provider) -> KnownDevice:
+    """The entry of a provider in `DEVICES`; one with nothing but its name if it has no word."""
+    found = (known for known in DEVICES.values() if known.provider == provider.name)
+    return next(found, KnownDevice(provider=provider.name))
+
+
+def names_library(word: str) -> bool:
+    """Whether a device is a plug-in library, which runs code when it is loaded."""
+    found = _LIBRARY.fullmatch(word)
+    return found is not None and bool(re.search(r"\.(so(\.\d+)*|dll|dylib)$", found["name"]))
+
+
+def provider_of(word: str) -> Provider:
+    """The provider that a word names; `runtime.session` knows whether it is installed.
+
+    Raises:
+        UsageError: no device has this word, or an option is not of the form key=value.
+    """
+    found = _LIBRARY.fullmatch(word.strip())
+    called, rest = (found["name"], found["rest"] or "") if found else (word, "")
+    pick, options = _options(rest, word)
+    if names_library(word):
+        return Provider(word=word, name="", pick=pick, options=options, library=Path(called))
+    small = called.lower()
+    known = DEVICES.get(_ALSO.get(small, small))
+    if known is None and not re.fullmatch(r"\w+ExecutionProvider", called):
+        close = get_close_matches(small, [*DEVICES, *_ALSO], n=1)
+        meant = f"did you mean {close[0]}? " if close else ""
+        raise UsageError(
+            f"there is no device {called!r}",
+            fix=f"{meant}Choose one of {', '.join(DEVICES)}, or the path of a plug-in provider library (.so, .dll); "
+            "`qdqtool doctor` says which work here",
+            where="--device",
+        )
+    provider = Provider(word=word, name=known.provider if known else called, pick=pick, options=options)
+    if provider.name != CPU.name:
+        return provider
+    if pick or options:
+        raise UsageError("the device cpu takes no options", fix="write cpu", where="--device")
+    return CPU
+
+
+def _options(rest: str, word: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Number or kind of the device, and options; values may hold commas, as JSON does."""
+    entries = [entry.strip() for entry in re.split(r",(?=\s*\w+=)", rest) if entry.strip()]
+    pick = entries.pop(0) if entries and "=" not in entries[0] else ""
+    pairs = [entry.partition("=") for entry in entries]
+    if any(not equals for _, equals, _ in pairs) or not re.fullmatch(r"[\w.]*", pick):
+        raise UsageError(
+            f"cannot read what follows the colon of the device {word!r}",
+            fix="write a number and options as key=value: cuda:1,gpu_mem_limit=2147483648",
+            where="--device",
+        )
+    return pick, tuple((key, value) for key, _, value in pairs)
+
+
+def options_for(provider: Provider, *, exact: bool, plugged: bool) -> dict[str, str]:
+    """Options of a session: those that make it exact, the device's number, and the user's, which win.
+
+    A plug-in library is given the device itself (`plugged`), not its number.
+    """
+    known = known_device(provider)
+    made = dict(known.exact) if exact else {}
+    is_openvino = known.provider == DEVICES["openvino"].provider
+    if is_openvino and exact:
+        kind = (provider.pick or CPU.word).upper()
+        made["load_config"] = _OPENVINO_EXACT % (kind, _WITHOUT_INT8 if kind == "CPU" else "")
+    if not plugged and is_openvino:
+        made[known.number] = (provider.pick or CPU.word).upper()
+    elif not plugged and provider.pick:
+        made[known.number] = provider.pick
+    return made | dict(provider.options)
+
+
+# --- the device in use -----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class DeviceUse:
+    """A device while something computes on it.
+
+    Attributes:
+        provider: where sessions are opened.
+        elsewhere: nodes that the CPU ran instead, at most in one session, by operator.
+        shortages: sentences about memory that was not enough.
+    """
+
+    provider: Provider = CPU
+    elsewhere: Counter[str] = field(default_factory=Counter)
+    shortages: list[str] = field(default_factory=list)
+
+    def assigned(self, elsewhere: Counter[str]) -> None:
+        """Note the nodes of a session that the CPU runs."""
+        self.elsewhere |= elsewhere
+
+    def notes(self) -> tuple[str, ...]:
+        """Sentences for artefacts: the device, if it is not the CPU, and its troubles."""
+        where = f"models ran on the device {self.provider.word} ({self.provider.name} of onnxruntime)"
+        return (*(() if self.provider == CPU else (where,)), *self.troubles())
+
+    def troubles(self) -> tuple[str, ...]:
+        """Sentences for the terminal too: memory that was not enough, and nodes that the CPU ran."""
+        said = list(dict.fromkeys(self.shortages))
+        if self.elsewhere:
+            ops = [f"{op} ({count})" for op, count in self.elsewhere.most_common()]
+            nodes = counted(sum(self.elsewhere.values()), "node")
+            said.append(
+                f"the CPU ran {nodes} that the device {self.provider.word} does not support: {listed(ops, _MOST_OPERATORS)}"
+            )
+        return tuple(said)
+
+
+IN_USE: Final[ContextVar[DeviceUse | None]] = ContextVar("device", default=None)
+
+
+def device_use() -> DeviceUse:
+    """The device on which this part of the program computes; the CPU outside `runtime.session.computing_on`."""
+    return IN_USE.get() or DeviceUse()
+
+
+def current() -> Provider:
+    """Its provider."""
+    return device_use().provider
