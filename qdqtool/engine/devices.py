@@ -22,6 +22,9 @@ from qdqtool.io.text import text_of
 
 _RATES = {
     # architecture: operations per multiprocessor and clock: INT8 tensor, FP16 tensor, FP32
+    # INT8 without tensor cores on sm70: four products per lane and clock (DP4A)
+    "sm70": (512, 1024, 128),
+    "sm72": (2048, 1024, 128),
     "sm75": (2048, 1024, 128),
     "sm80": (4096, 2048, 128),
     "sm86": (2048, 1024, 256),
@@ -61,6 +64,17 @@ _GPUS = (
     ("NVIDIA GeForce RTX 5080", "sm120", 84, 2.617, 960.0, True, "Blackwell RTX whitepaper (2025)"),
     ("NVIDIA GeForce RTX 5070 Ti", "sm120", 70, 2.452, 896.0, True, "Blackwell RTX whitepaper (2025)"),
     ("NVIDIA GeForce RTX 5070", "sm120", 48, 2.512, 672.0, True, "Blackwell RTX whitepaper (2025)"),
+    ("NVIDIA V100", "sm70", 80, 1.53, 900.0, False, "NVIDIA V100 datasheet (2018)"),
+    ("Jetson AGX Xavier", "sm72", 8, 1.377, 136.5, False, "Jetson AGX Xavier datasheet (2019)"),
+    ("Jetson Xavier NX", "sm72", 6, 1.1, 51.2, False, "Jetson Xavier NX datasheet (2019)"),
+    ("NVIDIA GeForce RTX 2060", "sm75", 30, 1.68, 336.0, True, "Turing whitepaper (2018)"),
+    ("NVIDIA GeForce RTX 2080 Ti", "sm75", 68, 1.545, 616.0, True, "Turing whitepaper (2018)"),
+    ("NVIDIA GeForce RTX 3060", "sm86", 28, 1.777, 360.0, True, "GeForce RTX 3060 specifications (2021)"),
+    ("NVIDIA GeForce RTX 3060 Laptop", "sm86", 30, 1.425, 336.0, True, "trtexec logs of a laptop (2021)"),
+    ("NVIDIA GeForce RTX 3080 12GB", "sm86", 70, 1.71, 912.0, True, "GeForce RTX 3080 specifications (2022)"),
+    ("Jetson Orin Nano Super", "sm87", 8, 1.02, 102.4, False, "Jetson Orin Nano Super datasheet (2024)"),
+    ("NVIDIA GeForce RTX 4070 Laptop", "sm89", 36, 2.175, 256.0, True, "GeForce RTX 40 laptops (2023)"),
+    ("NVIDIA RTX PRO 6000 Blackwell", "sm120", 188, 2.6, 1792.0, False, "RTX PRO 6000 datasheet (2025)"),
     # the clock follows from the petaflop of sparse FP4 that the datasheet gives, 8192 operations per multiprocessor
     ("NVIDIA GB10", "sm121", 48, 2.543, 273.0, False, "NVIDIA DGX Spark datasheet (2025)"),
 )

@@ -1,0 +1,175 @@
+"""How often `qdqtool advise` is right about INT8 against FP16, on published pairs of times.
+
+    python benchmarks/advice.py [--fit] [--quick]
+
+Reads benchmarks/data/advice_pairs.tsv (times of one network in several precisions on one device, each row with its source) and
+advice_networks.tsv (size of each network). Every network is left out of the fit in turn, and so, for comparison, is every
+family (all YOLO11) and every device. Signs count for pairs that differ by more than 5 %; `told` are those for which the advice
+is not "cannot say". `always_faster` is how often the answer "INT8 is faster" alone would be right.
+The rank correlation (Spearman) is the mean over devices with four pairs or more, weighted by their pairs. `--fit` prints the
+coefficients for `qdqtool.engine.worth.COEFFICIENTS`. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import expm1, log
+from pathlib import Path
+
+import checkout  # noqa: F401 -- puts the checkout on the path
+import numpy as np
+
+from qdqtool.engine.devices import find_device
+from qdqtool.engine.worth import GENERATIONS, SPREAD, SURE, expected, features
+
+DATA = Path(__file__).resolve().parent / "data"
+DIFFERENT = 0.05
+"""Share by which the times of a pair must differ for its sign to count."""
+CAP = (-1.0, 0.35)
+"""Logarithms of ratios beyond these are cut in the fit: mistakes of a build rather than of INT8."""
+HELD = {"one": 0.0, "work, volta": 0.5}
+"""Ridge by feature; 0.5 for generations and 1 for the rest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """One network in FP16 and INT8 on one device."""
+
+    network: str
+    device: str
+    found: dict[str, float]
+    recorded: float
+
+    @property
+    def family(self) -> str:
+        """Networks of one design: YOLO11n and YOLO11x."""
+        return re.match(r"YOLOv?\d+|RT-DETR|RF-DETR|[A-Za-z0-9]+", self.network)[0]  # type: ignore[index]
+
+
+def rows(name: str) -> list[list[str]]:
+    lines = (DATA / name).read_text("utf-8").splitlines()
+    return [line.split("\t") for line in lines if line and not line.startswith("#")]
+
+
+def pairs() -> list[Pair]:
+    """All pairs with an FP16 and an INT8 time."""
+    networks = {row[0]: row for row in rows("advice_networks.tsv")}
+    found = []
+    for network, batch, name, _release, _fp32, fp16, int8, *_ in rows("advice_pairs.tsv"):
+        if "-" in {fp16, int8}:
+            continue
+        device, facts = find_device(name), networks[network]
+        peak = None
+        if facts[1] != "-":
+            peak = 2 * float(facts[1]) * int(batch) / (device.fp16_tflops or 1.0)
+        found.append(
+            Pair(
+                network=network,
+                device=name,
+                found=features(GENERATIONS[device.sm], peak, transformer=facts[3] == "1"),
+                recorded=log(float(int8) / float(fp16)),
+            )
+        )
+    return found
+
+
+def fitted(given: Sequence[Pair]) -> dict[str, float]:
+    """Ridge regression of the logarithm of the ratio."""
+    names = sorted({name for pair in given for name in pair.found})
+    left = np.array([[pair.found.get(name, 0.0) for name in names] for pair in given])
+    right = np.clip([pair.recorded for pair in given], *CAP)
+    ridge = np.diag([HELD.get(name, 0.5 if name in GENERATIONS.values() else 1.0) for name in names])
+    solved = np.linalg.solve(left.T @ left + ridge, left.T @ right)
+    return {name: round(float(value), 4) for name, value in zip(names, solved, strict=True)}
+
+
+def left_out(given: Sequence[Pair], key: Callable[[Pair], str]) -> list[float]:
+    """What a fit without the pairs of the same key expects of each."""
+    fits = {
+        one: fitted([pair for pair in given if key(pair) != one]) for one in {key(pair) for pair in given}
+    }
+    return [expected(pair.found, fits[key(pair)]) for pair in given]
+
+
+def signs(given: Sequence[Pair], told: Sequence[float]) -> tuple[int, int, int]:
+    """Pairs that differ, those of them with an answer, and those with the right one."""
+    differ = [
+        (pair, one) for pair, one in zip(given, told, strict=True) if abs(expm1(pair.recorded)) > DIFFERENT
+    ]
+    answered = [(pair, one) for pair, one in differ if abs(one) >= SURE]
+    return len(differ), len(answered), sum((one < 0) == (pair.recorded < 0) for pair, one in answered)
+
+
+def correlation(given: Sequence[Pair], told: Sequence[float]) -> float:
+    """Spearman's rank correlation within devices, weighted by their pairs."""
+    found, weights = [], []
+    for device in {pair.device for pair in given}:
+        here = [place for place, pair in enumerate(given) if pair.device == device]
+        ranks = [
+            np.argsort(np.argsort([values[place] for place in here]))
+            for values in (told, [p.recorded for p in given])
+        ]
+        if len(here) >= 4 and all(len(set(rank)) > 1 for rank in ranks):
+            found.append(float(np.corrcoef(*ranks)[0, 1]))
+            weights.append(len(here))
+    return float(np.average(found, weights=weights))
+
+
+def _family(pair: Pair) -> str:
+    return pair.family
+
+
+def _device(pair: Pair) -> str:
+    return pair.device
+
+
+def main() -> None:
+    """Print the table and the JSON line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--fit", action="store_true", help="print the coefficients")
+    parser.add_argument("--quick", action="store_true", help="leave out single networks only")
+    options = parser.parse_args()
+    given = pairs()
+    if options.fit:
+        for name, value in fitted(given).items():
+            print(f'    "{name}": {value},')
+    told = left_out(given, lambda pair: pair.network)
+    for pair, one in zip(given, told, strict=True):
+        wrong = (
+            abs(expm1(pair.recorded)) > DIFFERENT and abs(one) >= SURE and (one < 0) != (pair.recorded < 0)
+        )
+        if wrong:
+            print(
+                f"wrong: {pair.network} on {pair.device}: recorded {expm1(pair.recorded):+.0%}, expected {expm1(one):+.0%}"
+            )
+    keys: dict[str, Callable[[Pair], str]] = {} if options.quick else {"family": _family, "device": _device}
+    others = {name: left_out(given, key) for name, key in keys.items()}
+    for name, values in others.items():
+        print(f"every {name} left out: pairs that differ, told, right: {signs(given, values)}")
+    misses = np.abs(np.subtract(told, [pair.recorded for pair in given]))
+    differ, answered, right = signs(given, told)
+    print(
+        f"four of five pairs are within a factor of {np.exp(np.quantile(misses, 0.8)):.2f} (stated: {np.exp(SPREAD):.2f})"
+    )
+    found = {
+        "pairs": len(given),
+        "devices": len({pair.device for pair in given}),
+        "signs_right": right,
+        "told": answered,
+        "rank_correlation": round(correlation(given, told), 3),
+        "differ": differ,
+        "always_faster": sum(pair.recorded < 0 for pair in given if abs(expm1(pair.recorded)) > DIFFERENT),
+        "networks": len({pair.network for pair in given}),
+        **{f"by_{name}": signs(given, values)[1:] for name, values in others.items()},
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

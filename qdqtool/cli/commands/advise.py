@@ -1,0 +1,104 @@
+"""Say whether INT8 is worth it for a float network on a GPU, before anything is quantized.
+
+FP32, FP16, INT8, FP8 and a mixture are shown in the order of their expected time, each against FP16. The ratio of INT8 comes from
+published times of other networks on GPUs of the same generation; four of five such ratios lie in the interval. "cannot
+say" means that the two are within 5 %, or that nothing was published. The table below shows what bounds each compute node in
+FP16 (arithmetic, memory, or launches, estimated by a roofline) and which nodes INT8 makes faster.
+
+    qdqtool advise model.onnx --device-name "RTX 4090"
+    qdqtool advise model.onnx --device-name "Orin Nano Super" --batch 8
+
+It is an expectation. `qdqtool time` measures on a GPU that is here, `qdqtool sweep --export` on one elsewhere.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from qdqtool.engine.worth import Option, PrecisionAdvice
+
+_SHOWN = 15
+"""Nodes of the table: half a terminal; --json lists them all."""
+
+
+def advise(
+    model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
+    device_name: Annotated[
+        str, typer.Option(help='GPU to advise for: "RTX 4090", T4, or the metadata JSON of a trtexec run.')
+    ],
+    batch: Annotated[int, typer.Option(min=1, help="Size of the batch, where the model leaves it free.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the advice as JSON.")] = False,
+) -> None:
+    """Say whether INT8 is worth it for a float network on a GPU."""
+    from qdqtool.engine.devices import find_device
+    from qdqtool.engine.worth import ADVICE
+    from qdqtool.engine.worth import advise as ask
+    from qdqtool.graph.onnx_io.load import load
+    from qdqtool.graph.qdq.insert import refuse_quantized
+
+    device = find_device(device_name)
+    network = load(model)
+    refuse_quantized(network)
+    found = ask(network.view, device, model.name, batch)
+    if as_json:
+        sys.stdout.write(ADVICE.dump(found))
+    else:
+        _show(found)
+
+
+def _show(found: PrecisionAdvice) -> None:
+    from rich.table import Table
+
+    from qdqtool.cli.screen import escaped, readable, show_table, stderr, stdout
+
+    stdout().print(
+        f"{found.model} on {found.device}, batch {found.batch}: {found.gmacs:.3g} GMACs",
+        markup=False,
+        highlight=False,
+    )
+    table = Table(box=None, pad_edge=False)
+    for title in ("precision", "against FP16", "time", "why"):
+        table.add_column(title, overflow="fold")
+    for option in found.options:
+        table.add_row(option.precision.upper(), _verdict(option), _ratio(option), escaped(option.why))
+    show_table(table)
+    shares = ", ".join(f"{bound} {100 * share:.0f} %" for bound, share in found.bounds.items())
+    stdout().print(
+        f"\nbound of the compute nodes in FP16, by time [estimated]: {shares}", markup=False, highlight=False
+    )
+    nodes = Table(box=None, pad_edge=False)
+    for title in ("node", "op", "bound", "FP16 ms", "INT8 ms", "INT8 pays"):
+        nodes.add_column(title, overflow="fold", justify="right" if title.endswith("ms") else "left")
+    for work in found.nodes[:_SHOWN]:
+        times = (f"{work.fp16_ms:.4f}", f"{work.int8_ms:.4f}")
+        nodes.add_row(escaped(readable(work.node)), work.op, work.bound, *times, "yes" if work.pays else "no")
+    show_table(nodes)
+    rest = len(found.nodes) - _SHOWN
+    if rest > 0:
+        stdout().print(f"and {rest} more; --json lists all", highlight=False)
+    for note in found.notes:
+        stderr().print(f"note: {note}", markup=False, highlight=False)
+
+
+def _verdict(option: Option) -> str:
+    """The verdict in words; an interval that holds 1 leaves a doubt."""
+    if option.precision == "fp16":
+        return "reference"
+    if option.verdict == "cannot say" or option.low is None or option.high is None:
+        return option.verdict
+    return option.verdict if option.low > 1 or option.high < 1 else f"probably {option.verdict}"
+
+
+def _ratio(option: Option) -> str:
+    doubt = (
+        "" if option.low is None or option.low == option.high else f" ({option.low:.2f} to {option.high:.2f})"
+    )
+    return f"x {option.ratio:.2f}{doubt}"
+
+
+PLUGIN = advise

@@ -1,0 +1,361 @@
+"""Is INT8 faster here? The precisions of a network in the order of their expected time on a device, with the doubt.
+
+The ratio of INT8 to FP16 time comes from published pairs: times of one network in both precisions on one device
+(`benchmarks/data/advice_pairs.tsv`). `benchmarks/advice.py` fits it and judges it on networks that the fit has not seen. It
+depends on the generation of the GPU and on how long the arithmetic takes at the peak rate: short work gains little, since
+launches and memory decide. Single nodes are judged by the roofline of `engine.estimate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, hypot, log, log10, prod
+from typing import Final, Literal
+
+from qdqtool.core.artefacts import Artefact
+from qdqtool.core.explore import Device
+from qdqtool.core.wording import counted
+from qdqtool.engine.estimate import ROOF, Roof
+from qdqtool.errors import UsageError
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.trt.ops import ATTENTIONS, PRODUCTS
+
+Precision = Literal["fp32", "fp16", "int8", "fp8", "mixed"]
+Bound = Literal["compute", "memory", "launches"]
+Verdict = Literal["faster", "slower", "cannot say"]
+
+GENERATIONS: Final[Mapping[str, str]] = {
+    "sm70": "volta",
+    "sm72": "xavier",
+    "sm75": "turing",
+    "sm80": "ampere",
+    "sm86": "geforce ampere",
+    "sm87": "orin",
+    "sm89": "ada",
+    "sm110": "thor",
+    "sm120": "blackwell",
+    "sm121": "blackwell",
+}
+"""Architectures of which there are published pairs."""
+_GAINING: Final = ("orin", "xavier", "geforce ampere", "turing")
+"""Generations whose gain grows with the work; of the others too few sizes were published."""
+_SHORTEST, _LONGEST = -1.5, 1.2
+"""Decimal logarithms of milliseconds at the peak rate between which pairs were published."""
+
+COEFFICIENTS: Final[Mapping[str, float]] = {
+    "ada": 0.0026,
+    "ampere": -0.1133,
+    "blackwell": 0.2128,
+    "geforce ampere": -0.1355,
+    "one": -0.1531,
+    "orin": -0.1068,
+    "thor": 0.0714,
+    "transformer": 0.1088,
+    "turing": -0.0546,
+    "volta": 0.1023,
+    "work": -0.0521,
+    "work, gaining": -0.119,
+    "work, volta": 0.2401,
+    "xavier": 0.0211,
+}
+"""Of the logarithm of INT8 over FP16 time, by feature. `python benchmarks/advice.py --fit` prints them; a test compares."""
+SURE: Final = 0.05
+"""Logarithm of the ratio below which the advice is "cannot say"."""
+SPREAD: Final = 0.17
+"""Logarithm by which four of five unseen pairs differ from what was expected, at most."""
+LAUNCHES: Final = 0.9
+"""Share of the time in nodes that are bound by launches from which on no precision is called faster or slower: a choice."""
+# Below this share of a node's time a change of its precision is noise.
+_PAYS: Final = 0.03
+FP8_FROM: Final = 89
+"""Compute capability of the first GPUs with FP8 tensor cores."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeWork:
+    """One compute node and what it costs on a device, estimated.
+
+    Attributes:
+        node: its name.
+        op: its operator.
+        macs: multiplications, each with an addition.
+        fp16_ms: milliseconds in FP16.
+        int8_ms: milliseconds in INT8.
+        bound: the largest part of its FP16 time.
+        pays: whether INT8 shortens it.
+    """
+
+    node: str
+    op: str
+    macs: int
+    fp16_ms: float
+    int8_ms: float
+    bound: Bound
+    pays: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Option:
+    """One precision of the whole network.
+
+    Attributes:
+        precision: of all compute nodes; "mixed" is INT8 where it pays, and FP16.
+        ratio: expected time over that of FP16.
+        low, high: between them lie four of five such ratios; None where nothing was published.
+        verdict: against FP16.
+        why: where the ratio comes from, and the doubt.
+    """
+
+    precision: Precision
+    ratio: float
+    low: float | None
+    high: float | None
+    verdict: Verdict
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrecisionAdvice:
+    """The precisions of a network on a device.
+
+    Attributes:
+        model: file name.
+        device: GPU.
+        batch: size of the batch.
+        gmacs: 10^9 multiplications of one inference.
+        options: precisions, the fastest expected one first; those that are not known to be faster than FP16 follow it.
+        bounds: share of the estimated FP16 time of all compute nodes by bound.
+        nodes: compute nodes, the longest first.
+        notes: what limits the advice.
+    """
+
+    model: str
+    device: str
+    batch: int
+    gmacs: float
+    options: tuple[Option, ...]
+    bounds: dict[str, float]
+    nodes: tuple[NodeWork, ...]
+    notes: tuple[str, ...]
+
+
+ADVICE: Final = Artefact(kind="advice", schema=1, type=PrecisionAdvice)
+
+
+def features(generation: str, peak_ms: float | None, *, transformer: bool) -> dict[str, float]:
+    """Name the quantities that the expected ratio depends on.
+
+    Args:
+        generation: a value of `GENERATIONS`.
+        peak_ms: milliseconds of the arithmetic in FP16 at the peak rate; None if the work is unknown.
+        transformer: whether attention and its products are most of the work.
+    """
+    work = 0.0 if peak_ms is None else max(_SHORTEST, min(_LONGEST, log10(max(peak_ms, 1e-6))))
+    found = {"one": 1.0, generation: 1.0, "work": work}
+    if transformer:
+        found["transformer"] = 1.0
+    if generation in _GAINING:
+        found["work, gaining"] = work
+    if generation == "volta":
+        found["work, volta"] = work
+    return found
+
+
+def expected(found: Mapping[str, float], coefficients: Mapping[str, float] | None = None) -> float:
+    """Logarithm of INT8 over FP16 time."""
+    known = COEFFICIENTS if coefficients is None else coefficients
+    return sum(known.get(name, 0.0) * value for name, value in found.items())
+
+
+def advise(view: GraphView, device: Device, name: str, batch: int = 1) -> PrecisionAdvice:
+    """Order the precisions of a float network on a device.
+
+    Raises:
+        UsageError: the network has no compute node, or shapes beyond the batch are unknown.
+    """
+    nodes = tuple(sorted(_works(view, device, batch), key=lambda work: -work.fp16_ms))
+    macs = sum(work.macs for work in nodes)
+    peak_ms = None if not device.fp16_tflops else 2 * macs / device.fp16_tflops / 1e9
+    transformer = _is_transformer(view)
+    total = sum(work.fp16_ms for work in nodes)
+    bounds = {
+        bound: sum(work.fp16_ms for work in nodes if work.bound == bound) / total
+        for bound in ("compute", "memory", "launches")
+    }
+    options: tuple[Option, ...] = (
+        _int8(device, peak_ms, nodes, transformer=transformer),
+        _fp8(device, nodes),
+        _mixed(nodes),
+        _fp32(device, nodes),
+    )
+    if bounds["launches"] >= LAUNCHES:
+        options = tuple(_bound_by_launches(one) for one in options)
+    faster = sorted((one for one in options if one.verdict == "faster"), key=lambda one: one.ratio)
+    rest = sorted(
+        (one for one in options if one.verdict != "faster"),
+        key=lambda one: (one.verdict == "slower", one.ratio),
+    )
+    base = Option(precision="fp16", ratio=1.0, low=1.0, high=1.0, verdict="cannot say", why="the reference")
+    notes = [
+        "the roofline counts compute nodes only; the layers between them are fused or cost the same in all precisions"
+    ]
+    if bounds["launches"] > max(bounds["compute"], bounds["memory"]):
+        notes.append(
+            "most nodes are bound by launches: CUDA graphs or a larger batch gain more than a precision"
+        )
+    if transformer:
+        notes.append(
+            "attention that is one kernel in FP16 may fall apart with Q/DQ: `qdqtool run` shows it (QDQ215)"
+        )
+    return PrecisionAdvice(
+        model=name,
+        device=device.name,
+        batch=batch,
+        gmacs=macs / 1e9,
+        options=(*faster, base, *rest),
+        bounds=bounds,
+        nodes=nodes,
+        notes=tuple(notes),
+    )
+
+
+def _bound_by_launches(option: Option) -> Option:
+    why = f"nearly all nodes are bound by launches, which no precision changes; else: {option.why}"
+    is_known = option.verdict == "faster" or option.ratio != 1.0
+    return replace(option, verdict="cannot say", why=why) if is_known else option
+
+
+def _int8(device: Device, peak_ms: float | None, nodes: Sequence[NodeWork], *, transformer: bool) -> Option:
+    generation = GENERATIONS.get(device.sm)
+    if generation is None:
+        ratio = _sum(nodes, "int8") / _sum(nodes, "fp16")
+        why = f"no pair of {device.sm} is published; the ratio is that of the roofline"
+        return Option(precision="int8", ratio=ratio, low=None, high=None, verdict="cannot say", why=why)
+    told = expected(features(generation, peak_ms, transformer=transformer))
+    verdict: Verdict = "cannot say" if abs(told) < SURE else "faster" if told < 0 else "slower"
+    return Option(
+        precision="int8",
+        ratio=exp(told),
+        low=exp(told - SPREAD),
+        high=exp(told + SPREAD),
+        verdict=verdict,
+        why=f"published pairs of the generation {generation}",
+    )
+
+
+def _fp8(device: Device, nodes: Sequence[NodeWork]) -> Option:
+    if device.generation < FP8_FROM:
+        why = f"{device.name} has no FP8 tensor cores"
+        return Option(precision="fp8", ratio=1.0, low=None, high=None, verdict="slower", why=why)
+    ratio = _sum(nodes, "int8") / _sum(nodes, "fp16")
+    why = "hardly any pair is published; the ratio is that of the roofline"
+    return Option(precision="fp8", ratio=ratio, low=None, high=None, verdict="cannot say", why=why)
+
+
+def _mixed(nodes: Sequence[NodeWork]) -> Option:
+    ratio = sum(work.int8_ms if work.pays else work.fp16_ms for work in nodes) / _sum(nodes, "fp16")
+    count = sum(work.pays for work in nodes)
+    why = f"INT8 for {count} of {counted(len(nodes), 'compute node')}; the ratio is that of the roofline, without conversions between them"
+    return Option(precision="mixed", ratio=ratio, low=None, high=None, verdict="cannot say", why=why)
+
+
+def _fp32(device: Device, nodes: Sequence[NodeWork]) -> Option:
+    slower = (
+        2.0
+        if device.generation >= _TF32_FROM
+        else (device.fp16_tflops or device.fp32_tflops) / device.fp32_tflops
+    )
+    times = [
+        hypot(2.0, slower) / hypot(1.0, 1.0) * work.fp16_ms if work.bound != "launches" else work.fp16_ms
+        for work in nodes
+    ]
+    ratio = sum(times) / _sum(nodes, "fp16")
+    why = "twice the bytes, and a lower peak rate; the ratio is that of the roofline"
+    verdict: Verdict = "slower" if log(ratio) >= SURE else "cannot say"
+    return Option(precision="fp32", ratio=ratio, low=None, high=None, verdict=verdict, why=why)
+
+
+_TF32_FROM: Final = 80
+"""Compute capability of the first GPUs that run FP32 products as TF32, at half the FP16 rate."""
+
+
+def _sum(nodes: Sequence[NodeWork], precision: Literal["int8", "fp16"]) -> float:
+    return sum(work.int8_ms if precision == "int8" else work.fp16_ms for work in nodes)
+
+
+def _works(view: GraphView, device: Device, batch: int, roof: Roof = ROOF) -> list[NodeWork]:
+    found = []
+    for node in view.nodes:
+        if node.op not in PRODUCTS:
+            continue
+        macs, elements = _work(view, node, batch)
+        times = {
+            size: _parts(elements * size, macs, device, peak, roof)
+            for size, peak in ((2, device.fp16_tflops), (1, device.int8_tops))
+        }
+        fp16, int8 = (sum_of(times[size]) for size in (2, 1))
+        start, moving, computing = times[2]
+        bound: Bound = (
+            "launches" if start >= max(moving, computing) else "compute" if computing >= moving else "memory"
+        )
+        found.append(
+            NodeWork(
+                node=node.name,
+                op=node.op,
+                macs=macs,
+                fp16_ms=fp16,
+                int8_ms=int8,
+                bound=bound,
+                pays=bound != "launches" and int8 < fp16 * (1 - _PAYS),
+            )
+        )
+    if not found:
+        raise UsageError("has no compute node", fix="advise needs a network with Conv, Gemm or MatMul")
+    return found
+
+
+def sum_of(parts: tuple[float, float, float]) -> float:
+    """Milliseconds of a kernel from its start, its bytes and its arithmetic, which overlap in part."""
+    start, moving, computing = parts
+    return start + hypot(moving, computing)
+
+
+def _parts(
+    size: float, macs: int, device: Device, peak: float | None, roof: Roof
+) -> tuple[float, float, float]:
+    computing = 2 * macs / ((peak or device.fp32_tflops) * roof.arithmetic) / 1e9
+    return roof.start_ms, size / (device.bandwidth_gbs * roof.bandwidth) / 1e6, computing
+
+
+def _work(view: GraphView, node: Node, batch: int) -> tuple[int, int]:
+    """MACs of a node, and the elements that it reads and writes."""
+    shapes = [_shape(view, name, batch) for name in (*node.inputs[:2], node.outputs[0])]
+    left, right, result = shapes
+    if node.op == "ConvTranspose":
+        macs = prod(left) * prod(right[1:])
+    elif node.op == "Conv":
+        macs = prod(result) * prod(right[1:])
+    elif node.op == "Gemm":
+        macs = prod(result) * (left[0] if node.integer("transA", 0) else left[-1])
+    else:
+        macs = prod(result) * (left[-1] if left else 1)
+    return macs, sum(prod(shape) for shape in shapes)
+
+
+def _shape(view: GraphView, tensor: str, batch: int) -> tuple[int, ...]:
+    declared = view.info(tensor).shape
+    if declared is None or any(not isinstance(dim, int) for dim in declared[1:]):
+        raise UsageError(
+            f"the shape of tensor {tensor!r} is unknown",
+            fix="give the model fixed shapes, all but the batch: python -m onnxruntime.tools.make_dynamic_shape_fixed",
+        )
+    return tuple(dim if isinstance(dim, int) else batch for dim in declared)
+
+
+def _is_transformer(view: GraphView) -> bool:
+    """Whether products of two run-time tensors and a Softmax are in it, as in attention."""
+    runtime = (
+        node for node in view.nodes if node.op == "MatMul" and not any(map(view.is_constant, node.inputs))
+    )
+    return any(runtime) and any(node.op in {"Softmax", *ATTENTIONS} for node in view.nodes)
