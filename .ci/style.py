@@ -199,6 +199,23 @@ def count_and_noun(source: Source) -> Lines:
                 yield node.lineno, f"use `counted` for {{{value}}}{match[0]}"
 
 
+_TYPED = re.compile(r"`qdqtool [a-z]|--set \S")
+_COMMANDS = "qdqtool/core/commands.py"
+_ADVICE = frozenset({_COMMANDS, "qdqtool/core/advice.py"})
+
+
+def advice_by_hand(source: Source) -> Lines:
+    """Finds commands and settings that a text spells out: `Command` and `Setting` render them, and read them back."""
+    if source.path in _ADVICE or not source.path.startswith("qdqtool/"):
+        return
+    texts = {id(node.value) for node in source.nodes if isinstance(node, ast.Expr)}
+    for node in source.nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
+            match = _TYPED.search(node.value)
+            if match is not None:
+                yield node.lineno, f"{match[0]!r} is written by hand; use Command or Setting of {_COMMANDS}"
+
+
 _FIGURE = re.compile(
     r"\d[\d.]*\s(?:dB|ms|ns)\b(?! and more)|\b\d[\d.]* (?:times|%) (?:faster|slower|longer|as long|quieter|noisier)"
 )
@@ -359,6 +376,7 @@ RULES: dict[str, Callable[[Source], Lines]] = {
     "unexplained-number": unexplained_number,
     "one-system-only": one_system_only,
     "count-and-noun": count_and_noun,
+    "advice-by-hand": advice_by_hand,
     "figure-in-docstring": figure_in_docstring,
     "part-without-match": part_without_match,
 }

@@ -12,11 +12,13 @@ of them is drawn from the libraries' own lists by `--seed`, so that "unseen" can
   node's precision is compared with what the audit and the prediction say; so is the format that the Q/DQ nodes ask for and
   the one that is realised, with weights that are dequantized inside the kernel and before it;
 - every printed sentence (reason, fix, cost of the fix) carries typed claims (`qdqtool/core/claims.py`), and each claim is put to
-  an experiment: for a reason the rule that refuses is skipped for these nodes alone, a fix is typed as it is printed, and
-  the engine is built again. A sentence is proven, contradicted, or untested: it carries no claim (accuracy, the user's
-  choice, an edit by hand), its experiment does not build, or the dump parser does not know the node. Untested is not true;
-- `advice` counts the different fixes that are printed, without "nothing to do"; `advice_executed` those that were typed and
-  built; `advice_works` those of which every claim is proven.
+  an experiment (`truth_experiments.py`): what a reason says of the engine is looked up in its dump; for a refusal the rule is
+  skipped for these nodes alone; a fix is typed as it is printed, with other samples where it asks for samples, or done as an
+  edit of the model; and for "nothing to do" the edits are made that could help. A sentence is proven, contradicted, or
+  untested: it carries no claim, its experiment does not build, or the dump parser does not know the node. Untested is not
+  true. Each sentence that is not proven is printed;
+- `advice` counts the different fixes that are printed, without "nothing to do"; `advice_executed` those that an experiment
+  could judge; `advice_works` those of which every claim is proven.
 
 `recipe new` writes INT8 recipes; with `--recipe` another format and with `--sm` another GPU is put to the same test.
 
@@ -32,22 +34,19 @@ Needs torch==2.13.0 (CPU), timm, torchvision and transformers, which it installs
 from __future__ import annotations
 
 import argparse
-import glob
 import hashlib
 import json
 import os
 import random
 import re
 import resource
-import shlex
 import shutil
 import signal
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,20 +54,9 @@ import onnx
 from checkout import ROOT
 from environment import environment
 from onnx import helper
-from truth_claims import (
-    CONTRADICTED,
-    COST,
-    FIX,
-    PROVEN,
-    REASON,
-    Built,
-    judged,
-    together,
-)  # fmt: skip
 from truth_engine import BEFORE, LOW, Kernel, asked, kernels, precisions, realised
+from truth_experiments import Experiments
 from truth_figures import Figures, line
-
-from qdqtool.core.advice import is_worth_trying, repair_commands, settings_in
 
 PACKAGES = (
     "torch==2.13.0", "onnx", "onnxscript", "transformers", "numpy", "pyyaml", "huggingface_hub", "safetensors",
@@ -155,7 +143,7 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, default=ROOT / "runs" / "truth")
     parser.add_argument("--venv", type=Path, default=ROOT / "runs" / "truth" / "venv")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--experiments", type=int, default=6, help="rebuilt engines a network, at most")
+    parser.add_argument("--experiments", type=int, default=24, help="experiments of a network, at most")
     options = parser.parse_args()
     options.cache.mkdir(parents=True, exist_ok=True)
     python = Path(sys.executable) if options.files else torch_python(options.venv)
@@ -400,7 +388,6 @@ class Trial:
     model: Path
     experiments: int
     way: Way
-    _engines: dict[tuple[str, ...], Built | None] = field(default_factory=dict)
 
     def figures(self) -> Figures:
         result = Figures(models=1)
@@ -421,7 +408,15 @@ class Trial:
         self.judge_nodes(result, report, precisions(dump))
         made = self.judge_prediction(result, out, dump)
         self.judge_formats(result, report, made, out, dump)
-        self.judge_claims(result, report, out, recipe, built(out))
+        Experiments(
+            key=self.spec.key,
+            model=self.model,
+            out=out,
+            recipe=recipe,
+            target=self.way.target,
+            tool=self.tool,
+            most=self.experiments,
+        ).judge(result, report)
         for heavy in ("engine.plan", "histograms.npz", "model.prepared.onnx"):
             (out / heavy).unlink(missing_ok=True)
         return result
@@ -514,158 +509,12 @@ class Trial:
             if not right:
                 self.miss(result, f"{node} is foreseen as {foreseen[node]}, the dump shows {truth}")
 
-    def judge_claims(
-        self, result: Figures, report: Mapping[str, Any], out: Path, recipe: str | Path, before: Built
-    ) -> None:
-        """Put every printed sentence to the experiment that its typed claims name; a sentence without a claim is untested."""
-        rules = refusals(out)
-        said = defaultdict(list)
-        rows = list(sentences(report))
-        for row in rows:
-            said[row.reason, rules.get(row.subject[1], ())].append(row.subject[1])
-        advice: dict[str, list[str]] = defaultdict(list)
-        for row in rows:
-            refused = rules.get(row.subject[1], ())
-            after = {REASON: before if before.asks(row.subject[1]) else None}
-            if any(claim["part"] == REASON for claim in row.claims) and refused and not after[REASON]:
-                others = {node for node, found in rules.items() if set(found) & set(refused)}
-                alone = sorted(others - set(said[row.reason, refused]))
-                after[REASON] = self.rebuilt(recipe, skipped(refused, alone))
-            if any(claim["part"] != REASON for claim in row.claims):
-                after[FIX] = after[COST] = self.followed(recipe, out, row.fix)
-            for part, text in row.parts.items():
-                states = [
-                    judged(claim, row.subject, before, after.get(part))
-                    for claim in row.claims
-                    if claim["part"] == part
-                ]
-                state = together(states)
-                result.count(part, state)
-                if state == CONTRADICTED:
-                    self.miss(result, f"{part} contradicted for {row.subject[1]}: {text[:300]}")
-                if part == FIX and row.is_advice:
-                    advice[row.fix].append(state if after.get(FIX) else "")
-        result.advice += len(advice)
-        result.advice_executed += sum("" not in states for states in advice.values())
-        result.advice_works += sum(set(states) == {PROVEN} for states in advice.values())
-
-    def followed(self, recipe: str | Path, out: Path, fix: str) -> Built | None:
-        """The engine after a fix was typed as it is printed; None if there is nothing to type, or nothing builds."""
-        settings, commands = settings_in(fix), repair_commands(fix)
-        if settings:
-            return self.rebuilt(recipe, settings)
-        return self.rebuilt(recipe, (), (str(out / "model.qdq.onnx"), *commands[:1])) if commands else None
-
-    def rebuilt(
-        self, recipe: str | Path, settings: Sequence[str], repair: tuple[str, ...] = ()
-    ) -> Built | None:
-        """The engine after a change of settings or a repair, built once; None where nothing can be built."""
-        key = (*settings, *repair)
-        if key not in self._engines and len(self._engines) >= self.experiments:
-            return None
-        if key not in self._engines:
-            self._engines[key] = self._built(recipe, settings, repair)
-        return self._engines[key]
-
-    def _built(
-        self, recipe: str | Path, settings: Sequence[str], repair: tuple[str, ...] = ()
-    ) -> Built | None:
-        name = hashlib.sha256("".join((*settings, *repair)).encode()).hexdigest()[:10]
-        out = self.folder / "experiments" / name
-        shutil.rmtree(out, ignore_errors=True)
-        if repair:
-            repaired = out.with_suffix(".onnx")
-            repaired.parent.mkdir(exist_ok=True)
-            words = shlex.split(repair[1])[2:]
-            self.tool("repair", repair[0], *words, "--out", repaired)
-            done = self.tool("run", repaired, "--samples", "random:2", "--out", out, *self.way.target)
-        else:
-            sets = [part for text in settings for part in ("--set", text)]
-            done = self.run(recipe, out, *sets)
-        found = built(out) if done.returncode in {0, 1} else None
-        shutil.rmtree(out, ignore_errors=True)
-        return found
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of an audit: what it is about, its sentences, and their claims."""
-
-    subject: tuple[str, str]
-    reason: str
-    fix: str
-    claims: tuple[Mapping[str, Any], ...]
-
-    @property
-    def is_advice(self) -> bool:
-        return is_worth_trying(self.fix)
-
-    @property
-    def parts(self) -> dict[str, str]:
-        """The sentences that are printed, by part."""
-        cost = any(claim["part"] == COST for claim in self.claims)
-        return {
-            part: text
-            for part, text in ((REASON, self.reason), (FIX, self.fix), (COST, self.fix if cost else ""))
-            if text
-        }
-
-
-def sentences(report: Mapping[str, Any]) -> Iterator[Row]:
-    """Rows with a reason: of nodes that are not as asked, and of findings that do not repeat such a row."""
-    told = set()
-    for verdict in report["verdicts"]:
-        as_asked = verdict["asked"] not in {"float", ""} and verdict["asked"] == verdict["realised"]
-        if word(verdict["precision"]) in LOW.values() or as_asked or not verdict["reason"]:
-            continue
-        told.add((verdict["node"], verdict["fix"]))
-        yield Row(("", verdict["node"]), verdict["reason"], verdict["fix"], claims_of(verdict))
-    for found in report["findings"]:
-        if (found["subject"], found["fix"]) not in told:
-            yield Row((found["code"], found["subject"]), found["reason"], found["fix"], claims_of(found))
-
-
-def claims_of(entry: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    return tuple(entry.get("claims", ()))
-
-
-def skipped(rules: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
-    """The settings that quantize the nodes which these rules refuse, without `others`."""
-    settings = [f"place.skip_rules=[{', '.join(rules)}]"]
-    if others:
-        settings.append(f"place.exclude={json.dumps([glob.escape(name) for name in others])}")
-    return tuple(settings)
-
-
-def built(out: Path) -> Built:
-    """What a run folder holds of its engine."""
-    report = json.loads((out / "report.json").read_text())["data"]
-    return Built(
-        kernels=kernels((out / "layers.txt").read_text()),
-        asked=asked(onnx.load(out / "model.qdq.onnx"), COMPUTE),
-        findings=tuple((found["code"], found["subject"]) for found in report["findings"]),
-    )
-
 
 def word(precision: str) -> str:
     """What a verdict says in this file's words; "" for unknown."""
     if precision in {"fp32", "fp16", "bf16", "tf32", "float"}:
         return "float"
     return precision if precision in LOW.values() else ""
-
-
-def refusals(out: Path) -> dict[str, tuple[str, ...]]:
-    """Node -> the rules that refuse one of its inputs; nothing where nothing was placed."""
-    placed = out / "placement.json"
-    if not placed.exists():  # the model came with Q/DQ
-        return {}
-    decisions = json.loads(placed.read_text())["data"]["decisions"]
-    found: dict[str, set[str]] = defaultdict(set)
-    for decision in decisions:
-        for opinion in decision["opinions"]:
-            if opinion["stance"] == "veto" and opinion["rule"] != "bond":
-                found[decision["slot"]["node"]].add(opinion["rule"])
-    return {node: tuple(sorted(rules)) for node, rules in found.items()}
 
 
 if __name__ == "__main__":

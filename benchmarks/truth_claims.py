@@ -11,19 +11,41 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from truth_engine import BEFORE, Kernel, realised
+from truth_engine import BEFORE, Kernel, cores, is_core, realised
 
 PROVEN, CONTRADICTED, UNTESTED = "proven", "contradicted", "untested"
 REASON, FIX, COST = "reason", "fix", "cost"
+_HALF = frozenset({"Half", "BFloat16"})
+_FLOAT = frozenset({"Float", *_HALF})
+_SAME_BYTES = 0.005
+"""Share of the bytes that a change must save to count as a saving: the tool mentions no less."""
+OF_ENGINE = frozenset(
+    {"is_float", "stands_alone", "from_constants", "writes_float", "reads_float", "no_half", "random"}
+)
+"""Claims about the engine that the sentence is about: no other is built."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """An engine, the formats that its model asks for by node, and the findings of its audit."""
+    """An engine, the formats that its model asks for by node, the findings of its audit, and what else was measured.
+
+    `noise` is the smallest SQNR of an output in dB, None if it is not known or there is no noise; `answered` tells whether a
+    command ended without an error, `tried` what `qdqtool fix` tried.
+    """
 
     kernels: Sequence[Kernel]
     asked: Mapping[str, str] = field(default_factory=dict)
     findings: tuple[tuple[str, str], ...] = ()
+    quantizers: int | None = None
+    noise: float | None = None
+    random: bool | None = None
+    answered: bool | None = None
+    tried: int | None = None
+
+    @property
+    def bytes(self) -> int:
+        """What all kernels read and write."""
+        return sum(kernel.bytes for kernel in self.kernels)
 
     def is_low(self, node: str) -> bool | None:
         """Whether a node multiplies low-bit values or reads stored weights in its kernel; None if that is not known."""
@@ -33,6 +55,10 @@ class Built:
     def asks(self, node: str) -> bool:
         """Whether Q/DQ feeds the node."""
         return self.asked.get(node, "float") != "float"
+
+    def of(self, subject: str) -> list[Kernel]:
+        """The kernels of that name, or that hold the node of that name."""
+        return [kernel for kernel in self.kernels if kernel.name == subject or subject in kernel.nodes]
 
 
 def judged(claim: Mapping[str, Any], subject: tuple[str, str], before: Built, after: Built | None) -> str:
@@ -44,43 +70,150 @@ def judged(claim: Mapping[str, Any], subject: tuple[str, str], before: Built, af
         before: the engine that the sentence is about.
         after: the engine with the node quantized (claims of reasons) or with the fix applied; None if it does not build.
     """
+    if claim["says"] in OF_ENGINE:
+        after = before
     if after is None:
         return UNTESTED
-    return _of(_STATES[claim["says"]](claim, subject, before, after))
+    return _of(_STATES[claim["says"]](claim, subject[1], subject[0], before, after))
 
 
 def _of(true: bool | None) -> str:
     return UNTESTED if true is None else PROVEN if true else CONTRADICTED
 
 
-def _more_kernels(_: Mapping[str, Any], subject: tuple[str, str], before: Built, after: Built) -> bool | None:
-    return len(after.kernels) > len(before.kernels) if after.is_low(subject[1]) else None
+_Claim = Mapping[str, Any]
 
 
-def _no_kernel(_: Mapping[str, Any], subject: tuple[str, str], __: Built, after: Built) -> bool | None:
-    low = after.is_low(subject[1])
-    return None if low is None or not after.asks(subject[1]) else not low
+def _is_float(_: _Claim, subject: str, __: str, before: Built, ___: Built) -> bool | None:
+    """A node that no kernel of its own computes is merged into others, which multiply floats if they do not read few bits."""
+    low = before.is_low(subject)
+    if low is not None:
+        return not low
+    held = before.of(subject)
+    return not any(kind not in _FLOAT for one in held for kind in one.operands) if held else None
 
 
-def _runs(_: Mapping[str, Any], subject: tuple[str, str], __: Built, after: Built) -> bool | None:
-    return after.is_low(subject[1])
+def _stands_alone(_: _Claim, subject: str, __: str, before: Built, ___: Built) -> bool | None:
+    held = [kernel for kernel in before.kernels if kernel.name == subject]
+    return bool(held) and not any(map(is_core, held))
 
 
-def _gone(_: Mapping[str, Any], subject: tuple[str, str], before: Built, after: Built) -> bool | None:
+def _from_constants(_: _Claim, subject: str, __: str, before: Built, ___: Built) -> bool | None:
+    known = {tensor.name for one in before.kernels if not one.inputs for tensor in one.outputs}
+    held = [kernel for kernel in before.kernels if kernel.name == subject]
+    return bool(held) and all(tensor.name in known for one in held for tensor in one.inputs)
+
+
+def _writes_float(_: _Claim, subject: str, __: str, before: Built, ___: Built) -> bool | None:
+    held = [kernel for kernel in before.kernels if kernel.name == subject]
+    return bool(held) and all(any(tensor.kind in _FLOAT for tensor in one.outputs) for one in held)
+
+
+def _reads_float(_: _Claim, subject: str, __: str, before: Built, ___: Built) -> bool | None:
+    held = before.of(subject)
+    if not held:
+        return None
+    return any(tensor.kind in _FLOAT for one in held for tensor in (*one.inputs, *one.outputs))
+
+
+def _no_half(_: _Claim, __: str, ___: str, before: Built, ____: Built) -> bool | None:
+    floats = any("Float" in one.operands for one, nodes in cores(before.kernels) if nodes or not one.nodes)
+    return floats and not _has_half(before)
+
+
+def _has_half(one: Built) -> bool:
+    return any(t.kind in _HALF for kernel in one.kernels for t in (*kernel.inputs, *kernel.outputs))
+
+
+def _random(_: _Claim, __: str, ___: str, before: Built, ____: Built) -> bool | None:
+    return before.random
+
+
+def _is_kept(_: _Claim, subject: str, __: str, ___: Built, after: Built) -> bool | None:
+    return after.asks(subject)
+
+
+def _quantizes_more(_: _Claim, subject: str, __: str, before: Built, after: Built) -> bool | None:
+    if before.quantizers is None or after.quantizers is None or not after.asks(subject):
+        return None
+    return after.quantizers > before.quantizers
+
+
+def _loses(_: _Claim, subject: str, __: str, before: Built, after: Built) -> bool | None:
+    if before.noise is None or after.noise is None or not after.asks(subject):
+        return None
+    return after.noise < before.noise
+
+
+def _more_kernels(_: _Claim, subject: str, __: str, before: Built, after: Built) -> bool | None:
+    return len(after.kernels) > len(before.kernels) if after.asks(subject) else None
+
+
+def _no_kernel(_: _Claim, subject: str, __: str, ___: Built, after: Built) -> bool | None:
+    low = after.is_low(subject)
+    if low is None and after.asks(subject) and (held := after.of(subject)):
+        low = any(kind not in _FLOAT for one in held if is_core(one) for kind in one.operands)
+    return None if low is None or not after.asks(subject) else not low
+
+
+def _runs(_: _Claim, subject: str, __: str, ___: Built, after: Built) -> bool | None:
+    return after.is_low(subject)
+
+
+def _stays(claim: _Claim, subject: str, code: str, _: Built, after: Built) -> bool | None:
+    return _is_float(claim, subject, code, after, after)
+
+
+def _half_then(_: _Claim, __: str, ___: str, ____: Built, after: Built) -> bool | None:
+    return _has_half(after)
+
+
+def _gone(_: _Claim, subject: str, code: str, before: Built, after: Built) -> bool | None:
     """Layers get new names in every build, so the number of findings of the code must shrink too."""
-    had, has = (Counter(code for code, _ in one.findings)[subject[0]] for one in (before, after))
-    return subject not in after.findings and has < had
+    had, has = (Counter(word for word, _ in one.findings)[code] for one in (before, after))
+    return (code, subject) not in after.findings and has < had
 
 
-def _kernels(claim: Mapping[str, Any], _: tuple[str, str], before: Built, after: Built) -> bool | None:
+def _is_tried(_: _Claim, __: str, ___: str, ____: Built, after: Built) -> bool | None:
+    return None if after.tried is None else after.tried > 0
+
+
+def _answers(_: _Claim, __: str, ___: str, ____: Built, after: Built) -> bool | None:
+    return after.answered
+
+
+def _nothing_helps(_: _Claim, subject: str, __: str, before: Built, after: Built) -> bool | None:
+    """An edit helps if it saves bytes without a kernel more, or kernels without a byte more."""
+    more = len(after.kernels) - len(before.kernels)
+    bytes_ = after.bytes / before.bytes - 1 if before.bytes else 0.0
+    helps = (bytes_ < -_SAME_BYTES and more <= 0) or (more < 0 and bytes_ <= _SAME_BYTES)
+    return not (helps and (after.is_low(subject) is not False or not after.asks(subject)))
+
+
+def _kernels(claim: _Claim, _: str, __: str, before: Built, after: Built) -> bool | None:
     return bool(len(after.kernels) - len(before.kernels) == claim["kernels"])
 
 
 _STATES = {
+    "is_float": _is_float,
+    "stands_alone": _stands_alone,
+    "from_constants": _from_constants,
+    "writes_float": _writes_float,
+    "reads_float": _reads_float,
+    "no_half": _no_half,
+    "random": _random,
+    "is_kept": _is_kept,
+    "quantizes_more": _quantizes_more,
+    "loses_accuracy": _loses,
     "more_kernels": _more_kernels,
     "no_kernel": _no_kernel,
     "runs_quantized": _runs,
+    "stays_float": _stays,
+    "half_then": _half_then,
     "finding_gone": _gone,
+    "is_tried": _is_tried,
+    "answers": _answers,
+    "nothing_helps": _nothing_helps,
     "kernels": _kernels,
 }
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.accuracy.metric import Floats
+from qdqtool.core.commands import Setting
 from qdqtool.core.protocols import Feeds, Runner, Sample
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.core.wording import counted
@@ -127,7 +128,7 @@ def comparable(
         if not np.array_equal(left[wild], right[wild]):
             raise InputFileError(
                 "one of the two is infinite where the other is not",
-                fix="look for an overflow: FP16 beyond 65504 (`--set insert.types=bf16` reaches as far as FP32), a division by "
+                fix=f"look for an overflow: FP16 beyond 65504 (`{Setting('insert.types', 'bf16')}` reaches as far as FP32), a division by "
                 "zero, a logarithm of zero",
                 where=place,
             )

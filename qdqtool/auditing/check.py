@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from qdqtool.auditing.context import AuditContext
-from qdqtool.core.claims import Claim
+from qdqtool.core.claims import Claim, Says
 from qdqtool.core.findings import Evidence, Severity
 
 
@@ -43,8 +43,10 @@ class Check:
         code: stable identifier, "QDQ201".
         severity: how much its findings matter unless a draft says otherwise.
         find: the drafts of its findings, in a stable order.
+        says: what every reason of it says of the engine; None if no layer information without times shows it.
     """
 
     code: str
     severity: Severity
     find: Callable[[AuditContext], Iterable[Draft]]
+    says: Says | None = None

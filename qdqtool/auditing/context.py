@@ -11,6 +11,7 @@ from qdqtool.auditing.verdicts import cases, made_by_rtx, verdicts_of
 from qdqtool.auditing.why_float import why_decided_float
 from qdqtool.core.advice import as_float, joined
 from qdqtool.core.buildlog import LogRun
+from qdqtool.core.commands import Command
 from qdqtool.core.difference import EngineDiff
 from qdqtool.core.engine import Engine, EngineLayer, Role
 from qdqtool.core.explore import EngineView
@@ -29,7 +30,7 @@ from qdqtool.matching.registry import rulebook
 from qdqtool.trt.histories import histories
 from qdqtool.trt.tensor_formats import padded_bytes
 
-_LOOK = "`qdqtool audit MODEL --layers LAYERS` looks at the model too, and names the cause"
+_LOOK = f"{Command('audit', ('MODEL', '--layers', 'LAYERS'))} looks at the model too, and names the cause"
 _LINES = 6
 """Lines of a log that a finding points to."""
 

@@ -8,7 +8,7 @@ the audit says so instead of inventing a reason.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
@@ -61,7 +61,7 @@ class Said:
     ) -> Iterator[Explanation]:
         if rule.code in known:
             yield known[rule.code]
-        elif rule.explain is not None:
+        if rule.explain is not None:
             yield from self._book.asked(name, partial(rule.explain, evidence))
 
     @cached_property
@@ -137,17 +137,21 @@ def explained(
         if runs and explanation.of_builder
     }
     return tuple(
-        replace(
-            evidence,
-            explanations=tuple(
-                explanation
-                for code, explanation in told
-                if not runs
-                and not (explanation.of_builder and (code, evidence.node.op, evidence.arithmetic) in refuted)
-            ),
-        )
+        replace(evidence, explanations=() if runs else tuple(_standing(evidence, told, refuted)))
         for evidence, told, runs in zip(nodes, answers, done, strict=True)
     )
+
+
+def _standing(
+    evidence: NodeEvidence, told: Iterable[tuple[str, Explanation]], refuted: Container[tuple[str, str, str]]
+) -> Iterator[Explanation]:
+    """Of each rule the first explanation that the engine does not contradict."""
+    seen = set()
+    for code, explanation in told:
+        contradicted = explanation.of_builder and (code, evidence.node.op, evidence.arithmetic) in refuted
+        if not contradicted and code not in seen:
+            seen.add(code)
+            yield explanation
 
 
 def reasons(evidence: NodeEvidence) -> tuple[Explanation, ...]:

@@ -9,10 +9,11 @@ from difflib import get_close_matches
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext, stage
-from qdqtool.core.advice import followed, graded, is_worth_trying, repair_commands, settings_in
+from qdqtool.core.advice import followed, graded, promises
 from qdqtool.core.audit import Audit, KernelCounts
 from qdqtool.core.buildlog import LogRun
-from qdqtool.core.claims import IS_GONE_THEN
+from qdqtool.core.claims import of_reason
+from qdqtool.core.commands import Command
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
 from qdqtool.core.events import ComputeNode
@@ -131,9 +132,9 @@ def _sorted(found: Iterable[Finding]) -> tuple[Finding, ...]:
 def _finding(name: str, check: Check, draft: Draft, context: AuditContext) -> Finding:
     """A draft with the code and name of its check, the measured time of its layer, and the log lines that tell of it."""
     ms = context.ms(draft.subject)
+    stated = () if check.says is None else (of_reason(check.says),)
     measured = "" if ms is None else f" (this layer takes {ms:.4f} ms)"
     fix = followed(draft.fix, command=context.way_out(draft.layers or (draft.subject,)), at=draft.subject)
-    commands = is_worth_trying(fix) and (settings_in(fix) or repair_commands(fix))
     return Finding(
         code=check.code,
         check=name,
@@ -144,7 +145,7 @@ def _finding(name: str, check: Check, draft: Draft, context: AuditContext) -> Fi
         bytes=draft.bytes,
         evidence=(*draft.evidence, *context.in_log(draft.subject)),
         hazard=CHECKS.manual(name).partition("\n")[0],
-        claims=(*draft.claims, *(IS_GONE_THEN,) * bool(commands)),
+        claims=(*stated, *draft.claims, *promises(fix, of_finding=True)),
     )
 
 
@@ -244,8 +245,8 @@ def _format(precision: DType) -> str:
 
 def _fix(asked: str) -> str:
     if asked == FLOAT:
-        return "quantize it: `qdqtool run MODEL` puts Q/DQ where they fuse"
-    return "`qdqtool audit MODEL --layers LOG` looks at the model too, and names the cause"
+        return f"quantize it: {Command('run', ('MODEL',))} puts Q/DQ where they fuse"
+    return f"{Command('audit', ('MODEL', '--layers', 'LOG'))} looks at the model too, and names the cause"
 
 
 # --- counts ----------------------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from qdqtool.auditing.explanations import Said, builders, explained, reasons
 from qdqtool.auditing.generated import written_out
 from qdqtool.auditing.realised import Realised, makers, realised
 from qdqtool.auditing.regions import is_opaque, region_around
-from qdqtool.core.advice import followed, joined
-from qdqtool.core.claims import Claim
+from qdqtool.core.advice import followed, joined, promises
+from qdqtool.core.claims import Claim, Says, of_reason
+from qdqtool.core.commands import Command
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer
 from qdqtool.core.findings import NodeVerdict, Verdict
@@ -65,13 +66,21 @@ def verdicts_of(found: Sequence[NodeEvidence]) -> tuple[NodeVerdict, ...]:
 
     Only where the engine names none of them may the layer information belong to another model.
     """
-    told = tuple(
-        replace(one, fix=followed(one.fix, command=evidence.as_float, at=one.node))
-        for evidence, one in zip(found, map(verdict, found), strict=True)
-    )
+    told = tuple(_followed(one, evidence) for evidence, one in zip(found, map(verdict, found), strict=True))
     if all(one.verdict is Verdict.NOT_FOUND for one in told):
         return told
     return tuple(replace(one, fix=_MERGED) if one.verdict is Verdict.NOT_FOUND else one for one in told)
+
+
+def _followed(told: NodeVerdict, evidence: NodeEvidence) -> NodeVerdict:
+    """The verdict with a fix that can be typed, and with what its sentences claim of the engine."""
+    fix = followed(told.fix, command=evidence.as_float, at=told.node)
+    stated = told.claims or ((of_reason(Says.IS_FLOAT),) if told.reason and _is_float(told) else ())
+    return replace(told, fix=fix, claims=(*stated, *promises(fix, of_finding=False)))
+
+
+def _is_float(told: NodeVerdict) -> bool:
+    return told.precision.is_float or told.realised == FLOAT
 
 
 def cases(
@@ -252,7 +261,7 @@ def _why(node_evidence: NodeEvidence, kind: Verdict, precision: DType) -> tuple[
     if precision is DType.UNKNOWN:
         return (
             "the layer information does not show the type of its arithmetic",
-            "look at the layer itself with `qdqtool engine show`",
+            f"look at the layer itself with {Command('engine', ('show',))}",
         )
     where = "dequantizes its input in its prologue" if kind is Verdict.PROLOGUE else "is float"
     return (
@@ -307,7 +316,7 @@ _FUSED = (
 _MERGED = "nothing to do: the engine holds other nodes of this model; the builder merged or renamed this one"
 _FIXES = {
     Verdict.ABSORBED: "nothing to do",
-    Verdict.NOT_FOUND: "`qdqtool build MODEL --out built` writes detailed layer information of this very model",
+    Verdict.NOT_FOUND: f"{Command('build', ('MODEL', '--out', 'built'))} writes detailed layer information of this very model",
     Verdict.UNKNOWN: "nothing to do with this release: TensorRT 9 and newer list the kernels of such regions",
 }
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from qdqtool.core.advice import is_worth_trying, joined, settings_in
-from qdqtool.core.claims import RUNS_THEN, Claim
+from qdqtool.core.advice import joined
+from qdqtool.core.claims import IS_KEPT, Claim
+from qdqtool.core.commands import Command
 from qdqtool.core.placement import Decision, Opinion, Placement, Slot, Stance
 from qdqtool.matching.evidence import Explanation
 
-_SEE = "see what each rule said with `qdqtool place MODEL`"
+_SEE = f"see what each rule said with {Command('place', ('MODEL',))}"
 
 
 def why_float(slot: Slot, placement: Placement) -> Explanation | None:
@@ -56,7 +57,5 @@ def why_decided_float(decisions: Iterable[Decision]) -> Iterator[Explanation]:
 
 
 def _claims(opinion: Opinion) -> tuple[Claim, ...]:
-    """What a veto says of engines, and what its fix promises if the fix is a setting."""
-    reason = () if opinion.claim is None else (opinion.claim,)
-    promised = is_worth_trying(opinion.fix) and bool(settings_in(opinion.fix))
-    return (*reason, *(RUNS_THEN,) * promised)
+    """What a veto says of engines: of every rule that skips it places Q/DQ, and what the reason adds."""
+    return (opinion.claim or IS_KEPT,)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from qdqtool.core.buildlog import Answer, Failure, RunHeader
 from qdqtool.core.causes import Cause
+from qdqtool.core.commands import Command
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.events import ComputeNode, LogRecord
 from qdqtool.core.quant_format import FLOAT
@@ -153,7 +154,7 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
         )
         yield (
             f"INT8 was not asked for (precision {allowed}), and {shown}",
-            "insert Q/DQ (`qdqtool run MODEL --samples DATA`), which asks for INT8 in the model itself",
+            f"insert Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))}), which asks for INT8 in the model itself",
             (),
         )
     plain = [node for node in seen.nodes if node.precision == FLOAT]
@@ -164,7 +165,7 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
                 f"{counted(len(plain), 'of the compute nodes is float', 'of the compute nodes are float')}, first {first.node} ({first.op}): "
                 f"{first.reason}"
             ),
-            "`qdqtool audit MODEL --layers LOG` names the cause of each",
+            f"{Command('audit', ('MODEL', '--layers', 'LOG'))} names the cause of each",
             (),
         )
     if run.int8_refused or run.without_scale:

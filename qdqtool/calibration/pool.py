@@ -27,6 +27,7 @@ from qdqtool.calibration.session import (
     open_collecting,
 )
 from qdqtool.calibration.watch import WatchedValues
+from qdqtool.core.commands import Setting
 from qdqtool.core.protocols import Feeds
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.blocked import may_be_blocked
@@ -187,7 +188,7 @@ class CollectorPool:
         if tally.nonfinite > before and self._options.on_nan == "error":
             raise InputFileError(
                 f"tensor {name!r} holds {tally.nonfinite - before} NaN or Inf values",
-                fix="repair the model or the sample; --set samples.nan=skip leaves such values out",
+                fix=f"repair the model or the sample; {Setting('samples.nan', 'skip')} leaves such values out",
                 where=", ".join(batch.names),
             )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from qdqtool.core.commands import Command
 from qdqtool.errors import InputFileError, QdqError, UsageError
 
 # Bytes at either end by which kinds of files are told apart.
@@ -123,68 +124,74 @@ def _archive(path: Path) -> FileKind | None:
 SAMPLES = FileKind(
     name="a file of arrays",
     words=(".npz", ".npy"),
-    commands="samples go to --samples of `qdqtool run MODEL --samples FILE --out runs/first`",
+    commands=f"samples go to --samples of {Command('run', ('MODEL', '--samples', 'FILE', '--out', 'runs/first'))}",
 )
 TORCH = FileKind(
     name="a file of PyTorch",
     words=("PyTorch", "torch"),
-    commands="`qdqtool run` takes .pt2 files of torch.export and file.py:function; anything else is exported first, with "
+    commands=f"{Command('run')} takes .pt2 files of torch.export and file.py:function; anything else is exported first, with "
     "torch.onnx.export",
 )
 MODEL = FileKind(
     name="an ONNX model",
     words=("ONNX",),
-    commands="`qdqtool run FILE --out runs/first` takes it from here to an engine, `qdqtool lint FILE` checks its Q/DQ",
+    commands=f"{Command('run', ('FILE', '--out', 'runs/first'))} takes it from here to an engine, {Command('lint', ('FILE',))} checks its Q/DQ",
 )
 RECIPE = FileKind(
     name="a YAML file",
     words=("recipe", "YAML"),
-    commands="`qdqtool recipe show FILE` reads recipes, and `qdqtool run MODEL --recipe FILE` uses them",
+    commands=f"{Command('recipe', ('show', 'FILE'))} reads recipes, and {Command('run', ('MODEL', '--recipe', 'FILE'))} uses them",
 )
 LOG = FileKind(
-    name="the log of a build", words=("log of", "build log"), commands="`qdqtool parse FILE` reads it"
+    name="the log of a build",
+    words=("log of", "build log"),
+    commands=f"{Command('parse', ('FILE',))} reads it",
 )
 LAYERS = FileKind(
     name="layer information of an engine",
     words=("layer information",),
-    commands="`qdqtool engine show FILE` reads it, and `qdqtool audit FILE` says what is not INT8",
+    commands=f"{Command('engine', ('show', 'FILE'))} reads it, and {Command('audit', ('FILE',))} says what is not INT8",
 )
 CACHE = FileKind(
     name="a calibration cache",
     words=("calibration cache",),
-    commands="`qdqtool cache show FILE` reads it, and `qdqtool cache to-qdq MODEL FILE` makes a Q/DQ model of it",
+    commands=f"{Command('cache', ('show', 'FILE'))} reads it, and {Command('cache', ('to-qdq', 'MODEL', 'FILE'))} makes a Q/DQ model of it",
 )
 TIMES = FileKind(
     name="a file of times of inferences (--exportTimes)",
     words=("--exportTimes",),
-    commands="`qdqtool engine about FILE` reads it",
+    commands=f"{Command('engine', ('about', 'FILE'))} reads it",
 )
 ENGINE = FileKind(
     name="an engine",
     words=("engine",),
-    commands="only its builder reads it; `qdqtool engine show` reads its layer information (--exportLayerInfo)",
+    commands=f"only its builder reads it; {Command('engine', ('show',))} reads its layer information (--exportLayerInfo)",
 )
 SCRIPT = FileKind(
-    name="a Python script", words=("script",), commands="`qdqtool migrate FILE` reads build scripts"
+    name="a Python script", words=("script",), commands=f"{Command('migrate', ('FILE',))} reads build scripts"
 )
 IMAGE = FileKind(
     name="an image",
     words=("image",),
-    commands="a folder of images goes to --samples of `qdqtool run MODEL --samples FOLDER --out runs/first`",
+    commands=f"a folder of images goes to --samples of {Command('run', ('MODEL', '--samples', 'FOLDER', '--out', 'runs/first'))}",
 )
 
 
 RUN_FILE = FileKind(
     name="a file of a run folder",
     words=(),
-    commands="`qdqtool report FOLDER` reads the folder that it is from",
+    commands=f"{Command('report', ('FOLDER',))} reads the folder that it is from",
 )
 _ARTEFACTS = {
     "placement": FileKind(
-        name="a placement", words=(), commands="`qdqtool insert MODEL --placement FILE` takes it"
+        name="a placement",
+        words=(),
+        commands=f"{Command('insert', ('MODEL', '--placement', 'FILE'))} takes it",
     ),
     "calibration": FileKind(
-        name="a calibration table", words=(), commands="`qdqtool insert MODEL --calibration FILE` takes it"
+        name="a calibration table",
+        words=(),
+        commands=f"{Command('insert', ('MODEL', '--calibration', 'FILE'))} takes it",
     ),
     "engine": LAYERS,
 }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from shlex import join, quote
+from shlex import quote
 
 from qdqtool.core.advice import is_worth_trying
+from qdqtool.core.commands import Command
 from qdqtool.core.findings import Severity
 from qdqtool.core.report import Report
 from qdqtool.pipeline.fix_costs import saves_nothing
@@ -46,12 +47,12 @@ def _worth(
     # accuracy that is measured on other samples must not be measured on these the next time
     others = [("--eval-samples", request.eval_samples), ("--labels", request.labels)]
     judged = [word for option, path in others if path is not None for word in (option, str(path))]
-    run = ["qdqtool", "run", model, *given, *files, "--samples", calibration, *judged, "--out", folder]
+    run = [model, *given, *files, "--samples", calibration, *judged, "--out", folder]
     is_float = not is_quantized
     if not has_samples:
-        yield f"{join(run)}  # the same on your data"
+        yield _line("run", *run, why="the same on your data")
     measured = ["--samples", calibration] if has_samples else []
-    fix = f"{join(['qdqtool', 'fix', folder, *measured])}  # tries what could help, by builds"
+    fix = _line("fix", folder, *measured, why="tries what could help, by builds")
     fixes = [entry.fix for entry in report.fallbacks if is_worth_trying(entry.fix)]
     is_promising = not all(map(saves_nothing, fixes))
     if is_promising:
@@ -64,15 +65,20 @@ def _worth(
     said = next(iter(report.summary.reasons), "").partition(" ")[0]
     worst = next((finding for finding in grave if finding.code == said), next(iter(grave), None))
     if worst is not None:
-        yield f"qdqtool explain {worst.code}  # {quote(worst.subject)}"
+        yield _line("explain", worst.code, why=quote(worst.subject))
     if is_float and has_samples and _LOST in {finding.code for finding in report.findings}:
-        words = ["qdqtool", "sensitivity", model, *given, "--samples", calibration, *judged]
-        yield f"{join(words)}  # which nodes cost accuracy"
+        words = [model, *given, "--samples", calibration, *judged]
+        yield _line("sensitivity", *words, why="which nodes cost accuracy")
     if is_fp32:
-        yield f"{join([*run[:-1], f'{folder}-fp16', '--set=insert.types=fp16'])}  # FP16 for what is not quantized"
-    yield f"qdqtool engine show {quote(str(request.out / 'layers.json'))}  # every kernel, with bytes"
-    yield f"qdqtool audit {quote(folder)} --fail-on warning  # in continuous integration"
+        half = (*run[:-1], f"{folder}-fp16", "--set=insert.types=fp16")
+        yield _line("run", *half, why="FP16 for what is not quantized")
+    yield _line("engine", "show", str(request.out / "layers.json"), why="every kernel, with bytes")
+    yield _line("audit", folder, "--fail-on", "warning", why="in continuous integration")
     if fixes and not is_promising:
         yield fix
     if is_float and has_samples:
-        yield f"{join(['qdqtool', 'sweep', *run[2:-1], folder + '-sweep'])}  # other settings: accuracy against time"
+        yield _line("sweep", *run[:-1], f"{folder}-sweep", why="other settings: accuracy against time")
+
+
+def _line(name: str, *arguments: str, why: str) -> str:
+    return f"{Command(name, arguments).line}  # {why}"

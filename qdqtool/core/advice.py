@@ -1,4 +1,7 @@
-"""Fixes in words: settings that a command takes as they are printed, and several fixes as one."""
+"""Advice: fixes made of commands and settings, several fixes as one, and what a fix promises.
+
+`promises` says what the engine must show once a fix was typed; `core.commands` has what can be typed.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ import shlex
 from collections.abc import Iterable, Mapping
 from glob import escape
 
+from qdqtool.core.claims import IS_GONE_THEN, RUNS_THEN, Claim, Says, of_fix
+from qdqtool.core.commands import REPAIR, Action, Command, Setting, actions
 from qdqtool.core.findings import Severity
 
 _OPTION = "--set "
@@ -28,6 +33,47 @@ _PLAIN = re.compile(r"(?!(?:true|false|null|yes|no|on|off|y|n)$)[a-z_/][\w/.-]*"
 _END = re.compile(rf"({_REPAIR}[^`]*)`")
 
 
+_TRIES, _LOOKS = "fix", frozenset({"audit", "engine", "explain", "lint", "place", "sensitivity"})
+
+
+def promises(fix: str, *, of_finding: bool) -> tuple[Claim, ...]:
+    """The claims of a fix on the engine after it: of a finding that it is gone, of a node that it runs in few bits.
+
+    >>> [str(claim.says.value) for claim in promises("--set place.last_layer=int8", of_finding=False)]
+    ['runs_quantized']
+    >>> [str(claim.says.value) for claim in promises("nothing to do: it is small", of_finding=True)]
+    ['nothing_helps']
+    """
+    if not fix:
+        return ()
+    typed = actions(fix)
+    if fix.startswith(_NOTHING):
+        if any(isinstance(one, Setting) and one.key.startswith("place.") for one in typed):
+            return (of_fix(Says.STAYS_FLOAT),)
+        half = of_fix(Says.HALF_THEN)
+        return (of_fix(Says.NOTHING_HELPS), *(half,) * any(map(_gives_half, typed)))
+    first = typed[0] if typed else None
+    if isinstance(first, Command) and first.name == _TRIES:
+        return (of_fix(Says.IS_TRIED),)
+    if isinstance(first, Command) and first.name in _LOOKS:
+        return (of_fix(Says.ANSWERS),)
+    if of_finding:
+        return (IS_GONE_THEN,)
+    if first is None:
+        return ()
+    if all(map(_gives_half, typed)):
+        return (of_fix(Says.HALF_THEN),)
+    return (of_fix(Says.STAYS_FLOAT),) if _takes_off(first) else (RUNS_THEN,)
+
+
+def _gives_half(one: Action) -> bool:
+    return one.name == "convert" if isinstance(one, Command) else one.key == "insert.types"
+
+
+def _takes_off(one: Action) -> bool:
+    return _FLOATS in one.arguments if isinstance(one, Command) else one.key == "place.exclude"
+
+
 def setting(key: str, value: str | Mapping[str, str] | Iterable[str]) -> str:
     r"""The option that gives `value` to a key of the recipe, as a shell takes it.
 
@@ -42,7 +88,7 @@ def setting(key: str, value: str | Mapping[str, str] | Iterable[str]) -> str:
         value = json.dumps(dict(value), ensure_ascii=False)
     elif not isinstance(value, str):
         value = f"[{', '.join(dict.fromkeys(value))}]"
-    return f"--set {shlex.quote(f'{key}={value}')}"
+    return str(Setting(key, value))
 
 
 def repairing(*, to_float: Iterable[str] = (), to_int8: Iterable[str] = (), samples: bool = False) -> str:
@@ -53,9 +99,9 @@ def repairing(*, to_float: Iterable[str] = (), to_int8: Iterable[str] = (), samp
     >>> repairing(to_int8=["conv1"], samples=True)
     '`qdqtool repair --int8 conv1 --samples DATA`'
     """
-    words = [f"{_FLOATS} {shlex.quote(name)}" for name in dict.fromkeys(to_float)]
-    words += [f"{_INTEGERS} {shlex.quote(name)}" for name in dict.fromkeys(to_int8)]
-    return f"`qdqtool repair {' '.join((*words, *['--samples DATA'] * samples))}`"
+    words = [word for name in dict.fromkeys(to_float) for word in (_FLOATS, name)]
+    words += [word for name in dict.fromkeys(to_int8) for word in (_INTEGERS, name)]
+    return str(Command("repair", (*words, *("--samples", "DATA") * samples)))
 
 
 def with_files(fix: str, model: str, out: str = "repaired.onnx") -> str:
@@ -74,7 +120,8 @@ def repair_commands(fix: str) -> tuple[str, ...]:
     >>> repair_commands("leave it float; `qdqtool repair --float mm` does")
     ('qdqtool repair --float mm',)
     """
-    return tuple(re.findall(f"`({_REPAIR.strip('`')}[^`]*)`", fix))
+    repairs = (one for one in actions(fix) if isinstance(one, Command) and one.name == REPAIR.name)
+    return tuple(str(one).strip("`") for one in repairs)
 
 
 def node_options(fixes: Iterable[str]) -> tuple[str, ...]:
@@ -115,14 +162,7 @@ def settings_in(fix: str) -> tuple[str, ...]:
     >>> settings_in("--set 'place.skip_rules=[gemv]' quantizes it all the same; --set place.first_layer=int8")
     ('place.skip_rules=[gemv]', 'place.first_layer=int8')
     """
-    return tuple(_first_word(piece) for piece in fix.split(_OPTION)[1:])
-
-
-def _first_word(text: str) -> str:
-    """The first word of a command line, as a shell reads it, without punctuation of the sentence around it."""
-    words = shlex.shlex(text, posix=True)
-    words.whitespace_split, words.commenters = True, ""
-    return (words.get_token() or "").rstrip(",;")
+    return tuple(one.text for one in actions(fix) if isinstance(one, Setting))
 
 
 def is_followed(fix: str) -> bool:
@@ -197,8 +237,17 @@ def as_float(nodes: Iterable[str], *, placed: bool) -> str:
     '`qdqtool repair --float /head/Gemm --float fc` leaves them float'
     """
     names = tuple(dict.fromkeys(nodes))
-    typed = setting("place.exclude", map(_glob, names)) if placed else repairing(to_float=names)
+    typed = excluding(names) if placed else repairing(to_float=names)
     return f"{typed} leaves {'it' if len(names) == 1 else 'them'} float"
+
+
+def excluding(nodes: Iterable[str]) -> str:
+    r"""The setting that keeps these nodes float, and no others.
+
+    >>> excluding(["/head/Gemm", "a[1]"])
+    '--set \'place.exclude=[/head/Gemm, "a[[]1]"]\''
+    """
+    return setting("place.exclude", map(_glob, nodes))
 
 
 def _glob(name: str) -> str:

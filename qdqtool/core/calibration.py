@@ -10,6 +10,7 @@ from pydantic import Field, GetPydanticSchema
 from pydantic_core import core_schema
 
 from qdqtool.core.artefacts import Artefact
+from qdqtool.core.commands import Command
 from qdqtool.core.findings import Finding
 from qdqtool.core.journal import Journal
 from qdqtool.core.quant_format import INT8, NamedFormat, QuantFormat
@@ -160,7 +161,7 @@ class CalibrationTable(Shown):
 # --- file ------------------------------------------------------------------------------------------------------------
 # calibration.json, which may have a file of changed weights beside it.
 
-_FIX: Final = "run `qdqtool calibrate` again, and keep the two files together"
+_FIX: Final = f"run {Command('calibrate')} again, and keep the two files together"
 _SUFFIX: Final = ".weights.npz"
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from qdqtool.core.commands import Command
 from qdqtool.core.grids import stored_as
 from qdqtool.core.quant_format import QuantFormat, by_name
 from qdqtool.errors import InputFileError
@@ -90,7 +91,7 @@ class WeightChanges:
 # --- file ------------------------------------------------------------------------------------------------------------
 # The file of weights that calibration changed: arrays only, uncompressed, so that it is no larger than it looks.
 
-_FIX: Final = "run `qdqtool calibrate` again"
+_FIX: Final = f"run {Command('calibrate')} again"
 
 
 def save_weights(path: Path, changes: WeightChanges) -> None:

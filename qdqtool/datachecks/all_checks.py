@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from qdqtool.core.advice import graded
+from qdqtool.core.advice import graded, promises
+from qdqtool.core.claims import of_reason
 from qdqtool.core.findings import Finding, waivers
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence
 from qdqtool.plugins import Registry
@@ -27,6 +28,10 @@ def check_data(evidence: DataEvidence, ignore: tuple[str, ...] = ()) -> tuple[Fi
                 reason=doubt.reason,
                 fix=doubt.fix,
                 hazard=CHECKS.manual(name).partition("\n")[0],
+                claims=(
+                    *(() if check.says is None else (of_reason(check.says),)),
+                    *promises(doubt.fix, of_finding=True),
+                ),
             )
             for doubt in check.find(evidence)
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from qdqtool.core.claims import Says
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.findings import Severity
 
@@ -195,8 +196,10 @@ class DataCheck:
         code: stable identifier, "DAT101".
         severity: how much its findings matter unless one says otherwise.
         find: what is doubtful, in a stable order.
+        says: what every reason of it says of the run; None if nothing but the samples shows it.
     """
 
     code: str
     severity: Severity
     find: Callable[[DataEvidence], Iterable[Doubt]]
+    says: Says | None = None

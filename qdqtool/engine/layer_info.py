@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from qdqtool.core.commands import Command
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor
 from qdqtool.core.kinds import ENGINE
@@ -72,7 +73,7 @@ def _text(text: str, *, where: str) -> Engine:
         raise InputFileError(
             "holds no layer information",
             fix="pass the file of --exportLayerInfo, or a log of a build with detailed profiling verbosity; a profile alone: "
-            "`qdqtool engine top FILE`",
+            f"{Command('engine', ('top', 'FILE'))}",
             where=where,
         )
     return reader.read(text)

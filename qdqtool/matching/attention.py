@@ -18,6 +18,7 @@ from qdqtool.trt.ops import (
     PASSES_PROBABILITIES,
     QDQ,
     QUANTIZE,
+    SHAPE_READERS,
     carried_outputs,
     quantization_commutes,
     value_preserving,
@@ -70,14 +71,23 @@ def between(view: GraphView, scores: Node, values: Node) -> tuple[Node, ...]:
 _SINGLE = "it is a single one (one head of one sample), and only two and more are one kernel"
 
 
-def int8_obstacle(view: GraphView, scores: Node, values: Node, target: Target) -> str:
+def int8_obstacle(
+    view: GraphView, scores: Node, values: Node, target: Target, head: int | None = None
+) -> str:
     """Why a builder has no fused INT8 kernel for an attention; "" if it has one or shapes are not known.
 
     Found by building with RTX 1.7.1: heads of 16, 32 and 64 with up to 512 tokens are fused, no others from 8 to 288,
     none whose values have another size than the queries, no single one (see `is_alone`), and none between channels instead of tokens, whose result is turned back, unless several heads become a picture for
     convolutions (heads of 16, 32 and 64, 16 to 256 pixels); for classic releases only the limit of tokens is known.
+
+    Args:
+        view: the float graph.
+        scores: the product of queries and keys.
+        values: the product of probabilities and values.
+        target: the builder.
+        head: the size of its heads in an engine, which counts if the graph does not know it.
     """
-    size, tokens = _head_size(view, scores), _tokens(view, scores)
+    size, tokens = _head_size(view, scores) or head, _tokens(view, scores)
     if target.is_rtx and has_one_query(view, scores, values):
         return "it has one query, for which the fused kernel as a rule multiplies floats"
     if target.is_rtx and _has_few_queries(view, scores):
@@ -295,6 +305,6 @@ def _quantized(view: GraphView, tensor: str) -> bool:
                 if fresh not in seen:
                     seen.add(fresh)
                     waiting.append(fresh)
-            elif use.node.op != QUANTIZE:
+            elif use.node.op not in {QUANTIZE, *SHAPE_READERS}:
                 return False
     return True

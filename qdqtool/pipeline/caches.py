@@ -10,6 +10,7 @@ from qdqtool.calibration.caches.converting import explicit, reach_of, scales_of
 from qdqtool.calibration.caches.header import Header
 from qdqtool.calibration.caches.linting import impossible, results_without, words_on_results
 from qdqtool.calibration.samples import open_samples
+from qdqtool.core.commands import Command
 from qdqtool.core.conversion import DynamicRangeReport
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import UsageError
@@ -40,7 +41,7 @@ def to_qdq(path: Path, cache: Cache, recipe: Recipe, samples: str = "") -> tuple
     if wrong is not None:
         raise UsageError(
             wrong.what,
-            fix="write amax / 127 for every tensor, or calibrate again; `qdqtool cache lint --model` looks at the cache",
+            fix=f"write amax / 127 for every tensor, or calibrate again; {Command('cache', ('lint', '--model'))} looks at the cache",
             where=str(path),
         )
     model = prepare(given, recipe.preparing)
@@ -49,7 +50,7 @@ def to_qdq(path: Path, cache: Cache, recipe: Recipe, samples: str = "") -> tuple
     if not found.placement.quantized:
         raise UsageError(
             "the cache has no scale for any tensor that would be quantized",
-            fix="take the ONNX file that was calibrated; `qdqtool cache lint --model` compares the two",
+            fix=f"take the ONNX file that was calibrated; {Command('cache', ('lint', '--model'))} compares the two",
             where=str(path),
         )
     reach, doubts = _reach(model, cache, recipe, samples)

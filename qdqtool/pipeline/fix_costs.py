@@ -6,16 +6,18 @@ GPU, and for large models, only the number of quantized nodes is said, which fol
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qdqtool.core.advice import settings_in
+from qdqtool.calibration.table import groups
+from qdqtool.core.advice import promises, settings_in
 from qdqtool.core.audit import Audit
 from qdqtool.core.build import BuildRequest
 from qdqtool.core.calibration import CalibrationTable, TensorRange
-from qdqtool.core.claims import Claim, Part, Says
+from qdqtool.core.claims import RUNS_THEN, Claim, Part, Says
+from qdqtool.core.commands import Command, Setting
+from qdqtool.core.findings import Finding, NodeVerdict
 from qdqtool.core.placement import Decision, Placement, SlotKind
 from qdqtool.core.protocols import Builder
 from qdqtool.core.recipe import Recipe
@@ -31,6 +33,8 @@ from qdqtool.prediction.run import predict
 from qdqtool.trt.ops import COMPUTE
 
 _SECTION = "place."
+_OF_NODES = frozenset({"fallback", "float_island", "unrequested_float"})
+"""Checks whose findings are about a node that should run in few bits."""
 _LARGE = 512 << 20
 """Bytes of weights from which nothing is said: each setting quantizes the whole model once more."""
 _MOST_NODES = 600
@@ -39,6 +43,8 @@ _MOST_BUILDS = 4
 """Settings of one audit that are built; the others keep an unknown cost."""
 _BUILT, _FEWER, _IDLE = "built: ", " fewer", "it changes nothing by itself"
 """Words that are printed, and read again where commands are proposed."""
+_STEPS = 97.0
+"""Made-up ranges are so many to one."""
 _SAME_BYTES = 0.005
 """Share of the activation bytes below which a difference is not mentioned."""
 
@@ -53,6 +59,7 @@ class SettingCost:
         nodes: all compute nodes.
         kernels: kernels of the engine; None if none was built.
         bytes: activation bytes that its kernels read and write; None if unknown.
+        low: names of the nodes that run in few bits; None if nothing was built.
     """
 
     inputs: int
@@ -60,6 +67,7 @@ class SettingCost:
     nodes: int
     kernels: int | None = None
     bytes: int | None = None
+    low: frozenset[str] | None = None
 
 
 class FixCosts:
@@ -99,42 +107,37 @@ class FixCosts:
             kernels=audit.counts.kernels,
             bytes=audit.counts.activation_bytes_dumped,
         )
-        told: dict[str, tuple[str, tuple[Claim, ...]]] = {}
-        for fix in sorted(wanted):
-            text, claims = self._told(planned, before, wanted[fix])
-            told[fix] = f"{fix} ({text})", claims
+        told = {fix: self._told(planned, before, wanted[fix]) for fix in sorted(wanted)}
         return replace(
             audit,
             verdicts=tuple(
-                replace(entry, fix=text, claims=(*entry.claims, *claims))
-                for entry in audit.verdicts
-                for text, claims in (told.get(entry.fix, (entry.fix, ())),)
+                told[entry.fix].of_verdict(entry) if entry.fix in told else entry for entry in audit.verdicts
             ),
             findings=tuple(
-                replace(entry, fix=text, claims=(*entry.claims, *claims))
-                for entry in audit.findings
-                for text, claims in (told.get(entry.fix, (entry.fix, ())),)
+                told[entry.fix].of_finding(entry) if entry.fix in told else entry for entry in audit.findings
             ),
         )
 
-    def _told(
-        self, planned: SettingCost, before: SettingCost, settings: Iterable[str]
-    ) -> tuple[str, tuple[Claim, ...]]:
-        """What a setting changes, in words and as claims."""
+    def _told(self, planned: SettingCost, before: SettingCost, settings: tuple[str, ...]) -> _SettingEffect:
+        """Compare the plan or the engine with these settings with that of the run."""
         try:
             recipe = changed(self._recipe, settings)
             after, model = self._planned(recipe)
             if after == planned:
-                return _IDLE, ()
+                return _SettingEffect(_IDLE, settings)
             if self._builder is not None and self._builds < _MOST_BUILDS:
                 self._builds += 1
                 built = self._built(self._builder, after, model, recipe)
-                return f"{_BUILT}{compared(before, built)}", _claims(before, built)
+                return _SettingEffect(
+                    f"{_BUILT}{compared(before, built)}", settings, _claims(before, built), built.low
+                )
         except SystemFault:
             raise
         except QdqError as error:
-            return f"what it costs is not known: {error.what}", ()
-        return f"predicted: {compared(planned, after)}, kernels unknown: `qdqtool fix` builds it", ()
+            return _SettingEffect(f"what it costs is not known: {error.what}", settings)
+        return _SettingEffect(
+            f"predicted: {compared(planned, after)}, kernels unknown: {Command('fix')} builds it", settings
+        )
 
     def _planned(self, recipe: Recipe) -> tuple[SettingCost, Model]:
         placement = decide(self._model.view, recipe.placing)
@@ -151,7 +154,38 @@ class FixCosts:
             asked=sum(verdict.is_quantized for verdict in made.audit.verdicts),
             kernels=made.audit.counts.kernels,
             bytes=made.audit.counts.activation_bytes_dumped,
+            low=frozenset(told.node for told in made.audit.verdicts if told.is_quantized),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _SettingEffect:
+    """The words and claims for a setting, and the nodes that run in few bits with it; None if nothing was built."""
+
+    text: str
+    settings: tuple[str, ...]
+    claims: tuple[Claim, ...] = ()
+    low: frozenset[str] | None = None
+
+    def of_verdict(self, told: NodeVerdict) -> NodeVerdict:
+        """A verdict with the cost, or with what the build shows if its node stays float."""
+        fix, claims = self._of(told.fix, told.claims, told.node)
+        return replace(told, fix=fix, claims=claims)
+
+    def of_finding(self, found: Finding) -> Finding:
+        """A finding with the cost; one that repeats the verdict on its node says the same as the verdict."""
+        subject = found.subject if found.check in _OF_NODES else ""
+        fix, claims = self._of(found.fix, found.claims, subject)
+        return replace(found, fix=fix, claims=claims)
+
+    def _of(self, fix: str, claims: tuple[Claim, ...], node: str) -> tuple[str, tuple[Claim, ...]]:
+        runs = RUNS_THEN in promises(fix, of_finding=False)
+        if self.low is None or not node or node in self.low or not runs:
+            return f"{fix} ({self.text})", (*claims, *self.claims)
+        typed = " ".join(str(Setting(*text.split("=", 1))) for text in self.settings)
+        fix = f"nothing to do: with {typed} it is float too ({self.text})"
+        reasons = tuple(claim for claim in claims if claim.part is Part.REASON)
+        return fix, (*reasons, *promises(fix, of_finding=False), *self.claims)
 
 
 def _settings(fix: str) -> tuple[str, ...]:
@@ -196,18 +230,20 @@ def saves_nothing(fix: str) -> bool:
 def _completed(model: Model, placement: Placement, table: CalibrationTable) -> CalibrationTable:
     """The table with ranges for everything that is quantized."""
     ranges = table.by_tensor()
-    for decision in placement.quantized:
+    group_of = {name: number for number, names in enumerate(groups(placement)) for name in names}
+    for number, decision in enumerate(placement.quantized, start=len(group_of)):
         known = ranges.get(decision.tensor)
         if known is None or known.axis != (decision.spec.axis if decision.spec else None):
-            ranges[decision.tensor] = _made_up(model, decision)
+            ranges[decision.tensor] = _made_up(model, decision, group_of.get(decision.tensor, number))
     return CalibrationTable(ranges=tuple(ranges[name] for name in sorted(ranges)))
 
 
-def _made_up(model: Model, decision: Decision) -> TensorRange:
+def _made_up(model: Model, decision: Decision, number: int) -> TensorRange:
+    """A range that no other group of tensors has: a builder merges pairs of equal scales, which measured ones rarely have."""
     axis = decision.spec.axis if decision.spec else None
     shape = model.view.constant_shape(decision.tensor) if decision.kind is SlotKind.WEIGHT else None
     count = shape[axis] if shape is not None and axis is not None else 1
-    ones = tuple(np.ones(count).tolist())
+    amax = tuple(np.full(count, 1 + number / _STEPS).tolist())
     return TensorRange(
-        tensor=decision.tensor, amax=ones, axis=axis, origin=("made up: only the build counts",)
+        tensor=decision.tensor, amax=amax, axis=axis, origin=("made up: only the build counts",)
     )

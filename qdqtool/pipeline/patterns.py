@@ -7,6 +7,7 @@ A recipe for a family of models lists the patterns that not every model has unde
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterator
 from difflib import get_close_matches
@@ -15,6 +16,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
+from qdqtool.core.commands import Command, Setting
 from qdqtool.core.recipe import Naming, Recipe, RecipeSection
 from qdqtool.errors import UsageError
 from qdqtool.graph.view import GraphView
@@ -25,7 +27,7 @@ _NEAREST: Final = 3
 _SHOWN: Final = 5
 """Patterns that one error names."""
 _LIST_NAMES: Final = {
-    "node": "`qdqtool place MODEL` prints the names",
+    "node": f"{Command('place', ('MODEL',))} prints the names",
     "tensor": "the names are those of the ONNX model, after preparation",
     "operator": "write the operator type as ONNX does",
 }
@@ -54,7 +56,7 @@ def refuse_unmatched(recipe: Recipe, view: GraphView, *sections: str) -> None:
     _, pattern, naming = wrong[0]
     raise UsageError(
         "\n  ".join([*lines, *more]),
-        fix=f"correct it ({_LIST_NAMES[naming.kind]}), or allow it to match nothing: --set 'optional=[\"{pattern}\"]'",
+        fix=f"correct it ({_LIST_NAMES[naming.kind]}), or allow it to match nothing: {Setting('optional', json.dumps([pattern]))}",
         where="recipe",
     )
 

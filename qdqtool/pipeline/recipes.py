@@ -16,6 +16,7 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent
 from ruamel.yaml.nodes import Node
 
+from qdqtool.core.commands import Command
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError
@@ -139,7 +140,7 @@ def load(recipe: str | None, changes: Iterable[str] = (), *, trust: bool = False
         more = [f"and {len(wrong) - _MOST_SHOWN} more"] if len(wrong) > _MOST_SHOWN else []
         raise UsageError(
             f"the recipe has {count}:\n  " + "\n  ".join([*wrong[:_MOST_SHOWN], *more]),
-            fix="correct these; `qdqtool recipe schema` prints everything a recipe can say",
+            fix=f"correct these; {Command('recipe', ('schema',))} prints everything a recipe can say",
             # A recipe that is shipped has no mistakes, so that they are in the changes.
             where="--set" if path is None or path.parent == folder() else str(path),
         )
@@ -160,7 +161,7 @@ def changed(recipe: Recipe, changes: Iterable[str]) -> Recipe:
         places.add_change(_apply(document, change), f"--set {change}")
     found, wrong = checked(document, places)
     if found is None or wrong:
-        way = "correct it; `qdqtool recipe schema` prints everything a recipe can say"
+        way = f"correct it; {Command('recipe', ('schema',))} prints everything a recipe can say"
         raise UsageError("; ".join(wrong), fix=way, where="--set")
     return found
 
@@ -303,7 +304,7 @@ def _refuse_code(files: list[_File]) -> None:
             raise UsageError(
                 f"names {what} and run: {'; '.join(code)}",
                 fix="read them; if you trust them, pass --trust (in Python: trust=True), or write `trust: true` into "
-                "your own configuration (`qdqtool doctor` says where)",
+                f"your own configuration ({Command('doctor')} says where)",
                 where=str(file.path),
             )
 
@@ -367,7 +368,7 @@ def _document(text: str, path: Path) -> tuple[dict[str, Any], Node | None]:
             if depth > _DEEPEST:
                 raise UsageError(
                     f"has more than {_DEEPEST} sections inside each other",
-                    fix="write a recipe: `qdqtool recipe show conv-int8` prints one",
+                    fix=f"write a recipe: {Command('recipe', ('show', 'conv-int8'))} prints one",
                     where=str(path),
                 )
             if isinstance(event, AliasEvent):

@@ -12,6 +12,7 @@ import numpy as np
 from qdqtool.accuracy.compare import compare
 from qdqtool.calibration.samples import SampleInput, Samples, open_samples
 from qdqtool.core.advice import with_files
+from qdqtool.core.commands import Command
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.findings import Severity
 from qdqtool.core.recipe import Recipe
@@ -140,7 +141,7 @@ def _nothing(model: Model, path: Path) -> UsageError:
     inside = remaining(model)
     if inside:
         return UsageError(f"{inside[0].subject!r}: {inside[0].what}", fix=inside[0].fix, where=str(path))
-    return UsageError("has no Q/DQ to repair", fix="quantize it with `qdqtool run`", where=str(path))
+    return UsageError("has no Q/DQ to repair", fix=f"quantize it with {Command('run')}", where=str(path))
 
 
 def _samples(request: RepairRequest, model: Model) -> Samples | None:

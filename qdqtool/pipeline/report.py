@@ -9,6 +9,7 @@ from typing import TypeVar
 from qdqtool.calibration.histograms import fitting_histograms, load_histograms
 from qdqtool.core import kinds
 from qdqtool.core.artefacts import Artefact
+from qdqtool.core.commands import Command
 from qdqtool.core.report import Report
 from qdqtool.engine.view import view
 from qdqtool.errors import InputFileError
@@ -58,7 +59,9 @@ def read_report(run: Path) -> Report:
         InputFileError: no such folder, nothing to report on, or a damaged artefact.
     """
     if not run.is_dir():
-        raise InputFileError("is not a folder", fix="pass the --out folder of `qdqtool run`", where=str(run))
+        raise InputFileError(
+            "is not a folder", fix=f"pass the --out folder of {Command('run')}", where=str(run)
+        )
     if (run / "report.json").is_file():
         found = kinds.REPORT.read(run / "report.json")
         studied = _read(run / "sensitivity.json", kinds.SENSITIVITY)
@@ -67,7 +70,7 @@ def read_report(run: Path) -> Report:
     if material == Material(model_name=material.model_name):
         raise InputFileError(
             "holds no artefacts to report on",
-            fix="pass the --out folder of `qdqtool run`, or run a step into this folder first",
+            fix=f"pass the --out folder of {Command('run')}, or run a step into this folder first",
             where=str(run),
         )
     return assemble(material)

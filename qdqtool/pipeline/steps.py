@@ -22,6 +22,7 @@ from qdqtool.calibration.pool import PLAIN
 from qdqtool.calibration.table import formats_of, make_table
 from qdqtool.core.build import BuildProgress, BuildRequest, InputProfile
 from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.commands import Command
 from qdqtool.core.comparison import Comparison, OutputComparison
 from qdqtool.core.kinds import (
     ACCURACY,
@@ -453,7 +454,7 @@ def check_builder(work: RunContext) -> None:
     try:
         builder.version()
     except MissingPackage as error:
-        fix = f"{error.fix}; what needs no builder, the Q/DQ model, is made by `qdqtool quantize`"
+        fix = f"{error.fix}; what needs no builder, the Q/DQ model, is made by {Command('quantize')}"
         raise MissingPackage(error.what, fix=fix) from error
     refuse = getattr(builder, "check_targets", None)
     if refuse is not None:

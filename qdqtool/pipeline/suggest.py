@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qdqtool.backends.shapes import spell_shapes, usual_shapes
+from qdqtool.core.commands import Command
 from qdqtool.core.wording import counted
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
@@ -144,7 +145,7 @@ def suggest(path: Path) -> str:
         f"# {_line(path.name)}: {counted(len(view.nodes), 'node')}, of them {weighted or 'none with weights'}; opset {view.opset}.",
         *(f"# As it was read: {_line(note)}." for note in model.notes),
         f"# Extends {name}, because {reason}.",
-        f"# `qdqtool recipe show {name}` prints what that sets; every value can be set here.",
+        f"# {Command('recipe', ('show', name))} prints what that sets; every value can be set here.",
         f"name: '{title}'",
         f"description: Made for {_plain(path.name)}.",
         f"extends: {name}",

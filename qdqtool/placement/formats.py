@@ -24,6 +24,7 @@ from math import prod
 from typing import Final
 
 from qdqtool.core.advice import setting
+from qdqtool.core.commands import Setting
 from qdqtool.core.placement import Bond, Opinion, QuantSpec, Slot, Stance
 from qdqtool.core.quant_format import (
     FP8,
@@ -100,13 +101,13 @@ def _check_target(where: str, format_: QuantFormat, options: PlacementOptions, *
     old = sorted((sm for sm in options.sm if sm.isdigit() and int(sm) < first), key=int)
     if old:
         what = f"the rule {rule!r} wants {format_}, which SM{', SM'.join(old)} cannot run"
-        way = f"build for SM{first} or newer (in the place of another --sm: --sm {first}; else --set build.sm={first} --set place.sm=[]), or choose another {key}"
+        way = f"build for SM{first} or newer (in the place of another --sm: --sm {first}; else {Setting('build.sm', str(first))} {Setting('place.sm', '[]')}), or choose another {key}"
         raise UsageError(what, fix=way, where=where)
     if options.builder.is_before(*format_.release):
         release = ".".join(map(str, format_.release))
         raise UsageError(
             f"the rule {rule!r} wants {format_}, which TensorRT {options.target} does not import",
-            fix=f"build with TensorRT {release} or newer (--set place.target={format_.release[0]}), or choose another {key}",
+            fix=f"build with TensorRT {release} or newer ({Setting('place.target', str(format_.release[0]))}), or choose another {key}",
             where=where,
         )
 
@@ -314,7 +315,7 @@ def _block(node: Node, length: int | str, format_: QuantFormat, options: Placeme
             fitting = [str(block) for block in format_.blocks if length % block == 0]
             raise UsageError(
                 f"the rule {RULE!r} wants blocks of {options.block}, which do not divide the {length} values that are summed",
-                fix=f"--set place.block={fitting[-1]}"
+                fix=f"{Setting('place.block', str(fitting[-1]))}"
                 if fitting
                 else "exclude the node, or choose int8-weights",
                 where=node.name,

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from functools import partial
 
 from qdqtool.core.advice import as_float, followed, graded, repairing
+from qdqtool.core.commands import Command
 from qdqtool.core.lint import LintFinding, LintReport
 from qdqtool.core.target import Target
 from qdqtool.errors import UsageError
@@ -101,5 +102,6 @@ def _check(known: set[str], named: tuple[str, ...]) -> None:
         near = begun or get_close_matches(unknown[0], sorted(known), n=1)
         raise UsageError(
             f"no lint rule has the code {', '.join(map(repr, unknown))}",
-            fix=(f"did you mean {near[0]}? " if near else "") + "`qdqtool lint --rules` lists the codes",
+            fix=(f"did you mean {near[0]}? " if near else "")
+            + f"{Command('lint', ('--rules',))} lists the codes",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
+from qdqtool.core.commands import Command
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Slot
 from qdqtool.core.repair import Change
@@ -59,7 +60,7 @@ def on_request(
         if _pairs(made) == before:
             raise UsageError(
                 f"no input of {name!r} has Q/DQ that could be taken off",
-                fix="name a node that `qdqtool lint` names, or a Q/DQ node with constant scales",
+                fix=f"name a node that {Command('lint')} names, or a Q/DQ node with constant scales",
                 where="--float",
             )
         changes.append(Change(rule=_RULE, subject=name, what="Q/DQ taken off", reason="--float asks for it"))
@@ -73,7 +74,9 @@ def _check(model: Model, names: tuple[str, ...], option: str) -> None:
             close = get_close_matches(name, tuple(known), n=1)
             raise UsageError(
                 f"the model has no node {name!r}",
-                fix=f"did you mean {close[0]!r}?" if close else "`qdqtool lint` prints the names of nodes",
+                fix=f"did you mean {close[0]!r}?"
+                if close
+                else f"{Command('lint')} prints the names of nodes",
                 where=option,
             )
 

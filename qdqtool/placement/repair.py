@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from graphlib import TopologicalSorter
 
+from qdqtool.core.commands import Command
 from qdqtool.core.recipe import PrepareOptions
 from qdqtool.core.repair import Change, Remainder
 from qdqtool.core.target import Target
@@ -151,7 +152,7 @@ def remaining(model: Model) -> tuple[Remainder, ...]:
                 Remainder(
                     subject=node.name,
                     what=f"TensorRT does not import {node.op}, and its surroundings are of no known form",
-                    fix="quantize the float model with `qdqtool run` instead",
+                    fix=f"quantize the float model with {Command('run')} instead",
                 )
             )
         if node.op in PACKED_WEIGHTS:
@@ -178,7 +179,7 @@ def _half(model: Model, node: Node, bare: Factor) -> Remainder:
     return Remainder(
         subject=node.name,
         what=f"input {bare.index} has no Q/DQ, so {node.op} runs in float",
-        fix="quantize the float model with `qdqtool run` instead"
+        fix=f"quantize the float model with {Command('run')} instead"
         if model.view.is_constant(node.inputs[bare.index])
         else "name real data with --samples, so that its range can be measured; random samples tell no range",
     )

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from math import isnan
 
+from qdqtool.core.commands import REPAIR, Command
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.prediction import PredictionDoubt
@@ -32,7 +33,7 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
         if named:
             reason = (
                 f"{counted(len(named), 'pair has', 'pairs have')} {what}, the first {_name(named[0])!r}: the parser refuses them, and "
-                "the prediction holds once they are fixed; `qdqtool lint` names each"
+                f"the prediction holds once they are fixed; {Command('lint')} names each"
             )
             yield PredictionDoubt(reason=reason, nodes=tuple(map(_name, named)))
     yield from _stopped(flow, target)
@@ -51,7 +52,7 @@ def _stopped(flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
         first = found[0]
         reason = (
             f"nothing is built: {counted(len(nodes), 'node is', 'nodes are')} refused, the first {first.node!r}: {first.reason}; the "
-            "prediction holds once they are fixed; `qdqtool lint` names each"
+            f"prediction holds once they are fixed; {Command('lint')} names each"
         )
         yield PredictionDoubt(reason=reason, nodes=nodes)
 
@@ -96,7 +97,7 @@ def _refused_blocks(flow: Flow) -> Iterator[PredictionDoubt]:
         reason = (
             f"{counted(len(stopped), 'quantization')} to FP4 with constant block scales, the first {stopped[0]!r}, would share "
             "the kernel of a sum along the blocks: the build fails, and the prediction holds once their scales are "
-            "computed; `qdqtool repair` does that"
+            f"computed; {REPAIR} does that"
         )
         yield PredictionDoubt(reason=reason, nodes=tuple(stopped))
 

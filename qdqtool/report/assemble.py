@@ -12,6 +12,7 @@ from qdqtool.core.audit import Audit, KernelCounts
 from qdqtool.core.build import BuildResult
 from qdqtool.core.buildlog import BuildLog
 from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.commands import Command
 from qdqtool.core.comparison import Comparison, SqnrEstimate, TaskAccuracy
 from qdqtool.core.datacheck import DataReport
 from qdqtool.core.dtypes import DType
@@ -34,7 +35,7 @@ _PROXY = (
 )
 _ON_ORT = (
     "Accuracy was computed by onnxruntime on {} from the Q/DQ model{}, and not by the engine, whose kernels fuse and "
-    "round differently; `qdqtool compare` runs engines where a GPU is."
+    "round differently; {} runs engines where a GPU is."
 )
 _IN_FP16 = (
     "Each node's result was rounded to FP16, and onnxruntime's own rewriting of Q/DQ was off (session.disable_quant_qdq=1): by default "
@@ -275,5 +276,5 @@ def _computed(comparison: Comparison) -> str:
     _, _, more = comparison.candidate.partition(", ")
     is_emulated = more.endswith("emulated")
     place = "the CPU" if comparison.provider == "CPUExecutionProvider" else f"its {comparison.provider}"
-    said = _ON_ORT.format(place, f" ({more})" if is_emulated else "")
+    said = _ON_ORT.format(place, f" ({more})" if is_emulated else "", Command("compare"))
     return f"{said} {_IN_FP16}" if is_emulated and "FP16" in more else said

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from qdqtool.core.advice import excluding
+from qdqtool.core.commands import Setting
 from qdqtool.core.sensitivity import CauseKind, Cure, NodeSensitivity, NoiseCause, Sensitivity
 from qdqtool.core.wording import counted
 from qdqtool.report import words
@@ -53,8 +55,7 @@ def advice(found: Sensitivity) -> str:
         return ""
     if not found.advice.kept:
         return "the limit is met with every node quantized"
-    names = ", ".join(f'"{name}"' for name in found.advice.kept)
-    return f"keep {counted(len(found.advice.kept), 'node')} float ({words.float_set(found.advice)}): --set 'place.exclude=[{names}]'"
+    return f"keep {counted(len(found.advice.kept), 'node')} float ({words.float_set(found.advice)}): {excluding(found.advice.kept)}"
 
 
 def cause(found: NoiseCause) -> str:
@@ -90,7 +91,7 @@ def _evidence(found: NoiseCause) -> str:
 
 def cure(found: Cure) -> str:
     """What a change brought, and how to make it."""
-    settings = " ".join(f"--set '{setting}'" for setting in found.settings)
+    settings = " ".join(str(Setting(*setting.split("=", 1))) for setting in found.settings)
     return f"{found.what}: {gain(found)}: {settings}"
 
 

@@ -111,6 +111,7 @@ import numpy as np
 
 from qdqtool.core.advice import repairing
 from qdqtool.core.claims import ADDS_A_KERNEL
+from qdqtool.core.commands import REPAIR
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Severity
@@ -161,7 +162,8 @@ def place_attention(view: GraphView, options: PlacementOptions) -> Iterator[Opin
             )
         elif is_fused_as_float(view, scores, values, options.builder, options.float_type):
             objection = f"{obstacle}: INT8 would take several kernels where the float attention is one"
-            fix = f"{skipping('attention', options)} quantizes the two products without fusing them"
+            without = "" if has_one_query(view, scores, values) else " without fusing them"
+            fix = f"{skipping('attention', options)} quantizes the two products{without}"
             for node in (scores, values):
                 yield from veto(node, objection, fix, ADDS_A_KERNEL)
 
@@ -437,7 +439,7 @@ def check_probabilities(flow: Flow, _target: Target) -> Iterator[Violation]:
             node=pair.quantize or pair.dequantize or "",
             reason=f"probabilities reach 1, its scale {pair.scale[0]:.3g} is for {pair.scale[0] * largest:.3g}",
             effect="most steps stand for values that never come",
-            fix=f"store the scale 1/{largest} = {1 / largest:.6f}; `qdqtool repair` does",
+            fix=f"store the scale 1/{largest} = {1 / largest:.6f}; {REPAIR} does",
         )
 
 

@@ -62,6 +62,7 @@ from collections.abc import Iterator
 from math import prod
 
 from qdqtool.core.advice import repairing
+from qdqtool.core.commands import REPAIR
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
@@ -109,7 +110,7 @@ def check_blocks(flow: Flow, target: Target) -> Iterator[Violation]:
             reason, effect, fix = illegal
             severity = Severity.ERROR if effect == _REFUSED else None
             mended = _mended(flow, pair, reason)
-            fix = f"{fix}; `qdqtool repair` does" if mended else f"{fix}; {_float(flow, pair)}"
+            fix = f"{fix}; {REPAIR} does" if mended else f"{fix}; {_float(flow, pair)}"
             yield Violation(node=node, reason=reason, effect=effect, fix=fix, severity=severity)
         elif pair.dtype in {DType.INT8, DType.FLOAT8}:
             readers = [by_name[name] for name in flow.products_of(pair) if name in by_name]
@@ -366,7 +367,7 @@ def check_constant_blocks(flow: Flow, _target: Target) -> Iterator[Violation]:
             node=pair.quantize,
             reason=f"it has constant block scales, and quantizes in the kernel of {total}, which sums along the blocks",
             effect="the build fails, naming no node",
-            fix="compute the scales in every inference: insert.blocks=computed, the default; `qdqtool repair` does",
+            fix=f"compute the scales in every inference: insert.blocks=computed, the default; {REPAIR} does",
         )
 
 
@@ -413,7 +414,7 @@ def check_free_blocks(flow: Flow, _target: Target) -> Iterator[Violation]:
         if size is None:
             way = f"export the model with a fixed length; {repairing(to_float=readers)} takes the Q/DQ off"
         elif _is_input(view, name):
-            way = f"make it {size}, as the weight says; `qdqtool repair` does"
+            way = f"make it {size}, as the weight says; {REPAIR} does"
         else:
             way = f"make it {size}, as the weight says, where the model is exported; {repairing(to_float=readers)} takes the Q/DQ off"
         yield Violation(

@@ -69,6 +69,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from qdqtool.core.commands import REPAIR
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import SlotEdit
@@ -119,7 +120,7 @@ def check_concat(flow: Flow, _target: Target) -> Iterator[Violation]:
             node=node.name,
             reason=f"the branches of {node.name} have {counted(scales, 'different scale')}",
             effect=f"{', '.join(layers)} runs in float" if layers else "branches are quantized twice",
-            fix="give all branches one scale; `qdqtool repair` takes the largest",
+            fix=f"give all branches one scale; {REPAIR} takes the largest",
             severity=None if layers else Severity.INFO,
             products=tuple(layers),
         )
@@ -313,7 +314,7 @@ def check_pooling(flow: Flow, _target: Target) -> Iterator[Violation]:
                     node=node.name,
                     reason=f"{node.op} has Q/DQ on its input",
                     effect="it averages in float: the pair only adds a rounding",
-                    fix="take the pair off; `qdqtool repair` does",
+                    fix=f"take the pair off; {REPAIR} does",
                 )
 
 

@@ -55,6 +55,7 @@ import ml_dtypes
 import numpy as np
 
 from qdqtool.core.advice import repairing
+from qdqtool.core.commands import REPAIR
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.grids import stored_as
@@ -118,7 +119,7 @@ def check_four_bits(flow: Flow, target: Target) -> Iterator[Violation]:
                 node=node,
                 reason=f"it holds {counted(count, 'value')} of 4 bits, an odd number",
                 effect="the builder refuses it: Sub-byte quantization with odd tensor volume is not supported",
-                fix="pad its columns to an even number, or store it as INT8; `qdqtool repair` stores it so",
+                fix=f"pad its columns to an even number, or store it as INT8; {REPAIR} stores it so",
             )
         elif old:
             yield Violation(
@@ -366,14 +367,14 @@ def check_block_operator(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=node.name,
                 reason=f"{node.op} holds weights of {bits} bits packed for onnxruntime",
                 effect="the parser knows no such operator",
-                fix=way + ("; `qdqtool repair` does" if _is_plain(view, node) else ""),
+                fix=way + (f"; {REPAIR} does" if _is_plain(view, node) else ""),
             )
         else:
             way = "quantize these weights as Q/DQ (onnxruntime: quant_format=QuantFormat.QDQ)"
             if node.op == _TABLE and all(
                 map(view.is_constant, filter(None, (node.inputs[0], *node.inputs[2:])))
             ):
-                way = "write it as DequantizeLinear and Gather; `qdqtool repair` does where blocks divide the axis"
+                way = f"write it as DequantizeLinear and Gather; {REPAIR} does where blocks divide the axis"
             yield Violation(
                 node=node.name,
                 reason=f"{node.op} holds weights packed for onnxruntime",

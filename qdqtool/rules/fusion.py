@@ -35,6 +35,7 @@ from collections.abc import Set as AbstractSet
 
 import numpy as np
 
+from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Slot, SlotKind
@@ -75,7 +76,7 @@ def check_bias(flow: Flow, target: Target) -> Iterator[Violation]:
                 effect="the bias is rounded to 255 steps and added in float"
                 if target.is_rtx
                 else "the bias is rounded to 255 steps, and parsers that want constant biases refuse it",
-                fix="store the bias as a float constant without Q/DQ; `qdqtool repair` does",
+                fix=f"store the bias as a float constant without Q/DQ; {REPAIR} does",
             )
 
 
@@ -137,7 +138,7 @@ def check_inside_fusion(flow: Flow, target: Target) -> Iterator[Violation]:
                 reason=f"Q/DQ stands between {maker.op} {maker.name} and its {reader.op}",
                 effect="the values are rounded twice"
                 + ("" if target.is_rtx else f", and {reader.op} is a float kernel of its own"),
-                fix=f"move the pair behind {reader.name}; `qdqtool repair` takes it out",
+                fix=f"move the pair behind {reader.name}; {REPAIR} takes it out",
             )
 
 

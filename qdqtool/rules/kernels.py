@@ -78,6 +78,7 @@ from typing import Final
 
 from qdqtool.core.advice import repairing
 from qdqtool.core.claims import HAS_NO_KERNEL
+from qdqtool.core.commands import REPAIR, Command, Setting
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Opinion
@@ -118,7 +119,7 @@ MXFP8_IS_FLOAT: Final = (
 _TURING = 75
 _XAVIER = "72"
 _HALF = "TensorRT for RTX has no INT8 convolution for SM75: it runs in Half"
-_NEWER = "`qdqtool run FLOAT_MODEL --sm 86` builds for newer GPUs only"
+_NEWER = f"{Command('run', ('FLOAT_MODEL', '--sm', '86'))} builds for newer GPUs only"
 
 
 def match_old_gpu(view: GraphView, target: Target) -> Iterator[Node]:
@@ -158,7 +159,7 @@ def check_old_gpu(flow: Flow, target: Target) -> Iterator[Violation]:
             else "it does not fuse with what is around it, and may find no implementation",
             fix=f"{_NEWER}, or leave convolutions float"
             if target.is_rtx
-            else "`qdqtool run FLOAT_MODEL --sm 75` builds for newer GPUs only, or leave the model float",
+            else f"{Command('run', ('FLOAT_MODEL', '--sm', '75'))} builds for newer GPUs only, or leave the model float",
             products=(node.name,) if target.is_rtx else (),
             computed=DType.FLOAT16 if target.is_rtx else None,
             no_kernel=target.is_rtx,
@@ -240,7 +241,7 @@ def check_microscaled(flow: Flow, target: Target) -> Iterator[Violation]:
                 node=product.node.name,
                 reason=MXFP8_IS_FLOAT[0],
                 effect=f"{product.node.op} runs in float",
-                fix=f"{MXFP8_IS_FLOAT[1]}: `qdqtool run FLOAT_MODEL --recipe transformer-fp8 --sm 89`",
+                fix=f"{MXFP8_IS_FLOAT[1]}: {Command('run', ('FLOAT_MODEL', '--recipe', 'transformer-fp8', '--sm', '89'))}",
                 products=(product.node.name,),
             )
 
@@ -304,7 +305,7 @@ def explain_unsupported(evidence: NodeEvidence) -> Iterator[Explanation]:
     if evidence.node.op == "Einsum" and not evidence.rtx:
         yield Explanation(
             reason="classic TensorRT quantizes MatMul, not Einsum",
-            fix="write it as MatMul with Transpose and Reshape around it (--set prepare.einsum=true does, where one MatMul suffices)",
+            fix=f"write it as MatMul with Transpose and Reshape around it ({Setting('prepare.einsum', 'true')} does, where one MatMul suffices)",
             no_kernel=True,
         )
     elif evidence.node.op == "Einsum" and sums_nothing(evidence.node):
@@ -318,7 +319,7 @@ def explain_unsupported(evidence: NodeEvidence) -> Iterator[Explanation]:
             reason="it multiplies constants, the same in every inference, because nobody folded them",
             fix="nothing to do: `prepare` folds what is small enough, and the builder computes the rest once"
             if evidence.decisions
-            else "fold constants before the build: `qdqtool repair` does it",
+            else f"fold constants before the build: {REPAIR} does it",
         )
 
 

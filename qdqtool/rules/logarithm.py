@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.claims import Says, of_reason
+from qdqtool.core.commands import Command
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Opinion
 from qdqtool.core.recipe import PlacementOptions
@@ -47,6 +49,7 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
             f"{log.name!r} takes a logarithm of what it computes, in which quiet values count as much as loud ones: "
             "they are smaller than a step",
             f"{skipping('logarithm', options)} quantizes it all the same",
+            of_reason(Says.LOSES_ACCURACY),
         )
 
 
@@ -60,7 +63,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 reason=f"{log.name!r} takes a logarithm of what "
                 + counted(len(quantized), "quantized product computes", "quantized products compute"),
                 effect="quiet values, which count as much as loud ones there, are smaller than a step and lost",
-                fix="take the pairs off in front of them; made from the float model, `qdqtool quantize` keeps them float",
+                fix=f"take the pairs off in front of them; made from the float model, {Command('quantize')} keeps them float",
             )
 
 

@@ -85,6 +85,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance, Tie
@@ -323,7 +324,7 @@ def check_held_back(flow: Flow, target: Target) -> Iterator[Violation]:
             node=node.name,
             reason=f"a Resize or Pad stands between {pair.dequantize} and its input {index}",
             effect=f"{node.op} runs in float",
-            fix=f"quantize {node.inputs[index]} with the same scale; `qdqtool repair` does",
+            fix=f"quantize {node.inputs[index]} with the same scale; {REPAIR} does",
             products=(node.name,),
         )
 

@@ -55,6 +55,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from qdqtool.core.commands import REPAIR, Setting
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
@@ -77,7 +78,7 @@ def check_unsigned(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=pair.dequantize or "",
                 reason="the weights are stored as UINT8",
                 effect="the parser refuses it: Found unsupported input type of UINT8",
-                fix="store them as INT8 with zero point 0; `qdqtool repair` does",
+                fix=f"store them as INT8 with zero point 0; {REPAIR} does",
                 severity=Severity.ERROR,
             )
         elif pair.dtype is DType.UINT8 and pair.zero_point and not any(pair.zero_point):
@@ -85,17 +86,17 @@ def check_unsigned(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=pair.quantize or pair.dequantize or "",
                 reason="the integers are UINT8 with zero point 0",
                 effect="the builder takes them for INT8, so everything above 127 steps is cut off",
-                fix="use INT8 with twice the scale; `qdqtool repair` converts the model",
+                fix=f"use INT8 with twice the scale; {REPAIR} converts the model",
             )
 
 
 # --- integer_type ----------------------------------------------------------------------------------------------------
 
 _FIX = {
-    DType.INT32: "store the bias as float; onnxruntime: extra option QuantizeBias=False; or `qdqtool repair`",
-    DType.INT16: "use INT8, or leave the tensor float; `qdqtool repair` does the first",
+    DType.INT32: f"store the bias as float; onnxruntime: extra option QuantizeBias=False; or {REPAIR}",
+    DType.INT16: f"use INT8, or leave the tensor float; {REPAIR} does the first",
     DType.FLOAT8_E5M2: "use E4M3, which is what TensorRT calls FP8",
-    DType.UNKNOWN: "use INT8, INT4 with zero point 0, or FP8 E4M3; `qdqtool repair` makes INT4 of UINT4",
+    DType.UNKNOWN: f"use INT8, INT4 with zero point 0, or FP8 E4M3; {REPAIR} makes INT4 of UINT4",
 }
 
 
@@ -129,7 +130,7 @@ def check_prequantized(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=pair.dequantize or "",
                 reason=f"the weights {pair.tensor} are stored as INT8",
                 effect="some 8.x releases refuse the model",
-                fix="store FP32 weights behind Q and DQ, as --set insert.weights=qdq does",
+                fix=f"store FP32 weights behind Q and DQ, as {Setting('insert.weights', 'qdq')} does",
             )
 
 
@@ -169,7 +170,7 @@ def check_opset(flow: Flow, _target: Target) -> Iterator[Violation]:
             node=found.node,
             reason=f"{found.what} {str(found.dtype).upper()} in opset {flow.view.opset}",
             effect="not valid ONNX: onnxruntime refuses it and parsers may",
-            fix=f"raise the opset to {found.opset}; `qdqtool repair` does",
+            fix=f"raise the opset to {found.opset}; {REPAIR} does",
         )
 
 

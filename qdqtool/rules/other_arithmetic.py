@@ -87,6 +87,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qdqtool.core.advice import repairing
+from qdqtool.core.commands import REPAIR, Command
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
@@ -412,7 +413,7 @@ def check_saturation(flow: Flow, _target: Target) -> Iterator[Violation]:
             node=node.name,
             reason="saturate is 0",
             effect="TensorRT clips to the largest value all the same, other runtimes give NaN",
-            fix="write saturate=1 on the QuantizeLinear; `qdqtool repair` does",
+            fix=f"write saturate=1 on the QuantizeLinear; {REPAIR} does",
         )
 
 
@@ -452,7 +453,7 @@ def check_weight_value(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=pair.dequantize or "",
                 reason=f"{count} of the {value.size if value is not None else 0} stored values of {pair.tensor} are NaN",
                 effect="every output that they meet is NaN",
-                fix="quantize the float model again, `qdqtool run FLOAT_MODEL --recipe transformer-fp8 --sm 89`: the values are lost",
+                fix=f"quantize the float model again, {Command('run', ('FLOAT_MODEL', '--recipe', 'transformer-fp8', '--sm', '89'))}: the values are lost",
             )
     for slot, entry in flow.lifted.assignment.items():
         assigned = flow.by_slot.get(slot)

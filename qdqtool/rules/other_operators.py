@@ -77,6 +77,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from qdqtool.core.commands import REPAIR
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.grids import stored_as
@@ -112,7 +113,7 @@ def check_domain(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=pair.quantize or pair.dequantize or "",
                 reason=f"the nodes belong to the domain {_FOREIGN}",
                 effect="TensorRT for RTX reads them; other readers of ONNX may not",
-                fix="use the operators of the ONNX domain (opset 21 has all integer types), or `qdqtool repair`",
+                fix=f"use the operators of the ONNX domain (opset 21 has all integer types), or {REPAIR}",
             )
 
 
@@ -149,14 +150,14 @@ def check_own_spelling(flow: Flow, _target: Target) -> Iterator[Violation]:
             node=name,
             reason="it is TensorRT's own spelling of Q or DQ",
             effect="TensorRT reads it; onnxruntime and other readers of ONNX do not",
-            fix="use the operators of ONNX; `qdqtool repair` does",
+            fix=f"use the operators of ONNX; {REPAIR} does",
         )
     for name in rounding:
         yield Violation(
             node=name,
             reason=f"{_ROUNDS_WEIGHTS} rounds a float weight to FP4 as training does",
             effect="the parser knows no such operator",
-            fix="store the weight as FP4 behind DequantizeLinear; `qdqtool repair` does",
+            fix=f"store the weight as FP4 behind DequantizeLinear; {REPAIR} does",
             severity=Severity.ERROR,
         )
 
@@ -280,7 +281,7 @@ def check_operator(flow: Flow, _target: Target) -> Iterator[Violation]:
             reason=f"{node.op} computes with integers itself",
             effect="the parser knows no such operator",
             fix="export in Q/DQ format (onnxruntime: QuantFormat.QDQ)"
-            + ("; `qdqtool repair` converts most of them" if _has_scales(flow, node) else ""),
+            + (f"; {REPAIR} converts most of them" if _has_scales(flow, node) else ""),
         )
 
 
@@ -625,9 +626,7 @@ def check_other_quantizer(flow: Flow, _target: Target) -> Iterator[Violation]:
             node=node.name,
             reason=f"{node.op}{domain} is a quantizer{tool}",
             effect="TensorRT does not import it",
-            fix="write it as Q/DQ, which compute the same; `qdqtool repair` does"
-            if found.exact
-            else found.way,
+            fix=f"write it as Q/DQ, which compute the same; {REPAIR} does" if found.exact else found.way,
         )
 
 

@@ -120,6 +120,7 @@ from dataclasses import replace
 import numpy as np
 
 from qdqtool.core.advice import repairing
+from qdqtool.core.commands import REPAIR, Command
 from qdqtool.core.findings import NodeVerdict, Severity, Verdict
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Bond, Opinion, Slot, SlotKind, Stance
@@ -224,8 +225,8 @@ def check_half_quantized(flow: Flow, target: Target) -> Iterator[Violation]:
         both = f"{arithmetic_word(product.asked)} needs both"
         fix = f"put Q/DQ on {node.inputs[missing.index]} as well ({both}), or take it off the other input"
         if INT8.name in product.asked:
-            samples = "" if missing.fixed else " --samples DATA"
-            fix += f"; `qdqtool repair{samples}` does the first"
+            samples = () if missing.fixed else ("--samples", "DATA")
+            fix += f"; {Command('repair', samples)} does the first"
         inside = stored is not None and node.op in MATRIX_PRODUCTS
         yield Violation(
             node=node.name,
@@ -273,7 +274,7 @@ def explain_half_quantized(evidence: NodeEvidence) -> Iterator[Explanation]:
     if bare:
         numbers = " and ".join(str(operand.index) for operand in bare)
         extra = "; its quantized weight is dequantized in every inference" if _is_computed(evidence) else ""
-        measured = "; `qdqtool repair --samples DATA` does" if evidence.any_quantized else ""
+        measured = f"; {Command('repair', ('--samples', 'DATA'))} does" if evidence.any_quantized else ""
         yield Explanation(
             reason=f"no Q/DQ in front of its activation{several}{extra}",
             fix=f"put Q/DQ on input{several} {numbers}{f': {evidence.arithmetic} needs all of them' if several else ''}{measured}",
@@ -423,7 +424,7 @@ def _outcome(product: Product, target: Target) -> tuple[str, Severity, str]:
 def _fix(product: Product) -> str:
     activation = next((factor.format for factor in product.factors if not factor.fixed), "float")
     if any(factor.format == INT4.name and factor.fixed for factor in product.factors):
-        return "leave the activation float, or make the weights INT8; `qdqtool repair` does the second"
+        return f"leave the activation float, or make the weights INT8; {REPAIR} does the second"
     command = repairing(to_float=[product.node.name])
     return f"quantize the weights to {activation} too, or leave both float; {command} does the second"
 

@@ -49,6 +49,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from qdqtool.core.advice import setting
+from qdqtool.core.commands import Command
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Opinion, Slot, Stance
@@ -199,7 +200,7 @@ def check_float_part(flow: Flow, target: Target) -> Iterator[Violation]:
         node=bare[0].node.name,
         reason=f"{len(bare)} of {counted(len(found), 'compute node')} with weights have no Q/DQ and are FP32, and no FP16 is in the model",
         effect="they run in FP32, slower than in an FP16 engine",
-        fix=f"give the float part FP16: `qdqtool convert --types fp16` does{classic}",
+        fix=f"give the float part FP16: {Command('convert', ('--types', 'fp16'))} does{classic}",
     )
 
 

@@ -49,6 +49,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Slot, SlotKind
@@ -82,7 +83,7 @@ def check_two_scales(flow: Flow, _target: Target) -> Iterator[Violation]:
             node=pairs[0].quantize or "",
             reason=f"{tensor} is quantized with {counted(len(scales), 'different scale')}",
             effect=f"its producer writes it {counted(len(scales), 'time')}",
-            fix="use one scale for all readers of the tensor; `qdqtool repair` takes the largest",
+            fix=f"use one scale for all readers of the tensor; {REPAIR} takes the largest",
         )
 
 
@@ -126,7 +127,7 @@ def check_requantized(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=pair.quantize or "",
                 reason=f"its input comes from {before.dequantize} with another scale",
                 effect="the values are rounded twice, and the coarser scale is lost in the finer one",
-                fix="use one scale for both pairs, or remove one; `qdqtool repair` does",
+                fix=f"use one scale for both pairs, or remove one; {REPAIR} does",
             )
 
 
@@ -239,7 +240,7 @@ def check_constant_scalar(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=pair.dequantize or "",
                 reason=f"the constant {pair.tensor} is a scalar stored as integers",
                 effect="the builder refuses it: Quantized constant is only allowed before DQ",
-                fix="store the scalar as a float constant without Q/DQ; `qdqtool repair` does",
+                fix=f"store the scalar as a float constant without Q/DQ; {REPAIR} does",
             )
 
 

@@ -76,6 +76,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from qdqtool.core.claims import ADDS_A_KERNEL
+from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance
@@ -213,14 +214,14 @@ def check_residual_add(flow: Flow, target: Target) -> Iterator[Violation]:
                 reason=f"input {index}, the convolution's branch, has Q/DQ"
                 + ("" if found.kept is None else ", and so has the other branch"),
                 effect=lost,
-                fix="take the pair off this branch; `qdqtool repair` does",
+                fix=f"take the pair off this branch; {REPAIR} does",
             )
         for index, _ in _bare_shortcuts(flow, found):
             yield Violation(
                 node=node.name,
                 reason=f"input {index}, the shortcut, is float here and INT8 for another layer",
                 effect="its producer writes a float copy beside the INT8 one",
-                fix="put Q/DQ with the same scale on this input; `qdqtool repair` does",
+                fix=f"put Q/DQ with the same scale on this input; {REPAIR} does",
             )
 
 

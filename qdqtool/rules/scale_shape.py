@@ -97,6 +97,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.core.advice import repairing
+from qdqtool.core.commands import REPAIR
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
@@ -142,7 +143,7 @@ def check_scale_rank(flow: Flow, _target: Target) -> Iterator[Violation]:
                     effect=f"{op} and the convolution it fuses with run in float"
                     if op == "Add"
                     else f"{op} runs in float",
-                    fix="store the scale as a scalar, shape []; `qdqtool repair` does",
+                    fix=f"store the scale as a scalar, shape []; {REPAIR} does",
                     products=_summed(flow, slot.node) if op == "Add" else (slot.node,),
                 )
 
@@ -201,7 +202,7 @@ def check_weight_rank(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=name,
                 reason="FP16 weights have one scale of shape [1]",
                 effect="the build fails with a check of shapes",
-                fix="store the scale as a scalar, shape [], or use one scale per channel; `qdqtool repair` does",
+                fix=f"store the scale as a scalar, shape [], or use one scale per channel; {REPAIR} does",
             )
 
 
@@ -226,7 +227,7 @@ def check_scale_length(flow: Flow, _target: Target) -> Iterator[Violation]:
                 effect="the parser refuses it",
                 fix=_way(flow, pair)
                 if axis is None
-                else f"write axis={axis}, the only one with {counted(len(pair.scale), 'channel')}; `qdqtool repair` does",
+                else f"write axis={axis}, the only one with {counted(len(pair.scale), 'channel')}; {REPAIR} does",
             )
 
 
@@ -288,7 +289,7 @@ def check_weight_axis(flow: Flow, target: Target) -> Iterator[Violation]:
             reason=f"the scales of its weights go along axis {seen}{moved}, not along the output channels "
             f"(axis {wanted})",
             effect=f"{node.op} runs in float",
-            fix=f"scale along the output channels, axis {wanted}; `qdqtool repair` does",
+            fix=f"scale along the output channels, axis {wanted}; {REPAIR} does",
             products=(node.name,),
         )
 
@@ -334,9 +335,9 @@ def check_transpose_axis(flow: Flow, target: Target) -> Iterator[Violation]:
             effect=f"it is unknown which axis TensorRT {target.name} reads; if it is another one, the numbers are wrong or the build fails"
             if expected is None
             else f"TensorRT {target.name} reads axis {expected}: the numbers are wrong, or the build fails",
-            fix="use one scale for the whole tensor, which every release reads; `qdqtool repair` does"
+            fix=f"use one scale for the whole tensor, which every release reads; {REPAIR} does"
             if expected is None
-            else f"scale along axis {expected}, or use one scale for the whole tensor; `qdqtool repair` does the first",
+            else f"scale along axis {expected}, or use one scale for the whole tensor; {REPAIR} does the first",
             severity=Severity.INFO if expected is None else None,
         )
 
@@ -373,7 +374,7 @@ def check_activation_channels(flow: Flow, target: Target) -> Iterator[Violation]
             node=pair.quantize or pair.dequantize or "",
             reason=f"its activation {pair.tensor} has one scale per channel, {len(pair.scale)} of them",
             effect="the layer behind it runs in float" if target.is_rtx else "the builder refuses it",
-            fix="use one scale for the whole tensor; `qdqtool repair` does",
+            fix=f"use one scale for the whole tensor; {REPAIR} does",
             products=flow.products_of(pair),
         )
 

@@ -83,6 +83,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qdqtool.core.advice import repairing
+from qdqtool.core.commands import REPAIR, Command
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.grids import stored_as
@@ -146,7 +147,7 @@ def check_scale_value(flow: Flow, target: Target) -> Iterator[Violation]:
                 else "the parser refuses it: Scale coefficients must all be positive",
                 fix="calibrate again, or give dead channels a small positive scale such as 1e-5; "
                 + (
-                    "`qdqtool repair --samples DATA` does"
+                    f"{Command('repair', ('--samples', 'DATA'))} does"
                     if pair.dtype in _MENDED
                     else f"{repairing(to_float=flow.products_of(pair) or [node])} takes the Q/DQ off"
                 ),
@@ -210,7 +211,7 @@ def check_scale_computed(flow: Flow, target: Target) -> Iterator[Violation]:
             node=pair.quantize or pair.dequantize or "",
             reason="the scale is computed at run time",
             effect=effect,
-            fix="calibrate the tensor and store its scale as a constant; `qdqtool repair --samples DATA` does",
+            fix=f"calibrate the tensor and store its scale as a constant; {Command('repair', ('--samples', 'DATA'))} does",
             severity=Severity.WARNING if effect == _FLOAT else None,
             products=flow.products_of(pair),
         )
@@ -294,9 +295,9 @@ def check_scale_form(flow: Flow, _target: Target) -> Iterator[Violation]:
         )
         if alike or reason == _EMPTY:
             way = (
-                "`qdqtool repair` writes it so"
+                f"{REPAIR} writes it so"
                 if reason == _EMPTY
-                else "its scales are equal: `qdqtool repair` makes them one"
+                else f"its scales are equal: {REPAIR} makes them one"
             )
         elif _is_computed(flow.view, node):
             way = f"{repairing(to_float=_readers(flow, node))} takes the Q/DQ off"
@@ -498,7 +499,7 @@ def check_zero_point(flow: Flow, _target: Target) -> Iterator[Violation]:
                 effect="it is ignored: every value is off by that many steps"
                 if pair.dtype is DType.FLOAT8
                 else "the parser refuses it: shiftIsAllZeros(zeroPoint)",
-                fix="quantize symmetrically with zero point 0; `qdqtool repair` converts the model",
+                fix=f"quantize symmetrically with zero point 0; {REPAIR} converts the model",
             )
         else:
             constant = flow.view.is_constant(flow.view.by_name[node].inputs[-1])
@@ -515,12 +516,12 @@ def check_zero_point(flow: Flow, _target: Target) -> Iterator[Violation]:
 def _way(flow: Flow, pair: QdqPair) -> str:
     """What is typed against a zero point that nobody knows."""
     if pair.dtype is DType.FLOAT8:
-        return "write zero point 0, which is what TensorRT takes it for; `qdqtool repair` does"
+        return f"write zero point 0, which is what TensorRT takes it for; {REPAIR} does"
     wanted = "quantize symmetrically with zero point 0"
     if pair.quantize is None:
         return f"nothing to do by a command: what the stored values stand for is lost with their zero point; in the tool that wrote them, {wanted}"
     if pair.kind is SlotKind.ACTIVATION and pair.dtype in _PLAIN:
-        return f"{wanted}; `qdqtool repair` takes the pair out"
+        return f"{wanted}; {REPAIR} takes the pair out"
     return f"{wanted}; {repairing(to_float=flow.products_of(pair) or [pair.quantize])} takes the Q/DQ off"
 
 

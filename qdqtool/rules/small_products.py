@@ -78,7 +78,7 @@ from dataclasses import dataclass
 from math import prod
 
 from qdqtool.core.advice import repairing, setting
-from qdqtool.core.claims import ADDS_A_KERNEL
+from qdqtool.core.claims import ADDS_A_KERNEL, Says, of_reason
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Opinion, SlotKind
 from qdqtool.core.recipe import PlacementOptions
@@ -238,6 +238,7 @@ def place_narrow(view: GraphView, options: PlacementOptions) -> Iterator[Opinion
                 found.node,
                 f"its weights are {rows} x {columns}, less than a tile of {TILE}, and only INT8 here would quantize its input",
                 f"{skipping('narrow', options)} quantizes it all the same",
+                of_reason(Says.QUANTIZES_MORE),
             )
 
 

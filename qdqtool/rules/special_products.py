@@ -53,6 +53,7 @@ from collections.abc import Iterator
 
 from qdqtool.core.advice import repairing
 from qdqtool.core.claims import HAS_NO_KERNEL
+from qdqtool.core.commands import Command, Setting
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Bond, Opinion, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
@@ -107,7 +108,7 @@ def place_conv_transpose(view: GraphView, options: PlacementOptions) -> Iterator
             yield from veto(
                 node,
                 "TensorRT for RTX has no INT8 kernel for ConvTranspose: Q/DQ would only add dequantize kernels",
-                "nothing to do; --set insert.types=fp16 makes its float arithmetic half as wide",
+                f"nothing to do; {Setting('insert.types', 'fp16')} makes its float arithmetic half as wide",
                 HAS_NO_KERNEL,
             )
 
@@ -159,7 +160,7 @@ def place_depthwise_swish(view: GraphView, options: PlacementOptions) -> Iterato
         yield from veto(
             node,
             "TensorRT 8 has no INT8 kernel for a depthwise convolution with a Swish behind it",
-            "--set place.target=10 places for TensorRT 10 and newer",
+            f"{Setting('place.target', '10')} places for TensorRT 10 and newer",
         )
 
 
@@ -188,7 +189,7 @@ def place_recurrent(view: GraphView, options: PlacementOptions) -> Iterator[Opin
                     slot=Slot(node=node.name, index=index),
                     stance=Stance.VETO,
                     reason=f"TensorRT has no INT8 kernel for {node.op}",
-                    fix="nothing to do; --set insert.types=fp16 is the fastest it runs in"
+                    fix=f"nothing to do; {Setting('insert.types', 'fp16')} is the fastest it runs in"
                     if options.builder.builds_without_type_flags
                     else "nothing to do; FP16 is the fastest it runs in (trtexec --fp16)",
                     claim=HAS_NO_KERNEL,
@@ -200,7 +201,7 @@ def explain_recurrent(evidence: NodeEvidence) -> Iterator[Explanation]:
     if evidence.node.op in RECURRENT:
         yield Explanation(
             reason=f"TensorRT has no {evidence.arithmetic} kernel for {evidence.node.op}",
-            fix=f"{evidence.without_qdq}; FP16 (`qdqtool convert`) is the fastest it runs in",
+            fix=f"{evidence.without_qdq}; FP16 ({Command('convert')}) is the fastest it runs in",
             no_kernel=True,
         )
 

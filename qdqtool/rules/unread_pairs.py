@@ -80,6 +80,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.advice import repairing
+from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Slot, SlotKind
@@ -148,7 +149,7 @@ def check_fake_quantize(flow: Flow, target: Target) -> Iterator[Violation]:
             node=readers[0].name,
             reason=f"the pair on {pair.tensor} feeds only {ops}",
             effect="the values are rounded and computed on in float",
-            fix="take the pair off, as `qdqtool repair` does, or move it behind the operator if a product follows",
+            fix=f"take the pair off, as {REPAIR} does, or move it behind the operator if a product follows",
         )
 
 
@@ -210,7 +211,7 @@ def check_float_reader(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=exact[0].name,
                 reason=f"it reads the rounded {pair.tensor} although it computes in float",
                 effect="it sees INT8 precision without any gain in speed",
-                fix=f"let {exact[0].name} read the tensor in front of the pair; `qdqtool repair` does",
+                fix=f"let {exact[0].name} read the tensor in front of the pair; {REPAIR} does",
             )
 
 
@@ -242,7 +243,7 @@ def check_dangling(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=name,
                 reason="nobody reads its result",
                 effect="it is dropped",
-                fix="remove the node; `qdqtool repair` does",
+                fix=f"remove the node; {REPAIR} does",
             )
 
 
@@ -269,7 +270,7 @@ def check_float_result(flow: Flow, _target: Target) -> Iterator[Violation]:
             node=node.name,
             reason="both of its inputs have Q/DQ, its result has none",
             effect="the inputs are rounded and added in float",
-            fix="take Q/DQ off both inputs, as `qdqtool repair` does, or quantize the result too if an INT8 layer reads it",
+            fix=f"take Q/DQ off both inputs, as {REPAIR} does, or quantize the result too if an INT8 layer reads it",
         )
 
 

@@ -81,6 +81,7 @@ from math import prod
 from typing import TYPE_CHECKING, Final
 
 from qdqtool.core.advice import repairing
+from qdqtool.core.commands import REPAIR, Command, Setting
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
@@ -190,7 +191,7 @@ def dequantized_apart(weight: LoneWeight) -> Iterator[tuple[str, str]]:
     if weight.attention:
         yield (
             f"no product that reads the result of an attention as it is dequantizes weights {inside}",
-            "reshape its input to two dimensions (--set prepare.flatten=true does, and costs no kernel)",
+            f"reshape its input to two dimensions ({Setting('prepare.flatten', 'true')} does, and costs no kernel)",
         )
     if channels and weight.split and prod(weight.scales) > 1 and weight.format in {INT8.name, FP8.name}:
         yield SPLIT_REASON, "INT4 blocks, one scale for the whole weight, or three products"
@@ -253,7 +254,7 @@ def check_weight_path(flow: Flow, _target: Target) -> Iterator[Violation]:
             node=node.name,
             reason=f"{between.op} {between.name} stands between the DequantizeLinear and its weights",
             effect=f"the weights are dequantized at run time and {node.op} runs in float",
-            fix=f"apply the {between.op} to the stored weights, so that DequantizeLinear feeds the layer; `qdqtool repair` does",
+            fix=f"apply the {between.op} to the stored weights, so that DequantizeLinear feeds the layer; {REPAIR} does",
             products=(node.name,),
         )
 
@@ -270,7 +271,7 @@ def explain_weight_path(evidence: NodeEvidence) -> Iterator[Explanation]:
             yield Explanation(
                 reason=f"{' and '.join(hindering)} between DequantizeLinear and input {operand.index}{hinders}",
                 fix="move Q/DQ behind it, so that DequantizeLinear feeds this node directly"
-                + ("; `qdqtool repair` does" if _is_repaired(evidence, moves, fixed=operand.fixed) else ""),
+                + (f"; {REPAIR} does" if _is_repaired(evidence, moves, fixed=operand.fixed) else ""),
                 of_builder=True,
             )
 
@@ -303,7 +304,7 @@ def check_cast_weight(flow: Flow, _target: Target) -> Iterator[Violation]:
             reason=f"it casts the stored {flow.view.info(node.inputs[0]).dtype.value.upper()} values of "
             f"{held_in(flow.view, node.inputs[0])}",
             effect="the builder refuses it: Quantized constant is only allowed before DQ",
-            fix="write DequantizeLinear with the scales that follow; `qdqtool repair` does, and takes weights as float whose scales "
+            fix=f"write DequantizeLinear with the scales that follow; {REPAIR} does, and takes weights as float whose scales "
             "go neither per channel nor in blocks",
         )
 
@@ -360,7 +361,7 @@ def _described(flow: Flow, product: Product, stored: Factor, others: Mapping[str
 
 # --- split_weights ---------------------------------------------------------------------------------------------------
 
-_FIX = "write float weights behind Q and DQ (--set insert.weights=qdq; `qdqtool insert` does here), or use one scale for the weight"
+_FIX = f"write float weights behind Q and DQ ({Setting('insert.weights', 'qdq')}; {Command('insert')} does here), or use one scale for the weight"
 
 
 def check_split_weights(flow: Flow, target: Target) -> Iterator[Violation]:
@@ -406,7 +407,7 @@ def check_shared_pair(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=pair.dequantize or "",
                 reason=f"{counted(len(readers), 'layer shares', 'layers share')} it",
                 effect="TensorRT 8 copies it, and may not fuse every copy",
-                fix="give each layer a pair of its own with the same scale; `qdqtool repair` does",
+                fix=f"give each layer a pair of its own with the same scale; {REPAIR} does",
             )
 
 

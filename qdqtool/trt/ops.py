@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
+from qdqtool.core.commands import Command
 from qdqtool.core.dtypes import DType
 from qdqtool.core.quant_format import MATRIX_OPERATORS
 
@@ -171,9 +172,7 @@ INTEGER_OPERATORS = frozenset(FLOAT_FORM) | {
 """Operators that quantize or compute with integers themselves; those of the operator format begin with QLinear."""
 PACKED_WEIGHTS = frozenset({"GatherBlockQuantized", "MatMulBnb4", "MatMulNBits"})
 """Operators of onnxruntime that hold weights of few bits."""
-_FROM_FLOAT = (
-    "start from the float model: `qdqtool quantize FLOAT --samples DATA --out MODEL` writes static Q/DQ"
-)
+_FROM_FLOAT = f"start from the float model: {Command('quantize', ('FLOAT', '--samples', 'DATA', '--out', 'MODEL'))} writes static Q/DQ"
 _UNNAMED_QUANTIZERS = frozenset(
     {"FixedPerChannelAffine", "FixedPerTensorAffine", "LearnablePerTensorAffine", "Trunc"}
 )

@@ -15,7 +15,9 @@ from collections.abc import Iterator, Sequence
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
-from qdqtool.core.advice import as_float, setting
+from qdqtool.core.advice import as_float
+from qdqtool.core.claims import Says
+from qdqtool.core.commands import Command, Setting
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
@@ -79,7 +81,7 @@ def _fix_of_pair(
     obstacle = (
         fp8_obstacle(flow.plain, scores, values)
         if context.target.is_rtx and any(pair is not None and pair.dtype is DType.FLOAT8 for pair in pairs)
-        else int8_obstacle(flow.plain, scores, values, context.target)
+        else int8_obstacle(flow.plain, scores, values, context.target, _head_size(before[0]))
     )
     if obstacle:
         return _around(context, scores, values, obstacle, quantized=any(pairs))
@@ -89,6 +91,12 @@ def _fix_of_pair(
         results = unquantized_results(context.wiring, context.cases, layer)
         return _BEHIND if any(True for _ in results) else _KNOWN
     return ""
+
+
+def _head_size(first: EngineLayer) -> int | None:
+    """The length of what the first product sums over, as the engine has it."""
+    shape = first.inputs[0].shape or (None,)
+    return shape[-1] if isinstance(shape[-1], int) and shape[-1] > 0 else None
 
 
 def _around(context: AuditContext, scores: Node, values: Node, obstacle: str, *, quantized: bool) -> str:
@@ -103,7 +111,7 @@ def _around(context: AuditContext, scores: Node, values: Node, obstacle: str, *,
     ways = [as_float([scores.name, values.name], placed=placed)] if quantized else []
     if not now:
         ways.append(
-            f"{setting('insert.types', 'fp16') if placed else '`qdqtool convert`'} computes it in FP16"
+            f"{Setting('insert.types', 'fp16') if placed else Command('convert')} computes it in FP16"
         )
     return (
         f"{', and '.join(ways)}: {obstacle}, and a float attention is one kernel{'' if now else ' in FP16'}"
@@ -115,7 +123,7 @@ def _fix(context: AuditContext, layer: EngineLayer, products: tuple[EngineLayer,
     between = layer.inputs[0].dtype is DType.INT8
     types = {product.precision for product in products}
     if types == {DType.FLOAT32} and not between:
-        return f"{_ALL_OR_NONE} and in FP16 (`qdqtool convert`): in FP32 nothing is fused"
+        return f"{_ALL_OR_NONE} and in FP16 ({Command('convert')}): in FP32 nothing is fused"
     if types != {DType.INT8}:
         return _BETWEEN if between else _ALL_OR_NONE
     open_end = context.view is not None and any(
@@ -134,4 +142,4 @@ def _product(layer: EngineLayer) -> bool:
     return layer.role is Role.COMPUTE and len(layer.inputs) > 1 and not weights
 
 
-PLUGIN = Check(code="QDQ215", severity=Severity.INFO, find=find)
+PLUGIN = Check(code="QDQ215", severity=Severity.INFO, find=find, says=Says.STANDS_ALONE)

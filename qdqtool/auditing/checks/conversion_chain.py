@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.auditing.kernels import origin
+from qdqtool.core.claims import Says
+from qdqtool.core.commands import Command
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
 from qdqtool.core.wording import counted
 
-_FIX = "`qdqtool fix` tries Q/DQ across slices and concatenations, so that the kernels at both ends agree on a type"
+_FIX = f"{Command('fix')} tries Q/DQ across slices and concatenations, so that the kernels at both ends agree on a type"
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
@@ -52,4 +54,4 @@ def _following(context: AuditContext, layer: EngineLayer) -> EngineLayer | None:
     return readers[0] if len(readers) == 1 and _moves(readers[0]) else None
 
 
-PLUGIN = Check(code="QDQ209", severity=Severity.INFO, find=find)
+PLUGIN = Check(code="QDQ209", severity=Severity.INFO, find=find, says=Says.STANDS_ALONE)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
+from qdqtool.core.claims import Says
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
@@ -56,4 +57,4 @@ def _result(layer: EngineLayer) -> str:
     return layer.outputs[0].dtype.value if layer.outputs else layer.inputs[0].dtype.value
 
 
-PLUGIN = Check(code="QDQ217", severity=Severity.INFO, find=find)
+PLUGIN = Check(code="QDQ217", severity=Severity.INFO, find=find, says=Says.STANDS_ALONE)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
+from qdqtool.core.claims import Says
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity, Verdict
 
@@ -39,4 +40,4 @@ def _words(kind: Verdict, precision: DType) -> str:
     )
 
 
-PLUGIN = Check(code="QDQ201", severity=Severity.WARNING, find=find)
+PLUGIN = Check(code="QDQ201", severity=Severity.WARNING, find=find, says=Says.IS_FLOAT)

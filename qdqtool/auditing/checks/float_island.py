@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
+from qdqtool.core.claims import Says
 from qdqtool.core.engine import Role
 from qdqtool.core.findings import NodeVerdict, Severity
 from qdqtool.graph.view import GraphView, Node
@@ -92,4 +93,4 @@ def _nearest(
     return tuple(sorted(found, key=lambda verdict: verdict.node))
 
 
-PLUGIN = Check(code="QDQ204", severity=Severity.WARNING, find=find)
+PLUGIN = Check(code="QDQ204", severity=Severity.WARNING, find=find, says=Says.IS_FLOAT)

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
+from qdqtool.core.claims import Says
+from qdqtool.core.commands import REPAIR
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Severity
 
@@ -45,7 +47,9 @@ def _fix(context: AuditContext, others: list[EngineLayer]) -> str:
     refused = context.refusals(others)
     if refused or context.placement is not None:
         return refused or f"nothing to do: placement left the shortcut that {others[0].name} reads float"
-    return f"put Q/DQ on the input of {others[0].name} that reads this tensor, as `qdqtool repair` does for a shortcut"
+    return (
+        f"put Q/DQ on the input of {others[0].name} that reads this tensor, as {REPAIR} does for a shortcut"
+    )
 
 
-PLUGIN = Check(code="QDQ207", severity=Severity.WARNING, find=find)
+PLUGIN = Check(code="QDQ207", severity=Severity.WARNING, find=find, says=Says.STANDS_ALONE)

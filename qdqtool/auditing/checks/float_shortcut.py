@@ -13,7 +13,7 @@ from dataclasses import replace
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.auditing.why_float import why_float
-from qdqtool.core.claims import Part
+from qdqtool.core.claims import Part, Says
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Placement, Slot, Stance
 from qdqtool.core.wording import counted
@@ -73,4 +73,4 @@ def _saved(view: GraphView, tensor: str) -> int | None:
     return info.elements * (2 * info.dtype.bits // 8 - 1)
 
 
-PLUGIN = Check(code="QDQ219", severity=Severity.INFO, find=find)
+PLUGIN = Check(code="QDQ219", severity=Severity.INFO, find=find, says=Says.READS_FLOAT)

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
+from qdqtool.core.claims import Says
+from qdqtool.core.commands import Command, Setting
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
@@ -35,11 +37,20 @@ def find(context: AuditContext) -> Iterator[Draft]:
     yield Draft(
         subject=left[0].name,
         reason=f"{len(left)} of {counted(len(computing), 'compute kernel runs', 'compute kernels run')} FP32 and none FP16: FP16 was not enabled{kept}",
-        fix="give the float part FP16 (`qdqtool convert --types fp16`, in a recipe insert.types: fp16); "
-        "for TensorRT up to 10 without strong typing pass --fp16 as well",
+        fix=_fix(context),
         bytes=sum(known) // 2 if len(known) == len(sizes) else None,
         evidence=tuple(context.at_layer(layer.name) for layer in left[:5]),
     )
+
+
+def _fix(context: AuditContext) -> str:
+    typed = (
+        Command("convert", ("--types", "fp16"))
+        if context.placement is None
+        else Setting("insert.types", "fp16")
+    )
+    classic = "; without strong typing (TensorRT up to 10) pass --fp16 as well"
+    return f"{typed} gives the float part FP16{'' if context.target.is_rtx else classic}"
 
 
 def _parted(context: AuditContext, left: list[EngineLayer]) -> tuple[list[EngineLayer], list[str]]:
@@ -58,4 +69,4 @@ def _parted(context: AuditContext, left: list[EngineLayer]) -> tuple[list[Engine
     return possible, destroyed
 
 
-PLUGIN = Check(code="QDQ212", severity=Severity.WARNING, find=find)
+PLUGIN = Check(code="QDQ212", severity=Severity.WARNING, find=find, says=Says.NO_HALF)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
+from qdqtool.core.claims import Says
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
 from qdqtool.trt.ops import QDQ
@@ -83,4 +84,4 @@ def _float_readers(context: AuditContext, layer: EngineLayer) -> list[EngineLaye
     return [reader for reader in readers if reader.kind not in _GENERATED]
 
 
-PLUGIN = Check(code="QDQ208", severity=Severity.INFO, find=find)
+PLUGIN = Check(code="QDQ208", severity=Severity.INFO, find=find, says=Says.WRITES_FLOAT)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.auditing.kernels import inside, origin
+from qdqtool.core.claims import Says
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Severity
 from qdqtool.core.wiring import dequantizes, quantizes, rounds
@@ -59,4 +60,4 @@ def _asked(context: AuditContext, layer: EngineLayer) -> dict[str, str]:
     return {known[name].op: name for name in layer.onnx_nodes if name in known}
 
 
-PLUGIN = Check(code="QDQ203", severity=Severity.INFO, find=find)
+PLUGIN = Check(code="QDQ203", severity=Severity.INFO, find=find, says=Says.STANDS_ALONE)

@@ -14,15 +14,17 @@ from collections.abc import Iterator
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.core.advice import setting
+from qdqtool.core.claims import Says
+from qdqtool.core.commands import REPAIR, Command
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role, stored_weight
 from qdqtool.core.findings import NodeVerdict, Severity
 from qdqtool.trt.ops import CONVOLUTIONS, RECURRENT
 
-_FOLD = "fold constants before the build: `qdqtool repair` does it"
+_FOLD = f"fold constants before the build: {REPAIR} does it"
 _FOLDED = "nothing to do: `prepare` folded what it could, and this is left"
-_QUANTIZE = "`qdqtool repair --samples DATA` quantizes the activation of the operation that uses this weight"
-_TWICE = "keep one of the Q/DQ pairs that stand one behind the other on this weight (`qdqtool repair` takes the other away)"
+_QUANTIZE = f"{Command('repair', ('--samples', 'DATA'))} quantizes the activation of the operation that uses this weight"
+_TWICE = f"keep one of the Q/DQ pairs that stand one behind the other on this weight ({REPAIR} takes the other away)"
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
@@ -108,4 +110,4 @@ def _fix(context: AuditContext, layer: EngineLayer, readers: list[NodeVerdict]) 
     return "; ".join(dict.fromkeys(filter(None, said))) or _QUANTIZE
 
 
-PLUGIN = Check(code="QDQ205", severity=Severity.WARNING, find=find)
+PLUGIN = Check(code="QDQ205", severity=Severity.WARNING, find=find, says=Says.FROM_CONSTANTS)

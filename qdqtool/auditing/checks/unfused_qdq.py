@@ -16,6 +16,8 @@ from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.auditing.kernels import inside, origin
 from qdqtool.core.advice import as_float
+from qdqtool.core.claims import Says
+from qdqtool.core.commands import Command
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
 from qdqtool.core.wiring import dequantizes, quantizes, rounds
@@ -44,12 +46,15 @@ def _said(layer: EngineLayer) -> tuple[str, str] | None:
     if rounds(layer):
         return (
             "rounds to eight bits and goes back to float",
-            "`qdqtool fix` tries without this pair, and with every input of the operation behind it quantized",
+            f"{Command('fix')} tries without this pair, and with every input of the operation behind it quantized",
         )
     if quantizes(layer):
-        return "quantizes", "`qdqtool fix` tries it where it fuses with the kernel that makes the value"
+        return "quantizes", f"{Command('fix')} tries it where it fuses with the kernel that makes the value"
     if dequantizes(layer):
-        return "dequantizes", "`qdqtool fix` tries the operation behind it quantized too, and the pair away"
+        return (
+            "dequantizes",
+            f"{Command('fix')} tries the operation behind it quantized too, and the pair away",
+        )
     return None
 
 
@@ -70,4 +75,4 @@ def _beside(context: AuditContext, layer: EngineLayer) -> str:
     )
 
 
-PLUGIN = Check(code="QDQ206", severity=Severity.INFO, find=find)
+PLUGIN = Check(code="QDQ206", severity=Severity.INFO, find=find, says=Says.STANDS_ALONE)

@@ -12,11 +12,14 @@ from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
+from qdqtool.core.commands import REPAIR
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
 from qdqtool.core.wording import counted
 
-_SHARE = "give their shared input one Q/DQ scale, as `qdqtool repair` does; then the builder can merge them side by side"
+_SHARE = (
+    f"give their shared input one Q/DQ scale, as {REPAIR} does; then the builder can merge them side by side"
+)
 _PLACED = "nothing to do: their input has one scale, and the builder did not merge them"
 _Alike = tuple[str, str, tuple[int, ...], tuple[int, ...]]
 

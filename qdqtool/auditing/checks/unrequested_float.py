@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
+from qdqtool.core.claims import Says
 from qdqtool.core.findings import Severity, Verdict
 from qdqtool.core.quant_format import FLOAT
 from qdqtool.matching.silent_float import BEFORE
@@ -32,4 +33,4 @@ def find(context: AuditContext) -> Iterator[Draft]:
         )
 
 
-PLUGIN = Check(code="QDQ202", severity=Severity.INFO, find=find)
+PLUGIN = Check(code="QDQ202", severity=Severity.INFO, find=find, says=Says.IS_FLOAT)

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
+from qdqtool.core.claims import Says
 from qdqtool.core.findings import Severity
 from qdqtool.core.quant_format import FLOAT
 from qdqtool.matching.silent_float import BEFORE
@@ -43,4 +44,4 @@ def find(context: AuditContext) -> Iterator[Draft]:
             )
 
 
-PLUGIN = Check(code="QDQ218", severity=Severity.WARNING, find=find)
+PLUGIN = Check(code="QDQ218", severity=Severity.WARNING, find=find, says=Says.IS_FLOAT)

@@ -12,6 +12,7 @@ from typing import Literal
 
 from qdqtool.backends.flags import Flag, plain_sizes, split_flags, workspace_pool
 from qdqtool.backends.migration.advice import Action, Advice, Migration
+from qdqtool.core.commands import Setting
 from qdqtool.errors import UsageError
 
 # --- fates of flags --------------------------------------------------------------------------------------------------
@@ -40,8 +41,8 @@ class Fate:
 
 _TYPED = "networks are strongly typed in 11: types stand in the model"
 _RUN = "nothing where the model has Q/DQ; else put them in: qdqtool run MODEL --samples SAMPLES --out RUN"
-_HALF = "write FP16 into the model: qdqtool convert MODEL -o OUT --types fp16 (run: --set insert.types=fp16)"
-_BRAIN = "write BF16 into the model: qdqtool convert MODEL -o OUT --types bf16 (run: --set insert.types=bf16)"
+_HALF = f"write FP16 into the model: qdqtool convert MODEL -o OUT --types fp16 (run: {Setting('insert.types', 'fp16')})"
+_BRAIN = f"write BF16 into the model: qdqtool convert MODEL -o OUT --types bf16 (run: {Setting('insert.types', 'bf16')})"
 _CACHE = "turn the cache into Q/DQ: qdqtool cache to-qdq MODEL CACHE"
 _NO_CALIBRATION = "nothing is calibrated while an engine is built in 11"
 _DEFAULT = "the default in 11; the flag does nothing any more"

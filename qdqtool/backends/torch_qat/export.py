@@ -19,6 +19,7 @@ from torch import fx
 from qdqtool.backends.torch_qat.flat import placeholders, tensors, with_tensors_only
 from qdqtool.backends.torch_qat.presence import need
 from qdqtool.backends.writing import write
+from qdqtool.core.commands import Setting
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT
@@ -75,7 +76,7 @@ def _write(flat: fx.GraphModule, inputs: Inputs, draft: Path, *, exporter: str, 
             other = "legacy" if exporter == "dynamo" else "dynamo"
             raise UsageError(
                 f"the {exporter} exporter refuses the network: {' '.join(str(error).split())[:400]}",
-                fix=f"try --set qat.exporter={other}, or another qat.opset",
+                fix=f"try {Setting('qat.exporter', other)}, or another qat.opset",
                 where="qat.exporter",
             ) from error
 

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from qdqtool.backends.torch_qat.presence import need
+from qdqtool.core.commands import Setting
 from qdqtool.core.qat import Epoch
 from qdqtool.io.files import write_text
 
@@ -28,7 +29,8 @@ class EpochJournal:
         self._writer: Any = None
         if tensorboard:
             module = need(
-                "torch.utils.tensorboard", fix="pip install tensorboard, or --set qat.tensorboard=false"
+                "torch.utils.tensorboard",
+                fix=f"pip install tensorboard, or {Setting('qat.tensorboard', 'false')}",
             )
             self._writer = module.SummaryWriter
         self._board: Any = None

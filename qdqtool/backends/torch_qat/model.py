@@ -16,6 +16,7 @@ from qdqtool.backends.torch_qat.fake_quant_backend import FakeQuantBackend
 from qdqtool.backends.torch_qat.quantized_model import freeze_norms, make_student, set_ranges, shift_biases
 from qdqtool.backends.torch_qat.sites import Sites, bias_owners, locate
 from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.commands import Setting
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import QatOptions, Recipe
@@ -46,7 +47,7 @@ class QatModel(nn.Module):
         if learn and engine.learns == "none":
             raise UsageError(
                 f"the engine {options.engine} learns no scales",
-                fix="--set qat.scales=fixed, or --set qat.engine=own",
+                fix=f"{Setting('qat.scales', 'fixed')}, or {Setting('qat.engine', 'own')}",
                 where="qat.scales",
             )
         self.placement, self.options = placement, options

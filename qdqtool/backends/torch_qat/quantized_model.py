@@ -16,6 +16,7 @@ from torch.func import functional_call
 from qdqtool.backends.torch_qat.fake_quant_backend import FakeQuantBackend, Start
 from qdqtool.backends.torch_qat.sites import TRANSPOSED, Site
 from qdqtool.core.calibration import CalibrationTable, NodeShift, TensorRange
+from qdqtool.core.commands import Setting
 from qdqtool.core.equivalence import classes
 from qdqtool.core.placement import Placement
 from qdqtool.errors import InputFileError, UsageError
@@ -162,7 +163,7 @@ def make_student(
         if site.format.name not in engine.formats:
             raise UsageError(
                 f"this engine cannot round {site.tensor!r} to {site.format.name}",
-                fix=f"--set qat.engine=own, or place one of {', '.join(sorted(engine.formats))}",
+                fix=f"{Setting('qat.engine', 'own')}, or place one of {', '.join(sorted(engine.formats))}",
                 where="qat.engine",
             )
         key = group_of.get(site.tensor, site.tensor)

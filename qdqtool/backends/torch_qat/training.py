@@ -21,6 +21,7 @@ from qdqtool.backends.torch_qat.data import Feed
 from qdqtool.backends.torch_qat.flat import joined, mapped, run, tensors
 from qdqtool.backends.torch_qat.losses import Loss, distilled
 from qdqtool.backends.torch_qat.model import QatModel
+from qdqtool.core.commands import Setting
 from qdqtool.core.qat import Epoch
 from qdqtool.core.recipe import QatOptions
 from qdqtool.errors import UsageError
@@ -83,7 +84,7 @@ def device_of(options: QatOptions) -> torch.device:
     here = torch.cuda.is_available()
     if options.device == "cuda" and not here:
         raise UsageError(
-            "there is no GPU that torch can use", fix="--set qat.device=auto", where="qat.device"
+            "there is no GPU that torch can use", fix=f"{Setting('qat.device', 'auto')}", where="qat.device"
         )
     return torch.device("cuda" if here and options.device != "cpu" else "cpu")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from qdqtool.calibration.caches.contents import Cache, Entry
+from qdqtool.core.commands import Command
 from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 
@@ -78,7 +79,7 @@ def merge_caches(caches: Sequence[Cache], winner: Winner = "error") -> Cache:
     if disagreeing and winner == "error":
         raise UsageError(
             f"{counted(len(set(disagreeing)), 'tensor has', 'tensors have')} different scales, first {disagreeing[0]!r}",
-            fix="choose with --take first, last or max; `qdqtool cache diff` shows them",
+            fix=f"choose with --take first, last or max; {Command('cache', ('diff',))} shows them",
         )
     first = caches[0]
     start = 2 if first.header else 1

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from qdqtool.calibration.samples.raw import RawSample
 from qdqtool.calibration.samples.transform import scale_values, shape_array
+from qdqtool.core.commands import Command, Setting
 from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import Preprocess
@@ -157,7 +158,7 @@ def _resizing(wanted: tuple[int | str, ...]) -> str:
     """How pictures get the size of an input, as an option to copy where the size is known."""
     sizes = wanted[2:4] if len(wanted) == 4 and wanted[1] in _COLOURS else wanted[1:3]
     size = ",".join(map(str, sizes)) if all(isinstance(dim, int) for dim in sizes) else "HEIGHT,WIDTH"
-    return f"--set 'samples.preprocess.resize=[{size}]', or crop or letterbox in its place (`qdqtool recipe new MODEL`)"
+    return f"{Setting('samples.preprocess.resize', f'[{size}]')}, or crop or letterbox in its place ({Command('recipe', ('new', 'MODEL'))})"
 
 
 def fits(shape: tuple[int, ...], wanted: tuple[int | str, ...]) -> bool:

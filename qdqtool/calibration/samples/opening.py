@@ -16,6 +16,7 @@ from qdqtool.calibration.samples.polygraphy_files import PolygraphyInputs
 from qdqtool.calibration.samples.raw import RawSource
 from qdqtool.calibration.samples.spec import NanPolicy, SampleSpec, is_there
 from qdqtool.calibration.samples.synthetic import Random
+from qdqtool.core.commands import Setting
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import Preprocess
 from qdqtool.core.tensors import TensorInfo
@@ -246,6 +247,6 @@ def _not_finite(sample: Sample, bad: dict[str, int]) -> InputFileError:
     tensor, count = next(iter(bad.items()))
     return InputFileError(
         f"input {tensor!r} holds {count} NaN or Inf values",
-        fix="repair the sample; --set samples.nan=skip leaves such samples out",
+        fix=f"repair the sample; {Setting('samples.nan', 'skip')} leaves such samples out",
         where=sample.name,
     )

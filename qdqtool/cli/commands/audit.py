@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qdqtool.cli.forms import FORMS, check_form
+from qdqtool.core.commands import Command
 from qdqtool.core.dtypes import DType
 from qdqtool.core.wording import counted
 
@@ -167,7 +168,7 @@ def _headline(found: Audit) -> str:
     if _is_float_model(found):
         kinds = Counter(verdict.verdict.value for verdict in found.verdicts).most_common()
         runs = ", ".join(f"{count} {kind}" for kind, count in kinds)
-        return f"{counted(total, 'compute node')}: {runs}; the model asks for no INT8 (`qdqtool run` quantizes it)"
+        return f"{counted(total, 'compute node')}: {runs}; the model asks for no INT8 ({Command('run')} quantizes it)"
     int8 = [verdict for verdict in found.verdicts if verdict.precision is DType.INT8]
     implicit = (
         "" if any(verdict.requested for verdict in found.verdicts) else " without any Q/DQ (implicit INT8)"

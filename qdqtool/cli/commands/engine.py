@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qdqtool.core.commands import Command
 from qdqtool.core.wording import counted
 
 if TYPE_CHECKING:
@@ -286,7 +287,7 @@ def is_int8(
     missed = engine_files.missed(found, least)
     code = tell(missed)
     if missed and (file.suffix == ".onnx" or file.is_dir()):
-        _talk(f"`qdqtool audit {file}` says of every node why")
+        _talk(f"{Command('audit', (str(file),))} says of every node why")
     return code
 
 

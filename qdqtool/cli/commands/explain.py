@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qdqtool.core.commands import Command
+
 if TYPE_CHECKING:
     from qdqtool.core.causes import Cause, Explained
 
@@ -83,7 +85,7 @@ def _cause_words(cause: Cause) -> str:
 
     rows = [("meaning", cause.meaning), ("fix", cause.fix), ("releases", cause.releases)]
     if cause.lint:
-        rows.append(("before", f"`qdqtool lint` finds it before a build: {cause.lint}"))
+        rows.append(("before", f"{Command('lint')} finds it before a build: {cause.lint}"))
     if cause.before:
         rows.append(("chain", "lines before it decide, if they say one of these:"))
         rows += [("", by_name(name).meaning) for name in cause.before]
@@ -139,7 +141,9 @@ def _page(name: str) -> str:
     close = get_close_matches(
         name.lower(), known := {word.lower(): word for word in known_words()}, n=1, cutoff=0.6
     )
-    hint = f"did you mean {known[close[0]]!r}?" if close else "see `qdqtool explain` for the pages there are"
+    hint = (
+        f"did you mean {known[close[0]]!r}?" if close else f"see {Command('explain')} for the pages there are"
+    )
     raise UsageError(f"nothing is called {name!r}", fix=hint)
 
 

@@ -17,12 +17,13 @@ from typing import Annotated
 import typer
 
 from qdqtool.cli.signatures import Changes, RecipeName
+from qdqtool.core.commands import Command
 
 
 def insert(
     model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
-    placement: Annotated[Path, typer.Option(help="placement.json, written by `qdqtool place`.")],
-    calibration: Annotated[Path, typer.Option(help="calibration.json, written by `qdqtool calibrate`.")],
+    placement: Annotated[Path, typer.Option(help=f"placement.json, written by {Command('place')}.")],
+    calibration: Annotated[Path, typer.Option(help=f"calibration.json, written by {Command('calibrate')}.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Q/DQ model to write.")],
     recipe: RecipeName = None,
     changes: Changes = None,

@@ -147,7 +147,10 @@ def _exit_code(report: LintReport, limit: str) -> int:
 
 
 def _show(report: LintReport, model: Path) -> None:
-    from qdqtool.core.advice import node_options
+    import shlex
+
+    from qdqtool.core.advice import node_options, repair_commands
+    from qdqtool.core.commands import Command
 
     if report.findings:
         _print_findings(report)
@@ -159,16 +162,15 @@ def _show(report: LintReport, model: Path) -> None:
     if report.pairs or report.findings:
         said = ", ".join(counts) if counts else "nothing wrong"
     else:
-        said = "a float model; `qdqtool run` quantizes it"
+        said = f"a float model; {Command('run')} quantizes it"
     waived = f", {len(report.waived)} waived" if report.waived else ""
     _print(f"{counted(report.pairs, 'Q/DQ pair')} looked at for {report.target}: {said}{waived}")
-    repairable = [finding.fix for finding in report.findings if "`qdqtool repair" in finding.fix]
+    repairable = [finding.fix for finding in report.findings if repair_commands(finding.fix)]
     if repairable:
-        samples = " --samples DATA" if any("--samples" in fix for fix in repairable) else ""
-        named = "".join(node_options(repairable))
-        _print(
-            f"`repair` takes on {len(repairable)} of them: qdqtool repair {_quoted(model)} --out repaired.onnx{named}{samples}"
-        )
+        words = shlex.split("".join(node_options(repairable)))
+        words += ["--samples", "DATA"] * any("--samples" in fix for fix in repairable)
+        command = Command("repair", (str(model), "--out", "repaired.onnx", *words))
+        _print(f"`repair` takes on {len(repairable)} of them: {command.line}")
 
 
 def _talk(notes: tuple[str, ...]) -> None:
@@ -177,12 +179,6 @@ def _talk(notes: tuple[str, ...]) -> None:
 
     for note in notes:
         stderr().print(readable(f"note: {note}"), markup=False, highlight=False)
-
-
-def _quoted(path: Path) -> str:
-    import shlex
-
-    return shlex.quote(str(path))
 
 
 def _print_findings(report: LintReport) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.advice import excluding
+from qdqtool.core.commands import Command
 from qdqtool.core.findings import Severity
 from qdqtool.core.wording import counted
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, FloatCure, NarrowLoss
@@ -46,11 +48,11 @@ def _where(cure: FloatCure | None) -> str:
 def _fix(cure: FloatCure | None, *, calibrated: bool) -> str:
     # a model that came with Q/DQ has nothing to calibrate
     others = (
-        "`qdqtool sweep` at other calibrators" if calibrated else "the float model can be calibrated anew"
+        f"{Command('sweep')} at other calibrators" if calibrated else "the float model can be calibrated anew"
     )
     if cure is None or not cure.nodes:
-        return "`qdqtool sensitivity` finds the nodes that cost most; other calibrators and recipes may do better"
-    excluded = f"--set 'place.exclude=[{','.join(cure.nodes)}]'"
+        return f"{Command('sensitivity')} finds the nodes that cost most; other calibrators and recipes may do better"
+    excluded = excluding(cure.nodes)
     if cure.after_db is None or cure.before_db is None:
         return f"keep them float: {excluded}"
     measured = (
@@ -58,7 +60,7 @@ def _fix(cure: FloatCure | None, *, calibrated: bool) -> str:
     )
     if cure.after_db < cure.before_db + 1:
         gain = "brings little" if cure.after_db > cure.before_db else "does not help"
-        return f"keeping them float {gain}, {measured}: `qdqtool sensitivity` looks at all nodes, {others}"
+        return f"keeping them float {gain}, {measured}: {Command('sensitivity')} looks at all nodes, {others}"
     return f"keep them float: {excluded}, {measured}"
 
 

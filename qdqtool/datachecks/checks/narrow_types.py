@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.advice import setting
+from qdqtool.core.commands import Setting
 from qdqtool.core.findings import Severity
 from qdqtool.core.wording import counted
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, NarrowLoss
@@ -32,7 +33,7 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
 
 
 def _fix(found: NarrowLoss) -> str:
-    wide = "keep the float part FP32: --set insert.types=fp32"
+    wide = f"keep the float part FP32: {Setting('insert.types', 'fp32')}"
     if found.kept_db is None or found.kept_db < found.narrow_db + 1:
         return wide
     kept = setting("insert.keep_nodes", found.nodes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.claims import Says
 from qdqtool.core.findings import Severity
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt
 
@@ -18,8 +19,8 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
         yield Doubt(
             subject="calibration" if evidence.calibrated else "evaluation",
             reason=f"the samples were random: {'ranges and accuracy mean' if evidence.calibrated else 'accuracy means'} nothing",
-            fix="pass samples like those that the engine will see",
+            fix="pass samples like those that the engine will see: --samples DATA",
         )
 
 
-PLUGIN = DataCheck(code="DAT111", severity=Severity.WARNING, find=find)
+PLUGIN = DataCheck(code="DAT111", severity=Severity.WARNING, find=find, says=Says.RANDOM)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.commands import Command
 from qdqtool.core.findings import Severity
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt
 
@@ -27,7 +28,7 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
     yield Doubt(
         subject="recipe",
         reason=f"{evidence.recipe} is not the recipe for this network: {name} is, because {why}",
-        fix=f"--recipe {name}, or `qdqtool recipe new MODEL`",
+        fix=f"--recipe {name}, or {Command('recipe', ('new', 'MODEL'))}",
     )
 
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Protocol
 
+from qdqtool.core.commands import Command
 from qdqtool.core.timing import Profile
 from qdqtool.engine.profiles import exported, listed, nsight, nsight_lines, printed, table
 from qdqtool.errors import InputFileError
@@ -73,7 +74,7 @@ def read_profile_text(text: str, *, where: str) -> Profile:
     if (profile is None or not profile.rows) and _WHOLE.search(text, 0, 4096):
         raise InputFileError(
             "holds times of whole inferences, not of layers",
-            fix="see them with `qdqtool engine about FILE`; times of layers come from trtexec --exportProfile",
+            fix=f"see them with {Command('engine', ('about', 'FILE'))}; times of layers come from trtexec --exportProfile",
             where=where,
         )
     if profile is None or not profile.rows:

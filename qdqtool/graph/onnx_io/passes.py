@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import qdqtool
+from qdqtool.core.commands import Command
 from qdqtool.errors import SystemFault
 from qdqtool.io.memory import budget
 from qdqtool.platform import own_group, signal_number
@@ -151,7 +152,7 @@ class _Worker:
         # Only a signal is native code's answer to a model: this is a library that is missing, or memory for none.
         return SystemFault(
             f"the process that checks models ended by itself (exit code {code}); the model was not judged",
-            fix="run the command again; `qdqtool doctor` says whether the installation is whole",
+            fix=f"run the command again; {Command('doctor')} says whether the installation is whole",
             where=sys.executable,
         )
 

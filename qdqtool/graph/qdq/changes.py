@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 
 from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.commands import Command
 from qdqtool.core.weights import ScaledInput, WeightChanges
 from qdqtool.errors import InputFileError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.encode import decode, effective
 
-_FIX = "run `qdqtool calibrate` on this model"
+_FIX = f"run {Command('calibrate')} on this model"
 
 
 def with_changes(model: Model, changes: WeightChanges) -> Model:

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 
 from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.commands import REPAIR, Command, Setting
 from qdqtool.core.conversion import DynamicRangeReport
 from qdqtool.core.dtypes import DType
 from qdqtool.core.equivalence import classes
@@ -40,7 +41,7 @@ from qdqtool.trt.ops import MATRIX_PRODUCTS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_RECALIBRATE = "run `qdqtool calibrate` with this model and placement"
+_RECALIBRATE = f"run {Command('calibrate')} with this model and placement"
 
 
 def insert(
@@ -122,7 +123,7 @@ def refuse_quantized(model: Model) -> None:
     if there:
         raise UsageError(
             f"has quantized operators already: {', '.join(there)}",
-            fix="start from the float model, or keep this one: run `qdqtool repair` on it, then build and audit",
+            fix=f"start from the float model, or keep this one: run {REPAIR} on it, then build and audit",
             where=str(model.path),
         )
 
@@ -218,9 +219,9 @@ def assignment_of(
         node = view.by_name.get(slot.node)
         if node is None or slot.index >= len(node.inputs) or node.inputs[slot.index] != decision.tensor:
             what = f"slot {slot} does not read {decision.tensor!r} in this model"
-            raise InputFileError(what, fix="run `qdqtool place` on this model", where=str(model.path))
+            raise InputFileError(what, fix=f"run {Command('place')} on this model", where=str(model.path))
         if spec is None:
-            raise UsageError(f"{slot} asks for no format", fix="run `qdqtool place` on this model")
+            raise UsageError(f"{slot} asks for no format", fix=f"run {Command('place')} on this model")
         key = (decision.tensor, spec)
         if key not in known:
             chosen = rounded.get(decision.tensor)
@@ -296,7 +297,7 @@ def _quantization(
     constant = decision.kind is SlotKind.WEIGHT
     if constant and view.constant_shape(tensor) is None:
         what = f"{tensor!r} is called a weight but is not constant"
-        raise InputFileError(what, fix="run `qdqtool place` on this model", where=where)
+        raise InputFileError(what, fix=f"run {Command('place')} on this model", where=where)
     axis, block = spec.axis, spec.block
     if block is None or axis is None:
         trouble = _misfit(entry, axis, view.constant_shape(tensor))
@@ -321,7 +322,7 @@ def _quantization(
         if shape is None or not all(isinstance(size, int) for size in shape):
             raise UsageError(
                 f"constant block scales need a fixed shape, and {tensor!r} has {shape}",
-                fix="--set insert.blocks=computed, or export the model with fixed shapes",
+                fix=f"{Setting('insert.blocks', 'computed')}, or export the model with fixed shapes",
                 where=where,
             )
         counts = [int(size) // (block if dim == axis else 1) for dim, size in enumerate(shape)]

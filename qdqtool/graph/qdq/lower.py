@@ -20,6 +20,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 
+from qdqtool.core.commands import Command
 from qdqtool.core.dtypes import DType
 from qdqtool.core.grids import stored_as
 from qdqtool.core.placement import Slot
@@ -211,7 +212,7 @@ class _PairWriter:
         if value is None or scale is None:
             raise InputFileError(
                 f"{tensor!r} is to be stored as {quantization.format} but is not constant",
-                fix="run `qdqtool place` on this model",
+                fix=f"run {Command('place')} on this model",
                 where=str(self._model.path),
             )
         scales = effective(scale, quantization.global_scale)

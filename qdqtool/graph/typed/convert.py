@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 import onnx
 
+from qdqtool.core.commands import REPAIR
 from qdqtool.core.conversion import Conversion, DynamicRangeReport, KeptNode
 from qdqtool.core.dtypes import DType
 from qdqtool.core.recipe import InsertOptions
@@ -119,7 +120,7 @@ def _checked(model: Model) -> Model:
         if node.op in PAIRS and node.domain not in {"", "ai.onnx"}:
             raise UsageError(
                 f"node {node.name!r} is a {node.op} of {node.domain}, which TensorRT takes in FP32 only",
-                fix="run `qdqtool repair` on the model first",
+                fix=f"run {REPAIR} on the model first",
                 where=str(model.path),
             )
     return model

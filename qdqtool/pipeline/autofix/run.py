@@ -16,6 +16,7 @@ from qdqtool.buildlog import read as read_log
 from qdqtool.calibration.histograms import EQUALIZED
 from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.core.build import BuildRequest, InputProfile
+from qdqtool.core.commands import REPAIR, Command
 from qdqtool.core.conversion import DynamicRangeReport
 from qdqtool.core.findings import Finding
 from qdqtool.core.fixes import FixOutcome, FixReport
@@ -121,7 +122,7 @@ def _opened(request: FixRequest, builder: CandidateBuilder, bench: Path) -> FixS
     except BuildError as error:
         raise BuildError(
             f"cannot be built as it is: {error.what}",
-            fix=f"run `qdqtool repair` on it first; {error.fix}",
+            fix=f"run {REPAIR} on it first; {error.fix}",
             where=str(request.subject),
         ) from error
 
@@ -152,7 +153,7 @@ def _draft(request: FixRequest) -> DraftModel:
     model = load(folder / MODEL if folder.is_dir() else folder)
     if not quantized_ops(model):
         raise UsageError(
-            "has no Q/DQ to fix", fix="quantize it with `qdqtool run`", where=str(request.subject)
+            "has no Q/DQ to fix", fix=f"quantize it with {Command('run')}", where=str(request.subject)
         )
     return Foreign(model)
 

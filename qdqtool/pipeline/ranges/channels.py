@@ -21,7 +21,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from qdqtool.core.advice import excluding
 from qdqtool.core.calibration import LOST_CHANNELS, CalibrationTable
+from qdqtool.core.commands import Setting
 from qdqtool.core.findings import Evidence, Finding, Severity
 from qdqtool.core.placement import Decision, Placement
 from qdqtool.core.protocols import Sample
@@ -123,9 +125,9 @@ def _judged(entry: Decision, largest: Floats, scale: float, *, scalable: bool) -
     lost = int((live < FEW_STEPS * scale).sum())
     if not lost or lost < SHARE * live.size:
         return None
-    fix = f"leave it in float: --set 'place.exclude=[{entry.slot.node}]'"
+    fix = f"leave it in float: {excluding([entry.slot.node])}"
     if scalable:
-        fix = f"make its channels equally large: --set weights.equalize=depthwise; or {fix}"
+        fix = f"make its channels equally large: {Setting('weights.equalize', 'depthwise')}; or {fix}"
     return Finding(
         code=LOST_CHANNELS[0],
         check=LOST_CHANNELS[1],

@@ -7,7 +7,7 @@ look at; only for these the samples run again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +17,7 @@ import numpy as np
 
 from calibrators.histogram import Histogram
 from qdqtool.calibration.bounds import bounds
+from qdqtool.core.advice import excluding
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.grids import grid_for
 from qdqtool.core.protocols import SampleSource
@@ -179,15 +180,11 @@ def _is_emptied(seen: _EmptiedTensor, *, is_input: bool) -> bool:
 
 
 def _refusal(model: Model, tensor: str, seen: _EmptiedTensor) -> InputFileError:
-    nodes = _names(use.node.name for use in model.view.uses(tensor))
+    nodes = dict.fromkeys(use.node.name for use in model.view.uses(tensor))
     return InputFileError(
         f"the value {seen.value:.6g} in the tensor {tensor!r} makes its range so large that almost all other values become "
         f"zero: {counted(seen.left, 'value')} of {seen.alive} left",
         fix="repair the sample, or remove it; if the value is right, keep the nodes that read it in float: "
-        f"--set 'place.exclude=[{nodes}]'",
+        f"{excluding(nodes)}",
         where=seen.sample,
     )
-
-
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(dict.fromkeys(names))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qdqtool.core.commands import Setting
 from qdqtool.errors import UsageError
 from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.instrumented.segment import boundary, segment
@@ -128,6 +129,6 @@ def _in_memory(source: bytes | Path) -> bytes:
         return source
     raise UsageError(
         "bias correction needs a model below 2 GiB",
-        fix="leave it out: --set calibrate.bias=keep",
+        fix=f"leave it out: {Setting('calibrate.bias', 'keep')}",
         where=str(source),
     )

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from qdqtool.calibration.samples import open_samples
+from qdqtool.core.commands import Command
 from qdqtool.core.kinds import CALIBRATION, LIMIT
 from qdqtool.core.recipe import AccuracyOptions, Recipe
 from qdqtool.core.report import Report
@@ -193,7 +194,7 @@ def _check(request: RunRequest, limit: Limit, course: tuple[RunStep, ...]) -> No
     if course is not LINE:
         raise UsageError(
             "accuracy can be limited for float models only: this one says itself what is quantized",
-            fix="start from the float model, or look for fixes that cost nothing with `qdqtool fix`",
+            fix=f"start from the float model, or look for fixes that cost nothing with {Command('fix')}",
             where="accuracy",
         )
     compared = request.recipe.compare.task

@@ -19,6 +19,7 @@ from pathlib import Path
 from qdqtool.calibration.histograms import fitting_histograms, load_histograms
 from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.core.calibration import NodeShift
+from qdqtool.core.commands import Command
 from qdqtool.core.kinds import CALIBRATION, PLACEMENT, SENSITIVITY
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import AUTO, Recipe
@@ -305,7 +306,7 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
     if fixed and not staged.nodes:
         raise UsageError(
             f"none of its {counted(len(fixed), 'quantized node')} can be switched alone: {_STUCK}",
-            fix="compare formats of the whole model: `qdqtool sweep` varies place.format and place.formats",
+            fix=f"compare formats of the whole model: {Command('sweep')} varies place.format and place.formats",
             where=str(request.model),
         )
     samples = open_samples(

@@ -13,6 +13,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from qdqtool.core.commands import Command
 from qdqtool.core.kinds import PLACEMENT
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.protocols import Feeds
@@ -203,7 +204,7 @@ class SweepContext:
             name = "accuracy" if accuracy is None else accuracy.metric
             raise BuildError(
                 f"its {name} has no value: the outputs are equal to the float model's, all zero, NaN or infinite",
-                fix="look at them with `qdqtool compare --inside`",
+                fix=f"look at them with {Command('compare', ('--inside',))}",
             )
         low, high = _interval(accuracy)
         outcome = Outcome(

@@ -9,6 +9,7 @@ from itertools import product
 from math import prod
 
 from qdqtool.core.calibration import CALIBRATORS
+from qdqtool.core.commands import Setting
 from qdqtool.core.recipe import FORMATS_OF, Recipe, SweepOptions
 from qdqtool.core.sweep import Value
 from qdqtool.core.wording import counted
@@ -133,7 +134,7 @@ def _counts(wanted: tuple[int, ...], nodes: int) -> list[int]:
     if not found:
         raise UsageError(
             f"keeps all {counted(nodes, 'quantized node')} float, so that nothing is left to quantize",
-            fix="name fewer: --set sweep.keep_float=[0,1]",
+            fix=f"name fewer: {Setting('sweep.keep_float', '[0,1]')}",
             where="sweep.keep_float",
         )
     return found

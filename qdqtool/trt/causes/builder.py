@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qdqtool.core.causes import Cause
+from qdqtool.core.commands import Command, Setting
 
 _FREE = (
     "close other programs on the GPU or build for smaller shapes; a workspace limit below the free memory makes the builder choose "
@@ -175,7 +176,7 @@ KERNELS = (
         area="kernel",
         pattern=r"Turing \(SM75\): FP32 GEMM is not supported",
         meaning="a float matrix product is FP32, for which SM75 has no kernel",
-        fix="--set insert.types=fp16",
+        fix=f"{Setting('insert.types', 'fp16')}",
         releases="RTX",
     ),
     Cause(
@@ -183,7 +184,7 @@ KERNELS = (
         area="myelin",
         pattern=r"MyelinCheckException|No Myelin Error exists|Error Code \d+: Myelin|resulted in null program|D?CHECK\(.*\) failed",
         meaning="the compiler of regions (Myelin) failed on a check of its own",
-        fix="run `qdqtool lint` on the model, which knows some of these; update the builder; if it stays, find the node by excluding nodes "
+        fix=f"run {Command('lint')} on the model, which knows some of these; update the builder; if it stays, find the node by excluding nodes "
         "from placement",
     ),
     Cause(
@@ -200,7 +201,7 @@ KERNELS = (
         area="myelin",
         pattern=r"myelin",
         meaning="the optimizer failed on a check of its own",
-        fix="run `qdqtool lint` on the model, which knows some of these; update the builder; if it stays, find the node by excluding nodes "
+        fix=f"run {Command('lint')} on the model, which knows some of these; update the builder; if it stays, find the node by excluding nodes "
         "from placement",
         rank="general",
     ),
@@ -221,7 +222,7 @@ CALIBRATION = (
         area="calibration",
         pattern=r"Calibration failure|[Cc]alibration failed|calibrator is not set",
         meaning="calibration found no usable data",
-        fix="give a calibrator with data (--calib=FILE for an existing cache), or a model with Q/DQ: `qdqtool run MODEL --samples DATA`",
+        fix=f"give a calibrator with data (--calib=FILE for an existing cache), or a model with Q/DQ: {Command('run', ('MODEL', '--samples', 'DATA'))}",
         releases="5 to 10",
     ),
     Cause(
@@ -229,7 +230,7 @@ CALIBRATION = (
         area="check",
         pattern=r"autodetected range of \[.*\] is not finite",
         meaning="an output holds values that are infinite or not a number",
-        fix="compare in more bits: find the first node that overflows FP16, and keep it in FP32 (`qdqtool convert --keep`)",
+        fix=f"compare in more bits: find the first node that overflows FP16, and keep it in FP32 ({Command('convert', ('--keep',))})",
         effect="warns",
     ),
     Cause(
@@ -238,14 +239,14 @@ CALIBRATION = (
         pattern=r"Difference exceeds tolerance|Mismatched outputs|FAILED \| (?:Mismatch|Output Validation|Errors detected)"
         r"|(?:Inf|NaN) Detected|Error Metrics",
         meaning="the engine was built; its outputs differ by more than the tolerance, or are not finite",
-        fix="measure what it costs with `qdqtool compare`; keep the nodes with the largest error float (`qdqtool sensitivity`)",
+        fix=f"measure what it costs with {Command('compare')}; keep the nodes with the largest error float ({Command('sensitivity')})",
     ),
     Cause(
         name="scale-missing",
         area="calibration",
         pattern=r"Missing (?:scale and zero-point|dynamic range) for tensor",
         meaning="a tensor has no scale: the layers around it run in float",
-        fix="calibrate with data that reaches it, or insert Q/DQ (`qdqtool run MODEL --samples DATA`)",
+        fix=f"calibrate with data that reaches it, or insert Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))})",
         releases="5 to 10",
         effect="float",
     ),
@@ -254,7 +255,7 @@ CALIBRATION = (
         area="calibration",
         pattern=r"Rejecting some int8 implementation of layer .* due to missing int8 scales",
         meaning="INT8 kernels of a layer were refused, because a tensor it reads or writes has no scale",
-        fix="calibrate with data that reaches it, or insert Q/DQ (`qdqtool run MODEL --samples DATA`)",
+        fix=f"calibrate with data that reaches it, or insert Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))})",
         releases="5 to 10",
         effect="float",
     ),

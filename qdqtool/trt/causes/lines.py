@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qdqtool.core.causes import Cause
+from qdqtool.core.commands import Command
 
 REST = (
     Cause(
@@ -62,7 +63,7 @@ ECHOES = (
         area="check",
         pattern=_ECHOES,
         meaning="this line only repeats that the build failed",
-        fix="read the errors before it: `qdqtool parse LOG` names the one that decides",
+        fix=f"read the errors before it: {Command('parse', ('LOG',))} names the one that decides",
         rank="echo",
     ),
 )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from qdqtool.core.causes import Cause
+from qdqtool.core.commands import REPAIR, Command, Setting
 
+_RATE = Setting("prepare.constants", '{"sr": 16000}')
 _DECIDE_IF = (
     "give the model fixed shapes (python -m onnxruntime.tools.make_dynamic_shape_fixed): `run`, `quantize` and `convert` then "
     "replace every If that shapes decide by the branch that is taken. If an input decides (a sampling rate), make it "
-    """a constant: --set 'prepare.constants={"sr": 16000}'"""
+    f"a constant: {_RATE}"
 )
 _SHAPES = (
     "give --min-shapes, --opt-shapes and --max-shapes (build.opt_shapes in a recipe), as input:1x3x224x224; "
@@ -48,7 +50,7 @@ PARSER = (
         area="format",
         pattern=r"Found unsupported (?:datatype|input type)",
         meaning="a constant has a type that TensorRT does not read, such as INT16, UINT16 or FP8 E5M2",
-        fix="`qdqtool repair` makes INT8 of INT16; `qdqtool lint` names the node",
+        fix=f"{REPAIR} makes INT8 of INT16; {Command('lint')} names the node",
         lint="QDQ105",
     ),
     Cause(
@@ -56,7 +58,7 @@ PARSER = (
         area="format",
         pattern=r"shiftIsAllZeros|[Nn]on-zero zero point",
         meaning="the zero point is not 0; TensorRT knows symmetric quantization only",
-        fix="`qdqtool repair` quantizes with zero point 0 (signed INT8)",
+        fix=f"{REPAIR} quantizes with zero point 0 (signed INT8)",
         lint="QDQ101",
     ),
     Cause(
@@ -72,7 +74,7 @@ PARSER = (
         area="format",
         pattern=r"has type Int32 but must have type|only activation types allowed as input|weights are not permitted since they are of type Int32",
         meaning="an INT32 tensor stands before DequantizeLinear, as onnxruntime writes for biases",
-        fix="`qdqtool repair` stores biases as floats (onnxruntime: extra option QuantizeBias=False)",
+        fix=f"{REPAIR} stores biases as floats (onnxruntime: extra option QuantizeBias=False)",
         lint="QDQ105",
     ),
     Cause(
@@ -81,7 +83,7 @@ PARSER = (
         pattern=r"scale and zero point must have the same volume|[Nn]umber of scales|scale.{0,40}must (?:be equal to|match).{0,40}channel"
         r"|numScales ==|scales\.size\(\) == 1",
         meaning="the number of scales or zero points does not fit the tensor, or another layer wants one scale for all channels",
-        fix="`qdqtool lint` names the pair; `qdqtool repair` corrects the axis where it can",
+        fix=f"{Command('lint')} names the pair; {REPAIR} corrects the axis where it can",
         lint="QDQ116",
     ),
     Cause(
@@ -97,7 +99,7 @@ PARSER = (
         area="format",
         pattern=r"does not support UINT8 types for intermediate|UINT8 zero_point only on DLA",
         meaning="UINT8 is no type of quantized tensors here, except on DLA",
-        fix="`qdqtool repair` turns UINT8 into INT8 with zero point 0",
+        fix=f"{REPAIR} turns UINT8 into INT8 with zero point 0",
         lint="QDQ101",
     ),
     Cause(
@@ -106,7 +108,7 @@ PARSER = (
         pattern=r"FP4 quantization\. The specified quantization type is|specifies an (?:invalid|unsupported) data type"
         r"|Mismatch between attribute output_dtype|QuantizeLayer can only output|Blockwise quantization is implemented for",
         meaning="the type of a Q or DQ node is not one that TensorRT quantizes to: INT8, FP8 (E4M3), INT4 or FP4",
-        fix="quantize to one of these; `qdqtool lint` names the node",
+        fix=f"quantize to one of these; {Command('lint')} names the node",
         lint="QDQ105",
     ),
 )
@@ -207,7 +209,7 @@ TYPING = (
         area="typing",
         pattern=r"condition: !config\.getFlag\(BuilderFlag::k(?:FP16|BF16|INT8|FP8|INT4)|getFlag\(BuilderFlag::k\w+\)\. .*[Ss]trongly",
         meaning="a precision flag was set for a strongly typed network, whose types are those of the model",
-        fix="leave out --fp16, --bf16, --int8, --fp8 and --best; put the types into the model (`qdqtool convert`, Q/DQ)",
+        fix=f"leave out --fp16, --bf16, --int8, --fp8 and --best; put the types into the model ({Command('convert')}, Q/DQ)",
         releases="8.6 and newer",
     ),
     Cause(
@@ -227,7 +229,7 @@ TYPING = (
         r"|[Ii]nput types .{0,60}(?:differ|do not match|must match)|stronglyTyped \|\| \(common\w+Type ==",
         meaning="two tensors that meet in one layer have different types (Half and Float, or Int32 and Float), and a strongly typed network "
         "casts nothing by itself",
-        fix="add a Cast before the layer where the model is exported, or convert the whole model with `qdqtool convert`",
+        fix=f"add a Cast before the layer where the model is exported, or convert the whole model with {Command('convert')}",
         releases="8.6 and newer; always in 11 and RTX",
         lint="QDQ112",
     ),

@@ -1,0 +1,81 @@
+"""Commands and settings as values: a text that advises one renders the value, and `actions` reads it back.
+
+So a search, a test or a benchmark does what a reader would type.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+
+_OPTION = "--set "
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value of the recipe, as the option that gives it.
+
+    >>> str(Setting("place.first_layer", "int8"))
+    '--set place.first_layer=int8'
+    """
+
+    key: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{_OPTION}{shlex.quote(self.text)}"
+
+    @property
+    def text(self) -> str:
+        """The setting as `recipes.load` takes it."""
+        return f"{self.key}={self.value}"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of this tool; words in capital letters stand for the reader's files.
+
+    >>> str(Command("repair", ("--float", "a b")))
+    "`qdqtool repair --float 'a b'`"
+    """
+
+    name: str
+    arguments: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"`{self.line}`"
+
+    @property
+    def line(self) -> str:
+        """The command line, as a shell takes it."""
+        return shlex.join(("qdqtool", self.name, *self.arguments))
+
+
+Action = Setting | Command
+REPAIR = Command("repair")
+_TYPED = re.compile(r"`qdqtool (?P<command>[a-z][^`]*)`|--set (?=\S)")
+
+
+def actions(fix: str) -> tuple[Action, ...]:
+    """The settings and commands in the text of a fix, in their order.
+
+    >>> actions("--set 'place.skip_rules=[gemv]' quantizes it; `qdqtool repair --float mm` does not")
+    (Setting(key='place.skip_rules', value='[gemv]'), Command(name='repair', arguments=('--float', 'mm')))
+    """
+    found: list[Action] = []
+    for match in _TYPED.finditer(fix):
+        if match["command"]:
+            name, *arguments = shlex.split(match["command"])
+            found.append(Command(name, tuple(arguments)))
+        else:
+            key, _, value = _first_word(fix[match.end() :]).partition("=")
+            found.append(Setting(key, value))
+    return tuple(found)
+
+
+def _first_word(text: str) -> str:
+    """The first word of a command line, as a shell reads it, without punctuation of the sentence around it."""
+    words = shlex.shlex(text, posix=True)
+    words.whitespace_split, words.commenters = True, ""
+    return (words.get_token() or "").rstrip(",;")
