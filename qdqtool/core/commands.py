@@ -23,6 +23,12 @@ class Setting:
     key: str
     value: str
 
+    @classmethod
+    def of(cls, text: str) -> Setting:
+        """The setting that `recipes.load` takes as this text."""
+        key, _, value = text.partition("=")
+        return cls(key, value)
+
     def __str__(self) -> str:
         return f"{_OPTION}{shlex.quote(self.text)}"
 

@@ -182,7 +182,7 @@ class _SettingEffect:
         runs = RUNS_THEN in promises(fix, of_finding=False)
         if self.low is None or not node or node in self.low or not runs:
             return f"{fix} ({self.text})", (*claims, *self.claims)
-        typed = " ".join(str(Setting(*text.split("=", 1))) for text in self.settings)
+        typed = " ".join(str(Setting.of(text)) for text in self.settings)
         fix = f"nothing to do: with {typed} it is float too ({self.text})"
         reasons = tuple(claim for claim in claims if claim.part is Part.REASON)
         return fix, (*reasons, *promises(fix, of_finding=False), *self.claims)

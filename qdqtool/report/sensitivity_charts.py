@@ -91,7 +91,7 @@ def _evidence(found: NoiseCause) -> str:
 
 def cure(found: Cure) -> str:
     """What a change brought, and how to make it."""
-    settings = " ".join(str(Setting(*setting.split("=", 1))) for setting in found.settings)
+    settings = " ".join(str(Setting.of(setting)) for setting in found.settings)
     return f"{found.what}: {gain(found)}: {settings}"
 
 
