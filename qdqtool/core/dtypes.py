@@ -52,6 +52,8 @@ class DType(str, Enum):
         return self.value
 
 
+QUANTIZED_FROM = frozenset({DType.FLOAT32, DType.FLOAT16, DType.UNKNOWN})
+"""Types of values that Q/DQ can be put on here; a type that is not known is believed to be one."""
 _QUANTIZED = frozenset({DType.INT8, DType.INT4, DType.FLOAT8, DType.FLOAT8_E5M2, DType.FLOAT4})
 _FLOATS = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.FLOAT64})
 _BITS = {

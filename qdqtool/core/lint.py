@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.showing import Shown
@@ -21,6 +24,7 @@ class LintFinding:
         effect: what TensorRT will do because of it.
         fix: what to change.
         waiver: why the user accepts it; "" if nobody does.
+        causes: names of the errors that a builder prints for an error of this code, in the table of causes.
     """
 
     code: str
@@ -31,6 +35,7 @@ class LintFinding:
     effect: str
     fix: str
     waiver: str = ""
+    causes: Annotated[tuple[str, ...], Field(exclude_if=lambda value: not value)] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from qdqtool.core.advice import setting
 from qdqtool.core.claims import Claim
-from qdqtool.core.dtypes import DType
+from qdqtool.core.dtypes import QUANTIZED_FROM
 from qdqtool.core.placement import Bond, Opinion, QuantSpec, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.beside_attention import is_split
@@ -98,12 +98,12 @@ def weight_specs(view: GraphView, options: PlacementOptions) -> dict[str, QuantS
     return specs
 
 
-_QUANTIZABLE = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.UNKNOWN})
+OTHER_TYPE = "nothing to do by a command; in the model: export it in FP32 or FP16"
 
 
 def of_other_types(view: GraphView, node: Node) -> Iterator[str]:
     """Why a compute node stays float whatever format it is asked for: a factor has a type that is not quantized."""
     for tensor in node.inputs[:2]:
         dtype = view.info(tensor).dtype
-        if dtype not in _QUANTIZABLE:
-            yield f"its input {tensor} is {dtype}, and only floating-point values are quantized"
+        if dtype not in QUANTIZED_FROM:
+            yield f"its input {tensor} is {dtype}, and only values in FP32 and FP16 are quantized"

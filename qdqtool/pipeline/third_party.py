@@ -13,6 +13,7 @@ from qdqtool.auditing.context import stage
 from qdqtool.auditing.full_audit import examine
 from qdqtool.calibration.caches import read_cache
 from qdqtool.calibration.samples import open_samples
+from qdqtool.core.advice import repairing
 from qdqtool.core.kinds import (
     AUDIT,
     BUILD,
@@ -25,6 +26,7 @@ from qdqtool.core.kinds import (
     REPORT,
 )
 from qdqtool.core.preparation import Preparation
+from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
@@ -132,10 +134,26 @@ def report(work: RunContext) -> Measured:
     made = f"; made by {repaired.origin}" if repaired.origin else ""
     came = f"the model came with Q/DQ{made}: repair made {counted(len(repaired.changes), 'change')} (repair.json)"
     material = read_material(work.folder.path)
-    result = assemble(replace(material, notes=(came, *material.notes)))
+    result = assemble(replace(material, notes=(came, *without_effect(work), *material.notes)))
     REPORT.write(work.path("report.json"), result)
     write_text(work.path("report.html"), render(result))
     return {}
+
+
+_ASKED = ("exclude", "exclude_ops", "format", "formats", "kept_float", "only", "skip_rules")
+"""Settings of `place` that a person gives for some nodes."""
+
+
+def without_effect(work: RunContext) -> tuple[str, ...]:
+    """A note on settings of placement that change nothing, since nothing is placed in a model that has Q/DQ."""
+    if work.request.calibration_cache is not None:
+        return ()
+    default, asked = PlacementOptions(), work.recipe.place
+    named = [f"place.{key}" for key in _ASKED if getattr(asked, key) != getattr(default, key)]
+    if not named:
+        return ()
+    without = f"{', '.join(named)} {'has' if len(named) == 1 else 'have'} no effect: the model came with Q/DQ"
+    return (f"{without}; {repairing(to_float=['NODE'])} takes them off a node",)
 
 
 def _labels(work: RunContext) -> str | None:

@@ -44,7 +44,7 @@ from qdqtool.graph.beside_attention import reads_attention
 from qdqtool.graph.kv_caches import kv_caches
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.attention import attentions, fp8_obstacle, has_one_query, is_fused_as_float
-from qdqtool.matching.products import compute_nodes, factors, of_other_types, weight_specs
+from qdqtool.matching.products import OTHER_TYPE, compute_nodes, factors, of_other_types, weight_specs
 from qdqtool.matching.silent_float import FEWEST_BLOCKS, rows_of, too_many_taps
 from qdqtool.trt.ops import summed_axis
 
@@ -342,7 +342,7 @@ def _objection(
     if scheme.weights is None:
         return "place.format asks for float", "choose another place.format"
     for reason in of_other_types(view, node):
-        return reason, ""
+        return reason, OTHER_TYPE
     if node.op not in scheme.ops:
         if scheme.weight_only:
             return (

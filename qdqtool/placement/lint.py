@@ -9,12 +9,14 @@ from functools import partial
 
 from qdqtool.core.advice import as_float, followed, graded, repairing
 from qdqtool.core.commands import Command
+from qdqtool.core.findings import Severity
 from qdqtool.core.lint import LintFinding, LintReport
 from qdqtool.core.target import Target
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.registry import Rulebook, code_names, rulebook
+from qdqtool.trt.causes import shown_by
 from qdqtool.trt.ops import QDQ
 
 
@@ -72,14 +74,17 @@ def _findings(book: Rulebook, name: str, flow: Flow, asked: Target) -> Iterator[
     assert rule.check is not None
     for wrong in book.asked(name, partial(rule.check, flow, asked)):
         fix = followed(wrong.fix, command=_without(flow, wrong.node), at=wrong.node)
+        severity = graded(wrong.severity or rule.severity, fix)
+        refused = severity is Severity.ERROR
         yield LintFinding(
             code=rule.code,
             rule=name,
-            severity=graded(wrong.severity or rule.severity, fix),
+            severity=severity,
             node=wrong.node,
             reason=wrong.reason,
             effect=wrong.effect,
             fix=fix,
+            causes=tuple(cause.name for cause in shown_by(rule.code)) if refused else (),
         )
 
 

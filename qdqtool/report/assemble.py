@@ -25,6 +25,7 @@ from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.wording import counted
 from qdqtool.report.judgement import judge
 from qdqtool.report.rows import layer_rows, range_rows
+from qdqtool.trt.causes import cause_of
 
 _INT8 = frozenset({Verdict.INT8, Verdict.ATTENTION, Verdict.ABSORBED})
 """Verdicts under which a node's arithmetic can be INT8."""
@@ -255,13 +256,19 @@ def _notes(material: Material) -> tuple[str, ...]:
         *(material.placement.notes if material.placement else ()),
         *((table.equalized.told,) if table and table.equalized else ()),
         *((_PROXY,) if build and build.builder == "rtx" else ()),
-        *(build.warnings if build else ()),
+        *(map(_explained, build.warnings) if build else ()),
         *(_unread(material.engine) if material.engine else ()),
         *(material.engine.notes if material.engine else ()),
         *(material.view.notes if material.view else ()),
         *(material.audit.notes if material.audit else ()),
     ]
     return tuple(dict.fromkeys(said))
+
+
+def _explained(warning: str) -> str:
+    """A warning of the builder, with its meaning and its fix if the table of causes has it."""
+    cause = cause_of(warning)
+    return warning if cause is None else f"{warning}: {cause.meaning}; {cause.fix}"
 
 
 def _unread(engine: Engine) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ from qdqtool.graph.qdq.lower import MX_DEQUANTIZE
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.operands import products
-from qdqtool.matching.products import compute_nodes, of_other_types, veto
+from qdqtool.matching.products import OTHER_TYPE, compute_nodes, of_other_types, veto
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.matching.silent_float import too_many_taps
 
@@ -283,7 +283,7 @@ def _obstacles(view: GraphView, node: Node, options: PlacementOptions) -> Iterat
             "it multiplies constants, the same in every inference",
             "nothing to do: the builder computes it once",
         )
-    yield from ((reason, "") for reason in of_other_types(view, node))
+    yield from ((reason, OTHER_TYPE) for reason in of_other_types(view, node))
     for tensor in node.inputs[:2]:
         producer = view.producer(tensor)
         if producer is not None and producer.op == "DequantizeLinear":

@@ -129,3 +129,14 @@ def test_labels_are_those_of_the_evaluation_samples(quantized: Path, tmp_path: P
     assert cli(["run", str(quantized), "--samples", SAMPLES, *words, "--out", str(tmp_path / "out")]) == 0
     task, *_ = report_of(tmp_path / "out")["comparison"]["task"]
     assert (task["metric"], task["samples"]) == ("top1", 700)
+
+
+def test_settings_of_placement_that_change_nothing_in_a_model_with_qdq_are_named(
+    quantized: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["run", str(quantized), "--samples", "random:2", "--out", str(tmp_path / "out")]
+    assert cli([*words, "--set", "place.exclude=['*']", "--set", "place.skip_rules=[gemv]"]) == 0
+    (said,) = [note for note in report_of(tmp_path / "out")["notes"] if "no effect" in note]
+    assert said.startswith("place.exclude, place.skip_rules have no effect: the model came with Q/DQ")
+    assert "`qdqtool repair --float NODE`" in said
+    assert "no effect" in capsys.readouterr().out

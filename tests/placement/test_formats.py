@@ -74,7 +74,7 @@ def test_no_format_is_asked_of_values_that_are_not_quantized(format_: str, tmp_p
     assert said
     assert not any(decision.quantize for decision in said)
     reasons = [opinion.reason for decision in said for opinion in decision.opinions]
-    assert any("only floating-point values are quantized" in reason for reason in reasons)
+    assert any("only values in FP32 and FP16 are quantized" in reason for reason in reasons)
 
 
 def two_layers() -> onnx.ModelProto:

@@ -74,10 +74,9 @@ def _cause(text: str) -> Cause | None:
 
 def _said_by_builders(code: str) -> str:
     """What builders say of a model with this finding of `qdqtool lint`; "" for other words."""
-    from qdqtool.trt.causes import CAUSES
+    from qdqtool.trt.causes import shown_by
 
-    meant = [cause.meaning for cause in CAUSES if cause.lint and cause.lint == code.upper()]
-    return "".join(f"\nAs an error of the builder: {meaning}\n" for meaning in meant)
+    return "".join(f"\nAs an error of the builder: {cause.meaning}\n" for cause in shown_by(code))
 
 
 def _cause_words(cause: Cause) -> str:

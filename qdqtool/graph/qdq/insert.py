@@ -14,7 +14,7 @@ import onnx
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.commands import REPAIR, Command, Setting
 from qdqtool.core.conversion import DynamicRangeReport
-from qdqtool.core.dtypes import DType
+from qdqtool.core.dtypes import QUANTIZED_FROM, DType
 from qdqtool.core.equivalence import classes
 from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind
 from qdqtool.core.quant_format import INT8
@@ -287,7 +287,7 @@ def _quantization(
 ) -> Quantization:
     tensor, where, format_ = decision.tensor, str(decision.slot), spec.format
     here = view.info(tensor).dtype
-    if here not in {DType.FLOAT32, DType.FLOAT16, DType.UNKNOWN}:
+    if here not in QUANTIZED_FROM:
         what = f"{tensor!r} has type {here}; only fp32 and fp16 can be quantized"
         raise UsageError(what, fix="exclude the node, or export the model in fp32", where=where)
     stored_as = _stored_as(here, options)

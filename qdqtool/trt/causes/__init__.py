@@ -62,6 +62,11 @@ def by_name(name: str) -> Cause:
     return _named()[name]
 
 
+def shown_by(code: str) -> tuple[Cause, ...]:
+    """The causes that a finding of `qdqtool lint` shows before a build, by its code."""
+    return tuple(cause for cause in CAUSES if cause.lint and cause.lint == code.upper())
+
+
 def names(cause: str, text: str) -> bool:
     """Whether a text fits the pattern of one cause, whatever other causes it fits."""
     return any(known.name == cause and pattern.search(text) for pattern, known in _compiled())

@@ -122,6 +122,7 @@ FORMATS = (
         meaning="the second scale of NVFP4 (one number for the whole tensor) has more than one value",
         fix="store it as a scalar (shape []): export with one global scale per tensor",
         releases="10.8 and newer, RTX",
+        lint="QDQ198",
     ),
     Cause(
         name="fp4-scale-constant",
@@ -148,6 +149,7 @@ FORMATS = (
         meaning="the axis that is cut into blocks (the last of the input) has a free size, and must be known when the engine is built",
         fix="fix this dimension in the model: the weight of the MatMul that reads it says its size",
         releases="10.8 and newer, RTX",
+        lint="QDQ199",
     ),
     Cause(
         name="block-shape",

@@ -1,0 +1,80 @@
+"""Every sentence that an audit prints is put to the experiment that its claim names, and no engine contradicts it.
+
+Fixes are typed as they are printed, refusals are skipped, and "nothing to do" is tried by hand: `benchmarks/truth_experiments.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import onnx
+import pytest
+
+from qdqtool.auditing.check import Check
+from qdqtool.auditing.full_audit import CHECKS
+from qdqtool.cli.app import run
+from tests import models
+from tests.placement.zoo import FLOAT
+from tests.shared import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from truth_experiments import Experiments
+from truth_figures import Figures
+
+_NO_EXPERIMENT = {
+    "no_tensor_cores", "opaque_region", "padding_waste", "slower_layer", "unmerged_siblings",
+}  # fmt: skip
+"""Checks about times and about tactics, formats and regions of classic TensorRT, whose engines are not built here."""
+_QUICK = 12
+"""Every so many networks of the zoo one is tried in the quick tests."""
+_NAMES = sorted(FLOAT)
+
+
+def typed(*words: object) -> CompletedProcess[str]:
+    """A command line in this process."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        code = run([str(word) for word in words])
+    return CompletedProcess([], code, out.getvalue(), "")
+
+
+def figures_of(proto: onnx.ModelProto, folder: Path, *words: str) -> Figures | None:
+    """The claims of one network's audit; None if it is refused."""
+    model, out = Path(models.save(proto, folder)), folder / "run"
+    done = typed("run", model, "--samples", "random:2", "--out", out, *words)
+    if done.returncode not in {0, 1}:
+        return None
+    report = json.loads((out / "report.json").read_text("utf-8"))["data"]
+    result = Figures()
+    Experiments(
+        key=folder.name, model=model, out=out, recipe=out / "recipe.yaml", target=(), tool=typed, most=24
+    ).judge(result, report)
+    return result
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if place % _QUICK == 0 else pytest.param(name, marks=pytest.mark.slow)
+        for place, name in enumerate(_NAMES)
+    ],
+)
+def test_no_engine_contradicts_what_an_audit_prints(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
+    figures = figures_of(FLOAT[name](), tmp_path)
+    if figures is None:
+        pytest.skip("refused in words")
+    assert [miss for miss in figures.misses if "contradicted" in miss] == []
+    assert figures.contradicted == 0
+
+
+@pytest.mark.parametrize("name", sorted(CHECKS.coded().values()))
+def test_every_check_says_something_that_an_engine_can_contradict(name: str) -> None:
+    check: Check = CHECKS.load(name)
+    assert (check.says is None) is (name in _NO_EXPERIMENT)
