@@ -182,6 +182,10 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
             by_name("not-obeyed").fix,
             _lines(run.warnings, "unobeyed", "overruled"),
         )
+    by_hand = _lines(run.warnings, "explicit-skips")
+    if by_hand and run.front_end == "onnxruntime" and not seen.has_qdq:
+        cause = by_name("ranges-set")
+        yield cause.meaning, cause.fix, by_hand
 
 
 def _lines(records: Iterable[LogRecord], *topics: str) -> tuple[int, ...]:

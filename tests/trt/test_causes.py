@@ -10,7 +10,7 @@ import pytest
 
 from qdqtool.io.text import text_of
 from qdqtool.pages.lookup import coded_plugins
-from qdqtool.trt.causes import CAUSES, RANKS, by_name, cause_of, decisive, node_of
+from qdqtool.trt.causes import CAUSES, RANKS, by_name, cause_of, decisive, node_of, shown_by
 from tests.shared import SHARED, shared
 
 SAID = {
@@ -57,6 +57,11 @@ SAID = {
     "Tensor x is uniformly zero; network calibration failed.": "calibration-zero",
     "libnvinfer.so.8: cannot open shared object file: No such file or directory": "ort-library",
     "Falling back to ['CUDAExecutionProvider', 'CPUExecutionProvider'] and retrying.": "ort-fallback",
+    "2: [pluginV2Runner.cpp::getInputHostScale::88] Error Code 2: Internal Error (Assertion scales.size() == 1 failed. )": (
+        "plugin-scale"
+    ),
+    "Assertion failed: scales.size() == 1": "scale-count",
+    "Calibrator is not being used. Users must provide dynamic range for all tensors that are not Int32 or Bool.": "ranges-set",
     "Engine could not be created from network": "echo",
     "2: [builder.cpp::buildSerializedNetwork::636] Error Code 2: Internal Error (Assertion engine != nullptr failed. )": "echo",
 }
@@ -131,3 +136,10 @@ def test_every_error_of_the_shared_logs_has_a_cause() -> None:
     texts = {re.sub(r"\d+", "#", text): text for path in logs for text in _errors(path)}
     assert len(texts) > 40
     assert [text for text in texts.values() if cause_of(text) is None] == []
+
+
+def test_what_lint_shows_before_a_build_is_found_by_its_code() -> None:
+    assert {cause.name for cause in shown_by("qdq198")} == {"fp4-double-scale"}
+    assert shown_by("") == ()
+    for cause in CAUSES:
+        assert (cause in shown_by(cause.lint)) is bool(cause.lint)

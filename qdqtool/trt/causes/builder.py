@@ -192,7 +192,8 @@ KERNELS = (
         area="kernel",
         pattern=r"[Cc]ould not find any implementation|[Nn]o implementation (?:of|for)|[Nn]o tactics? (?:available|to implement)",
         meaning="there is no kernel for this node in the precision asked for",
-        fix="keep the node float: exclude it from placement; a float model: build with another release of TensorRT",
+        fix=f"{Setting('place.exclude', '[NODE]')} keeps the node float in a model that is quantized here; with a calibrator or a "
+        "cache allow floats too (--fp16); a float model: build with another release of TensorRT",
         rank="general",
         before=("nvrtc", "myelin-check", "types-differ", "workspace-short", "device-memory", "tactic-memory"),
     ),
@@ -209,6 +210,16 @@ KERNELS = (
 """Kernels and memory."""
 
 CALIBRATION = (
+    Cause(
+        name="ranges-set",
+        area="calibration",
+        pattern=r"Calibrator is not being used\. Users must provide dynamic range",
+        meaning="no calibrator runs: only tensors whose range the application sets, as from a calibration table, run INT8",
+        fix="check that the table is found and names the tensors of this model: "
+        f"{Command('cache', ('lint', 'TABLE', '--model', 'MODEL'))} (onnxruntime: trt_int8_calibration_table_name; a cache that TensorRT "
+        "wrote needs trt_int8_use_native_calibration_table)",
+        effect="warns",
+    ),
     Cause(
         name="calibration-zero",
         area="calibration",

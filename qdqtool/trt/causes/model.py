@@ -81,7 +81,7 @@ PARSER = (
         name="scale-count",
         area="format",
         pattern=r"scale and zero point must have the same volume|[Nn]umber of scales|scale.{0,40}must (?:be equal to|match).{0,40}channel"
-        r"|numScales ==|scales\.size\(\) == 1",
+        r"|numScales ==|^(?!.*pluginV2Runner).*scales\.size\(\) == 1",
         meaning="the number of scales or zero points does not fit the tensor, or another layer wants one scale for all channels",
         fix=f"{Command('lint')} names the pair; {REPAIR} corrects the axis where it can",
         lint="QDQ116",
@@ -317,6 +317,14 @@ SHAPES = (
 """Shapes and control flow."""
 
 PLUGINS = (
+    Cause(
+        name="plugin-scale",
+        area="plugin",
+        pattern=r"pluginV2Runner.{0,200}scales\.size\(\) == 1",
+        meaning="a plug-in takes or gives INT8, and the tensor there has no scale, or one per channel where it needs a single one",
+        fix="calibrate the tensors at the plug-in, or let it take floats (supportsFormatCombination); the lines before name tensors without "
+        "a scale",
+    ),
     Cause(
         name="plugin-missing",
         area="plugin",
