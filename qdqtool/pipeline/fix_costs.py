@@ -15,7 +15,7 @@ from qdqtool.core.advice import promises, settings_in
 from qdqtool.core.audit import Audit
 from qdqtool.core.build import BuildRequest
 from qdqtool.core.calibration import CalibrationTable, TensorRange
-from qdqtool.core.claims import RUNS_THEN, Claim, Part, Says
+from qdqtool.core.claims import ADDS_A_KERNEL, IS_KEPT, RUNS_THEN, Claim, Part, Says
 from qdqtool.core.commands import Command, Setting
 from qdqtool.core.findings import Finding, NodeVerdict
 from qdqtool.core.placement import Decision, Placement, SlotKind
@@ -169,14 +169,25 @@ class _SettingEffect:
 
     def of_verdict(self, told: NodeVerdict) -> NodeVerdict:
         """A verdict with the cost, or with what the build shows if its node stays float."""
-        fix, claims = self._of(told.fix, told.claims, told.node)
-        return replace(told, fix=fix, claims=claims)
+        reason, known = self._borne_out(told.reason, told.claims)
+        fix, claims = self._of(told.fix, known, told.node)
+        return replace(told, reason=reason, fix=fix, claims=claims)
 
     def of_finding(self, found: Finding) -> Finding:
         """A finding with the cost; one that repeats the verdict on its node says the same as the verdict."""
         subject = found.subject if found.check in _OF_NODES else ""
-        fix, claims = self._of(found.fix, found.claims, subject)
-        return replace(found, fix=fix, claims=claims)
+        reason, known = self._borne_out(found.reason, found.claims)
+        fix, claims = self._of(found.fix, known, subject)
+        return replace(found, reason=reason, fix=fix, claims=claims)
+
+    def _borne_out(self, reason: str, claims: tuple[Claim, ...]) -> tuple[str, tuple[Claim, ...]]:
+        """The reason, corrected if it says that INT8 adds kernels and the build shows that it adds none."""
+        if ADDS_A_KERNEL not in claims or not any((claim.kernels or 0) <= 0 for claim in self.claims):
+            return reason, claims
+        kept = (IS_KEPT if claim == ADDS_A_KERNEL else claim for claim in claims)
+        return f"{reason}; that is the rule, and in this network a build shows otherwise", tuple(
+            dict.fromkeys(kept)
+        )
 
     def _of(self, fix: str, claims: tuple[Claim, ...], node: str) -> tuple[str, tuple[Claim, ...]]:
         runs = RUNS_THEN in promises(fix, of_finding=False)

@@ -9,8 +9,10 @@ import contextlib
 import io
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import onnx
 import pytest
@@ -43,6 +45,14 @@ def typed(*words: object) -> CompletedProcess[str]:
     return CompletedProcess([], code, out.getvalue(), "")
 
 
+def assert_no_contradiction(row: Mapping[str, Any]) -> None:
+    """A row that says that INT8 adds kernels has no fix that adds none; "nothing to do" stands beside no way out."""
+    said = {claim["says"]: claim.get("kernels", 0) for claim in row.get("claims", ())}
+    assert not ("more_kernels" in said and said.get("kernels", 1) <= 0), row
+    assert not ("nothing_helps" in said and {"runs_quantized", "finding_gone"} & said.keys()), row
+    assert not ("stays_float" in said and "runs_quantized" in said), row
+
+
 def figures_of(proto: onnx.ModelProto, folder: Path, *words: str) -> Figures | None:
     """The claims of one network's audit; None if it is refused."""
     model, out = Path(models.save(proto, folder)), folder / "run"
@@ -50,6 +60,8 @@ def figures_of(proto: onnx.ModelProto, folder: Path, *words: str) -> Figures | N
     if done.returncode not in {0, 1}:
         return None
     report = json.loads((out / "report.json").read_text("utf-8"))["data"]
+    for row in (*report["verdicts"], *report["findings"]):
+        assert_no_contradiction(row)
     result = Figures()
     Experiments(
         key=folder.name, model=model, out=out, recipe=out / "recipe.yaml", target=(), tool=typed, most=24
