@@ -151,6 +151,10 @@ class Experiments:
     def _typed(self, command: Command, out: Path) -> Built | None:
         """What a command leads to: an engine of the model that it writes, trials, or an answer."""
         words = [self._file(word) for word in command.arguments]
+        if command.name == "repair" and "DATA" in command.arguments:  # random samples tell no range
+            words = [
+                str(self.samples()) if word == "DATA" else self._file(word) for word in command.arguments
+            ]
         qdq = str(self.out / "model.qdq.onnx")
         if command.name in {"repair", "convert"}:
             written = out.with_suffix(".onnx")

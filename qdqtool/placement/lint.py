@@ -74,12 +74,11 @@ def _findings(book: Rulebook, name: str, flow: Flow, asked: Target) -> Iterator[
     assert rule.check is not None
     for wrong in book.asked(name, partial(rule.check, flow, asked)):
         fix = followed(wrong.fix, command=_without(flow, wrong.node), at=wrong.node)
-        severity = graded(wrong.severity or rule.severity, fix)
-        refused = severity is Severity.ERROR
+        refused = (wrong.severity or rule.severity) is Severity.ERROR
         yield LintFinding(
             code=rule.code,
             rule=name,
-            severity=severity,
+            severity=graded(wrong.severity or rule.severity, fix),
             node=wrong.node,
             reason=wrong.reason,
             effect=wrong.effect,

@@ -269,6 +269,12 @@ def _quantized(context: RepairContext, name: str, index: int) -> Change | None:
 
 def explain_half_quantized(evidence: NodeEvidence) -> Iterator[Explanation]:
     """What has no Q/DQ beyond the halves of `check`: all factors, or the one beside stored weights."""
+    if _is_plain(evidence):
+        yield Explanation(
+            reason="no Q/DQ in front of its activation, and none on its weight",
+            fix=f"{repairing(to_int8=[evidence.node.name], samples=True)} puts Q/DQ on both of its inputs",
+        )
+        return
     bare = [operand for operand in evidence.activations if not operand.quantized]
     several = "s" * (len(bare) > 1)
     if bare:
@@ -285,6 +291,12 @@ def explain_half_quantized(evidence: NodeEvidence) -> Iterator[Explanation]:
                 reason="no Q/DQ on its weight",
                 fix=f"put Q/DQ on input {operand.index} as well: {evidence.arithmetic} needs both",
             )
+
+
+def _is_plain(evidence: NodeEvidence) -> bool:
+    """Whether a product with stored weights has no Q/DQ at all in a model that nothing was placed in."""
+    stored = len(evidence.activations) == len(evidence.weights) == 1
+    return stored and evidence.node.op in PRODUCTS and not evidence.any_quantized and not evidence.decisions
 
 
 def _is_computed(evidence: NodeEvidence) -> bool:
