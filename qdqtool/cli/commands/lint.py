@@ -184,8 +184,9 @@ def _talk(notes: tuple[str, ...]) -> None:
 def _print_findings(report: LintReport) -> None:
     """One block per kind of finding; the same finding on many nodes is told once."""
     from qdqtool.core.advice import of_all
-    from qdqtool.trt.causes import by_name
+    from qdqtool.trt.causes import CAUSES
 
+    meanings = {cause.name: cause.meaning for cause in CAUSES}
     styles = {"error": "bold red", "warning": "yellow", "info": "cyan"}
     for (_, severity, code, effect), found in _grouped(report.findings):
         times = f", {counted(len(found), 'time')}" if len(found) > 1 else ""
@@ -196,7 +197,7 @@ def _print_findings(report: LintReport) -> None:
         nodes = ", ".join(finding.node for finding in (found[:3] if more else found))
         fixes = of_all(f.fix for f in found)
         fix = f"{fixes[0]}{_others(fixes)}"
-        said = "; ".join(dict.fromkeys(by_name(name).meaning for name in found[0].causes))
+        said = "; ".join(dict.fromkeys(meanings.get(name, name) for name in found[0].causes))
         rows = (("effect", effect), ("builder", said), ("fix", fix), ("at", nodes + more))
         for word, text in rows if said else (rows[0], *rows[2:]):
             _print(f"  {word:<8}{text}")
