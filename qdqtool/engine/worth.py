@@ -14,6 +14,7 @@ from math import exp, hypot, log, log10, prod
 from typing import Final, Literal
 
 from qdqtool.core.artefacts import Artefact
+from qdqtool.core.commands import Command
 from qdqtool.core.explore import Device
 from qdqtool.core.wording import counted
 from qdqtool.engine.estimate import ROOF, Roof
@@ -206,7 +207,7 @@ def advise(view: GraphView, device: Device, name: str, batch: int = 1) -> Precis
         )
     if transformer:
         notes.append(
-            "attention that is one kernel in FP16 may fall apart with Q/DQ: `qdqtool run` shows it (QDQ215)"
+            f"attention that is one kernel in FP16 may fall apart with Q/DQ: {Command('run')} shows it (QDQ215)"
         )
     return PrecisionAdvice(
         model=name,

@@ -18,6 +18,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
+from qdqtool.core.commands import Command
 from qdqtool.core.wording import counted, listed
 from qdqtool.errors import UsageError
 
@@ -152,7 +153,7 @@ def provider_of(word: str) -> Provider:
         raise UsageError(
             f"there is no device {called!r}",
             fix=f"{meant}Choose one of {', '.join(DEVICES)}, or the path of a plug-in provider library (.so, .dll); "
-            "`qdqtool doctor` says which work here",
+            f"{Command('doctor')} says which work here",
             where="--device",
         )
     provider = Provider(word=word, name=known.provider if known else called, pick=pick, options=options)

@@ -23,6 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from qdqtool.core.commands import Command
 from qdqtool.errors import InputFileError, MissingPackage
 from qdqtool.graph.onnx_io.save import FOLDER_OPTION
 from qdqtool.io.files import native_path
@@ -339,7 +340,7 @@ def how_to_get(provider: Provider) -> str:
     needs = f" ({provider.word} needs {known.needs})" if known.needs else ""
     if not ways:
         return "install an onnxruntime that has it, or name its plug-in library: --device path/to/library.so"
-    return f"{'; or '.join(ways)}{needs}. `qdqtool doctor` says what works here"
+    return f"{'; or '.join(ways)}{needs}. {Command('doctor')} says what works here"
 
 
 def _in_place(package: str) -> str:
