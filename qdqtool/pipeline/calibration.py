@@ -12,7 +12,7 @@ from pathlib import Path
 from qdqtool.calibration.collect import Collection
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.pool import CollectOptions, CollectorPool
-from qdqtool.calibration.samples import SampleInput, Samples, open_samples
+from qdqtool.calibration.samples import SampleInput, Samples, no_samples, open_samples
 from qdqtool.calibration.samples.spec import NanPolicy
 from qdqtool.calibration.shards import merge_files
 from qdqtool.calibration.span import Span
@@ -266,7 +266,7 @@ class Calibration:
             InputFileError: a sample cannot be read, or does not fit.
         """
         if not self.request.samples:
-            raise UsageError("there are no samples", fix="pass --samples", where="samples")
+            raise no_samples(self.model.view.inputs)
         with self._device():
             return self._table(on_progress)
 

@@ -2,6 +2,14 @@
 
 from qdqtool.calibration.samples.batches import batches
 from qdqtool.calibration.samples.objects import SampleObjects, sample_objects
-from qdqtool.calibration.samples.opening import SampleInput, Samples, open_samples
+from qdqtool.calibration.samples.opening import SampleInput, Samples, no_samples, open_samples
 
-__all__ = ["SampleInput", "SampleObjects", "Samples", "batches", "open_samples", "sample_objects"]
+__all__ = [
+    "SampleInput",
+    "SampleObjects",
+    "Samples",
+    "batches",
+    "no_samples",
+    "open_samples",
+    "sample_objects",
+]

@@ -32,6 +32,39 @@ _ARRAY_SUFFIXES = {".npy", ".npz"}
 _KINDS = "a folder, an .npz, .npy or .json file, module:function, or random:16"
 
 
+def no_samples(inputs: tuple[TensorInfo, ...]) -> UsageError:
+    """The error of a command that measures ranges and was given no samples, with a line that saves some."""
+    arrays = ", ".join(f"{info.name!r}: np.stack({_variable(info)})" for info in inputs[:_MOST_INPUTS])
+    more = ", ..." if len(inputs) > _MOST_INPUTS else ""
+    meant = "; ".join(
+        f"{_variable(info)} is a list of {info.dtype.value.replace('fp', 'float')} arrays of shape {_shape(info)}"
+        for info in inputs[:_MOST_INPUTS]
+    )
+    return UsageError(
+        "there are no samples, and ranges of activations are measured on them",
+        fix="pass --samples: a folder of pictures or arrays, or a file that your Python writes from preprocessed inputs, "
+        f"`np.savez('samples.npz', **{{{arrays}{more}}})` ({meant}; 32 to 512 samples), then --samples samples.npz. "
+        "--samples random:16 shows the kernels only: its ranges mean nothing",
+        where="samples",
+    )
+
+
+_MOST_INPUTS = 3
+"""Inputs that the line for samples spells out."""
+
+
+def _variable(info: TensorInfo) -> str:
+    """A Python name for the samples of an input."""
+    name = re.sub(r"\W", "_", info.name, flags=re.ASCII)
+    return name if name and not name[0].isdigit() else f"input_{name}"
+
+
+def _shape(info: TensorInfo) -> str:
+    """The shape of one sample without its batch axis."""
+    shape = info.shape or ()
+    return "[" + ", ".join(map(str, shape[1:])) + "]"
+
+
 def open_samples(
     given: SampleInput,
     inputs: tuple[TensorInfo, ...],

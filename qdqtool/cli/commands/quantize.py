@@ -41,8 +41,11 @@ def quantize(
     model: Annotated[
         str, typer.Argument(help="Float ONNX model; .pt2 file, or file.py:function that returns one.")
     ],
-    samples: Annotated[str, typer.Option(help="Folder, .npz, .npy, .json, module:function, or random:16.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Q/DQ model to write.")],
+    samples: Annotated[
+        str,
+        typer.Option(help="Folder, .npz, .npy, .json, module:function, or random:16.", show_default=False),
+    ] = "",
     recipe: FittingRecipe = None,
     changes: Changes = None,
     target: BuilderTarget = None,
