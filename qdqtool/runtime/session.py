@@ -96,6 +96,7 @@ def open_session(model: Path | bytes, options: RuntimeOptions) -> onnxruntime.In
     """
     import onnxruntime
 
+    _silence()
     source = native_path(model) if isinstance(model, Path) else model
     if isinstance(model, Path) and options.home is not None:
         source = model.read_bytes()
@@ -112,6 +113,14 @@ def open_session(model: Path | bytes, options: RuntimeOptions) -> onnxruntime.In
         # The optimizer may fail on a valid graph, for example if it gives a tensor a name that is taken.
         plain = session_options(replace(options, optimized=False))
         return onnxruntime.InferenceSession(source, sess_options=plain, providers=chosen)
+
+
+@lru_cache(maxsize=1)
+def _silence() -> None:
+    """Keep kernels from warning on standard error: while they are made they use the logger of the process, not that of a session."""
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(4)
 
 
 def session_options(options: RuntimeOptions) -> onnxruntime.SessionOptions:

@@ -125,6 +125,7 @@ def _run(model: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> dict[str, Any]:
     part = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     part.graph.MergeFrom(onnx.GraphProto(name="part", node=nodes, initializer=model.graph.initializer))
     part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    onnxruntime.set_default_logger_severity(4)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = options.inter_op_num_threads = 1
