@@ -8,7 +8,10 @@ out. What is measured is measured in turns with one reference: the base recipe's
 `--storage postgresql://...` the same command on other machines joins the work, and `--cluster` lets all workers of a
 Dask cluster join; a worker that dies loses its running trial only.
 
-Without a GPU here, `--export FOLDER` writes the models of all trials and one script that times them with trtexec on a
+With `--on ssh://user@host` (or `--on local`) trtexec times the trials on that machine, in turns. The sweep chooses by these
+times. Models and times stay there, so that the same command continues. `--dry-run` prints the commands.
+
+Without a connection, `--export FOLDER` writes the models of all trials and one script that times them with trtexec on a
 machine that has one; the same command with `--import times.json` then takes its times as measured, and chooses by them.
 
 A Dask worker runs what its scheduler sends, so `--cluster` contacts only the address that is named, and a bare one stays
@@ -32,11 +35,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qdqtool.cli.signatures import TARGET_HELP, Changes, Device, for_device
+
+if TYPE_CHECKING:
+    from qdqtool.pipeline.sweep import SweepRequest
 
 
 def sweep(
@@ -89,6 +95,11 @@ def sweep(
         bool, typer.Option("--journal", help="Print every trial with its gain, kept or not, and why.")
     ] = False,
     device: Device = None,
+    on: Annotated[
+        str, typer.Option(help="Time all trials with trtexec on this machine: local, or ssh://user@host.")
+    ] = "",
+    trtexec: Annotated[str, typer.Option(help="With --on: path of trtexec there.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --on: print what would be done.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print sweep.json instead of the table.")] = False,
 ) -> None:
     """Search over configurations for the best accuracy at the best speed."""
@@ -128,7 +139,12 @@ def sweep(
         cluster=cluster,
         export=export,
         times=times,
+        on=on,
+        trtexec=trtexec,
     )
+    if dry_run:
+        _plan(request)
+        return
     with Bars() as bars:
         result = search(request, pick, bars.show)
     write_text(out / "sweep.html", sweeps.page(result))
@@ -150,6 +166,27 @@ def sweep(
             highlight=False,
         )
     stdout().print(f"page: {out / 'sweep.html'}", markup=False, highlight=False)
+
+
+def _plan(request: SweepRequest) -> None:
+    """Print what `--on` would do.
+
+    Raises:
+        UsageError: there is no --on, or it names no host.
+    """
+    from qdqtool.cli.screen import stdout
+    from qdqtool.errors import UsageError
+    from qdqtool.pipeline.sweep.hosts import ELSEWHERE, host_of, plan
+
+    if not request.on:
+        raise UsageError("--dry-run prints what --on does", fix="add --on local, or --on ssh://user@host")
+    folder = request.export or request.base.out / ELSEWHERE
+    lines = (
+        "search in this process, with estimated times",
+        *plan(host_of(request.on), folder, request.trials or 0, request.trtexec),
+    )
+    for number, line in enumerate((*lines, "take the measured times, and choose by them"), 1):
+        stdout().print(f"{number}. {line}", markup=False, highlight=False, soft_wrap=True)
 
 
 PLUGIN = sweep

@@ -60,6 +60,8 @@ class SweepRequest:
         cluster: Dask scheduler whose workers all take part, or "local"; "" searches in this process only.
         export: folder for the models of all trials and a script that times them elsewhere; None exports nothing.
         times: what that script wrote, which replaces the times of the sweep; None leaves them.
+        on: the machine that runs the script, "local" or ssh://user@host; "" runs it nowhere.
+        trtexec: the program there; "" looks for it.
     """
 
     base: RunRequest
@@ -71,6 +73,8 @@ class SweepRequest:
     cluster: str = ""
     export: Path | None = None
     times: Path | None = None
+    on: str = ""
+    trtexec: str = ""
 
 
 OnProgress = Callable[[str, int, "int | None"], None]

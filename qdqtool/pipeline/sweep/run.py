@@ -20,6 +20,7 @@ from qdqtool.pipeline.sweep.context import OnProgress, SweepContext, SweepReques
 from qdqtool.pipeline.sweep.elsewhere import export, with_times
 from qdqtool.pipeline.sweep.front import assemble, limit_of
 from qdqtool.pipeline.sweep.front import pick as choose
+from qdqtool.pipeline.sweep.hosts import ELSEWHERE, check_host, host_of, time_on
 from qdqtool.pipeline.sweep.space import Space, groups_of
 from qdqtool.pipeline.sweep.storage import Storage, StorageLost, undamaged
 from qdqtool.pipeline.sweep.study import Study
@@ -54,6 +55,8 @@ def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None 
     tell = on_progress or _silent
     if pick:
         limit_of(pick)
+    if request.on:
+        check_host(host_of(request.on), request.trtexec)
     if request.cluster:
         join_all(request, join, tell)
     bench = SweepContext(request, tell)
@@ -64,8 +67,12 @@ def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None 
     result = replace(result, floats=bench.floats())
     if request.times is not None:
         result = with_times(result, request.times)
-    if request.export is not None:
-        _export(bench, result, request.export, tell)
+    folder = request.export or (request.base.out / ELSEWHERE if request.on else None)
+    if folder is not None:
+        _export(bench, result, folder, tell)
+        if request.on:
+            tell(f"time on {request.on}", 0, None)
+            result = with_times(result, time_on(host_of(request.on), folder, request.trtexec))
     return _keep(bench, result, pick, tell)
 
 

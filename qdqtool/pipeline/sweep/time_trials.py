@@ -4,6 +4,7 @@
 
 Every model becomes an engine. Then all engines are run in turns, so that a GPU that gets warm or busy slows all of them.
 What was found is written to times.json: the median of each round, for `qdqtool sweep ... --import times.json`.
+If it is stopped, the same command continues: engines and finished rounds are noted in progress.json.
 """
 
 import argparse
@@ -33,18 +34,22 @@ def main() -> int:
         return 3
     manifest = json.loads((HERE / "manifest.json").read_text("utf-8"))
     known = said(options.trtexec, "--help").stdout
-    failed, rounds = {}, {}  # type: (dict[str, str], dict[str, list[float]])
+    about = [manifest, options.trtexec, options.iterations]
+    failed, rounds = earlier(about)
     for model in manifest["models"]:
+        if model["name"] in failed or (model["name"] in rounds and plan(model["name"]).exists()):
+            continue
         trouble = build(options.trtexec, known, model)
         if trouble:
             failed[model["name"]] = trouble
         else:
             rounds[model["name"]] = []
+        note(about, failed, rounds)
     shapes = {model["name"]: model["shapes"] for model in manifest["models"]}
     names = list(rounds)
     for turn in range(options.rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)] if names else ():
-            if name in failed:
+            if name in failed or len(rounds[name]) > turn:
                 continue
             try:
                 rounds[name].append(timed(options.trtexec, name, shapes[name], options.iterations))
@@ -54,10 +59,26 @@ def main() -> int:
                 del rounds[name]
                 sys.stderr.write(f"{name}: {error}\n")
                 continue
+            note(about, failed, rounds)
             sys.stderr.write(f"round {turn + 1}: {name} {rounds[name][-1]:.4f} ms\n")
     found = {"digest": manifest["digest"], "gpu": gpu(), "rounds": rounds, "failed": failed}
     (HERE / "times.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", "utf-8")
+    (HERE / "progress.json").unlink()
     return 0 if rounds else 1
+
+
+def earlier(about: "list[Any]") -> "tuple[dict[str, str], dict[str, list[float]]]":
+    """What a run of the same models that was stopped has found."""
+    kept = HERE / "progress.json"
+    found = json.loads(kept.read_text("utf-8")) if kept.is_file() else {}
+    return (found["failed"], found["rounds"]) if found.get("about") == about else ({}, {})
+
+
+def note(about: "list[Any]", failed: "dict[str, str]", rounds: "dict[str, list[float]]") -> None:
+    """Keep what was found so far; a file that is replaced whole is never half written."""
+    fresh = HERE / "progress.tmp"
+    fresh.write_text(json.dumps({"about": about, "failed": failed, "rounds": rounds}), "utf-8")
+    fresh.replace(HERE / "progress.json")
 
 
 def build(trtexec: str, known: str, model: "dict[str, Any]") -> str:

@@ -1,0 +1,254 @@
+"""Trials timed over ssh: a real server on this machine, a stand-in for trtexec, and what goes wrong on the way."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from qdqtool.cli.app import run as cli
+from qdqtool.errors import BuildError, InputFileError, MissingPackage, UsageError
+from qdqtool.pipeline.sweep.elsewhere import SCRIPT
+from qdqtool.pipeline.sweep.hosts import Host, check_host, host_of, plan, time_on
+from tests.backends.stand_in_trtexec import install
+from tests.sweep.digits import result, words
+
+SSHD = shutil.which("sshd", path="/usr/sbin:/usr/bin:/sbin")
+NAMES = ("float", "0000", "0001")
+needs_sshd = pytest.mark.skipif(
+    SSHD is None or shutil.which("ssh") is None, reason="needs an ssh server: apt-get install openssh-server"
+)
+
+
+@dataclass
+class Server:
+    """An ssh server on this machine, whose commands run in a folder of their own."""
+
+    port: int
+    folder: Path
+    home: Path
+
+    @property
+    def word(self) -> str:
+        return f"ssh://{getpass.getuser()}@127.0.0.1:{self.port}"
+
+    def key(self, name: str) -> str:
+        path = self.folder / name
+        if not path.exists():
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+        return path.with_suffix(".pub").read_text()
+
+    def client(self, monkeypatch: pytest.MonkeyPatch, *, identity: str = "mine", host: str = "host") -> None:
+        """Make `ssh` use this key, and expect this key of the server; "" knows none."""
+        self.key(identity)
+        known = f"[127.0.0.1]:{self.port} {' '.join(self.key(host).split()[:2])}\n" if host else ""
+        (self.folder / "known").write_text(known)
+        config = self.folder / "config"
+        config.write_text(
+            f"Host *\n IdentityFile {self.folder / identity}\n IdentitiesOnly yes\n IdentityAgent none\n"
+            f" UserKnownHostsFile {self.folder / 'known'}\n GlobalKnownHostsFile /dev/null\n"
+        )
+        programs = self.folder / "bin"
+        programs.mkdir(exist_ok=True)
+        wrapper = programs / "ssh"
+        wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh", path="/usr/bin:/bin")} -F {config} "$@"\n')
+        wrapper.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("sshd")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    here = Server(port, folder, folder / "home")
+    here.home.mkdir()
+    here.key("host")
+    (folder / "authorized").write_text(here.key("mine"))
+    config = folder / "sshd_config"
+    config.write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder / 'host'}\nPidFile {folder / 'pid'}\n"
+        f"AuthorizedKeysFile {folder / 'authorized'}\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n"
+        f'KbdInteractiveAuthentication no\nForceCommand cd {here.home} && sh -c "$SSH_ORIGINAL_COMMAND"\n'
+    )
+    Path("/run/sshd").mkdir(exist_ok=True, parents=True)
+    assert SSHD is not None
+    process = subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and process.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                break
+        time.sleep(0.05)
+    yield here
+    process.terminate()
+    process.wait(10)
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    """A folder as `export` leaves it; the stand-in does not read the models."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    models = [{"name": name, "file": f"{name}.onnx", "shapes": "", "weakly": []} for name in NAMES]
+    (folder / "manifest.json").write_text(json.dumps({"digest": "d", "models": models}))
+    for name in NAMES:
+        (folder / f"{name}.onnx").write_bytes(name.encode())
+    from qdqtool.pipeline.sweep import elsewhere
+
+    shutil.copy(Path(elsewhere.__file__).with_name(SCRIPT), folder / SCRIPT)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("word", "host"),
+    [
+        ("local", Host(word="local")),
+        ("ssh://orin", Host(word="ssh://orin", target="orin")),
+        ("ssh://me@10.0.0.2:2222/", Host(word="ssh://me@10.0.0.2:2222/", target="me@10.0.0.2", port=2222)),
+    ],
+)
+def test_a_word_names_a_host(word: str, host: Host) -> None:
+    assert host_of(word) == host
+
+
+@pytest.mark.parametrize(
+    "word", ["orin", "ssh://", "ssh://-oProxyCommand=touch", "ssh://a@-x", "ssh://a b", "ssh://a;b", ""]
+)
+def test_a_word_that_is_no_host_or_an_option_of_ssh_is_refused(word: str) -> None:
+    with pytest.raises(UsageError, match="cannot read the host"):
+        host_of(word)
+
+
+def test_the_plan_says_what_is_sent_and_run(tmp_path: Path) -> None:
+    lines = plan(host_of("ssh://me@orin:2222"), tmp_path, 4, "/opt/trtexec")
+    assert "4 trials" in lines[0]
+    assert "-p 2222" in lines[1]
+    assert "me@orin" in lines[2]
+    assert "/opt/trtexec" in lines[2]
+    assert lines[3].endswith("times.json")
+
+
+def test_models_are_timed_on_this_machine(exported: Path, tmp_path: Path) -> None:
+    trtexec = install(tmp_path, 101600)
+    times = json.loads(time_on(host_of("local"), exported, str(trtexec)).read_text())
+    assert sorted(times["rounds"]) == sorted(NAMES)
+    assert not (exported / "progress.json").exists()
+
+
+@needs_sshd
+def test_models_are_timed_over_ssh_and_sent_once(
+    server: Server, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.client(monkeypatch)
+    trtexec = str(install(tmp_path, 101600))
+    check_host(host_of(server.word), trtexec)
+    found = time_on(host_of(server.word), exported, trtexec)
+    assert found == exported / "times.json"
+    assert sorted(json.loads(found.read_text())["rounds"]) == sorted(NAMES)
+    (there,) = (server.home / ".cache/qdqtool").iterdir()
+    assert {path.name for path in exported.iterdir()} - {"times.json"} <= {
+        path.name for path in there.iterdir()
+    }
+    sent = (there / "0000.onnx").stat().st_mtime_ns
+    time_on(host_of(server.word), exported, trtexec)
+    assert (there / "0000.onnx").stat().st_mtime_ns == sent
+    shutil.rmtree(server.home / ".cache")
+
+
+@needs_sshd
+def test_a_script_that_was_killed_there_goes_on_without_building_again(
+    server: Server, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.client(monkeypatch)
+    trtexec = install(tmp_path, 101600)
+    log, killer = tmp_path / "calls", tmp_path / "trtexec-once"
+    killer.write_text(
+        f'#!/bin/sh\necho "$*" >> {log}\n'
+        f'if [ "$(grep -c loadEngine {log})" = 5 ] && [ ! -e {log}.killed ]; then touch {log}.killed; kill -9 $PPID; exit 1; fi\n'
+        f'exec {trtexec} "$@"\n'
+    )
+    killer.chmod(0o755)
+    with pytest.raises((InputFileError, BuildError, MissingPackage)):
+        time_on(host_of(server.word), exported, str(killer))
+    assert not (exported / "times.json").exists()
+    found = json.loads(time_on(host_of(server.word), exported, str(killer)).read_text())
+    assert {len(rounds) for rounds in found["rounds"].values()} == {7}
+    calls = log.read_text().splitlines()
+    assert sum("--onnx=" in call for call in calls) == len(NAMES)
+    assert sum("--loadEngine=" in call for call in calls) == 7 * len(NAMES) + 1
+    shutil.rmtree(server.home / ".cache")
+
+
+@needs_sshd
+@pytest.mark.parametrize(
+    ("identity", "key", "said", "fix"),
+    [
+        ("stranger", "host", "wants a password or a key", "ssh-copy-id"),
+        ("mine", "stranger", "another one than before", "ssh-keygen -R"),
+        ("mine", "", "not known", "accept it: ssh "),
+    ],
+    ids=["no key of ours", "another host key", "an unknown host"],
+)
+def test_a_host_that_does_not_let_us_in_says_why(
+    identity: str, key: str, said: str, fix: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.client(monkeypatch, identity=identity, host=key)
+    with pytest.raises(MissingPackage, match=said) as refused:
+        check_host(host_of(server.word))
+    assert fix in refused.value.fix
+
+
+@needs_sshd
+def test_no_server_no_trtexec_and_no_engine_are_different_errors(
+    server: Server, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.client(monkeypatch)
+    with pytest.raises(MissingPackage, match="no ssh server answers"):
+        check_host(host_of("ssh://127.0.0.1:1"))
+    with pytest.raises(MissingPackage, match="has no trtexec"):
+        check_host(host_of(server.word), "/nowhere/trtexec")
+    with pytest.raises(MissingPackage, match="has no trtexec"):
+        time_on(host_of(server.word), exported, "/nowhere/trtexec")
+    broken = tmp_path / "trtexec"
+    broken.write_text(
+        "#!/bin/sh\necho '[E] Error[4]: IBuilder::buildSerializedNetwork: unsupported'; exit 1\n"
+    )
+    broken.chmod(0o755)
+    with pytest.raises(BuildError, match="no model has an engine"):
+        time_on(host_of(server.word), exported, str(broken))
+    shutil.rmtree(server.home / ".cache")
+
+
+def test_the_command_prints_its_plan_and_refuses_one_without_a_host(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli(words(tmp_path / "s", "--on", "ssh://localhost", "--dry-run")) == 0
+    said = capsys.readouterr().out
+    assert "ssh -o BatchMode=yes" in said
+    assert not (tmp_path / "s").exists()
+    assert cli(words(tmp_path / "s", "--dry-run")) == UsageError.exit_code
+
+
+@pytest.mark.slow
+def test_a_sweep_chooses_by_the_times_of_the_host(tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="sweeps need the extra sweep")
+    trtexec = install(tmp_path, 101600)
+    space = 'sweep.space={"calibrate.method": [max, mse]}'
+    out = tmp_path / "sweep"
+    command = words(
+        out, "--set", "sweep.keep_float=[0]", "--on", "local", "--trtexec", str(trtexec), space=space
+    )
+    assert cli(command) == 0
+    data = result(out)
+    assert data["speed"] == "measured"
+    assert all(trial["outcome"]["ms"] == pytest.approx(1.02) for trial in data["trials"])
