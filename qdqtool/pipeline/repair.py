@@ -14,24 +14,28 @@ from qdqtool.calibration.samples import SampleInput, Samples, open_samples
 from qdqtool.core.advice import with_files
 from qdqtool.core.commands import Command
 from qdqtool.core.comparison import Comparison
+from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.placement import SlotKind
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.repair import Change, Remainder, RepairReport
 from qdqtool.core.wording import counted
-from qdqtool.errors import InputFileError, UsageError
+from qdqtool.errors import InputFileError, QdqError, UsageError
 from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save_beside
 from qdqtool.graph.origin import origin
-from qdqtool.graph.qdq.find import quantized_ops
+from qdqtool.graph.qdq.find import find, quantized_ops
 from qdqtool.graph.qdq.other_tools import OtherQuantizer, other_quantizers
 from qdqtool.graph.qdq.slots import slot_changes
 from qdqtool.graph.qdq.stored import stored_casts
 from qdqtool.graph.qdq.stored_caches import with_float_caches
+from qdqtool.graph.qdq.unquantize import float_graph
 from qdqtool.matching.half_quantized import quantize_activations, wanted
 from qdqtool.pipeline.float_sides import open_quantized
 from qdqtool.pipeline.own_models import or_without, run_plainly
+from qdqtool.pipeline.quantization import QuantizationJob
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.writing import write
 from qdqtool.placement.lint import lint
@@ -42,6 +46,8 @@ from qdqtool.runtime.runner import open_runner
 from qdqtool.trt.ops import PACKED_WEIGHTS
 
 OnProgress = Callable[[int, int], None]
+_WORTH_TELLING = 1.0
+"""Decibels from which on measuring again is named."""
 _LARGE = 5000
 """Nodes from which onnxruntime's graph optimizer would take longer than it saves on a few samples."""
 
@@ -92,6 +98,8 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
         (made, more), doubts = _calibrated_or_note(made, samples)
         changes += more
     comparison, notes = _difference(request, made, samples, on_progress)
+    if samples is not None and samples.meaningful and _is_converted(model):
+        notes += _measured_again(request, made, samples)
     # Last, so that a repair that ends in an error leaves nothing behind.
     write(made, request.out, step="repair")
     return RepairReport(
@@ -178,6 +186,52 @@ def _calibrated_or_note(
         return model, ()
 
     return or_without("quantizing activations without a range", lambda: _calibrated(model, samples), plainly)
+
+
+def _is_converted(model: Model) -> bool:
+    """Whether activations had zero points or unsigned integers, so that ranges were converted and not measured."""
+    return any(
+        pair.kind is SlotKind.ACTIVATION and (pair.dtype is DType.UINT8 or any(pair.zero_point))
+        for pair in find(model)
+    )
+
+
+def _measured_again(request: RepairRequest, made: Model, samples: Samples) -> tuple[str, ...]:
+    """What ranges that are measured anew would give, beside the converted ones, and the commands; nothing if it is no more.
+
+    Both are compared with the float model behind the repaired one, on the same samples.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        plain, kept, fresh = (Path(folder) / f"{name}.onnx" for name in ("float", "repaired", "measured"))
+        save_beside(float_graph(made), plain)
+        save_beside(with_float_caches(made), kept)
+        try:
+            job = QuantizationJob(plain, request.recipe, request.samples)
+            save_beside(job.inserted(job.table(lambda *_: None)), fresh)
+            levels = [_level(plain, each, samples, request.recipe) for each in (kept, fresh)]
+        except QdqError as error:
+            return (f"whether ranges measured anew lose less is unknown: {error.what}",)
+    converted, measured = levels
+    if converted is None or measured is None or measured < converted + _WORTH_TELLING:
+        return ()
+    given = request.samples if isinstance(request.samples, str) else "DATA"
+    plain_name = "float.onnx"
+    commands = (
+        Command("scales", (str(request.model), "--model", plain_name)),
+        Command("quantize", (plain_name, "--samples", given, "--out", str(request.out))),
+    )
+    said = (
+        f"its converted ranges give {converted:.1f} dB to its float model, and ranges that are measured on these samples give "
+        f"{measured:.1f} dB (SQNR): {commands[0]}, then {commands[1]}"
+    )
+    return (said,)
+
+
+def _level(plain: Path, other: Path, samples: Samples, recipe: Recipe) -> float | None:
+    """The SQNR of a Q/DQ model, in dB; None if nothing is lost."""
+    before, after = (open_runner(path, description=path.stem, crowded=True) for path in (plain, other))
+    found = compare(before, after, samples, recipe.compare).sqnr
+    return None if found is None else found.sqnr_db
 
 
 def _difference(
