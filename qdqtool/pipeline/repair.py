@@ -197,7 +197,7 @@ def _is_converted(model: Model) -> bool:
 
 
 def _measured_again(request: RepairRequest, made: Model, samples: Samples) -> tuple[str, ...]:
-    """What ranges that are measured anew would give, beside the converted ones, and the commands; nothing if it is no more.
+    """Says what measured ranges would give beside the converted ones, and the commands; nothing if they give no more.
 
     Both are compared with the float model behind the repaired one, on the same samples.
     """
@@ -210,7 +210,7 @@ def _measured_again(request: RepairRequest, made: Model, samples: Samples) -> tu
             save_beside(job.inserted(job.table(lambda *_: None)), fresh)
             levels = [_level(plain, each, samples, request.recipe) for each in (kept, fresh)]
         except QdqError as error:
-            return (f"whether ranges measured anew lose less is unknown: {error.what}",)
+            return (f"whether measured ranges lose less is unknown: {error.what}",)
     converted, measured = levels
     if converted is None or measured is None or measured < converted + _WORTH_TELLING:
         return ()
