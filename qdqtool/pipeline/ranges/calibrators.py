@@ -10,9 +10,9 @@ session runs them all (`executor`).
    those that are significantly noisier on these stop there.
 2. For a large network with more than 16 samples, also try the mean of all candidates that are statistically tied with the
    best; take it if it has less noise than all of them.
-3. For a small network whose second best calibrator is within 0.2 dB, try its ranges in each quarter of the network, in graph
-   order, while the budget allows. Keep them if the outputs gain more than 0.2 dB, significantly (`core.evidence`, corrected for
-   the number of quarters).
+
+The ranges of the second best calibrator in parts of a small network are not tried: with all inferences that they would take, no
+part was kept in 16 choices on four networks (`docs/decisions/searches.md`).
 
 With few samples all of this is chance, and `few_samples` chooses instead.
 
@@ -35,7 +35,7 @@ from typing import Final
 import numpy as np
 
 from qdqtool.calibration.histograms import Histograms
-from qdqtool.calibration.table import Constants, groups, make_tables, working_methods
+from qdqtool.calibration.table import Constants, make_tables, working_methods
 from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, TensorRange
 from qdqtool.core.evidence import better, tied
 from qdqtool.core.journal import TrialOutcome
@@ -49,26 +49,18 @@ from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
 from qdqtool.pipeline.ranges.reference import Reference
 from qdqtool.pipeline.ranges.samples import CHOOSING, OF_LARGE, TAKEN, some_first
 from qdqtool.pipeline.search.experiment import (
-    LeastGain,
     NetworkEdit,
     Records,
-    Search,
     compared,
     decibels,
     same_ranges,
     singles,
 )
 
-# Each costs as many inferences of the choosing samples as methods compete.
-_BLOCKS: Final = 4
 _SURE: Final = 0.957
 """Confidence with which it must be noisier: two standard errors on so few samples (Student's t, 7 degrees of freedom)."""
 _FEW: Final = 2 * OF_LARGE
 """Samples that every calibrator runs all of: leaving some would save little, and 8 of 16 may well mislead."""
-_WORTHWHILE: Final = 10 ** (0.2 / 10)
-"""How many times noisier the second best may be: the ranges of one that is noisier are not mixed in."""
-_LEAST_DB: Final = 0.2
-"""What a mixture must gain: the outputs may lose as much on other samples if it gains less."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,25 +144,18 @@ def choose(
         tried = _left_and_judged(trial, wanted, samples)
     else:
         tried = _all_judged(trial, wanted, samples)
-    winner, *others = tried
-    shares = {one.method: one.shares for one in tried}
-    records: Records = ()
-    mixed = winner
-    if is_averaged:
-        mixed = winner = _averaged(trial, tried, samples)
-        if mixed is not tried[0]:
-            kept = (TrialOutcome.KEPT, f"less noise than {tried[0].method} alone")
-            edit = NetworkEdit(what="mean of tied calibrators")
-            records = (compared(edit, mixed.shares, tried[0].shares, kept),)
-    elif others and not is_large:
-        mixed, records = _mixture(trial, (winner, others[0]), groups(placement), samples, more)
-    records = (
-        *singles(shares, tried[0].method, mean=is_averaged and mixed is not tried[0]),
+    best = _averaged(trial, tried, samples) if is_averaged else tried[0]
+    is_mean = best is not tried[0]
+    records: Records = (
+        *singles({one.method: one.shares for one in tried}, tried[0].method, mean=is_mean),
         *same_ranges(tables, [*wanted]),
-        *records,
     )
-    table = _explained(mixed, (tried, winner), tables)
-    return Judged(table=table, best=mixed, trial=trial, samples=samples, singles=tables, records=records)
+    if is_mean:
+        edit = NetworkEdit(what="mean of tied calibrators")
+        kept = (TrialOutcome.KEPT, f"less noise than {tried[0].method} alone")
+        records += (compared(edit, best.shares, tried[0].shares, kept),)
+    table = _explained(best, tried, tables)
+    return Judged(table=table, best=best, trial=trial, samples=samples, singles=tables, records=records)
 
 
 def _left_and_judged(
@@ -242,60 +227,6 @@ def _averaged(trial: TrialSession, tried: Sequence[TriedTable], samples: Sequenc
     return mean if mean.noise < best.noise else best
 
 
-def _mixture(
-    trial: TrialSession,
-    first: tuple[TriedTable, TriedTable],
-    tied: Sequence[tuple[str, ...]],
-    samples: Sequence[Sample],
-    more: int,
-) -> tuple[TriedTable, Records]:
-    """The winner with the other's ranges in the blocks of the network that gain by them; inferences for `more` trials are left."""
-    best, other = first
-    if other.mean > _WORTHWHILE * best.mean:
-        return best, ()
-    search = Search()
-    blocks = _blocks(trial, tied)
-    for number, block in enumerate(blocks, 1):
-        edit = NetworkEdit(what=f"ranges of {other.method} in part {number} of {len(blocks)}")
-        if trial.budget.spent + (1 + more) * len(samples) > trial.budget.most:
-            search.leaves(edit, "no inferences left")
-            break
-        table = _swapped(best.table, other.table, block)
-        if table.ranges == best.table.ranges:
-            continue
-        found = trial.candidate(AUTO, table, samples)
-        if search.keeps(edit, found, best, LeastGain(gain_db=_LEAST_DB, candidates=len(blocks))):
-            best = found
-    return best, search.records
-
-
-def _blocks(trial: TrialSession, tied: Sequence[tuple[str, ...]]) -> list[frozenset[str]]:
-    """The tuned tensors in parts of the network, with all that must share their ranges."""
-    order = list(trial.tunable.scales)
-    group_of = {name: group for group in tied for name in group}
-    size = max(1, math.ceil(len(order) / _BLOCKS))
-    blocks: list[frozenset[str]] = []
-    known: set[str] = set()
-    for start in range(0, len(order), size):
-        part = {one for name in order[start : start + size] for one in group_of.get(name, (name,))} - known
-        known |= part
-        if part:
-            blocks.append(frozenset(part))
-    return blocks
-
-
-def _swapped(table: CalibrationTable, other: CalibrationTable, tensors: frozenset[str]) -> CalibrationTable:
-    theirs = other.by_tensor()
-    step = "taken in this part of the network from the second best calibrator"
-    ranges = tuple(
-        theirs[entry.tensor].since(step)
-        if entry.tensor in tensors and theirs[entry.tensor] != entry
-        else entry
-        for entry in table.ranges
-    )
-    return replace(table, ranges=ranges)
-
-
 def chosen_by(candidates: int, samples: int) -> str:
     """The step of a range that was chosen by the outputs, in words."""
     return f"{counted(candidates, 'candidate')} compared by the noise of the outputs on {counted(samples, 'sample')}"
@@ -308,18 +239,13 @@ def _gain(winner: TriedTable, other: TriedTable) -> float:
 
 
 def _explained(
-    best: TriedTable, judged: tuple[Sequence[TriedTable], TriedTable], tables: Mapping[str, CalibrationTable]
+    best: TriedTable, tried: Sequence[TriedTable], tables: Mapping[str, CalibrationTable]
 ) -> CalibrationTable:
     """The chosen table without shifts; each range with what its choice gained at the output, in dB."""
-    tried, winner = judged
-    single = winner.table.by_tensor()
-    gained = max(_gain(winner, one) for one in tried)
+    gain = max(_gain(best, one) for one in tried)
 
     def explained(entry: TensorRange) -> TensorRange:
-        swapped = entry.amax != single[entry.tensor].amax
-        gain = best.decibel - winner.decibel if swapped else gained
-        alike = all(table.by_tensor()[entry.tensor].amax == entry.amax for table in tables.values())
-        if alike:
+        if all(table.by_tensor()[entry.tensor].amax == entry.amax for table in tables.values()):
             return entry
         gain_db = round(gain, 2) if math.isfinite(gain) else entry.gain_db
         return entry.since(chosen_by(len(tried), len(best.shares)), gain_db=gain_db)

@@ -4,13 +4,11 @@
    float today. The second also shows nodes whose noise is hidden by that of others.
 2. Two orders follow from that. Of each, find by bisection how many of the first nodes keep the limit: some ten runs over the
    checking samples.
-3. Do the same on a third order, in which each node is measured beside the nodes before it: noises cancel and add up, so that
-   a layer may gain nothing, or everything, once another is float. Old figures say which nodes are worth measuring; the best
-   of the new ones is taken if no old figure is above it (lazy greedy: Leskovec et al., "Cost-effective outbreak detection in
-   networks", KDD 2007, section 4.1). This may take as many runs as there are nodes, and is left out if more than half of them
-   have to be float.
-4. Make the smallest of these sets smaller: measure what every node of it gains beside the others, and put nodes back, the
+3. Make the smaller of these sets smaller: measure what every node of it gains beside the others, and put nodes back, the
    least useful first and several at once, until none can be put back. So each node that is left is needed.
+
+A third order, in which each node was measured beside the float ones before it (lazy greedy), is not tried: in 20 searches on four
+networks (`docs/decisions/searches.md`) it found no smaller set, for up to half as many sets again on the choosing samples.
 
 Noise at the outputs chooses, since it also ranks nodes that change no answer. The limit is checked on other samples. A set that
 misses it on the worst samples of earlier sets is not run on the others.
@@ -22,7 +20,7 @@ answers. (To hold samples back instead, and to search again if these miss it, is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, log10, sqrt
 from statistics import NormalDist
@@ -38,8 +36,6 @@ from qdqtool.errors import UsageError
 from qdqtool.pipeline.search.subsets import OnRun, SampleRun, SubsetOutcome, TrialRunner
 from qdqtool.pipeline.search.switched import Units, losses_of
 
-_AT_A_TIME: Final = 4
-"""Nodes that are measured again together: their runs share beginnings."""
 _WORST: Final = (8, 32)
 """Samples that a set runs first, and next, before all others."""
 _ROOM: Final = 64 << 20
@@ -259,42 +255,15 @@ class FloatSearch:
             ("that are loudest by themselves", sorted(names, key=lambda name: -alone[name])),
         )
         for words, order in orders:
-            kept = self._beginning(order.__getitem__, kept)
+            kept = self._beginning(order, kept)
             self._say(f"nodes {words}: {self._told(kept)}")
-        if 2 * len(kept) > len(names):
-            return kept
-        again = _Lazily(self._again(gains, alone, noise))
-        kept = self._beginning(again.first, kept)
-        self._say(f"nodes each measured beside those before it: {self._told(kept)}")
         return kept
 
-    def _beginning(self, order: Callable[[slice], list[str]], kept: list[str]) -> list[str]:
-        """The first nodes of an order that keep the limit, where they are fewer than `kept`."""
+    def _beginning(self, order: list[str], kept: list[str]) -> list[str]:
+        """The first nodes of an order that keep the limit, if they are fewer than `kept`."""
         most = len(kept) - 1
-        count = _last(lambda number: not self._keeps(order(slice(number))), most)
-        return kept if count == most else order(slice(count + 1))
-
-    def _again(self, gains: Mapping[str, float], alone: Mapping[str, float], noise: float) -> Iterator[str]:
-        """The units in the order in which they become float, each chosen when it is asked for."""
-        kept: list[str] = []
-        # Hidden noise may come to light when others are float.
-        hoped = {name: max(gain, alone[name]) for name, gain in gains.items()}
-        fresh = {name: noise - gain for name, gain in gains.items()}
-        stop = self._evaluations + len(hoped)
-        while hoped:
-            while (name := max(hoped, key=lambda one: hoped[one])) not in fresh:
-                if self._evaluations >= stop:
-                    yield from sorted(hoped, key=lambda one: -hoped[one])
-                    return
-                stale = sorted(hoped.keys() - fresh.keys(), key=lambda one: (-hoped[one], one))[:_AT_A_TIME]
-                found = self._noises({one: (*kept, one) for one in stale})
-                fresh.update(found)
-                hoped.update({one: noise - level for one, level in found.items()})
-            yield name
-            kept.append(name)
-            noise = fresh[name]
-            del hoped[name]
-            fresh = {}
+        count = _last(lambda number: not self._keeps(order[:number]), most)
+        return kept if count == most else order[: count + 1]
 
     def _without_idle(self, kept: list[str]) -> list[str]:
         """A part of these nodes that keeps the limit, and does not without any one of them."""
@@ -383,19 +352,6 @@ class FloatSearch:
         level = "no noise" if found.sqnr_db is None else f"{found.sqnr_db:.1f} dB"
         task = "" if found.task is None else f", {found.task.candidate:.2f} {found.task.unit}"
         return f"{len(kept)} of {len(self._units.members)} float keep the limit ({level}{task})"
-
-
-class _Lazily:
-    """The beginning of an iterator, as far as it was asked for."""
-
-    def __init__(self, names: Iterator[str]) -> None:
-        self._names = names
-        self._seen: list[str] = []
-
-    def first(self, wanted: slice) -> list[str]:
-        while len(self._seen) < wanted.stop and (name := next(self._names, None)) is not None:
-            self._seen.append(name)
-        return self._seen[wanted]
 
 
 def _badness(found: SubsetOutcome, number: int) -> tuple[float, float]:
