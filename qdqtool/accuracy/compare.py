@@ -63,21 +63,17 @@ def compare(
         InputFileError: no samples, outputs of different shapes, NaN outputs, labels out of range.
     """
     meeting = _Meeting(reference, candidate, options, inside, parts)
-    total = len(samples) if options.limit is None else min(options.limit, len(samples))
-    both = abreast(reference, candidate, islice(iter(samples), total))
-    for done, (sample, left, right) in enumerate(both, start=1):
-        meeting.add(sample, left, right)
-        del (
-            left,
-            right,
-        )  # before the next sample is run: inner tensors of both sides may be most of the memory
-        if on_progress is not None:
-            on_progress(done, total)
-    if not meeting.seen:
-        raise InputFileError(
-            "there are no samples", fix="give at least one sample", where=samples.description
-        )
+    meeting.run(samples, on_progress)
     return meeting.result(meaningful=samples.meaningful)
+
+
+def compare_noise(
+    reference: Runner, candidate: Runner, samples: SampleSource, options: CompareOptions
+) -> tuple[Comparison, tuple[float, ...]]:
+    """`compare`, and the part of the noise of all samples that each of them makes; () if nothing is measured."""
+    meeting = _Meeting(reference, candidate, options, frozenset(), ())
+    meeting.run(samples, None)
+    return meeting.result(meaningful=samples.meaningful), meeting.shares
 
 
 _NAMED: Final = 3
@@ -105,6 +101,7 @@ class _Meeting:
     ) -> None:
         self._reference = reference
         self._candidate = candidate
+        self._limit = options.limit
         part_of = {name: part for part in parts for name in part.names}
         self._paired = pair_outputs(reference, candidate)
         self._pairs = [pair for pair in self._paired if pair.reference not in part_of]
@@ -133,6 +130,26 @@ class _Meeting:
         self._unmeasured: dict[str, list[str]] = {}
         self._lists: list[str] = []
         self.seen = 0
+
+    def run(self, samples: SampleSource, on_progress: OnSample | None) -> None:
+        """Run both sides on the samples.
+
+        Raises:
+            InputFileError: there are no samples, or one does not fit.
+        """
+        limit = self._limit
+        total = len(samples) if limit is None else min(limit, len(samples))
+        both = abreast(self._reference, self._candidate, islice(iter(samples), total))
+        for done, (sample, left, right) in enumerate(both, start=1):
+            self.add(sample, left, right)
+            # before the next sample is run: inner tensors of both sides may be most of the memory
+            del left, right
+            if on_progress is not None:
+                on_progress(done, total)
+        if not self.seen:
+            raise InputFileError(
+                "there are no samples", fix="give at least one sample", where=samples.description
+            )
 
     def add(self, sample: Sample, left: Outputs, right: Outputs) -> None:
         values = {}
@@ -220,27 +237,38 @@ class _Meeting:
             parts=tuple(_compared_part(part, found) for part, found in self._of_parts.items()),
         )
 
-    def _sqnr(self) -> SqnrEstimate | None:
-        """Return the pooled ratio of all measured parts; stores 16 bytes of each per sample for the interval."""
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The part of the noise that each sample makes; () if nothing is measured."""
+        _, signal, noise = self._measured
+        return tuple((noise / signal.sum()).tolist()) if signal.sum() > 0 else ()
+
+    @property
+    def _measured(self) -> tuple[list[str], NDArray[np.float64], NDArray[np.float64]]:
+        """The outputs of the pooled ratio, and signal and noise of each sample; 16 bytes of each are kept per sample."""
         told = self._idle | {part.output for part in self._of_parts}
         measured = [(output, found) for output, found in self._energies.items() if output not in told]
         measured += [
             (part.output, found) for part, found in self._of_parts.items() if part.output in self._asked
         ]
         if not measured:
-            return None
+            return [], np.zeros(0), np.zeros(0)
         every = np.array([found for _, found in measured], np.float64)
         whole = every[..., :1].sum(axis=1, keepdims=True)
         if len(every) > 1:
             # Each over its own signal: boxes have a hundred times that of scores.
             every = (every / np.where(whole > 0, whole, 1))[whole[:, 0, 0] > 0]
         signal, noise = every.mean(axis=0).T if len(every) else np.zeros((2, 1))
+        return [*dict.fromkeys(output for output, _ in measured)], signal, noise
+
+    def _sqnr(self) -> SqnrEstimate | None:
+        """Return the pooled ratio of all measured parts."""
+        outputs, signal, noise = self._measured
         if not (0 < signal.sum() < math.inf and 0 < noise.sum() < math.inf):
             return None
         reach = ratio_interval(signal, noise)
-        outputs = dict.fromkeys(output for output, _ in measured)
         return SqnrEstimate(
-            output=listed([*outputs], 1),
+            output=listed(outputs, 1),
             sqnr_db=10 * math.log10(signal.sum() / noise.sum()),
             low=None if reach is None else reach.low,
             high=None if reach is None else reach.high,

@@ -221,16 +221,20 @@ def test_a_killed_search_goes_on_with_what_it_had_built(tmp_path: Path, capsys, 
 
 @pytest.mark.rtx
 @pytest.mark.usefixtures("rtx")
-@pytest.mark.parametrize(("small", "outcomes"), [(0.05, ["kept"]), (1.0, [])])
-def test_branches_of_very_different_size_get_scales_of_their_own(
-    small: float, outcomes: list[str], tmp_path: Path, capsys
+@pytest.mark.parametrize(
+    ("small", "count", "outcomes"), [(0.05, 6, ["kept"]), (0.05, 1, ["undone"]), (1.0, 6, [])]
+)
+def test_branches_of_very_different_size_get_scales_of_their_own_if_samples_show_a_gain(
+    small: float, count: int, outcomes: list[str], tmp_path: Path, capsys
 ):
     proto = joined(small)
     model = models.save(proto, tmp_path)
-    np.savez(tmp_path / "samples.npz", **models.feeds(proto, seed=0, batch=1))
-    report = fixed(capsys, model, "--samples", str(tmp_path / "samples.npz"))
+    (tmp_path / "samples").mkdir()
+    for seed in range(count):
+        np.savez(tmp_path / "samples" / f"{seed}.npz", **models.feeds(proto, seed=seed, batch=1))
+    report = fixed(capsys, model, "--samples", str(tmp_path / "samples"))
     assert [outcome for outcome, _ in of(report, "cat")] == outcomes
-    if outcomes:
+    if outcomes == ["kept"]:
         assert report["after"]["accuracy"] > report["before"]["accuracy"]
         assert report["after"]["kernels"] <= report["before"]["kernels"]
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from math import inf
 from pathlib import Path
 
-from qdqtool.accuracy.compare import compare
+from qdqtool.accuracy.compare import compare_noise
 from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.auditing.full_audit import examine
 from qdqtool.backends import BUILDERS
@@ -27,6 +27,7 @@ from qdqtool.io.files import make_folder
 from qdqtool.pipeline.autofix.drafts import DraftModel, Edits, merged
 from qdqtool.pipeline.building import build_engine
 from qdqtool.pipeline.float_sides import open_quantized
+from qdqtool.pipeline.search.experiment import OutputNoise
 from qdqtool.pipeline.writing import write
 from qdqtool.runtime.runner import open_model
 
@@ -173,16 +174,16 @@ class CandidateBuilder:
             notes=model.notes,
         )
 
-    def compare(self, model: Path) -> Comparison | None:
-        """The float model against a Q/DQ one; None without samples."""
+    def compare(self, model: Path) -> tuple[Comparison | None, OutputNoise]:
+        """The float model against a Q/DQ one, and the noise of each sample; None and nothing without samples."""
         if self.samples is None:
-            return None
+            return None, OutputNoise(shares=())
         options = self.recipe.compare
         metrics = tuple(dict.fromkeys((*options.metrics, "sqnr_db")))
         candidate = open_quantized(model, "Q/DQ model on onnxruntime")
-        return compare(
-            self._reference, candidate, self.samples, options.model_copy(update={"metrics": metrics})
-        )
+        asked = options.model_copy(update={"metrics": metrics})
+        found, shares = compare_noise(self._reference, candidate, self.samples, asked)
+        return found, OutputNoise(shares=shares)
 
     @cached_property
     def _reference(self) -> Runner:

@@ -245,7 +245,7 @@ def _deliver(
     write_events(log, out / "events.jsonl")
     ENGINE.write(out / "layers.json", best.context.engine)
     AUDIT.write(out / "findings.json", best.audit)
-    found = builder.compare(out / (build.model or MODEL))
+    found, _ = builder.compare(out / (build.model or MODEL))
     if found is not None:
         ACCURACY.write(out / "accuracy.json", found)
     plan = builder.draft.plan(best.edits)

@@ -27,6 +27,7 @@ from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal
 from qdqtool.matching.registry import Rulebook, rulebook
 from qdqtool.pipeline.autofix.builder import BuiltModel, CandidateBuilder, score
 from qdqtool.pipeline.autofix.drafts import DraftModel, Edits, Ranges, merged
+from qdqtool.pipeline.search.experiment import OutputNoise, is_quieter
 from qdqtool.placement.repair import gaining_fixes
 
 OnBuild = Callable[[int, int], None]
@@ -45,7 +46,7 @@ _CHECKS = frozenset(
 )
 """Checks whose findings this search answers for."""
 _CLOSER_DB = 0.1
-"""What a result must gain in dB to be called closer; a task metric must rise at all."""
+"""Gain of the outputs from which a result is closer, if it is significant."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +98,8 @@ class FixSearch:
         self.first = self.best = builder.make({}, folder / "first", bounds.builds + 1)
         self._attempts = 0
         self._tell_given_up(self.best)
-        self.metric, self.accuracy = score(builder.compare(self.first.model))
+        found, self._noise = builder.compare(self.first.model)
+        self.metric, self.accuracy = score(found)
         self.first_accuracy = self.accuracy
 
     @property
@@ -287,19 +289,19 @@ class FixSearch:
 
     def _weigh(self, group: Sequence[_Attempt], made: BuiltModel) -> None:
         """Keep a group that reached its goals if accuracy stays."""
-        _, value = score(self._builder.compare(made.model))
+        found, noise = self._builder.compare(made.model)
+        _, value = score(found)
         drop = 0.0 if isinf(value) else self.first_accuracy - value
         if drop > self._bounds.max_drop:
             told = f"{self.metric} would fall from {self.first_accuracy:.4g} to {value:.4g}"
             self._split(group, f"{told}, allowed are {self._bounds.max_drop:g}", made)
             return
-        if group[0].candidate.goal is Goal.CLOSER and not self._closer(value, made):
-            self._split(
-                group, f"{self.metric} {value:.4g} instead of {self.accuracy:.4g}: hardly closer", made
-            )
+        if group[0].candidate.goal is Goal.CLOSER and not self._is_closer(noise, made):
+            why = f"no significant gain of more than {_CLOSER_DB:g} dB"
+            self._split(group, f"{self.metric} {value:.4g} instead of {self.accuracy:.4g}: {why}", made)
             return
         gained = f"{self.metric} {value:.4g} instead of {self.accuracy:.4g}"
-        before, self.best, self.accuracy = self.best, made, value
+        before, self.best, self.accuracy, self._noise = self.best, made, value, noise
         self._tell_given_up(made)
         shutil.rmtree(before.folder, ignore_errors=True)
         for attempt in group:
@@ -307,10 +309,11 @@ class FixSearch:
             why = f"{gained}; {made.cost}" if closer else self._success(attempt.candidate, before, made)
             self._close(attempt, FixOutcome.KEPT, why, made, before)
 
-    def _closer(self, value: float, made: BuiltModel) -> bool:
-        """Whether a result is worth an edit that answers no finding: it is closer, or a kernel has gone."""
-        least = _CLOSER_DB if self.metric == "sqnr_db" else 0.0
-        return value > self.accuracy + least or made.audit.counts.kernels < self.best.audit.counts.kernels
+    def _is_closer(self, noise: OutputNoise, made: BuiltModel) -> bool:
+        """Whether an edit that answers no finding is worth it: the outputs have less noise, or a kernel has gone."""
+        both = len(noise.shares) == len(self._noise.shares)
+        is_closer = both and is_quieter(noise, self._noise, _CLOSER_DB)
+        return is_closer or made.audit.counts.kernels < self.best.audit.counts.kernels
 
     def _success(self, candidate: Candidate, before: BuiltModel, made: BuiltModel) -> str:
         accuracy = "accuracy not measured" if not self.metric else f"{self.metric} {self.accuracy:.4g}"
