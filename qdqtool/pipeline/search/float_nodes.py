@@ -24,22 +24,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, log10, sqrt
 from statistics import NormalDist
-from typing import Final
 
 import numpy as np
 
 from qdqtool.accuracy.intervals import gained, largest_loss, largest_loss_of, paired_interval
-from qdqtool.core.protocols import Sample, SampleSource
+from qdqtool.core.protocols import SampleSource
 from qdqtool.core.sensitivity import FloatSet
 from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 from qdqtool.pipeline.search.subsets import OnRun, SampleRun, SubsetOutcome, TrialRunner
 from qdqtool.pipeline.search.switched import Units, losses_of
-
-_WORST: Final = (8, 32)
-"""Samples that a set runs first, and next, before all others."""
-_ROOM: Final = 64 << 20
-"""Bytes of samples that are kept in memory for it."""
 
 Say = Callable[[str], None]
 """Called with words about what is done, and what was found."""
@@ -183,8 +177,6 @@ class FloatSearch:
         self._sets: dict[frozenset[str], FloatSet] = {}
         self._missed: set[frozenset[str]] = set()
         self._whole: SubsetOutcome | None = None
-        self._runs: tuple[SampleRun, ...] = ()
-        self._worst: list[tuple[int, Sample]] = []
 
     def run(self) -> Found:
         """The smallest set found.
@@ -200,6 +192,7 @@ class FloatSearch:
         if self._limit.is_met(whole):
             return self._found(whole, ())
         self._missed.add(frozenset())
+        self._trials[1].remember_worst(first, self._checking)
         if not self._keeps(names):
             # More float than this is not to be had.
             return self._found(whole, None)
@@ -304,59 +297,29 @@ class FloatSearch:
     def _keeps(self, kept: Sequence[str]) -> bool:
         """Whether the limit holds with these units float."""
         key = frozenset(kept)
-        if key in self._missed or self._misses_early(kept):
-            self._missed.add(key)
-            return False
-        if key not in self._sets:
-            self._sets[key] = self._set(kept, self._outcome(kept))
+        if key not in self._missed and key not in self._sets:
+            found = self._trials[1].run_worst_first(
+                self._units.without(kept), self._checking, self._limit.is_out_of_reach, self._on_check
+            )
+            if found is None:
+                self._missed.add(key)
+                return False
+            self._sets[key] = self._set(kept, found)
             if not self._limit.is_met(self._sets[key]):
                 self._missed.add(key)
+                self._trials[1].remember_worst(found, self._checking)
         return key not in self._missed
 
-    def _misses_early(self, kept: Sequence[str]) -> bool:
-        """Whether the samples that were worst say already that the limit is missed."""
-        if not self._worst or frozenset(kept) in self._sets:
-            return False
-        quantized = self._units.without(kept)
-        runs: list[SampleRun] = []
-        for first, end in zip((0, *_WORST), _WORST, strict=False):
-            runs += self._trials[1].run_chosen(quantized, self._worst[first:end])
-            if self._limit.is_out_of_reach(runs, self._runs):
-                return True
-        return False
-
     def _outcome(self, kept: Sequence[str]) -> SubsetOutcome:
-        """Measure these units as float on the checking samples; keep the worst samples of a set that misses the limit."""
-        found = self._trials[1].run({"it": self._units.without(kept)}, self._checking, None, self._on_check)[
-            "it"
-        ]
-        if len(found.runs) > _WORST[0] and not self._limit.is_met(self._set(kept, found)):
-            ranked = sorted(range(len(found.runs)), key=lambda number: _badness(found, number), reverse=True)
-            self._runs = found.runs
-            self._worst = self._kept_samples(ranked[: _WORST[-1]])
-        return found
-
-    def _kept_samples(self, numbers: Sequence[int]) -> list[tuple[int, Sample]]:
-        """The first of these checking samples, as many as there is room for if all are as large as one, but some at least."""
-        one = next(iter(self._checking))
-        size = sum(value.nbytes for value in one.feeds.values())
-        wanted = numbers[: max(_WORST[0], _ROOM // max(1, size))]
-        known = dict(self._worst)
-        missing = frozenset(wanted) - known.keys()
-        if missing:
-            known |= {number: sample for number, sample in enumerate(self._checking) if number in missing}
-        return [(number, known[number]) for number in wanted]
+        """Measure these units as float on the checking samples."""
+        subsets = {"": self._units.without(kept)}
+        return self._trials[1].run(subsets, self._checking, None, self._on_check)[""]
 
     def _told(self, kept: Sequence[str]) -> str:
         found = self._sets[frozenset(kept)]
         level = "no noise" if found.sqnr_db is None else f"{found.sqnr_db:.1f} dB"
         task = "" if found.task is None else f", {found.task.candidate:.2f} {found.task.unit}"
         return f"{len(kept)} of {len(self._units.members)} float keep the limit ({level}{task})"
-
-
-def _badness(found: SubsetOutcome, number: int) -> tuple[float, float]:
-    hits = found.runs[number].hits
-    return 0.0 if hits is None else hits[0] - hits[1], found.shares[number]
 
 
 def _last(holds: Callable[[int], bool], most: int) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,10 @@ _SECONDS = 2.0
 """Work that may be lost when the process is killed."""
 _ROOM = 128 << 20
 """Bytes of the float model's outputs that are kept."""
+_WORST: Final = (8, 32)
+"""Samples that a subset runs first, and next, before all others."""
+_WORST_ROOM: Final = 64 << 20
+"""Bytes of samples that are kept in memory for it."""
 _TASKS = {"classify": "top1", "agreement": "agreement"}
 
 
@@ -232,6 +236,8 @@ class TrialRunner:
         self._task = _TASKS.get(options.task)
         self._store = store or RunStore()
         self._plain: dict[int, Outputs] = {}
+        self._worst: list[tuple[int, Sample]] = []
+        self._of_worst: tuple[SampleRun, ...] = ()
         self._room = _ROOM
 
     @property
@@ -264,14 +270,42 @@ class TrialRunner:
             before += len(subsets) * len(group)
         return {name: self._outcome(entries) for name, entries in shown.items()}
 
-    def run_chosen(self, subset: Subset, chosen: Sequence[tuple[int, Sample]]) -> list[SampleRun]:
-        """Run one subset on samples that were taken out of a source, each with its number there."""
-        wanted = {_key(subset): subset}
-        return [
-            known[_key(subset)]
-            for group in self._groups(iter(chosen))
-            for known in self._of_group(group, wanted, lambda _done: None)
-        ]
+    def run_worst_first(
+        self,
+        subset: Subset,
+        samples: SampleSource,
+        is_out_of_reach: Callable[[Sequence[SampleRun], Sequence[SampleRun]], bool],
+        on_run: OnRun | None = None,
+    ) -> SubsetOutcome | None:
+        """Run one subset, on the worst samples first; None if these show already that it is out of reach.
+
+        `is_out_of_reach` is asked with what the subset shows on them, and with what another subset showed on all samples.
+        """
+        seen: list[SampleRun] = []
+        for first, end in zip((0, *_WORST), _WORST, strict=False):
+            for group in self._groups(iter(self._worst[first:end])):
+                shown = self._of_group(group, {_key(subset): subset}, lambda _done: None)
+                seen += [known[_key(subset)] for known in shown]
+            if self._worst and is_out_of_reach(seen, self._of_worst):
+                return None
+        return self.run({"": subset}, samples, None, on_run)[""]
+
+    def remember_worst(self, found: SubsetOutcome, samples: SampleSource) -> None:
+        """Keep the samples in memory on which a subset was worst, as many as there is room for, but some at least.
+
+        There is room if all are as large as the first one.
+        """
+        if len(found.runs) <= _WORST[0]:
+            return
+        ranked = sorted(range(len(found.runs)), key=lambda number: _badness(found, number), reverse=True)
+        size = sum(value.nbytes for value in next(iter(samples)).feeds.values())
+        wanted = ranked[: min(_WORST[-1], max(_WORST[0], _WORST_ROOM // max(1, size)))]
+        known = dict(self._worst)
+        missing = frozenset(wanted) - known.keys()
+        if missing:
+            known |= {number: sample for number, sample in enumerate(samples) if number in missing}
+        self._of_worst = found.runs
+        self._worst = [(number, known[number]) for number in wanted]
 
     def _of_group(
         self, group: Sequence[tuple[int, Sample]], wanted: Subsets, moved: Callable[[int], None]
@@ -395,6 +429,11 @@ class TrialRunner:
             shares=tuple(float(share) for share in shares),
             runs=tuple(entries),
         )
+
+
+def _badness(found: SubsetOutcome, number: int) -> tuple[float, float]:
+    hits = found.runs[number].hits
+    return 0.0 if hits is None else hits[0] - hits[1], found.shares[number]
 
 
 def _key(subset: frozenset[str]) -> str:
