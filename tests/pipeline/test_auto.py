@@ -33,7 +33,7 @@ from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline.ranges import calibrators as auto
-from qdqtool.pipeline.ranges import decisions
+from qdqtool.pipeline.ranges import decisions, executor
 from qdqtool.pipeline.ranges.bias import correct_biases
 from qdqtool.pipeline.ranges.calibrators import Judged, choose, competing, distinct, mean_table, weighted
 from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
@@ -164,7 +164,9 @@ def test_of_large_networks_the_mean_of_what_looks_alike_is_taken_where_it_is_qui
     name: str, tail: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qdqtool.pipeline.ranges.samples._SMALL", 0)
-    monkeypatch.setattr(auto, "_is_noisier", lambda one, best: False)  # so that all of them run all samples
+    monkeypatch.setattr(
+        executor, "_is_noisier", lambda one, best: False
+    )  # so that all of them run all samples
     found = case(tmp_path, models.ALL[name](), count=20, tail=tail)
     best = judged(found, bias="correct")
     tables = singles(found)

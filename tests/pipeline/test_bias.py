@@ -277,7 +277,8 @@ def test_tables_for_a_model_that_takes_no_batches_are_judged_with_the_biases_the
     samples = open_samples(str(tmp_path / "alike.npz"), model.view.inputs, Preprocess())
     reference = Reference(model, samples, Budget(), bias=True)
     assert not reference.together
-    judged = TrialSession(model, placement, table, reference, reference.budget).started("max", table).table
+    trial = TrialSession(model, placement, table, reference, reference.budget)
+    judged = trial.candidate("max", table, ()).table
     final = {entry.node: entry.shift for entry in correct_biases(model, placement, table, samples).shifts}
     assert {entry.node for entry in judged.shifts} <= {*final}
     for entry in judged.shifts:

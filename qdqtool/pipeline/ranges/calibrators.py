@@ -37,7 +37,7 @@ import numpy as np
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.table import Constants, make_tables, working_methods
 from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, TensorRange
-from qdqtool.core.evidence import better, tied
+from qdqtool.core.evidence import tied
 from qdqtool.core.journal import TrialOutcome
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Sample
@@ -47,7 +47,7 @@ from qdqtool.core.wording import counted
 from qdqtool.graph.model import Model
 from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
 from qdqtool.pipeline.ranges.reference import Reference
-from qdqtool.pipeline.ranges.samples import CHOOSING, OF_LARGE, TAKEN, some_first
+from qdqtool.pipeline.ranges.samples import OF_LARGE, TAKEN, some_first
 from qdqtool.pipeline.search.experiment import (
     NetworkEdit,
     Records,
@@ -57,8 +57,6 @@ from qdqtool.pipeline.search.experiment import (
     singles,
 )
 
-_SURE: Final = 0.957
-"""Confidence with which it must be noisier: two standard errors on so few samples (Student's t, 7 degrees of freedom)."""
 _FEW: Final = 2 * OF_LARGE
 """Samples that every calibrator runs all of: leaving some would save little, and 8 of 16 may well mislead."""
 
@@ -138,12 +136,7 @@ def choose(
     some_leave = is_large and len(wanted) > 1 and len(samples) > _FEW
     if some_leave:
         samples = some_first(samples)
-    if not trial.is_batched:
-        tried = _raced(trial, wanted, samples, some_leave=some_leave)
-    elif some_leave:
-        tried = _left_and_judged(trial, wanted, samples)
-    else:
-        tried = _all_judged(trial, wanted, samples)
+    tried = trial.raced(wanted, samples, some_leave=some_leave)
     best = _averaged(trial, tried, samples) if is_averaged else tried[0]
     is_mean = best is not tried[0]
     records: Records = (
@@ -156,64 +149,6 @@ def choose(
         records += (compared(edit, best.shares, tried[0].shares, kept),)
     table = _explained(best, tried, tables)
     return Judged(table=table, best=best, trial=trial, samples=samples, singles=tables, records=records)
-
-
-def _left_and_judged(
-    trial: TrialSession, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample]
-) -> list[TriedTable]:
-    """The tables on these samples, the least noisy first; then those that stopped after the first few samples."""
-    some = samples[:OF_LARGE]
-    began = trial.candidates(tables, some, among=samples)
-    best = min(began, key=lambda one: one.noise)
-    left = [one for one in began if _is_noisier(one, best)]
-    ended = trial.continued([one for one in began if one not in left], samples)
-    return sorted(ended, key=lambda one: one.noise) + sorted(left, key=lambda one: one.noise)
-
-
-def _is_noisier(one: TriedTable, best: TriedTable) -> bool:
-    """Whether the best is significantly better on the samples that both ran.
-
-    Not corrected for the number of candidates: the question is whether this one is worth more samples. With a correction `max`,
-    which clips nothing on the samples that judge, stays in means that are noisier on other samples.
-    """
-    both = min(len(one.shares), len(best.shares))
-    return better(best.shares[:both], one.shares[:both], confidence=_SURE)
-
-
-def _all_judged(
-    trial: TrialSession, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample]
-) -> list[TriedTable]:
-    """The tables on these samples, the least noisy first."""
-    return sorted(trial.candidates(tables, samples), key=lambda one: one.noise)
-
-
-def _raced(
-    trial: TrialSession,
-    tables: Mapping[str, CalibrationTable],
-    samples: Sequence[Sample],
-    *,
-    some_leave: bool,
-) -> list[TriedTable]:
-    """The tables on these samples, the least noisy first; tables that stopped early ran only some of the samples.
-
-    The table that looks best runs next, a few samples at a time. A table stops if its noise exceeds that of a finished one,
-    and with `some_leave` also if it is significantly noisier on the samples that both ran.
-    """
-    running = {method: trial.started(method, table) for method, table in tables.items()}
-    done: list[TriedTable] = []
-    left: list[TriedTable] = []
-    while running:
-        method = min(running, key=lambda name: running[name].mean)
-        running[method] = one = trial.advanced(running[method], samples, CHOOSING)
-        if len(one.shares) == len(samples):
-            done.append(running.pop(method))
-        least = min((other.noise for other in done), default=math.inf)
-        left += [running.pop(name) for name in [*running] if running[name].noise > least]
-        if some_leave and all(one.shares for one in running.values()):
-            best = min([*running.values(), *done], key=lambda one: one.mean)
-            noisier = [name for name, one in running.items() if _is_noisier(one, best)]
-            left += [running.pop(name) for name in noisier]
-    return sorted(done, key=lambda one: one.noise) + sorted(left, key=lambda one: one.mean)
 
 
 def _averaged(trial: TrialSession, tried: Sequence[TriedTable], samples: Sequence[Sample]) -> TriedTable:

@@ -1,8 +1,8 @@
-"""Runs candidate tables of one network: one session for all of them, in batches where the network allows it.
+"""Runs candidate tables of one network: one session for all of them, in batches if the network allows it.
 
-Ranges and biases are inputs of the Q/DQ model (`graph.instrumented.tunable`), weights stay constants. A candidate goes on from the samples
-that it has run (`continued`, `advanced`), so that one that is clearly noisier stops early. `pipeline.ranges.reference` has
-what the float model gives.
+Ranges and biases are inputs of the Q/DQ model (`graph.instrumented.tunable`), and weights stay constants. A candidate continues
+from the samples that it has run (`continued`). One that is clearly noisier stops early (`raced`). `pipeline.ranges.reference`
+has what the float model gives.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 from qdqtool.accuracy.metric import energy
 from qdqtool.accuracy.pairing import feeds_for
 from qdqtool.core.calibration import CalibrationTable, NodeShift
+from qdqtool.core.evidence import better
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import InsertOptions
@@ -36,7 +37,7 @@ from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.view import Node
 from qdqtool.pipeline.ranges.layer_walk import LayerWalk
 from qdqtool.pipeline.ranges.reference import Budget, Reference, joined
-from qdqtool.pipeline.ranges.samples import CHOOSING, FEWEST, spread_over
+from qdqtool.pipeline.ranges.samples import CHOOSING, FEWEST, OF_LARGE, spread_over
 from qdqtool.pipeline.search.experiment import OutputNoise
 from qdqtool.platform import give_back, processors
 from qdqtool.runtime.runner import OrtRunner, open_model, open_rewritten
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 _SHIFTING: Final = CHOOSING
 """Samples that give a candidate its bias shifts where samples run one by one."""
+_SURE: Final = 0.957
+"""Confidence with which it must be noisier: two standard errors on so few samples (Student's t, 7 degrees of freedom)."""
 _DOUBT: Final = 4.0
 """Squared standard errors that a squared shift must exceed before any of it is believed."""
 
@@ -173,12 +176,51 @@ class TrialSession:
         """The noise of a candidate on the checking samples."""
         return self.candidate("", candidate.table, self.reference.checking).noise
 
+    def raced(
+        self, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample], *, some_leave: bool
+    ) -> list[TriedTable]:
+        """The tables on these samples, the least noisy first; then those that stopped after some of the samples.
+
+        With `some_leave`, a table stops if it is significantly noisier than the best one on the samples that both ran. If
+        samples run one by one, it also stops if its noise exceeds that of a finished one. The table that looks best runs next.
+        """
+        if not self.is_batched:
+            done, left = self._one_by_one(tables, samples, some_leave=some_leave)
+            return sorted(done, key=lambda one: one.noise) + sorted(left, key=lambda one: one.mean)
+        if not some_leave:
+            return sorted(self.candidates(tables, samples), key=lambda one: one.noise)
+        began = self.candidates(tables, samples[:OF_LARGE], among=samples)
+        best = min(began, key=lambda one: one.noise)
+        left = [one for one in began if _is_noisier(one, best)]
+        done = self.continued([one for one in began if one not in left], samples)
+        return sorted(done, key=lambda one: one.noise) + sorted(left, key=lambda one: one.noise)
+
+    def _one_by_one(
+        self, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample], *, some_leave: bool
+    ) -> tuple[list[TriedTable], list[TriedTable]]:
+        """The tables that ran all samples, and those that stopped."""
+        running = {method: self.started(method, table) for method, table in tables.items()}
+        done: list[TriedTable] = []
+        left: list[TriedTable] = []
+        while running:
+            method = min(running, key=lambda name: running[name].mean)
+            running[method] = one = self.advanced(running[method], samples, CHOOSING)
+            if len(one.shares) == len(samples):
+                done.append(running.pop(method))
+            least = min((other.noise for other in done), default=math.inf)
+            left += [running.pop(name) for name in [*running] if running[name].noise > least]
+            if some_leave and all(one.shares for one in running.values()):
+                best = min([*running.values(), *done], key=lambda one: one.mean)
+                noisier = [name for name, one in running.items() if _is_noisier(one, best)]
+                left += [running.pop(name) for name in noisier]
+        return done, left
+
     def started(self, method: str, table: CalibrationTable) -> TriedTable:
         """A candidate that has run no sample yet, for `advanced`."""
         return TriedTable(method=method, table=table if table.shifts else self._shifted(table), shares=())
 
     def advanced(self, candidate: TriedTable, samples: Sequence[Sample], count: int) -> TriedTable:
-        """The same after so many more of the samples, run one by one; its noise is over the signal of all of them."""
+        """The candidate after more of the samples, run one by one; its noise is over the signal of all of them."""
         first = len(candidate.shares)
         outputs = self._each(
             self._runner, samples[first : first + count], self.tunable.feeds(candidate.table)
@@ -348,6 +390,16 @@ def _opened(tuned: Tunable, layers: Sequence[str]) -> tuple[OrtRunner, Corrected
             return runner, found
     found = corrected(plain, layers)
     return open_model(found.model, description="candidate tables"), found
+
+
+def _is_noisier(one: TriedTable, best: TriedTable) -> bool:
+    """Whether the best is significantly better on the samples that both ran.
+
+    Not corrected for the number of candidates: the question is whether this one is worth more samples. With a correction `max`,
+    which clips nothing on the samples that judge, stays in means that are noisier on other samples.
+    """
+    both = min(len(one.shares), len(best.shares))
+    return better(best.shares[:both], one.shares[:both], confidence=_SURE)
 
 
 def believed(differences: NDArray[np.float32]) -> NDArray[np.float32]:
