@@ -1,4 +1,4 @@
-"""Builds a model in memory for no other purpose than to look at its engine."""
+"""Builds a model to look at its engine."""
 
 from __future__ import annotations
 
@@ -64,21 +64,30 @@ def examined(
         TemporaryDirectory(prefix="qdqtool-examined-", ignore_cleanup_errors=True) as place,
         _file(model) as path,
     ):
-        folder = Path(place)
-        build, _ = build_engine(
-            builder, replace(request, model=path, folder=folder), on_progress, most=retries
-        )
-        if build.layers is None:
-            raise BuildError(
-                "the builder gave no layer information, so its kernels cannot be counted",
-                fix="build with detailed profiling verbosity (build.flags=--profilingVerbosity=detailed)",
-                where=str(path),
-            )
-        engine = read(folder / build.layers)
-        made = load(folder / build.model) if build.model else load(path)
+        asked = replace(request, model=path, folder=Path(place))
+        build, made, engine = built_and_read(builder, asked, retries=retries, on_progress=on_progress)
         return ExaminedEngine(
             build=build, engine=engine, audit=examine(stage(engine, made, targets=build.targets))
         )
+
+
+def built_and_read(
+    builder: Builder, request: BuildRequest, *, retries: int, on_progress: OnProgress | None = None
+) -> tuple[BuildResult, Model, Engine]:
+    """Builds in the folder of `request`; what the builder said, the model that was built in the end, and its layers.
+
+    Raises:
+        BuildError: the builder refuses the model, or gives no layer information.
+    """
+    build, _ = build_engine(builder, request, on_progress, most=retries)
+    if build.layers is None:
+        raise BuildError(
+            "the builder gave no layer information, so its kernels cannot be counted",
+            fix="build with detailed profiling verbosity (build.flags=--profilingVerbosity=detailed)",
+            where=str(request.model),
+        )
+    made = load(request.folder / build.model) if build.model else load(request.model)
+    return build, made, read(request.folder / build.layers)
 
 
 @contextmanager

@@ -18,14 +18,11 @@ from qdqtool.core.fixes import Metrics, SlotEdit
 from qdqtool.core.protocols import Builder, Runner, SampleSource
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.wording import counted
-from qdqtool.engine.layer_info import read
-from qdqtool.errors import BuildError
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import find
 from qdqtool.io.files import make_folder
 from qdqtool.pipeline.autofix.drafts import DraftModel, Edits, merged
-from qdqtool.pipeline.building import build_engine
+from qdqtool.pipeline.examined import built_and_read
 from qdqtool.pipeline.float_sides import open_quantized
 from qdqtool.pipeline.search.experiment import OutputNoise
 from qdqtool.pipeline.writing import write
@@ -145,23 +142,11 @@ class CandidateBuilder:
         write(model, folder / MODEL, step="fix")
         request = replace(self._request, model=folder / MODEL, folder=folder)
         retries = max(0, min(self.recipe.build.retries, most - 1))
-        built, _ = build_engine(self._builder, request, most=retries)
-        if built.layers is None:
-            raise BuildError(
-                "the builder gave no layer information, so no fix can be proven",
-                fix="build with detailed profiling verbosity (build.flags=--profilingVerbosity=detailed)",
-                where=str(folder),
-            )
-        made = load(folder / built.model) if built.model else model
+        built, made, engine = built_and_read(self._builder, request, retries=retries)
         given_up = _lost(model, made) if built.model else ()
         edits = merged(edits, given_up)
         plan = self.draft.plan(edits)
-        context = stage(
-            read(folder / built.layers),
-            made,
-            plan.placement if plan else None,
-            targets=built.targets,
-        )
+        context = stage(engine, made, plan.placement if plan else None, targets=built.targets)
         audit = examine(context, ignore=self.recipe.audit.ignore)
         return BuiltModel(
             edits=edits,

@@ -11,7 +11,7 @@ The run folder itself then holds the fastest engine that keeps the limit (`forma
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Final
 
 from qdqtool.calibration.samples import open_samples
@@ -32,7 +32,7 @@ from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.ranges.samples import from_all_over
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
 from qdqtool.pipeline.runner import LINE, RunStep
-from qdqtool.pipeline.search.float_nodes import FloatSearch, Found, Limit, least_told
+from qdqtool.pipeline.search.float_nodes import FloatSearch, Limit, least_told
 from qdqtool.pipeline.search.formats import FLOAT, Ladder, Question, cost_of, device_of, fastest, steps_of
 from qdqtool.pipeline.search.switched import SwitchedNetwork, units_of
 from qdqtool.pipeline.steps import Measured
@@ -110,25 +110,44 @@ def run(
 def _searched(
     request: RunRequest, first: RunRequest, limit: Limit, before: EngineCost, listener: ProgressListener
 ) -> FloatLimit:
-    """Search over the finished run `first`."""
-    options = request.recipe.accuracy
+    """Search over the finished run `first`; continue from where an earlier search was stopped."""
+    options, compared = request.recipe.accuracy, first.recipe.compare
     listener.started(SEARCH)
     with UsageMeter() as meter:
-        searched = _search(first, limit, options.samples, listener)
-        found = searched.found
+        work = runner.start(first, "insert")
+        table = CALIBRATION.read(work.path("calibration.json"))
+        plain = unrounded(load(work.path("model.prepared.onnx")), table)
+        model = load(work.path("model.qdq.onnx"))
+        network = SwitchedNetwork(model, table.shifts, plain, description="Q/DQ model")
+        # from all over: data sets are often sorted by class
+        choosing, checking = from_all_over(work.samples, options.samples), work.evaluation
+        noise_alone = compared.model_copy(update={"task": "none"})
+        total = len(checking) if compared.limit is None else min(compared.limit, len(checking))
+        listener.said(_about(limit, total))
+        found = FloatSearch(
+            (
+                network.trials(choosing, noise_alone, work.path("limit.choosing.jsonl")),
+                network.trials(checking, compared, work.path("limit.checking.jsonl"), first.labels),
+            ),
+            units_of(network.staged.nodes, (), network.compute),
+            (choosing, checking),
+            limit,
+            listener.progressed,
+            listener.said,
+        ).run()
     listener.finished(SEARCH, meter.measured, skipped=False)
     return FloatLimit(
         max_drop=options.max_drop,
         min_sqnr=options.min_sqnr,
-        samples=searched.samples,
+        samples=total,
         whole=found.whole,
         path=found.path,
         chosen=found.chosen,
         evaluations=found.evaluations,
         before=before,
         confidence=limit.confidence,
-        choosing=searched.choosing,
-        calibrated=searched.calibrated,
+        choosing=len(choosing),
+        calibrated=not are_others(work.samples, checking),
         enough=found.enough,
     )
 
@@ -227,50 +246,6 @@ def _is_labelled(request: RunRequest) -> bool:
     )
     first = next(iter(samples), None)
     return first is not None and first.label is not None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Searched:
-    """The result of a search, and its samples: see `FloatLimit`."""
-
-    found: Found
-    samples: int
-    choosing: int
-    calibrated: bool
-
-
-def _search(request: RunRequest, limit: Limit, most: int, listener: ProgressListener) -> _Searched:
-    """Search over the finished run; continue from where an earlier search was stopped."""
-    work = runner.start(request, "insert")
-    model = load(work.path("model.qdq.onnx"))
-    table = CALIBRATION.read(work.path("calibration.json"))
-    plain = unrounded(load(work.path("model.prepared.onnx")), table)
-    network = SwitchedNetwork(model, table.shifts, plain, description="Q/DQ model")
-    compared = request.recipe.compare
-    # from all over: data sets are often sorted by class
-    choosing = from_all_over(work.samples, most)
-    checking = work.evaluation
-    units = units_of(network.staged.nodes, (), network.compute)
-    noise_alone = compared.model_copy(update={"task": "none"})
-    search = FloatSearch(
-        (
-            network.trials(choosing, noise_alone, work.path("limit.choosing.jsonl")),
-            network.trials(checking, compared, work.path("limit.checking.jsonl"), request.labels),
-        ),
-        units,
-        (choosing, checking),
-        limit,
-        listener.progressed,
-        listener.said,
-    )
-    total = len(checking) if compared.limit is None else min(compared.limit, len(checking))
-    listener.said(_about(limit, total))
-    return _Searched(
-        found=search.run(),
-        samples=total,
-        choosing=len(choosing),
-        calibrated=not are_others(work.samples, checking),
-    )
 
 
 def _about(limit: Limit, samples: int) -> str:
