@@ -16,12 +16,14 @@ from qdqtool.cli.app import run
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind, Tie
+from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import SystemFault
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.autofix import builder as candidate_builder
-from qdqtool.pipeline.autofix.drafts import Placed
+from qdqtool.pipeline.autofix.drafts import Placed, Ranges, Resolved
 from tests import models
+from tests.accuracy.stand_ins import Given
 from tests.audit.graphs import GRAPHS, Quantized
 
 
@@ -303,3 +305,25 @@ def test_an_edit_that_gives_a_branch_its_own_range_unties_it(tmp_path: Path):
     own = SlotEdit(slot=Slot(node="cat", index=1), scales=(0.5 / 127,))
     assert [tie.tensors for tie in draft.plan({}).placement.ties] == [("r0_y", "r1_y", "r2_y")]
     assert [tie.tensors for tie in draft.plan({own.slot: own}).placement.ties] == [("r0_y", "r2_y")]
+
+
+def test_ranges_of_many_inputs_take_one_pass_over_the_samples(tmp_path: Path):
+    proto = models.conv_chain(19)
+    model = load(models.save(proto, tmp_path))
+    feeds = [models.feeds(proto, seed=seed, batch=1) for seed in range(3)]
+
+    class Counted(Given):
+        passes = 0
+
+        def __iter__(self):
+            self.passes += 1
+            return super().__iter__()
+
+    samples = Counted([Sample(name=str(number), feeds=one) for number, one in enumerate(feeds)])
+    edits = [SlotEdit(slot=Slot(node=name, index=0), scales=None) for name in ("conv1", "conv2")]
+    found = Ranges(model, samples).resolve(edits)
+    assert isinstance(found, Resolved)
+    assert samples.passes == 1
+    largest = max(float(np.abs(one["x"]).max()) for one in feeds)
+    assert found.edits[0].scales == (pytest.approx(largest / 127),)
+    assert Ranges(model, samples).resolve(edits) == found

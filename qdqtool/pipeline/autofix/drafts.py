@@ -268,6 +268,8 @@ class Ranges:
         An edit with a limit is left out if the tensor fills most of the range it has.
         """
         found, guessed = [], []
+        edits = tuple(edits)
+        self._measure(edits)
         for edit in edits:
             if edit.scales is not None:
                 found.append(edit)
@@ -288,36 +290,51 @@ class Ranges:
     def _is_fixed(self, tensor: str) -> bool:
         return tensor in self._fixed or self._model.view.is_constant(tensor)
 
-    def _scales(self, edit: SlotEdit) -> tuple[float, ...] | str:
+    def _key(self, edit: SlotEdit) -> _Key | None:
+        """The tensor and the channel axis of an edit; None if the model has no such input."""
         node = self._model.view.by_name.get(edit.slot.node)
         if node is None or edit.slot.index >= len(node.inputs):
-            return f"the float model has no input {edit.slot}"
-        key = node.inputs[edit.slot.index], edit.axis
-        if key not in self._known:
-            trouble = self._look(key)
-            if trouble:
-                return trouble
-        return _steps(self._known[key], edit.format, per_channel=edit.axis is not None)
+            return None
+        return node.inputs[edit.slot.index], edit.axis
 
-    def _look(self, key: _Key) -> str:
-        """Find the magnitudes of a tensor; "" or why that cannot be."""
-        tensor, axis = key
-        value = self._model.view.constant(tensor)
+    def _scales(self, edit: SlotEdit) -> tuple[float, ...] | str:
+        key = self._key(edit)
+        if key is None:
+            return f"the float model has no input {edit.slot}"
+        value = self._model.view.constant(key[0])
         if value is not None:
-            self._known[key] = _amax(value, axis)
-            return ""
-        if not self._model.view.info(tensor).dtype.is_float:
-            return f"{tensor!r} holds no floating-point numbers"
-        if self._samples is None:
-            return f"no samples to measure the range of {tensor!r} on; pass --samples"
+            return _steps(_amax(value, edit.axis), edit.format, per_channel=edit.axis is not None)
+        if key in self._known:
+            return _steps(self._known[key], edit.format, per_channel=edit.axis is not None)
+        if not self._is_float(key[0]):
+            return f"{key[0]!r} holds no floating-point numbers"
+        return f"no samples to measure the range of {key[0]!r} on; pass --samples"
+
+    def _is_float(self, tensor: str) -> bool:
+        return self._model.view.info(tensor).dtype.is_float
+
+    def _measure(self, edits: Iterable[SlotEdit]) -> None:
+        """Find the magnitudes of the run-time tensors of these edits, in one pass over the samples."""
+        keys = {self._key(edit) for edit in edits if edit.scales is None} - self._known.keys() - {None}
+        missing = sorted(
+            (
+                key
+                for key in keys
+                if key and self._is_float(key[0]) and not self._model.view.is_constant(key[0])
+            ),
+            key=repr,
+        )
+        if not missing or self._samples is None:
+            return
+        tensors = list(dict.fromkeys(tensor for tensor, _ in missing))
         with tempfile.TemporaryDirectory() as folder:
-            runner = open_runner(probe(self._model, [tensor], Path(folder)).source, description="probe")
+            runner = open_runner(probe(self._model, tensors, Path(folder)).source, description="probe")
             wanted = {info.name for info in runner.inputs}
             for sample in self._samples:
-                feeds = {name: array for name, array in sample.feeds.items() if name in wanted}
-                seen = _amax(runner.run(feeds)[tensor], axis)
-                self._known[key] = np.maximum(seen, self._known.get(key, seen))
-        return ""
+                values = runner.run({name: array for name, array in sample.feeds.items() if name in wanted})
+                for tensor, axis in missing:
+                    seen = _amax(values[tensor], axis)
+                    self._known[tensor, axis] = np.maximum(seen, self._known.get((tensor, axis), seen))
 
 
 def _steps(amax: NDArray[Any], format_: QuantFormat, *, per_channel: bool) -> tuple[float, ...]:
