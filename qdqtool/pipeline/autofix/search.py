@@ -431,11 +431,14 @@ def _proposed(built: BuiltGraph, book: Rulebook) -> Iterator[Candidate]:
 
 def _allowed(found: Audit, draft: DraftModel, edits: Edits) -> Iterator[Candidate]:
     """The settings with which placement would quantize a node that it kept float, as the audit prints them."""
+    allowed: dict[tuple[str, ...], tuple[SlotEdit, ...]] = {}
     for verdict in found.verdicts:
         settings = () if verdict.is_quantized else settings_in(verdict.fix)
         if not settings or any(one.startswith(_BY_NAME) or not one.startswith(_PLACE) for one in settings):
             continue
-        more = draft.allowed_by(settings, edits)
+        if settings not in allowed:
+            allowed[settings] = draft.allowed_by(settings, edits)
+        more = allowed[settings]
         if any(edit.slot.node == verdict.node for edit in more):
             text = " ".join(f"--set {shlex.quote(one)}" for one in settings)
             yield Candidate(subject=verdict.node, goal=Goal.ALLOWED, text=text, edits=more, settings=settings)
