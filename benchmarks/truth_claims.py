@@ -149,11 +149,17 @@ def _more_kernels(_: _Claim, subject: str, __: str, before: Built, after: Built)
     return len(after.kernels) > len(before.kernels) if after.asks(subject) else None
 
 
-def _no_kernel(_: _Claim, subject: str, __: str, ___: Built, after: Built) -> bool | None:
+def _no_kernel(_: _Claim, subject: str, __: str, before: Built, after: Built) -> bool | None:
+    """A node that no kernel names, such as an unrolled recurrence: then no kernel more may multiply few bits."""
     low = after.is_low(subject)
-    if low is None and after.asks(subject) and (held := after.of(subject)):
-        low = any(kind not in _FLOAT for one in held if is_core(one) for kind in one.operands)
+    if low is None and after.asks(subject):
+        held = after.of(subject)
+        low = _in_few_bits(held) > 0 if held else _in_few_bits(after.kernels) > _in_few_bits(before.kernels)
     return None if low is None or not after.asks(subject) else not low
+
+
+def _in_few_bits(kernels: Sequence[Kernel]) -> int:
+    return sum(is_core(one) and any(kind not in _FLOAT for kind in one.operands) for one in kernels)
 
 
 def _runs(_: _Claim, subject: str, __: str, ___: Built, after: Built) -> bool | None:

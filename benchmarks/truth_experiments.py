@@ -210,23 +210,27 @@ class Experiments:
         return made
 
     def samples(self) -> Path:
-        """Smooth waves for every input, as the samples of a user are: not random numbers of this tool."""
-        path = self.out.parent / "samples.npz"
+        """A folder of smooth waves for every input, one sample a file, as a user has them: no random numbers of this tool."""
+        folder = self.out.parent / "samples"
+        folder.mkdir(exist_ok=True)
         shapes = json.loads((self.out / "build.json").read_text())["data"]["profiles"]
         known = {entry["name"]: entry["opt"] for entry in shapes}
         values = {}
         for value in onnx.load(self.model, load_external_data=False).graph.input:
             kind = value.type.tensor_type
             shape = known.get(value.name) or [max(1, dim.dim_value) for dim in kind.shape.dim]
-            count = int(np.prod(shape))
-            waves = np.stack([np.sin(np.arange(count) * 0.37 / (1 + step)) for step in range(_FEW)])
             dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
-            scaled = waves if np.issubdtype(dtype, np.floating) else np.abs(waves * 3)
-            values[value.name] = (
-                scaled.reshape(_FEW * shape[0], *shape[1:]).astype(dtype) if shape else waves[0]
-            )
-        np.savez(path, **values)
-        return path
+            places = np.arange(int(np.prod(shape))).reshape(shape) * 0.37
+            values[value.name] = places, dtype, 1 if np.issubdtype(dtype, np.floating) else 3
+        for step in range(_FEW):
+            waves = {
+                name: (
+                    np.sin(places / (1 + step)) if most == 1 else np.abs(np.sin(places + step)) * most
+                ).astype(dtype)
+                for name, (places, dtype, most) in values.items()
+            }
+            np.savez(folder / f"{step:03}.npz", **waves)
+        return folder
 
 
 def beside(dump: Sequence[Kernel], name: str) -> set[str]:
