@@ -41,7 +41,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
         yield Draft(
             subject=layer.name,
             reason=f"{_does(layer, folds=folds)} in every inference ({origin}){'' if folds else _because(readers)}",
-            fix=_folded(context, readers)
+            fix=context.way_out((layer.name,)) or _folded(context, readers)
             if folds
             else _leave(all_readers)
             if asked and all_readers
