@@ -32,11 +32,11 @@ FP32. All sizes from 8 to 128 and 16 to 1024 tokens agree, with a position bias 
 One query, 64 tokens, heads of 64: 8 kernels and 678 KB with Q/DQ, of which `_gemv_mha` reads floats; in FP16 11 and
 358 KB with Q/DQ, 7 and 420 KB without; FP8 for SM89 and SM120, heads of 64 and 128, FP16 and FP32. The same in 121 builds for
 SM75, SM86, SM89 and SM120, 1 to 4 heads of 16 to 128, 17 to 512 tokens, 1 to 4 samples. A decoder with a cache of keys and
-values decides by its rotation. The kernel takes rotation and cache along, and then multiplies floats: so do all attentions if the
-tables of sines and cosines are inputs or constants (28 sketches, and this decoder with its tables as inputs), and the first one if
-they are computed from positions. The later ones read these tables from the kernel of the first: their rotation has kernels of
-its own, and `_gemv_mha` multiplies three INT8 tensors (one of two layers: 21 kernels instead of 19, 40 % fewer bytes; with other
-caches, without the cache's outputs and with sines as inputs too). The operator
+values decides by its rotation, which the kernel takes along with the cache, and then multiplies floats. All attentions do so if the
+tables of sines and cosines are inputs or constants (28 sketches, and this decoder with its tables as inputs). If the tables are
+computed from positions, the first attention does so. Later ones read its tables: their rotation has kernels of its own, and
+`_gemv_mha` multiplies three INT8 tensors. Of two layers one does: 21 kernels instead of 19, 40 % fewer bytes, with and without
+the outputs of the cache. The operator
 `Attention` of opset 23 is a Half `_gemm_mha` behind fake-quantize kernels in INT8 and FP8. Attention between channels, 16 to
 64 tokens, heads of 16 to 32: three kernels in INT8, in FP16 one and the Transpose, with a factor per head and without.
 Between pixels, convolutions before and behind, 2 heads of 32 in FP16: 7 kernels either way, 213 KB in INT8 against 238 KB with 64
