@@ -61,8 +61,8 @@ def _worth(
     is_fp32 = is_float and has_samples and _FP32 in {finding.code for finding in grave}
     if is_fp32:
         grave = [finding for finding in grave if finding.code != _FP32]
-    # what the verdict says first, and not a kernel that costs time
-    said = next(iter(report.summary.reasons), "").partition(" ")[0]
+    # what the verdict rests on, and not a kernel that costs time
+    said = report.summary.verdict.accurate.evidence.partition(" ")[0]
     worst = next((finding for finding in grave if finding.code == said), next(iter(grave), None))
     if worst is not None:
         yield _line("explain", worst.code, why=quote(worst.subject))

@@ -6,25 +6,25 @@ from qdqtool.cli.screen import stderr
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.findings import Finding, NodeVerdict, Severity
 from qdqtool.core.recipe import Recipe
-from qdqtool.core.report import Report, Summary
+from qdqtool.core.report import Report
+from qdqtool.core.verdict import VERDICTS, is_judged
 from qdqtool.core.wording import counted
 from qdqtool.errors import ThresholdExceeded, UsageError
-from qdqtool.report.judgement import VERDICTS, is_judged
 
 
 def exit_code(report: Report, recipe: Recipe) -> int:
     """0, or 1 where `audit.fail_on`, `compare.max_drop` or a limit of `accuracy` is exceeded."""
     limit = recipe.audit.fail_on
-    missed = _judged(report.summary, limit) if limit in VERDICTS else findings_missed(report.findings, limit)
+    missed = _judged(report.verdict, limit) if limit in VERDICTS else findings_missed(report.findings, limit)
     missed += unrealised(report.verdicts) if recipe.audit.fail_on_unrealised else []
     limits = [limit for limit in (recipe.compare.max_drop, recipe.accuracy.max_drop) if limit is not None]
     missed += accuracy_missed(report.comparison, min(limits, default=None))
     return tell([*missed, *_noise_missed(report.comparison, recipe.accuracy.min_sqnr)])
 
 
-def _judged(summary: Summary, limit: str) -> list[str]:
+def _judged(answer: str, limit: str) -> list[str]:
     """What to say when the whole run is judged `limit` or worse."""
-    return [f"the verdict is {summary.verdict}"] if is_judged(summary.verdict, limit) else []
+    return [f"the verdict is {answer}"] if is_judged(answer, limit) else []
 
 
 def _noise_missed(comparison: Comparison | None, limit: float | None) -> list[str]:

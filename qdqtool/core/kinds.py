@@ -27,6 +27,7 @@ from qdqtool.core.repair import RepairReport
 from qdqtool.core.report import Report
 from qdqtool.core.sensitivity import FloatLimit, Sensitivity
 from qdqtool.core.sweep import Sweep
+from qdqtool.core.verdict import Worth
 
 PREPARATION = Artefact(kind="preparation", schema=1, type=Preparation)
 INSERTION = Artefact(kind="insertion", schema=1, type=Insertion)
@@ -43,11 +44,12 @@ NOOP = Artefact(kind="noop", schema=1, type=NoOpReport)
 AUDIT = Artefact(kind="audit", schema=1, type=Audit)
 ACCURACY = Artefact(kind="accuracy", schema=1, type=Comparison)
 DATA = Artefact(kind="data", schema=1, type=DataReport)
+WORTH = Artefact(kind="worth", schema=1, type=Worth)
 PREDICTION = Artefact(kind="prediction", schema=1, type=Prediction)
 LINT = Artefact(kind="lint", schema=1, type=LintReport)
 SENSITIVITY = Artefact(kind="sensitivity", schema=1, type=Sensitivity)
 LIMIT = Artefact(kind="limit", schema=1, type=FloatLimit)
-REPORT = Artefact(kind="report", schema=1, type=Report)
+REPORT = Artefact(kind="report", schema=2, type=Report)
 READBACK = Artefact(kind="readback", schema=1, type=ReadBack)
 REPAIR = Artefact(kind="repair", schema=1, type=RepairReport)
 FIXES = Artefact(kind="fixes", schema=1, type=FixReport)

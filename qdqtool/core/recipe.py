@@ -286,6 +286,8 @@ class BuildOptions(RecipeSection):
     """Stack of the building process in MiB."""
     flags: str = ""
     """Further options in trtexec's spelling, as "--builderOptimizationLevel=5"."""
+    fp16: bool = True
+    """Build the network in FP16 too, so that the report can say whether the quantized engine is faster."""
     retries: Annotated[int, Field(ge=0)] = 3
     """Nodes without a kernel whose Q/DQ may be given up, at most."""
     min_shapes: str = ""

@@ -15,6 +15,7 @@ from qdqtool.core.findings import Finding, NodeVerdict
 from qdqtool.core.history import LayerHistory
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.showing import Shown
+from qdqtool.core.verdict import Assumption, RunVerdict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,8 +68,8 @@ class Summary:
         engine_bytes: size of the plan; None when nothing was built.
         findings: count by severity.
         accuracy: None when nothing was compared.
-        verdict: "good", "doubtful" or "bad"; "" if the data was not looked at.
-        reasons: why it is not good, the most severe first.
+        verdict: whether the result can be used, by three questions.
+        assumptions: what the result rests on that nobody measured: how inputs are prepared, shapes of free dimensions.
     """
 
     model: str
@@ -85,13 +86,13 @@ class Summary:
     engine_bytes: int | None
     findings: dict[str, int]
     accuracy: AccuracySummary | None
+    verdict: RunVerdict
     requested: dict[str, int] = field(default_factory=dict)
     realised: dict[str, int] = field(default_factory=dict)
     requested_nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     realised_nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     kernel_types: dict[str, int] = field(default_factory=dict)
-    verdict: str = ""
-    reasons: tuple[str, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -234,3 +235,8 @@ class Report(Shown):
     sensitivity: Sensitivity | None = None
     device: Device | None = None
     sections: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """One word: good, doubtful or bad."""
+        return self.summary.verdict.answer

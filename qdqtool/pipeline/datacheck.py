@@ -25,6 +25,7 @@ from qdqtool.core.calibration import CALIBRATORS
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.datacheck import DataReport
 from qdqtool.core.grids import grid_for
+from qdqtool.core.loss import is_lost, sqnr
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Feeds, Runner, Sample, SampleSource
 from qdqtool.core.quant_format import INT8
@@ -40,7 +41,6 @@ from qdqtool.datachecks import (
     check_data,
 )
 from qdqtool.datachecks.evidence import CONVERGED, FloatCure, NarrowLoss
-from qdqtool.datachecks.loss import is_lost, sqnr
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE

@@ -42,6 +42,7 @@ def read_material(run: Path) -> Material:
         audit=_read(run / "findings.json", kinds.AUDIT),
         comparison=_read(run / "accuracy.json", kinds.ACCURACY),
         data=_read(run / "data.json", kinds.DATA),
+        worth=_read(run / "worth.json", kinds.WORTH),
         sensitivity=_read(run / "sensitivity.json", kinds.SENSITIVITY),
         sections=collected(run),
         notes=(

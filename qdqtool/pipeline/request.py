@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import join
 from typing import Protocol
 
 from qdqtool.calibration.samples import SampleInput
@@ -46,6 +47,20 @@ class RunRequest:
     reference: Path | None = None
     brought: Model | None = None
     part: tuple[int, int] | None = None
+
+    def typed(self) -> str:
+        """The command that repeats this run with the recipe in its folder; objects that were passed are called DATA."""
+        words = ["qdqtool", "run", str(self.model), "--recipe", str(self.out / "recipe.yaml")]
+        samples = [("--samples", self.samples), ("--eval-samples", self.eval_samples)]
+        files = [
+            ("--labels", self.labels),
+            ("--calibration-cache", self.calibration_cache),
+            ("--reference", self.reference),
+        ]
+        for option, given in (*samples, *files):
+            if given is not None:
+                words += [option, str(given) if isinstance(given, str | Path) else "DATA"]
+        return join([*words, "--out", str(self.out)])
 
     def opened(self) -> Model:
         """The model.

@@ -187,6 +187,14 @@ LINE = (
         outside=_built,
     ),
     RunStep(
+        name="worth",
+        act=steps.worth,
+        reads=("model.prepared.onnx", "layers.json", "build.json"),
+        writes=("worth.json",),
+        obeys=("build",),
+        outside=_built,
+    ),
+    RunStep(
         name="compare",
         act=steps.compare,
         reads=("model.prepared.onnx",),
@@ -215,10 +223,12 @@ LINE = (
             "histograms.npz",
             "layers.json",
             "findings.json",
+            "worth.json",
             "accuracy.json",
             "data.json",
         ),
         writes=("report.json", "report.html"),
+        obeys=("compare", "accuracy"),
         outside=read_by_sections,
     ),
 )

@@ -36,6 +36,7 @@ from qdqtool.core.kinds import (
     PLACEMENT,
     PREPARATION,
     REPORT,
+    WORTH,
 )
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.preparation import Insertion, Preparation
@@ -65,6 +66,7 @@ from qdqtool.pipeline.narrow_loss import narrow_loss
 from qdqtool.pipeline.own_models import or_without
 from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.pipeline.same_function import check_conversion
+from qdqtool.pipeline.worth import against_fp16
 from qdqtool.pipeline.writing import write
 from qdqtool.placement.decide import decide
 from qdqtool.runtime.device import device_use
@@ -77,6 +79,8 @@ _CHANGES: Final = "equalization.npz"
 """Channels that the recipe equalizes; histograms are those of the network with them."""
 _NOT_EQUALIZED: Final = "equalization.txt"
 """Why channels are not equalized although the recipe asks for it."""
+_RECORDED: Final = "replay"
+"""The builder that gives back what another machine built, and nothing else."""
 _WITHOUT_GPU: Final = "rtx"
 """The builder that needs no GPU, so that the cost of a fix can be built in any run."""
 
@@ -287,7 +291,7 @@ def get_ready() -> None:
     from qdqtool.report.html import get_ready as fill_pages
 
     grammar()
-    check_and_write(LOG, ENGINE, AUDIT, ACCURACY, DATA, REPORT)
+    check_and_write(LOG, ENGINE, AUDIT, WORTH, ACCURACY, DATA, REPORT)
     fill_pages()
 
 
@@ -329,6 +333,20 @@ def audit(work: RunContext) -> Measured:
     costs = FixCosts(work.model("model.prepared.onnx"), work.recipe, table, builder, request)
     result = costs.added_to(result)
     AUDIT.write(work.path("findings.json"), with_findings(result, table.findings, work.recipe.audit.ignore))
+    return {}
+
+
+def worth(work: RunContext) -> Measured:
+    """Build the network in FP16 too, and compare the times of both engines."""
+    built = BUILD.read(work.path("build.json"))
+    found = against_fp16(
+        work.model("model.prepared.onnx"),
+        work.recipe,
+        None if work.recipe.build.builder == _RECORDED else builder_of(work),
+        _build_request(work, built.profiles),
+        work.path("layers.json"),
+    )
+    WORTH.write(work.path("worth.json"), found)
     return {}
 
 
@@ -421,14 +439,27 @@ def _narrow_loss(work: RunContext, placement: Placement) -> NarrowLoss | None:
 
 def report(work: RunContext) -> Measured:
     """Put everything together for a person and for scripts."""
+    write_report(work)
+    return {}
+
+
+def write_report(work: RunContext, *notes: str) -> None:
+    """Write report.json and report.html of what the steps left; `notes` come first."""
     from qdqtool.pipeline.report import read_material
     from qdqtool.report.assemble import assemble
     from qdqtool.report.html import render
+    from qdqtool.report.judgement import Limits
 
-    result = assemble(read_material(work.folder.path))
+    material = read_material(work.folder.path)
+    drops = [work.recipe.compare.max_drop, work.recipe.accuracy.max_drop]
+    limits = Limits(
+        max_drop=min((drop for drop in drops if drop is not None), default=None),
+        min_sqnr=work.recipe.accuracy.min_sqnr,
+    )
+    typed = work.request.typed()
+    result = assemble(replace(material, notes=(*notes, *material.notes), limits=limits, typed=typed))
     REPORT.write(work.path("report.json"), result)
     write_text(work.path("report.html"), render(result))
-    return {}
 
 
 def built_model(work: RunContext) -> str:

@@ -23,7 +23,6 @@ from qdqtool.core.kinds import (
     PREDICTION,
     PREPARATION,
     REPAIR,
-    REPORT,
 )
 from qdqtool.core.preparation import Preparation
 from qdqtool.core.recipe import PlacementOptions
@@ -32,7 +31,7 @@ from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.unquantize import float_graph
-from qdqtool.io.files import digest_file, write_text
+from qdqtool.io.files import digest_file
 from qdqtool.pipeline import caches, steps
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.repair import RepairRequest, repair_file
@@ -126,17 +125,10 @@ def data(work: RunContext) -> Measured:
 
 def report(work: RunContext) -> Measured:
     """Put everything together for a person and for scripts."""
-    from qdqtool.pipeline.report import read_material
-    from qdqtool.report.assemble import assemble
-    from qdqtool.report.html import render
-
     repaired = REPAIR.read(work.path("repair.json"))
     made = f"; made by {repaired.origin}" if repaired.origin else ""
     came = f"the model came with Q/DQ{made}: repair made {counted(len(repaired.changes), 'change')} (repair.json)"
-    material = read_material(work.folder.path)
-    result = assemble(replace(material, notes=(came, *without_effect(work), *material.notes)))
-    REPORT.write(work.path("report.json"), result)
-    write_text(work.path("report.html"), render(result))
+    steps.write_report(work, came, *without_effect(work))
     return {}
 
 
@@ -215,6 +207,7 @@ QDQ_LINE = (
         obeys=("audit",),
         outside=_BY_NAME["audit"].outside,
     ),
+    _BY_NAME["worth"],
     _BY_NAME["compare"],
     RunStep(
         name="data",
@@ -234,6 +227,7 @@ QDQ_LINE = (
             "log.json",
             "layers.json",
             "findings.json",
+            "worth.json",
             "accuracy.json",
             "data.json",
         ),

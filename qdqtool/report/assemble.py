@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from calibrators.histogram import Histogram
@@ -22,8 +22,9 @@ from qdqtool.core.findings import Finding, NodeVerdict, Severity, Verdict
 from qdqtool.core.placement import Placement
 from qdqtool.core.report import AccuracySummary, Fallback, Report, Summary
 from qdqtool.core.sensitivity import Sensitivity
+from qdqtool.core.verdict import UNDECIDED, Assumption, Worth
 from qdqtool.core.wording import counted
-from qdqtool.report.judgement import judge
+from qdqtool.report.judgement import NO_LIMITS, Case, Limits, judge
 from qdqtool.report.rows import layer_rows, range_rows
 from qdqtool.trt.causes import cause_of
 
@@ -58,6 +59,10 @@ class Material:
         sections: what sections of other distributions collected in the run folder.
         data: what was found out about samples, labels and recipe.
         notes: what the steps want a person to know.
+        worth: times of the engine and of the network in FP16.
+        assumptions: what was assumed about inputs and shapes.
+        limits: how much accuracy the user allows to be lost.
+        typed: the command that made the run, so that options can follow; "" if nobody knows.
     """
 
     model_name: str
@@ -74,6 +79,10 @@ class Material:
     sections: Mapping[str, Any] = field(default_factory=dict)
     data: DataReport | None = None
     notes: tuple[str, ...] = ()
+    worth: Worth | None = None
+    assumptions: tuple[Assumption, ...] = ()
+    limits: Limits = NO_LIMITS
+    typed: str = ""
 
 
 def assemble(material: Material) -> Report:
@@ -81,11 +90,24 @@ def assemble(material: Material) -> Report:
     audit = material.audit
     verdicts = audit.verdicts if audit else ()
     log = material.log.runs[-1] if material.log and material.log.runs else None
+    findings = _findings(material)
+    fallbacks = tuple(_fallback(verdict) for verdict in verdicts if not runs_as_asked(verdict))
+    summary = _summary(material, findings)
+    case = Case(
+        summary=summary,
+        fallbacks=fallbacks,
+        findings=findings,
+        comparison=material.comparison,
+        worth=material.worth,
+        assumptions=material.assumptions,
+        limits=material.limits,
+        typed=material.typed,
+    )
     return Report(
-        summary=_summary(material),
-        fallbacks=tuple(_fallback(verdict) for verdict in verdicts if not runs_as_asked(verdict)),
+        summary=replace(summary, verdict=judge(case)),
+        fallbacks=fallbacks,
         verdicts=verdicts,
-        findings=_findings(material),
+        findings=findings,
         comparison=material.comparison,
         ranges=range_rows(material.table, material.placement, material.histograms) if material.table else (),
         layers=layer_rows(material.engine, material.view, log) if material.engine else (),
@@ -116,17 +138,16 @@ def runs_int8(verdict: NodeVerdict) -> bool:
     return verdict.precision is DType.INT8 and verdict.verdict in _INT8
 
 
-def _summary(material: Material) -> Summary:
+def _summary(material: Material, findings: tuple[Finding, ...]) -> Summary:
+    """The figures; the judge, who reads them, is asked afterwards."""
     audit, build = material.audit, material.build
     counts = audit.counts if audit else _counted(material.engine) if material.engine else None
     verdicts = audit.verdicts if audit and (audit.verdicts or material.placement) else None
     if material.engine is not None and not material.engine.layers:
         counts = None  # a log that prints no layers
     has_tensors = material.engine is None or any(la.inputs or la.outputs for la in material.engine.layers)
-    findings = _findings(material)
     types = _kernel_types(material.engine) if material.engine else {}
     found = Counter(finding.severity for finding in findings)
-    judged = judge(findings, verdicts or ()) if material.data else ("", ())
     return Summary(
         model=material.model_name,
         builder=_builder(build) if build else "",
@@ -147,8 +168,8 @@ def _summary(material: Material) -> Summary:
         engine_bytes=build.engine_bytes if build else None,
         findings={severity.value: found[severity] for severity in Severity},
         accuracy=headline(material.comparison) if material.comparison else None,
-        verdict=judged[0],
-        reasons=judged[1],
+        verdict=UNDECIDED,
+        assumptions=material.assumptions,
     )
 
 

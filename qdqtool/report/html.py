@@ -17,11 +17,11 @@ from qdqtool.core.events import LedgerRow
 from qdqtool.core.findings import Finding, NodeVerdict
 from qdqtool.core.history import LayerHistory
 from qdqtool.core.report import LayerRow, Report
+from qdqtool.core.verdict import TITLES
 from qdqtool.core.wording import metric
 from qdqtool.io.escaping import xml_line
 from qdqtool.pages.lookup import explanation
 from qdqtool.report import palette, sensitivity_charts, svg, words
-from qdqtool.report.areas import Area, areas
 from qdqtool.report.assemble import runs_as_asked
 from qdqtool.report.drawing import LARGEST, BoxMark, LayerGraph, describe, draw, network
 from qdqtool.report.figures import Figure, figures
@@ -90,6 +90,7 @@ def _templates() -> Environment:
     made.filters["brief"] = _brief
     made.globals.update(
         words=words,
+        titles=TITLES,
         swatch=palette.swatch,
         in_order=palette.in_order,
         runs_as_asked=runs_as_asked,
@@ -165,10 +166,6 @@ class _RunPage:
     def anchors(self) -> frozenset[str]:
         """Names of the sections that are there to be linked to."""
         return frozenset(name for name, _ in self.sections)
-
-    @cached_property
-    def areas(self) -> tuple[Area, ...]:
-        return areas(self.report)
 
     def manual(self, code: str) -> str | None:
         """The documentation page of a code."""

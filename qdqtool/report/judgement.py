@@ -1,45 +1,242 @@
-"""One word for a whole run, with its reasons."""
+"""The judge of a run: answers its three questions from what the steps recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
 
-from qdqtool.core.findings import Finding, NodeVerdict, Severity
-from qdqtool.core.wording import counted
+from qdqtool.core.comparison import Comparison, TaskAccuracy
+from qdqtool.core.dtypes import DType
+from qdqtool.core.findings import Finding, Severity
+from qdqtool.core.loss import allowed, decisive, loss, sqnr
+from qdqtool.core.report import Fallback, Summary
+from qdqtool.core.verdict import Assumption, Reply, RunVerdict, Worth, verdict_of
+from qdqtool.core.wording import counted, listed
+from qdqtool.report import words
 
-GOOD, DOUBTFUL, BAD = VERDICTS = ("good", "doubtful", "bad")
-"""Best first."""
-_DATA = "DAT"
+_DATA: Final = ("DAT", "CAL")
+_FIGURES: Final = "DAT107"
+"""The finding about the figures of accuracy, which this judge reads without it."""
+CLEAN_DECIBELS: Final = 20.0
+"""SQNR from which outputs alone are accurate enough: a tenth of the signal is noise. `benchmarks/models.py` prints SQNR beside
+the loss of top-1: classifiers lose almost none above it."""
+_FEWEST: Final = 16
+"""Samples below which outputs say little of others."""
+_NAMED: Final = 3
+_MORE: Final = "--eval-samples MORE_DATA"
+_LABELS: Final = "--labels LABELS"
+_DEVICE: Final = "--builder trtexec  # where the GPU is"
+"""Where classic TensorRT and a GPU are, a run times both engines in turns."""
 
 
-def judge(findings: Iterable[Finding], nodes: Iterable[NodeVerdict]) -> tuple[str, tuple[str, ...]]:
-    """`good`, `doubtful` or `bad`, and why.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """How much accuracy the user allows to be lost; None if nothing was said.
 
-    `bad`: a finding is an error, so that the result should not be used. `doubtful`: the data or the accuracy is in
-    doubt, nodes that were to be quantized are not, or nothing is quantized at all. Warnings about single kernels cost
-    time, not trust, and leave a run `good`.
+    Attributes:
+        max_drop: points of the first task metric.
+        min_sqnr: dB of the outputs.
     """
-    findings, nodes = tuple(findings), tuple(nodes)
-    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+
+    max_drop: float | None = None
+    min_sqnr: float | None = None
+
+
+NO_LIMITS: Final = Limits()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """Everything that the judge reads.
+
+    Attributes:
+        summary: figures of the engine.
+        fallbacks: compute nodes that are not quantized, or not as asked.
+        findings: of the engine, the ranges and the data.
+        comparison: float against quantized; None if nothing was compared.
+        worth: times against FP16; None if nobody looked.
+        assumptions: what was assumed about inputs.
+        limits: what the user allows.
+        typed: the command that made the run, as words that options can follow.
+    """
+
+    summary: Summary
+    fallbacks: tuple[Fallback, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    comparison: Comparison | None = None
+    worth: Worth | None = None
+    assumptions: tuple[Assumption, ...] = ()
+    limits: Limits = NO_LIMITS
+    typed: str = ""
+
+
+def judge(case: Case) -> RunVerdict:
+    """The verdict of a run."""
+    answers = (asked(case), accurate(case), worth(case))
+    # accuracy first: a fast engine that is wrong is of no use
+    unknown = [answers[number] for number in (1, 0, 2) if answers[number].state == "unknown"]
+    settle = next((answer.settle for answer in unknown if answer.settle), "")
+    if settle.startswith("--"):
+        settle = f"{case.typed or f'qdqtool run {case.summary.model} --samples DATA'} {settle}"
+    return verdict_of(*answers, settle=settle)
+
+
+def asked(case: Case) -> Reply:
+    """Whether the compute nodes run in the formats that were asked for; a run that quantized nothing never is as asked."""
+    summary = case.summary
+    total = summary.nodes_total
+    if total is None:
+        return _kernels(summary)
+    if not total:
+        return Reply(state="no", evidence="the model has no compute node that could be quantized")
+    floats = sum(summary.realised.get(word, 0) for word in ("float", "unknown"))
+    lost = sum(entry.requested for entry in case.fallbacks)
+    nodes = counted(total, "compute node")
+    if floats >= total and not summary.nodes_int8:
+        wanted = f"; {lost} asked for" if lost else ""
+        return Reply(state="no", evidence=f"none of {nodes} is quantized{wanted}")
+    runs = words.formats(
+        {word: count for word, count in summary.realised.items() if word not in {"float", "unknown"}}
+        or {"int8": summary.nodes_int8 or 0}
+    )
+    text = f"{runs} of {nodes}"
+    if lost:
+        names = listed([entry.node for entry in case.fallbacks if entry.requested], _NAMED)
+        return Reply(state="no", evidence=f"{text}; {lost} not in the format asked for: {names}")
+    if not set(summary.requested) - {"float"}:
+        return Reply(state="unknown", evidence=f"{text}; nothing says what was asked for")
+    rest = f", {floats} float by placement" if floats else ""
+    return Reply(state="yes", evidence=f"{text}{rest}")
+
+
+def _kernels(summary: Summary) -> Reply:
+    """Without the model nobody knows what was asked for: only an engine that is quantized throughout is as asked."""
+    compute = summary.compute_kernels
+    if summary.int8_kernels is None or not compute:
+        return Reply(state="unknown", evidence="no engine was audited")
+    low = {word: count for word, count in summary.kernel_types.items() if DType.parse(word).is_quantized}
+    text = f"{words.formats(low) if low else 'none'} of {counted(compute, 'compute kernel')}"
+    return Reply(state="yes" if sum(low.values()) == compute else "unknown", evidence=text)
+
+
+def accurate(case: Case) -> Reply:
+    """Whether the quantized model is accurate enough: a wrong input outweighs every figure, a doubt a good one."""
+    comparison = case.comparison
+    found = [finding for finding in case.findings if finding.code != _FIGURES]
+    errors = [finding for finding in found if finding.severity is Severity.ERROR]
+    if errors:
+        return Reply(state="no", evidence=_told(errors))
+    if comparison is None:
+        return Reply(state="unknown", evidence="not compared with the float model", settle=_MORE)
+    if not comparison.meaningful:
+        return Reply(
+            state="unknown", evidence="the samples were random: outputs mean nothing", settle="--samples DATA"
+        )
+    figures = _figures(comparison, case.limits)
+    if figures.state == "no":
+        return figures
     doubts = [
         finding
-        for finding in findings
+        for finding in found
         if finding.severity is Severity.WARNING and finding.code.startswith(_DATA)
     ]
-    lost = sum(node.requested and node.reason != "" for node in nodes)
-    reasons = [f"{finding.code} {finding.reason}" for finding in (*errors, *doubts)]
-    reasons += (
-        [
-            f"{lost} of {counted(sum(node.requested for node in nodes), 'requested node does', 'requested nodes do')} not run in the format asked for"
+    if doubts:
+        return Reply(state="unknown", evidence=_told(doubts), settle=f"qdqtool explain {doubts[0].code}")
+    guessed = [entry for entry in case.assumptions if entry.is_guessed]
+    if guessed:
+        said = listed([f"{entry.what} {entry.value}" for entry in guessed], _NAMED)
+        return Reply(
+            state="unknown",
+            evidence=f"the inputs were guessed ({said}); {figures.evidence}",
+            settle="--preprocess PRESET",
+        )
+    return figures
+
+
+def _told(findings: list[Finding]) -> str:
+    """The first finding, and how many more there are."""
+    first = findings[0]
+    more = f" (and {counted(len(findings) - 1, 'more finding')})" if len(findings) > 1 else ""
+    return f"{first.code} {first.reason}{more}"
+
+
+def _figures(comparison: Comparison, limits: Limits) -> Reply:
+    """The answer of the figures alone: that of the task metric, else that of the outputs."""
+    if comparison.task:
+        order = ("yes", "unknown", "no")
+        answers = [
+            _of_task(task, limits.max_drop if task is comparison.task[0] else None)
+            for task in decisive(comparison)
         ]
-        if lost
-        else []
+        return max(answers, key=lambda answer: order.index(answer.state))
+    return _of_outputs(comparison, limits.min_sqnr)
+
+
+def _of_task(task: TaskAccuracy, limit: float | None) -> Reply:
+    text = words.task(task)
+    if task.candidate <= 0:
+        return Reply(state="no", evidence=f"{text}: the quantized model is right on none")
+    if task.low is None or task.high is None:
+        return Reply(state="unknown", evidence=f"{text}: too few samples for an interval", settle=_MORE)
+    few, many = allowed(task)
+    most = many if limit is None else limit
+    if task.high < -most:
+        return Reply(state="no", evidence=f"{text}: more than {most:g} points are lost")
+    if limit is not None and task.low >= -limit:
+        return Reply(state="yes", evidence=f"{text}: within the limit of {limit:g} points")
+    if limit is None and task.low >= -many:
+        if task.reference - task.candidate <= few:
+            return Reply(state="yes", evidence=text)
+        lost = f"--max-drop {-task.low:.1f}"
+        return Reply(state="unknown", evidence=f"{text}: nothing says how much may be lost", settle=lost)
+    return Reply(
+        state="unknown", evidence=f"{text}: the interval does not exclude {most:g} points", settle=_MORE
     )
-    if nodes and not any(node.is_quantized for node in nodes):
-        reasons.append(f"none of {counted(len(nodes), 'compute node')} is quantized")
-    return BAD if errors else DOUBTFUL if reasons else GOOD, tuple(reasons)
 
 
-def is_judged(verdict: str, limit: str) -> bool:
-    """Whether `verdict` is `limit` or worse; a run that was not judged is not."""
-    return bool(verdict) and VERDICTS.index(verdict) >= VERDICTS.index(limit)
+def _of_outputs(comparison: Comparison, limit: float | None) -> Reply:
+    level, overall = sqnr(comparison), comparison.sqnr
+    samples = counted(comparison.samples, "sample")
+    if level is None:
+        is_equal = any(
+            measure.metric == "max_abs" and measure.value == 0
+            for output in comparison.outputs
+            for measure in output.measures
+        )
+        if is_equal:
+            return Reply(state="yes", evidence=f"the outputs are equal on {samples}")
+        return Reply(state="unknown", evidence=f"no signal to noise of outputs, {samples}", settle=_LABELS)
+    below = 0.0 if overall is None or overall.low is None else max(0.0, overall.sqnr_db - overall.low)
+    least = level - below
+    text = f"SQNR {level:.1f} dB (at least {least:.1f} with 95 % confidence), {samples}, no labels"
+    enough = CLEAN_DECIBELS if limit is None else limit
+    severity, reason = loss(comparison)
+    if limit is None and severity is Severity.ERROR:
+        return Reply(state="no", evidence=f"{reason}, {samples}, no labels")
+    if limit is not None and level < limit:
+        return Reply(state="no", evidence=f"{text}: below the limit of {limit:g} dB")
+    if comparison.samples < _FEWEST:
+        return Reply(state="unknown", evidence=f"{text}: too few", settle=_MORE)
+    if least >= enough:
+        return Reply(state="yes", evidence=text)
+    return Reply(
+        state="unknown", evidence=f"{text}: only labels say what less than {enough:g} dB cost", settle=_LABELS
+    )
+
+
+def worth(case: Case) -> Reply:
+    """Whether the engine is faster than the same network in FP16."""
+    found = case.worth
+    if found is None or found.ms is None or found.fp16_ms is None:
+        why = found.note if found and found.note else "no time is known against FP16"
+        return Reply(state="unknown", evidence=why, settle=_DEVICE)
+    kernels = f", {found.kernels[0]} kernels against {found.kernels[1]}" if found.kernels else ""
+    text = f"{found.ms:.4g} ms against {found.fp16_ms:.4g} ms in FP16 on {found.device} [{found.source}]{kernels}"
+    if found.low is None or found.high is None:
+        return Reply(state="unknown", evidence=f"{text}: {found.note}", settle=_DEVICE)
+    between = f"{found.low:.2f} to {found.high:.2f} times as fast"
+    if found.low > 1:
+        return Reply(state="yes", evidence=f"{text}: {between}")
+    if found.high < 1:
+        return Reply(state="no", evidence=f"{text}: {between}")
+    return Reply(state="unknown", evidence=f"{text}: {between}, which is no answer", settle=_DEVICE)

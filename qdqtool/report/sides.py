@@ -11,7 +11,6 @@ from qdqtool.core.quant_format import FORMATS
 from qdqtool.core.report import LayerRow, Report, Summary
 from qdqtool.core.wording import metric
 from qdqtool.report import words
-from qdqtool.report.areas import Area, areas
 from qdqtool.report.drawing import main_node
 from qdqtool.report.groups import groups
 from qdqtool.trt.names import stem
@@ -67,7 +66,6 @@ class CostPair:
 class Sides:
     """Everything that differs between two runs."""
 
-    areas: tuple[tuple[Area, Area], ...]
     figures: tuple[FigurePair, ...]
     findings: tuple[KindPair, ...]
     nodes: tuple[NodePair, ...]
@@ -77,7 +75,6 @@ class Sides:
 def compare_sides(first: Report, second: Report) -> Sides:
     """Runs of the same model are aligned by the names of their ONNX nodes."""
     return Sides(
-        areas=tuple(zip(areas(first), areas(second), strict=True)),
         figures=_figures(first, second),
         findings=_kinds(first, second),
         nodes=_nodes(first.verdicts, second.verdicts),

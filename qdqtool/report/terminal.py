@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 8
 """Entries of a list that are shown; the rest is counted."""
-_LABEL = re.compile(r" +|\S[^ ]* {2,}")
+_LABEL = re.compile(r" +(?:[A-Z][a-z]* ?[a-z]*: +(?:(?:yes|no|unknown) +)?)?|\S[^ ]* {2,}")
 """What stands in front of a line's text: an indentation, or a label of the summary."""
 _COLOURS = {"good": "bold green", "doubtful": "bold yellow", "bad": "bold red"}
 Measured = Mapping[str, Mapping[str, float]]
@@ -31,8 +31,10 @@ Measured = Mapping[str, Mapping[str, float]]
 def render(report: Report, console: Console, measured: Measured | None = None) -> None:
     """Print the summary; names are printed as they are, never as markup."""
     summary = report.summary
-    for line in words.judgement(summary):
-        _say(console, line, style=_COLOURS.get(summary.verdict, "bold"))
+    # an audit answers one question, and its first line says it
+    judged = words.judgement(summary.verdict) if report.comparison is not None else ()
+    for number, line in enumerate(judged):
+        _say(console, line, style=None if number else _COLOURS.get(report.verdict, "bold"))
     _say(console, words.verdict(summary), style="bold")
     _say(console, " -> ".join(part for part in (summary.model, summary.builder) if part))
     _say(console, "")
@@ -115,7 +117,7 @@ def _say(console: Console, text: str, style: str | None = None) -> None:
     A terminal gets it wrapped at words, under its first word behind the label; lines with a command to copy stay whole.
     """
     text = printable(text)
-    if console.is_terminal and not text.lstrip().startswith("fix:"):
+    if console.is_terminal and not text.lstrip().startswith(("fix:", "Settle it:")):
         label = _LABEL.match(text)
         hang = " " * (label.end() if label else 0)
         text = "\n".join(

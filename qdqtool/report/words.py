@@ -19,6 +19,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.report import Summary
 from qdqtool.core.sensitivity import FloatSet
+from qdqtool.core.verdict import TITLES, RunVerdict
 from qdqtool.core.wording import counted, listed, metric
 
 # --- figures and verdicts --------------------------------------------------------------------------------------------
@@ -28,19 +29,17 @@ _PREFIXES = ("", "k", "M", "G", "T")
 _UNITS = ("KiB", "MiB", "GiB")
 _KEPT = 4
 """Float nodes that are named."""
-_REASONS = 4
-"""Reasons of a verdict that are printed with it; all stand under the findings."""
 
 
-def judgement(summary: Summary) -> tuple[str, ...]:
-    """The verdict with its first reasons, one line each; () if the data was not looked at."""
-    if not summary.verdict:
-        return ()
-    more = len(summary.reasons) - _REASONS
+def judgement(found: RunVerdict) -> tuple[str, ...]:
+    """The verdict, then a line for each question, then the command that would answer the first unknown one."""
     return (
-        f"Verdict: {summary.verdict}",
-        *(f"  {reason}" for reason in summary.reasons[:_REASONS]),
-        *((f"  and {counted(more, 'more reason')}",) if more > 0 else ()),
+        f"Verdict: {found.answer}",
+        *(
+            f"  {TITLES[question] + ':':<10} {answer.state:<8} {answer.evidence}"
+            for question, answer in found.answers
+        ),
+        *((f"  {'Settle it:':<10} {found.settle}",) if found.settle else ()),
     )
 
 

@@ -15,9 +15,9 @@ from qdqtool.accuracy.layouts import NoScores
 from qdqtool.accuracy.scores import read_pair
 from qdqtool.accuracy.task import boxes_of
 from qdqtool.core.comparison import BOXES, Comparison
+from qdqtool.core.loss import loss
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import CompareOptions
-from qdqtool.datachecks.loss import loss
 from qdqtool.errors import InputFileError
 from qdqtool.pipeline.search.subsets import TrialRunner
 from tests.accuracy.stand_ins import Given, Scripted

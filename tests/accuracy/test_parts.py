@@ -19,9 +19,9 @@ from qdqtool.calibration.collect import collect
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.table import make_table
 from qdqtool.core.comparison import Comparison
+from qdqtool.core.loss import loss, sqnr, subject
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.recipe import CalibrationOptions, CompareOptions, InsertOptions, PlacementOptions
-from qdqtool.datachecks.loss import loss, sqnr, subject
 from qdqtool.graph.instrumented.stages import StagedModel
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load

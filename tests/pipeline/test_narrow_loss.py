@@ -54,7 +54,7 @@ def test_what_a_run_proposes_for_it_costs_nothing(
     for typed in [*proposed, [*words, "--out", "half", "--set=insert.types=fp16"]]:
         assert run(typed) == 0
         report = REPORT.read(tmp_path / typed[typed.index("--out") + 1] / "report.json")
-        assert report.summary.verdict == "good"
+        assert report.summary.verdict.accurate.state == "yes"
         assert report.comparison is not None
         assert report.comparison.sqnr is not None
         assert report.comparison.sqnr.sqnr_db > 30
@@ -96,7 +96,7 @@ def test_a_run_that_fp16_costs_much_is_not_good_and_its_fix_is(tmp_path: Path) -
     assert run([*words, "--out", str(tmp_path / "lost")]) == 0
     report = REPORT.read(tmp_path / "lost" / "report.json")
     found = {finding.code: finding for finding in report.findings}
-    assert report.summary.verdict == "bad"
+    assert report.verdict == "bad"
     assert "DAT112" in found["DAT107"].fix
     assert "most is lost at down_mul" in found["DAT112"].reason
     (setting,) = (word for word in shlex.split(found["DAT112"].fix) if word.startswith("insert.keep_nodes"))

@@ -12,11 +12,10 @@ from qdqtool.core.buildlog import BuildLog, FunnelStep, LogRun
 from qdqtool.core.comparison import Comparison, Measure, OutputComparison
 from qdqtool.core.dtypes import DType
 from qdqtool.core.events import End, LedgerRow
-from qdqtool.core.findings import Severity, Verdict
+from qdqtool.core.findings import Verdict
 from qdqtool.core.kinds import REPORT
 from qdqtool.core.placement import Decision, Placement, Slot, SlotKind
 from qdqtool.core.report import Report
-from qdqtool.report.areas import areas
 from qdqtool.report.assemble import Material, assemble, runs_int8
 from qdqtool.report.rows import timed
 from qdqtool.report.words import verdict as verdict_sentence
@@ -28,8 +27,6 @@ from tests.report.material import (
     FULL,
     TABLE,
     VIEW,
-    chain_material,
-    finding,
     verdict,
 )
 
@@ -235,22 +232,3 @@ def test_the_last_run_of_the_log_gives_ledger_and_funnel() -> None:
 
 def _only_comparison(comparison: Comparison) -> Report:
     return assemble(Material(model_name="m", comparison=comparison))
-
-
-@pytest.mark.parametrize(
-    ("code", "severity", "words"),
-    [
-        ("DAT104", Severity.ERROR, {"Accuracy": "bad", "Data": "bad", "Engine": "good"}),
-        ("DAT102", Severity.WARNING, {"Accuracy": "doubtful", "Data": "doubtful", "Engine": "good"}),
-        ("DAT107", Severity.ERROR, {"Accuracy": "bad", "Data": "good", "Engine": "good"}),
-        ("DAT108", Severity.WARNING, {"Accuracy": "good", "Data": "doubtful", "Engine": "good"}),
-    ],
-)
-def test_what_takes_the_meaning_from_accuracy_is_not_called_good(
-    code: str, severity: Severity, words: dict[str, str]
-) -> None:
-    report = assemble(chain_material(4))
-    found = (replace(finding(severity, "labels", 0), code=code),)
-    report = replace(report, findings=found, summary=replace(report.summary, verdict="bad"))
-    levels = {area.name: area.level for area in areas(report)}
-    assert levels.items() >= words.items()

@@ -14,6 +14,7 @@ import pytest
 from qdqtool.core.difference import DifferenceCause, EngineDiff, EngineTotals
 from qdqtool.core.findings import Severity
 from qdqtool.core.sweep import FloatPoint, Outcome, Sweep, Trial
+from qdqtool.core.verdict import Reply, verdict_of
 from qdqtool.report import html, sweeps
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.html import render
@@ -243,9 +244,6 @@ def test_names_and_places_are_sorted_upwards_first(page: Page) -> None:
         assert column(page, number) == sorted(column(page, number), key=lambda text: (len(text), text))
 
 
-REASONS = ("the samples are the same", f"QDQ201 sample {'x' * 80}")
-
-
 def full(browser: Any, folder: Path, length: int = 12) -> Page:
     """A page with findings of every severity and a verdict."""
     report = assemble(chain_material(length))
@@ -253,24 +251,27 @@ def full(browser: Any, folder: Path, length: int = 12) -> Page:
         replace(finding(severity, f"layer{number}", 100), code=code)
         for number, (severity, code) in enumerate(zip(Severity, ("QDQ205", "QDQ201", "QDQ207"), strict=True))
     )
-    summary = replace(report.summary, verdict="doubtful", reasons=REASONS)
+    judged = report.summary.verdict
+    accurate = replace(judged.accurate, state="no", evidence=f"QDQ201 sample {'x' * 80}")
+    summary = replace(
+        report.summary, verdict=verdict_of(judged.asked, accurate, judged.worth, "qdqtool run m")
+    )
     path = folder / "full.html"
     path.write_text(render(replace(report, findings=found, summary=summary)), "utf-8")
     return Page(browser, path)
 
 
-def test_the_verdict_and_a_word_per_area_stand_on_top(browser: Any, tmp_path: Path) -> None:
+def test_the_verdict_and_its_three_answers_stand_on_top(browser: Any, tmp_path: Path) -> None:
     page = full(browser, tmp_path)
-    assert page.one(".verdict").text == "doubtful"
-    assert page.one(".reasons").text == "\n".join(REASONS)
-    words = {item.text.split()[0]: item.text.split()[1] for item in page.all(".areas li")}
-    assert words == {
-        "Precision": "doubtful",
-        "Accuracy": "good",
-        "Data": "good",
-        "Engine": "bad",
-        "Log": "unknown",
-    }
+    assert page.one(".verdict").text == "bad"
+    assert page.one(".settle code").text == "qdqtool run m"
+    tiles = page.all(".answers li")
+    assert [item.text.split()[:3] for item in tiles] == [
+        ["As", "asked", "no"],
+        ["Accurate", "no", "QDQ201"],
+        ["Worth", "it", "unknown"],
+    ]
+    assert [item.get_attribute("class") for item in tiles] == ["doubtful", "bad", "unknown"]
     broken = "return [...document.querySelectorAll('a[href^=\"#\"]')].filter(a => !document.getElementById(a.hash.slice(1))).length"
     assert page.script(broken) == 0
 
@@ -278,7 +279,7 @@ def test_the_verdict_and_a_word_per_area_stand_on_top(browser: Any, tmp_path: Pa
 def test_the_code_of_a_reason_leads_to_what_it_means(browser: Any, tmp_path: Path) -> None:
     page = full(browser, tmp_path)
     page.script("for (const group of document.querySelectorAll('details')) group.open = false")
-    link = page.one(".reasons a")
+    link = page.one(".answers a")
     assert link.text == "QDQ201"
     link.click()
     assert "QDQ201" in page.one(":target").text
@@ -478,7 +479,7 @@ def test_a_screenshot_shows_more_than_one_colour(page: Page, tmp_path: Path) -> 
 def test_two_runs_stand_side_by_side(browser: Any, tmp_path: Path) -> None:
     page = opened(browser, tmp_path, chain_material(20), chain_material(10))
     assert "Compute nodes" in page.one("#run-sides").text
-    assert "Verdict" not in page.one("#run-sides .areas-table").text
+    assert "Verdict" in page.one("#run-sides .answers-table").text
     page.one("#tab-b").click()
     assert not page.one("#run-sides").is_displayed()
     assert len(page.all("#run-b [data-layer]")) == 10
@@ -490,11 +491,13 @@ def test_two_runs_stand_side_by_side(browser: Any, tmp_path: Path) -> None:
 
 def test_the_verdicts_of_two_runs_stand_side_by_side(browser: Any, tmp_path: Path) -> None:
     first, second = assemble(chain_material(4)), assemble(chain_material(3))
-    judged = replace(first, summary=replace(first.summary, verdict="bad", reasons=("DAT101 one sample",)))
+    wrong = verdict_of(*(Reply(state="no", evidence=f"DAT10{number}") for number in range(3)))
+    judged = replace(first, summary=replace(first.summary, verdict=wrong))
     path = tmp_path / "sides.html"
     path.write_text(render(judged, second), "utf-8")
-    told = Page(browser, path).one("#run-sides .areas-table tbody tr").text
-    assert told.split() == ["Verdict", "bad", "DAT101", "one", "sample", "unknown"]
+    rows = [row.text.split() for row in Page(browser, path).all("#run-sides .answers-table tbody tr")]
+    assert rows[0] == ["Verdict", "bad", second.verdict]
+    assert rows[2][:4] == ["Accurate", "no", "DAT101", second.summary.verdict.accurate.state]
 
 
 def test_a_thousand_layers_stay_under_8_mb_and_are_searched(browser: Any, tmp_path: Path) -> None:

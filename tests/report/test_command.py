@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_summary_is_the_answer(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["report", str(folder / "a")]) == 0
-    assert capfd.readouterr().out.startswith("INT8: 1 of 2 compute nodes (50 %)")
+    assert capfd.readouterr().out.startswith("Verdict: bad\n")
 
 
 def test_json_is_exactly_the_artefact(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

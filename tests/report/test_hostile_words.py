@@ -111,6 +111,7 @@ PARTS = {
     "noop",
     "preparation",
     "explanation",
+    "worth",
 }
 """Kinds that are shown as parts of a report, or in a sentence of their command; an explanation holds our own pages only."""
 

@@ -28,6 +28,8 @@ def test_without_an_engine_the_verdict_says_so() -> None:
 
 def test_the_verdict_comes_first_and_accuracy_next() -> None:
     lines = shown(assemble(FULL)).splitlines()
+    assert lines[0] == "Verdict: bad"
+    lines = lines[next(number for number, line in enumerate(lines) if line.startswith("INT8:")) :]
     assert lines[0] == "INT8: 1 of 2 compute nodes (50 %)"
     assert lines[1] == "float.onnx -> TensorRT for RTX 1.7.1 for SM86"
     assert "top-1 98.4 % -> 98.1 % (-0.3 points, 95 % interval -0.9 to +0.2), 500 samples" in lines[3]

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from qdqtool.core.advice import excluding
 from qdqtool.core.commands import Command
 from qdqtool.core.findings import Severity
+from qdqtool.core.loss import DECIBELS, loss, subject
 from qdqtool.core.wording import counted
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, FloatCure, NarrowLoss
-from qdqtool.datachecks.loss import DECIBELS, loss, subject
 
 
 def find(evidence: DataEvidence) -> Iterator[Doubt]:

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from qdqtool.core.advice import setting
 from qdqtool.core.commands import Setting
 from qdqtool.core.findings import Severity
+from qdqtool.core.loss import subject
 from qdqtool.core.wording import counted
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, NarrowLoss
-from qdqtool.datachecks.loss import subject
 
 
 def find(evidence: DataEvidence) -> Iterator[Doubt]:

@@ -6,20 +6,24 @@ from qdqtool.report.section import Section
 
 _PAGE = r"""
 {% set summary = report.summary %}
-{% if summary.verdict %}
-<p class="verdict {{ summary.verdict }}"><strong>{{ summary.verdict }}</strong></p>
-{% endif %}
+{% set judged = summary.verdict %}
+{% if report.comparison %}<p class="verdict {{ judged.answer }}"><strong>{{ judged.answer }}</strong></p>{% endif %}
+
 <h1>{{ words.verdict(summary) }}</h1>
 <p title="{{ summary.model }}">{{ summary.model | brief }}{% if summary.builder %}, built by {{ summary.builder }}{% endif %}</p>
-{% if summary.verdict and summary.reasons %}
 {% set codes = run.groups | map(attribute="code") | list %}
-<ul class="reasons">{% for reason in summary.reasons %}{% set code, rest = reason.partition(" ")[::2] %}<li>{% if code in codes and run.manual(code) %}<a href="#page-{{ code }}-{{ run.key }}">{{ code }}</a> {{ rest | prose }}{% else %}{{ reason | prose }}{% endif %}</li>{% endfor %}</ul>
-{% endif %}
-<ul class="areas" aria-label="Areas">
-{% for area in run.areas %}
-<li class="{{ area.level }}"><a href="#{{ area.anchor if area.anchor in run.anchors else "summary" }}-{{ run.key }}">{{ area.name }}</a> <b>{{ area.level }}</b> <span>{{ area.text }}</span></li>
+<ul class="answers" aria-label="What the verdict rests on">
+{% for question, answer in judged.answers %}
+{% set code, rest = answer.evidence.partition(" ")[::2] %}
+<li class="{{ answer.level(question) }}">{{ titles[question] }} <b>{{ answer.state }}</b> <span>{% if code in codes and run.manual(code) %}<a href="#page-{{ code }}-{{ run.key }}">{{ code }}</a> {{ rest | prose }}{% else %}{{ answer.evidence | prose }}{% endif %}</span></li>
 {% endfor %}
 </ul>
+{% if report.comparison and judged.settle %}<p class="settle">To settle it: <code>{{ judged.settle }}</code></p>{% endif %}
+{% if summary.assumptions %}
+<details class="assumptions"><summary>{{ summary.assumptions | length }} assumptions about the inputs{% if summary.assumptions | selectattr("is_guessed") | list %}, some of them guessed{% endif %}</summary>
+<div class="wide-table" tabindex="0"><table><thead><tr><th scope="col">What</th><th scope="col">Value</th><th scope="col">Source</th></tr></thead>
+<tbody>{% for entry in summary.assumptions %}<tr><th scope="row">{{ entry.what }}</th><td>{{ entry.value }}</td><td>{{ entry.source }}</td></tr>{% endfor %}</tbody></table></div></details>
+{% endif %}
 """
 
 PLUGIN = Section(order=10, page=_PAGE)

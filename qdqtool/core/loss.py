@@ -22,10 +22,7 @@ def is_lost(comparison: Comparison) -> bool:
 def loss(comparison: Comparison) -> tuple[Severity | None, str]:
     """How severe the loss is, and the loss in words; None if it is not worth a finding."""
     if comparison.task:
-        # the class of a detector's best box says nothing of the others
-        found = [
-            _of_task(task) for task in comparison.task if task is comparison.task[0] or task.metric == BOXES
-        ]
+        found = [_of_task(task) for task in decisive(comparison)]
         return max(found, key=lambda one: _ORDER.index(one[0]))
     levels = _levels(comparison)
     worst = min(levels, key=lambda one: one.decibel, default=None)
@@ -46,10 +43,21 @@ def _of_task(task: TaskAccuracy) -> tuple[Severity | None, str]:
     is_real = task.high is not None and task.high < 0
     name = "the share of boxes that both find" if task.metric == BOXES else metric(task.metric)
     words = f"{name} falls from {task.reference:.1f} to {task.candidate:.1f} {task.unit}"
-    some, many = (BOX_POINTS, MANY_BOX_POINTS) if task.metric == BOXES else (POINTS, MANY_POINTS)
+    some, many = allowed(task)
     if drop > many:
-        return (Severity.ERROR if is_real else Severity.WARNING), words
+        return (Severity.ERROR if task.high is not None and task.high < -many else Severity.WARNING), words
     return (Severity.WARNING if is_real and drop > some else None), words
+
+
+def allowed(task: TaskAccuracy) -> tuple[float, float]:
+    """Points of a task metric that nobody misses, and points from which the loss is an error."""
+    return (BOX_POINTS, MANY_BOX_POINTS) if task.metric == BOXES else (POINTS, MANY_POINTS)
+
+
+def decisive(comparison: Comparison) -> tuple[TaskAccuracy, ...]:
+    """The task metrics that decide: the first one, and the boxes of a detector."""
+    # the class of a detector's best box says nothing of the others
+    return tuple(task for task in comparison.task if task is comparison.task[0] or task.metric == BOXES)
 
 
 def sqnr(comparison: Comparison) -> float | None:

@@ -1,0 +1,129 @@
+"""The verdict of a run: three questions, the evidence of each answer, and one word that one table takes from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+State = Literal["yes", "no", "unknown"]
+GOOD, DOUBTFUL, BAD = VERDICTS = ("good", "doubtful", "bad")
+"""Best first."""
+
+ASKED, ACCURATE, WORTH = QUESTIONS = ("asked", "accurate", "worth")
+TITLES: Final = {ASKED: "As asked", ACCURATE: "Accurate", WORTH: "Worth it"}
+_LEVELS: Final[dict[str, dict[State, str]]] = {
+    ASKED: {"yes": GOOD, "unknown": DOUBTFUL, "no": DOUBTFUL},
+    ACCURATE: {"yes": GOOD, "unknown": DOUBTFUL, "no": BAD},
+    WORTH: {"yes": GOOD, "unknown": DOUBTFUL, "no": DOUBTFUL},
+}
+"""The one table: what each answer allows the verdict to be at best. A wrong result must not be used; one that is not as it was
+asked for, or not faster than FP16, can be."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reply:
+    """The answer to one question about a run.
+
+    Attributes:
+        state: "yes", "no" or "unknown".
+        evidence: the figures or the finding behind it, in one sentence.
+        settle: the options or the command that would answer an unknown; "" if nothing is known to.
+    """
+
+    state: State
+    evidence: str
+    settle: str = ""
+
+    def level(self, question: str) -> str:
+        """Returns the word of the table that colours a tile, or "unknown"."""
+        return "unknown" if self.state == "unknown" else _LEVELS[question][self.state]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunVerdict:
+    """Whether the result of a run can be used.
+
+    Attributes:
+        answer: "good", "doubtful" or "bad": the worst that the table gives for the three answers.
+        asked: whether the engine computes in the formats that were asked for.
+        accurate: whether the outputs or the task metric are good enough.
+        worth: whether the engine is faster than the same network in FP16.
+        settle: the one command that answers the first unknown question; "" if none is unknown.
+    """
+
+    answer: str
+    asked: Reply
+    accurate: Reply
+    worth: Reply
+    settle: str = ""
+
+    @property
+    def answers(self) -> tuple[tuple[str, Reply], ...]:
+        """The three questions with their answers, in their order."""
+        return ((ASKED, self.asked), (ACCURATE, self.accurate), (WORTH, self.worth))
+
+
+def verdict_of(asked: Reply, accurate: Reply, worth: Reply, settle: str = "") -> RunVerdict:
+    """The verdict that the table takes from three answers."""
+    levels = (
+        _LEVELS[question][answer.state]
+        for question, answer in zip(QUESTIONS, (asked, accurate, worth), strict=True)
+    )
+    return RunVerdict(
+        answer=max(levels, key=VERDICTS.index), asked=asked, accurate=accurate, worth=worth, settle=settle
+    )
+
+
+_NOBODY = Reply(state="unknown", evidence="nobody looked")
+UNDECIDED: Final = verdict_of(_NOBODY, _NOBODY, _NOBODY)
+"""The verdict before the judge is asked."""
+
+
+def is_judged(answer: str, limit: str) -> bool:
+    """Whether the verdict `answer` is `limit` or worse."""
+    return VERDICTS.index(answer) >= VERDICTS.index(limit)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assumption:
+    """A value that a result depends on, and where it comes from.
+
+    Attributes:
+        what: "scale", "size", "colour order", "shape of x" ...
+        value: in words.
+        source: "given", "read from ..." or "guessed ...".
+    """
+
+    what: str
+    value: str
+    source: str
+
+    @property
+    def is_guessed(self) -> bool:
+        """Whether nothing says that the value is right."""
+        return self.source.startswith("guessed")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Worth:
+    """Times of an engine and of the same network in FP16.
+
+    Attributes:
+        source: "measured" or "estimated"; "unknown" if there are no times, and `note` says why.
+        device: the GPU that the times are for.
+        ms: milliseconds of one inference of the engine; None if unknown.
+        fp16_ms: milliseconds of the network in FP16.
+        low: smallest speed-up over FP16 that the figures allow: 95 % interval if measured, recorded errors if estimated.
+        high: largest speed-up.
+        kernels: kernels of both engines, the quantized one first; None if unknown.
+        note: why the times are unknown, or say little.
+    """
+
+    source: str
+    device: str = ""
+    ms: float | None = None
+    fp16_ms: float | None = None
+    low: float | None = None
+    high: float | None = None
+    kernels: tuple[int, int] | None = None
+    note: str = ""

@@ -1,0 +1,101 @@
+"""Whether the engine of a run is faster than the same network in FP16, which is built beside it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from qdqtool.backends.gpu import gpus
+from qdqtool.backends.timing.measure import TimeRequest, measure
+from qdqtool.core.build import BuildRequest
+from qdqtool.core.engine import Engine
+from qdqtool.core.kinds import ENGINE
+from qdqtool.core.protocols import Builder
+from qdqtool.core.recipe import InsertOptions, Recipe
+from qdqtool.core.verdict import Worth
+from qdqtool.engine.devices import find_device, usual_device
+from qdqtool.engine.estimate import RATIO_ERROR, ROOF, estimate
+from qdqtool.engine.layer_info import read as read_layers
+from qdqtool.engine.view import view
+from qdqtool.errors import BuildError, QdqError, SystemFault
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.save import weight_bytes
+from qdqtool.graph.typed.convert import convert
+from qdqtool.pipeline.building import build_engine
+from qdqtool.pipeline.writing import write
+
+_LARGE: Final = 2 << 30
+"""Bytes of weights from which no second engine is built."""
+_MOSTLY: Final = 0.5
+"""Share of an estimate that is starts of kernels from which it says nothing of their work."""
+_TIMED: Final = frozenset({"trt", "trtexec"})
+"""Builders whose engines `qdqtool time` can run."""
+
+
+def against_fp16(
+    model: Model, recipe: Recipe, builder: Builder | None, request: BuildRequest, layers: Path
+) -> Worth:
+    """Times of the engine in a run folder and of the network in FP16: measured if a GPU is here, else estimated.
+
+    Args:
+        model: the prepared float model.
+        recipe: the recipe of the run.
+        builder: builds the FP16 engine as `request` says; None if no builder may be asked.
+        request: how the engine of the run was built; its folder holds that engine.
+        layers: layers.json of the engine.
+    """
+    if builder is None or not recipe.build.fp16:
+        return Worth(source="unknown", note="no engine in FP16 was built to compare with")
+    if weight_bytes(model) >= _LARGE:
+        return Worth(source="unknown", note="the network is too large to be built a second time in FP16")
+    try:
+        narrow, _ = convert(model, InsertOptions(types="fp16"))
+        with TemporaryDirectory(prefix="qdqtool-fp16-", ignore_cleanup_errors=True) as place:
+            folder = Path(place)
+            path = folder / "fp16.onnx"
+            write(narrow, path, step="build")
+            built, _ = build_engine(builder, replace(request, model=path, folder=folder), most=0)
+            if built.layers is None:
+                raise BuildError("the builder gave no layers", fix="build with detailed verbosity")
+            found = _estimated(ENGINE.read(layers), read_layers(folder / built.layers), recipe)
+            if recipe.build.builder in _TIMED and gpus() and (request.folder / "engine.plan").is_file():
+                return _measured(found, folder / built.engine, request.folder / "engine.plan")
+            return found
+    except SystemFault:
+        raise
+    except QdqError as error:
+        return Worth(source="unknown", note=f"the network could not be built in FP16: {error.what}")
+
+
+def _estimated(quantized: Engine, half: Engine, recipe: Recipe) -> Worth:
+    device = find_device(usual_device(recipe.build.sm))
+    ours, theirs = estimate(view(quantized), device), estimate(view(half), device)
+    counts = (len(quantized.kernels), len(half.kernels))
+    ratio = theirs.ms / ours.ms if ours.ms else 1.0
+    found = Worth(source="estimated", device=device.name, ms=ours.ms, fp16_ms=theirs.ms, kernels=counts)
+    starts = max(ROOF.start_ms * counts[0] / (ours.ms or 1.0), ROOF.start_ms * counts[1] / (theirs.ms or 1.0))
+    if starts > _MOSTLY:
+        return replace(
+            found, note="most of it is the start of kernels, which CUDA graphs and later fusion change"
+        )
+    if ours.blind or theirs.blind:
+        return replace(found, note=f"shapes of {max(ours.blind, theirs.blind)} kernels are unknown")
+    return replace(found, low=ratio / (1 + RATIO_ERROR[1]), high=ratio * (1 + RATIO_ERROR[1]))
+
+
+def _measured(found: Worth, half: Path, quantized: Path) -> Worth:
+    """Replaces estimated times by those taken in turns on the GPU that is here; both engines are the run's own, so they are trusted."""
+    timing = measure(TimeRequest(candidates=(half, quantized), trust=True))
+    (verdict,) = timing.verdicts
+    return replace(
+        found,
+        source="measured",
+        device=gpus()[0].name,
+        ms=timing.summaries[1].median,
+        fp16_ms=timing.summaries[0].median,
+        low=verdict.low,
+        high=verdict.high,
+        note="" if verdict.low is not None else "too few rounds for an interval",
+    )
