@@ -20,7 +20,7 @@ _FIGURES: Final = "DAT107"
 CLEAN_DECIBELS: Final = 20.0
 """SQNR from which outputs alone are accurate enough: a tenth of the signal is noise. `benchmarks/models.py` prints SQNR beside
 the loss of top-1: classifiers lose almost none above it."""
-_FEWEST: Final = 16
+_FEWEST: Final = 8
 """Samples below which outputs say little of others."""
 _NAMED: Final = 3
 _MORE: Final = "--eval-samples MORE_DATA"

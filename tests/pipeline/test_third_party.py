@@ -44,7 +44,7 @@ def test_a_model_with_qdq_is_linted_repaired_predicted_built_audited_and_compare
     data = report_of(tmp_path / "out")
     assert data["summary"]["nodes_int8"] == data["summary"]["nodes_total"] > 0
     assert data["summary"]["model"] == "given.onnx"
-    assert data["summary"]["verdict"] in {"good", "doubtful", "bad"}
+    assert data["summary"]["verdict"]["answer"] == "doubtful"  # eight samples say little of a task
     assert not quantized_ops(load(tmp_path / "out" / "model.prepared.onnx"))
     capsys.readouterr()
     assert cli(words) == 0
