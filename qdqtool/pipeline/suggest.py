@@ -59,10 +59,11 @@ class _Look:
 
     @property
     def products(self) -> int:
-        """MatMul nodes of two run-time tensors: attention."""
+        """MatMul and Einsum nodes of two run-time tensors: attention. Preparation writes the one as the other."""
         fixed = computed_once(self.view)
         return sum(
-            node.op == "MatMul"
+            node.op in {"MatMul", "Einsum"}
+            and len(node.inputs) > 1
             and not any(self.view.is_constant(name) or name in fixed for name in node.inputs)
             for node in self.view.nodes
         )

@@ -372,3 +372,17 @@ def test_the_seed_engine_is_told_its_float_result_its_entry_and_its_depthwise_ke
     assert told["int8_in_float_out"] == ["Conv_136 + Relu_137"]
     assert told["entry_conversion"] == ["Reformatting CopyNode for Input Tensor 0 to Conv_0 + PWN(Clip_3)"]
     assert len(told["no_tensor_cores"]) == 13
+
+
+@pytest.mark.parametrize("made", [DType.INT8, DType.FLOAT8, DType.FLOAT4])
+def test_an_input_in_few_bits_is_advised_only_where_it_needs_no_scale_per_block(made: DType) -> None:
+    from tests.audit.scenes import engine as scene
+    from tests.audit.scenes import kernel
+    from tests.audit.scenes import tensor as given
+
+    a, source, out = given("a", made), given("in", DType.FLOAT32), given("out", DType.FLOAT32)
+    entry = replace(kernel("Q", role=Role.QDQ), inputs=(source,), outputs=(a,))
+    reader = replace(kernel("gemm"), inputs=(a,), outputs=(out,))
+    told = [each for each in audit(None, scene(entry, reader)).findings if each.check == "entry_conversion"]
+    assert told
+    assert ("--inputIOFormats" in told[0].fix) == (made is not DType.FLOAT4)

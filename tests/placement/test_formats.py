@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -14,6 +16,7 @@ from qdqtool.cli.app import run
 from qdqtool.core.placement import Placement
 from qdqtool.core.quant_format import SCHEMES
 from qdqtool.core.recipe import Format, InsertOptions, PlacementOptions, PrepareOptions
+from qdqtool.core.target import Target
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
@@ -21,9 +24,11 @@ from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.qdq.lift import lift
 from qdqtool.placement.decide import decide
+from qdqtool.placement.lint import lint
 from qdqtool.prediction.run import predict
 from tests import models
 from tests.placement.building import build, table
+from tests.placement.building import quantized as with_pairs
 
 needs_rtx = pytest.mark.skipif(
     importlib.util.find_spec("tensorrt_rtx") is None, reason="needs tensorrt-rtx: pip install 'qdqtool[rtx]'"
@@ -307,3 +312,25 @@ def test_an_attention_with_one_query_stays_float_in_fp8_where_its_kernel_is(head
     placement = decide(opened(s.model(), tmp_path).view, PlacementOptions(format="fp8", sm=("89",)))
     assert len(placement.quantized) == quantized
     assert all(("one query" in each.opinions[-1].reason) == (quantized == 0) for each in placement.decisions)
+
+
+_WORDS = {"int8": "INT8", "fp8": "FP8", "nvfp4": "FP4", "int4": "INT4"}
+
+
+@pytest.mark.parametrize(
+    "make", [models.matmuls, models.attention, models.residual_cnn, models.unet, models.gemms]
+)
+@pytest.mark.parametrize("format_", sorted(set(SCHEMES) - {"int8"}))
+def test_no_sentence_names_a_format_that_nothing_has(
+    format_: str, make: Callable[[], onnx.ModelProto]
+) -> None:
+    model, placement = with_pairs(make(), format=format_, sm=("120",))
+    asked = {str(decision.spec.format) for decision in placement.decisions if decision.spec}
+    report = lint(model, Target.parse("rtx", ("120",)))
+    said = {
+        *placement.notes,
+        *(opinion.reason for decision in placement.decisions for opinion in decision.opinions),
+        *(text for finding in report.findings for text in (finding.reason, finding.effect)),
+    }
+    foreign = [word for name, word in _WORDS.items() if name not in format_ and name not in asked]
+    assert not [text for text in said for word in foreign if re.search(rf"\b{word}\b", text)]

@@ -339,3 +339,20 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(b"not a model")
     assert command(["recipe", "new", str(path)]) == 5
+
+
+def test_einsum_of_two_run_time_tensors_counts_as_the_product_that_it_becomes(tmp_path: Path) -> None:
+    def made(op: str) -> Path:
+        product = {"equation": "bnd,bmd->bnm"} if op == "Einsum" else {}
+        turned = [] if op == "Einsum" else [helper.make_node("Transpose", ["q"], ["k"], perm=[0, 2, 1])]
+        nodes = [
+            helper.make_node("MatMul", ["x", "w"], ["q"]),
+            *turned,
+            helper.make_node(op, ["q", "q" if op == "Einsum" else "k"], ["s"], **product),
+            helper.make_node("Softmax", ["s"], ["p"]),
+            helper.make_node("MatMul", ["p", "q"], ["y"]),
+        ]
+        return network(tmp_path / f"{op}.onnx", nodes, {"w": (16, 16)}, (3, 3))
+
+    for op in ("MatMul", "Einsum"):
+        assert "it multiplies run-time tensors 2 times, as attention does" in suggest(made(op))
