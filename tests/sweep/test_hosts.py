@@ -18,7 +18,9 @@ from qdqtool.cli.app import run as cli
 from qdqtool.errors import BuildError, InputFileError, MissingPackage, UsageError
 from qdqtool.pipeline.sweep.elsewhere import SCRIPT
 from qdqtool.pipeline.sweep.hosts import Host, check_host, host_of, plan, time_on
+from tests.backends import graphs
 from tests.backends.stand_in_trtexec import install
+from tests.models import save
 from tests.sweep.digits import result, words
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/bin:/sbin")
@@ -237,6 +239,23 @@ def test_the_command_prints_its_plan_and_refuses_one_without_a_host(
     assert "ssh -o BatchMode=yes" in said
     assert not (tmp_path / "s").exists()
     assert cli(words(tmp_path / "s", "--dry-run")) == UsageError.exit_code
+
+
+def test_two_models_are_compared_by_their_engines_on_a_host(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trtexec = str(install(tmp_path, 101600))
+    models = [str(save(graphs.conv_relu("N"), tmp_path, f"{name}.onnx")) for name in "ab"]
+    assert cli(["time", *models, "--on", "local", "--trtexec", trtexec, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["data"]
+    assert [(each["name"], each["rounds"]) for each in found["summaries"]] == [("a.onnx", 7), ("b.onnx", 7)]
+    assert found["verdicts"][0]["answer"] == "no difference shown"
+    assert "trtexec on" in found["summaries"][0]["clock"]
+    plan_file = tmp_path / "a.plan"
+    plan_file.write_bytes(b"")
+    assert cli(["time", str(plan_file), "--on", "local"]) == UsageError.exit_code
+    monkeypatch.setenv("STAND_IN", "no-kernel")
+    assert cli(["time", *models, "--on", "local", "--trtexec", trtexec]) == BuildError.exit_code
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
     qdqtool time fp16.plan int8.plan --trust          # engines, on a machine with an NVIDIA GPU
     qdqtool time float.onnx int8.onnx                 # models on onnxruntime's CPU
     qdqtool time m.onnx --device tensorrt             # models on another device
+    qdqtool time fp16.onnx int8.onnx --on ssh://orin  # engines of these models, built and timed there
 
 The candidates take turns (A B, B A, ...), so heat and clocks hit all alike. Each round gives one ratio; the answer is
 their geometric mean with Student's 95 % interval. When the interval holds 1, no difference is
@@ -17,9 +18,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from qdqtool.backends.timing.measure import Timing
 
 # Half a terminal; --json lists them all.
 _LAYERS_SHOWN = 15
@@ -53,6 +57,11 @@ def time(
     timeout: Annotated[
         float, typer.Option(min=1.0, help="Wall-clock limit of one process in seconds.")
     ] = 1800.0,
+    on: Annotated[
+        str,
+        typer.Option(help="Build and time models with trtexec on this machine: local, or ssh://user@host."),
+    ] = "",
+    trtexec: Annotated[str, typer.Option(help="With --on: path of trtexec there.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the timing as JSON.")] = False,
 ) -> None:
     """Time models or engines in turns: is B faster than A, by how much, with what certainty?"""
@@ -83,11 +92,32 @@ def time(
     )
     with progress() as bars:
         bar = bars.add_task("time", total=None)
-        timing = measure(request, lambda done, total: bars.update(bar, completed=done, total=total))
+        if on:
+            timing = _elsewhere(on, candidates, trtexec, save)
+        else:
+            timing = measure(request, lambda done, total: bars.update(bar, completed=done, total=total))
     if as_json:
         sys.stdout.write(TIMING.dump(timing))
     else:
         _show(timing)
+
+
+def _elsewhere(on: str, candidates: list[Path], trtexec: str, save: Path | None) -> Timing:
+    """The times of models on another machine.
+
+    Raises:
+        UsageError: a candidate is no ONNX model: engines are of one machine.
+    """
+    from tempfile import TemporaryDirectory
+
+    from qdqtool.errors import UsageError
+    from qdqtool.pipeline.sweep.hosts import host_of, time_models
+
+    for path in candidates:
+        if path.suffix != ".onnx":
+            raise UsageError("--on builds ONNX models there", fix="pass .onnx files", where=str(path))
+    with TemporaryDirectory(prefix="qdqtool-time-") as folder:
+        return time_models(host_of(on), candidates, save or Path(folder), trtexec)
 
 
 def _show(timing: object) -> None:

@@ -20,7 +20,7 @@ from qdqtool.backends.shapes import spelled
 from qdqtool.core.sweep import FloatPoint, Sweep, Trial
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.io.files import make_folder, write_text
+from qdqtool.io.files import digest_file, make_folder, write_text
 from qdqtool.io.json_files import canonical, read_json
 from qdqtool.pipeline.random_shapes import shapes_of
 from qdqtool.pipeline.sweep.front import front
@@ -90,13 +90,31 @@ def export(
     return script
 
 
+def export_models(models: Sequence[Path], folder: Path) -> Path:
+    """Write models and the script that times them, as `export` does; each is called by its number. Where the script is.
+
+    Raises:
+        InputFileError: a model cannot be read, or a file cannot be written.
+    """
+    make_folder(folder)
+    entries = [
+        _written(path, f"{number:04}", folder, weakly=("--int8", "--fp16"))
+        for number, path in enumerate(models)
+    ]
+    about = hashlib.sha256("".join(digest_file(path) for path in models).encode()).hexdigest()
+    write_text(folder / "manifest.json", canonical({"digest": about, "models": entries}))
+    script = folder / SCRIPT
+    shutil.copyfile(Path(__file__).with_name(SCRIPT), script)
+    return script
+
+
 def with_times(sweep: Sweep, path: Path) -> Sweep:
     """The sweep with the times of `path` as measured ones; trials without an engine there count as failed.
 
     Raises:
         InputFileError: the file is damaged, or of another sweep.
     """
-    times = _read(path)
+    times = read_times(path)
     if times.digest != digest(sweep):
         raise InputFileError(
             "was measured for other trials than this sweep has",
@@ -155,7 +173,12 @@ def _timed(trial: Trial, times: MeasuredTimes) -> Trial:
     return replace(trial, outcome=replace(trial.outcome, ms=ms, ms_low=low, ms_high=high))
 
 
-def _read(path: Path) -> MeasuredTimes:
+def read_times(path: Path) -> MeasuredTimes:
+    """The times that the script wrote.
+
+    Raises:
+        InputFileError: the file is damaged, or holds what is no time.
+    """
     try:
         found = _TIMES.validate_python(read_json(path))
     except ValidationError as error:

@@ -19,10 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from qdqtool.backends.timing.faster import judge
+from qdqtool.backends.timing.measure import Timing
+from qdqtool.backends.timing.series import Series, summarize
 from qdqtool.core.wording import counted
 from qdqtool.errors import BuildError, InputFileError, MissingPackage, UsageError
 from qdqtool.io.files import digest_file, write_text
-from qdqtool.pipeline.sweep.elsewhere import SCRIPT
+from qdqtool.pipeline.sweep.elsewhere import SCRIPT, export_models, read_times
 
 TIMES: Final = "times.json"
 ELSEWHERE: Final = "elsewhere"
@@ -164,6 +167,39 @@ def check_host(host: Host, trtexec: str = "") -> None:
     )
     done = _ran(host, host.command(f"{programs}{{ {known}; }} >/dev/null || exit {_NO_TRTEXEC}"), quiet=True)
     _check(host, done)
+
+
+def time_models(host: Host, models: Sequence[Path], folder: Path, trtexec: str = "") -> Timing:
+    """Time ONNX models with trtexec on a machine, each as an engine that is built there.
+
+    Args:
+        host: the machine.
+        models: the first is the reference.
+        folder: for the files that are sent; made if it is not there.
+        trtexec: the program there; "" looks for it.
+
+    Raises:
+        MissingPackage, InputFileError: as `time_on`.
+        BuildError: a model has no engine there.
+    """
+    check_host(host, trtexec)
+    export_models(models, folder)
+    found = read_times(time_on(host, folder, trtexec))
+    series = []
+    for number, path in enumerate(models):
+        rounds = found.rounds.get(f"{number:04}")
+        if not rounds:
+            why = found.failed.get(f"{number:04}", "it was not timed")
+            raise BuildError(
+                f"has no engine on {host.word}: {why}",
+                fix="lint the model for the release there: qdqtool lint MODEL --target",
+                where=str(path),
+            )
+        clock = f"GPU compute time by trtexec on {found.gpu} ({host.word}), one median per round"
+        series.append(Series(name=path.name, clock=clock, rounds=tuple((ms,) for ms in rounds)))
+    return Timing(
+        summaries=tuple(map(summarize, series)), verdicts=tuple(judge(series[0], each) for each in series[1:])
+    )
 
 
 def _named(trtexec: str) -> list[str]:
