@@ -41,6 +41,31 @@ BuilderGpus = Annotated[
 ]
 
 
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        "--preprocess", help="Pixels as imagenet, imagenet-inception, yolo, clip or caffe networks want them."
+    ),
+]
+
+
+def for_preset(name: str | None) -> list[str]:
+    """Turn `--preprocess` into changes of the recipe.
+
+    Raises:
+        UsageError: no such preset.
+    """
+    from qdqtool.core.recipe import PRESETS
+    from qdqtool.errors import UsageError
+
+    if name is None:
+        return []
+    if name not in PRESETS:
+        raise UsageError(f"no preset {name!r}", fix=f"choose {', '.join(PRESETS)}", where="--preprocess")
+    values = [f"samples.preprocess.{key}={json.dumps(value)}" for key, value in PRESETS[name].items()]
+    return ["samples.sources={}", *values]
+
+
 def for_device(device: str | None) -> list[str]:
     """Turn `--device` into a change of the recipe."""
     return [] if device is None else [f"compute.device={json.dumps(device)}"]

@@ -96,6 +96,41 @@ class Preprocess(RecipeSection):
     """Shape of one sample without the batch dimension, applied last."""
 
 
+_UNIT: Final = 1 / 255  # from 0..255, as pictures are stored, to 0..1
+PRESETS: Final[dict[str, dict[str, object]]] = {
+    "imagenet": {
+        "scale": _UNIT,
+        "mean": (0.485, 0.456, 0.406),
+        "std": (0.229, 0.224, 0.225),
+        "colour": "rgb",
+    },
+    "imagenet-inception": {"scale": _UNIT, "mean": (0.5,), "std": (0.5,), "colour": "rgb"},
+    "yolo": {"scale": _UNIT, "mean": (0.0,), "std": (1.0,), "colour": "rgb"},
+    "clip": {
+        "scale": _UNIT,
+        "mean": (0.48145466, 0.4578275, 0.40821073),
+        "std": (0.26862954, 0.26130258, 0.27577711),
+        "colour": "rgb",
+    },
+    "caffe": {"scale": 1.0, "mean": (103.939, 116.779, 123.68), "std": (1.0,), "colour": "bgr"},
+}
+"""Values of pixels that families of networks were trained on, by the name that `--preprocess` takes: torchvision and timm,
+Inception and MobileNet of TensorFlow, Ultralytics, OpenAI's CLIP, and Caffe."""
+
+
+def _preset(value: object) -> object:
+    """A mapping for the name of a preset; other values stay.
+
+    Raises:
+        ValueError: no such preset.
+    """
+    if not isinstance(value, str):
+        return value
+    if value not in PRESETS:
+        raise ValueError(f"no preset {value!r}: choose {', '.join(PRESETS)}")
+    return dict(PRESETS[value])
+
+
 class SampleOptions(RecipeSection):
     """Which samples, and how they are made."""
 
@@ -103,7 +138,10 @@ class SampleOptions(RecipeSection):
     """Largest number of calibration samples; None takes all."""
     nan: Literal["error", "skip"] = "error"
     """Samples that hold NaN or Inf, and such values inside the model while it is calibrated: an error, or left out and counted."""
-    preprocess: Preprocess = Preprocess()
+    preprocess: Annotated[Preprocess, BeforeValidator(_preset)] = Preprocess()
+    """How pictures become inputs: values, or the name of a preset (imagenet, imagenet-inception, yolo, clip, caffe)."""
+    sources: dict[str, str] = {}
+    """Source of each value of `preprocess`: "given", "read from ..." or "guessed"; a run writes it."""
 
 
 Given = bool | int | float | tuple[float, ...]

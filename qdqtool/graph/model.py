@@ -27,6 +27,11 @@ class Model:
     path: Path
     notes: tuple[str, ...] = ()
 
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Returns the properties beside the graph, such as the task and the size of pictures."""
+        return {entry.key: entry.value for entry in self.proto.metadata_props}
+
     @cached_property
     def view(self) -> GraphView:
         """Questions about the main graph."""

@@ -16,6 +16,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import give_constants
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.pipeline.folder import RunFolder
+from qdqtool.pipeline.preparations import with_known_inputs
 from qdqtool.pipeline.random_shapes import Opener, shaped
 from qdqtool.pipeline.request import ProgressListener, RunRequest
 
@@ -25,7 +26,7 @@ class RunContext:
 
     def __init__(self, request: RunRequest, folder: RunFolder, listener: ProgressListener) -> None:
         self.request = request
-        self.recipe = request.recipe
+        self.recipe = with_known_inputs(request.recipe, request.samples, request.opened, request.model)
         self.folder = folder
         self.listener = listener
         self._models: dict[str, Model] = {}

@@ -19,6 +19,7 @@ from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.dynamic_range import reach_for
 from qdqtool.pipeline.patterns import refuse_unmatched
+from qdqtool.pipeline.preparations import with_known_inputs
 from qdqtool.placement.decide import decide
 from qdqtool.runtime.session import computing_on
 
@@ -51,6 +52,7 @@ class QuantizationJob:
     ) -> None:
         original = load(path) if opened is None else opened()
         refuse_quantized(original)
+        recipe = with_known_inputs(recipe, samples, lambda: original, path)
         self._recipe = recipe
         self.model: Model
         self.placement: Placement

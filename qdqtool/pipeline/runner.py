@@ -228,7 +228,7 @@ LINE = (
             "data.json",
         ),
         writes=("report.json", "report.html"),
-        obeys=("compare", "accuracy"),
+        obeys=("samples", "build", "compare", "accuracy"),
         outside=read_by_sections,
     ),
 )
@@ -262,7 +262,7 @@ def run(
     with folder.locked(), computing_on(request.recipe.compute.device):
         work = RunContext(request, folder, listener or NullProgress())
         steps.check_builder(work)
-        write_text(folder / "recipe.yaml", recipes.dump(request.recipe))
+        write_text(folder / "recipe.yaml", recipes.dump(work.recipe))
         for step in course:
             _do(step, work)
             if "preparation.json" in step.writes:

@@ -65,6 +65,7 @@ from qdqtool.pipeline.float_sides import LARGE, both_sides, open_quantized
 from qdqtool.pipeline.narrow_loss import narrow_loss
 from qdqtool.pipeline.own_models import or_without
 from qdqtool.pipeline.patterns import refuse_unmatched
+from qdqtool.pipeline.preparations import assumptions
 from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.pipeline.worth import against_fp16
 from qdqtool.pipeline.writing import write
@@ -457,7 +458,16 @@ def write_report(work: RunContext, *notes: str) -> None:
         min_sqnr=work.recipe.accuracy.min_sqnr,
     )
     typed = work.request.typed()
-    result = assemble(replace(material, notes=(*notes, *material.notes), limits=limits, typed=typed))
+    built = BUILD.read(work.path("build.json"))
+    result = assemble(
+        replace(
+            material,
+            notes=(*notes, *material.notes),
+            limits=limits,
+            typed=typed,
+            assumptions=assumptions(work.recipe, built.profiles),
+        )
+    )
     REPORT.write(work.path("report.json"), result)
     write_text(work.path("report.html"), render(result))
 

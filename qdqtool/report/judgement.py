@@ -23,6 +23,7 @@ the loss of top-1: classifiers lose almost none above it."""
 _FEWEST: Final = 8
 """Samples below which outputs say little of others."""
 _NAMED: Final = 3
+_LABELLED: Final = frozenset({"top1", "top5"})
 _MORE: Final = "--eval-samples MORE_DATA"
 _LABELS: Final = "--labels LABELS"
 _DEVICE: Final = "--builder trtexec  # where the GPU is"
@@ -143,7 +144,8 @@ def accurate(case: Case) -> Reply:
     if doubts:
         return Reply(state="unknown", evidence=_told(doubts), settle=f"qdqtool explain {doubts[0].code}")
     guessed = [entry for entry in case.assumptions if entry.is_guessed]
-    if guessed:
+    # labels that the float model meets say that its inputs are right
+    if guessed and not any(task.metric in _LABELLED for task in comparison.task):
         said = listed([f"{entry.what} {entry.value}" for entry in guessed], _NAMED)
         return Reply(
             state="unknown",

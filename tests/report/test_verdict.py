@@ -184,8 +184,17 @@ CASES: dict[str, tuple[Material, str, str]] = {
     "a doubt about the data": (_with(_finding("DAT101", Severity.WARNING)), "accurate", "unknown"),
     "a doubt about the ranges": (_with(_finding("CAL104", Severity.WARNING)), "accurate", "unknown"),
     "a kernel that costs time": (_with(_finding("QDQ205", Severity.WARNING)), "accurate", "yes"),
-    "a guessed scale": (
+    "a guessed scale that labels confirm": (
         replace(SOUND, assumptions=(Assumption(what="scale", value="1", source="guessed"),)),
+        "accurate",
+        "yes",
+    ),
+    "a guessed scale": (
+        replace(
+            SOUND,
+            comparison=_outputs(34.0, 31.0),
+            assumptions=(Assumption(what="scale", value="1", source="guessed"),),
+        ),
         "accurate",
         "unknown",
     ),

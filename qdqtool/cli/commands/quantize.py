@@ -26,8 +26,10 @@ from qdqtool.cli.signatures import (
     Changes,
     Device,
     FittingRecipe,
+    Preset,
     for_builder,
     for_device,
+    for_preset,
 )
 from qdqtool.core.wording import counted
 
@@ -47,6 +49,7 @@ def quantize(
         typer.Option(help="Folder, .npz, .npy, .json, module:function, or random:16.", show_default=False),
     ] = "",
     recipe: FittingRecipe = None,
+    preprocess: Preset = None,
     changes: Changes = None,
     target: BuilderTarget = None,
     sm: BuilderGpus = None,
@@ -78,7 +81,9 @@ def quantize(
             source = as_onnx(model, Path(folder), trust=is_trusted())
             opened = cache(partial(load, source))
             _, chosen = fitting_recipe(
-                recipe, opened, [*(changes or []), *for_builder(target, sm), *for_device(device)]
+                recipe,
+                opened,
+                [*for_preset(preprocess), *(changes or []), *for_builder(target, sm), *for_device(device)],
             )
             work = QuantizationJob(source, chosen, samples, opened=opened)
             table = work.table(on_step)

@@ -32,7 +32,7 @@ from typing import Annotated
 
 import typer
 
-from qdqtool.cli.signatures import TARGET_HELP, Device, FittingRecipe, for_device
+from qdqtool.cli.signatures import TARGET_HELP, Device, FittingRecipe, Preset, for_device, for_preset
 
 _RANDOM = "random:16"
 _RANDOM_FLOAT = (
@@ -69,6 +69,7 @@ def run(
     reference: Annotated[
         Path | None, typer.Option(help="Float model that a model with Q/DQ is compared with.")
     ] = None,
+    preprocess: Preset = None,
     changes: Annotated[
         list[str] | None,
         typer.Option("--set", help="Change one value of the recipe: place.first_layer=float."),
@@ -127,7 +128,7 @@ def run(
     typed += ["audit.fail_on_unrealised=true"] if fail_on_unrealised else []
     folder = out or Path("runs") / name_of(model)
     source = as_onnx(model, folder, trust=is_trusted())
-    settings = [*(changes or ()), *typed]
+    settings = [*for_preset(preprocess), *(changes or ()), *typed]
     brought = None
     if calibration_cache is not None:
         method = load_recipe(recipe or "third-party-qdq", settings, labels=labels)
@@ -164,6 +165,7 @@ def run(
         stdout().print("next:", highlight=False)
         given = [
             *(["--recipe", recipe] if recipe else []),
+            *(["--preprocess", preprocess] if preprocess else []),
             *(["--device", device] if device else []),
             *(f"--set={change}" for change in (*(changes or ()), *engine)),
         ]

@@ -69,6 +69,10 @@ def _rows(report: Report) -> Iterator[Row]:
         yield "Engine", f"{words.size(summary.engine_bytes)}  [measured]"
     if summary.nodes_total is not None:
         yield "Findings", words.severities(summary.findings)
+    sources = dict.fromkeys(entry.source for entry in summary.assumptions)
+    for number, source in enumerate(sources):
+        values = ", ".join(f"{one.what} {one.value}" for one in summary.assumptions if one.source == source)
+        yield "" if number else "Inputs", f"{values}  [{source}]"
 
 
 def _activations(summary: Summary) -> str:

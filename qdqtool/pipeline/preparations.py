@@ -1,0 +1,260 @@
+"""How pictures become inputs, as the model or a file beside it says, and what nobody says.
+
+Read are: metadata of an Ultralytics export, ONNX's own keys for pictures, preprocessor_config.json of Hugging Face, the
+pretrained_cfg of timm in config.json, and the inference.yml or infer_cfg.yml of Paddle.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from qdqtool.backends.shapes import parse_shapes
+from qdqtool.calibration.samples import SampleInput
+from qdqtool.calibration.samples.images import SUFFIXES
+from qdqtool.core.build import InputProfile
+from qdqtool.core.recipe import PRESETS, Preprocess, Recipe
+from qdqtool.core.verdict import Assumption
+from qdqtool.graph.model import Model
+from qdqtool.io.json_files import parsed
+
+log = logging.getLogger(__name__)
+Values = dict[str, Any]
+GIVEN, GUESSED = "given", "guessed, because nothing says it"
+_LARGEST: Final = 1 << 20
+"""Bytes of a file beside the model; those of real models have a few thousand."""
+_PIXELS: Final = ("scale", "mean", "std", "colour")
+_SIZES: Final = ("resize", "crop", "letterbox")
+_NAMES: Final = {"colour": "colour order"}
+_UNIT: Final = PRESETS["yolo"]
+_ONNX_RANGES: Final[Mapping[str, Values]] = {
+    "NominalRange_0_255": {"scale": 1.0, "mean": (0.0,), "std": (1.0,)},
+    "Normalized_0_1": {"scale": 1 / 255, "mean": (0.0,), "std": (1.0,)},
+    "Normalized_1_1": {"scale": 1 / 255, "mean": (0.5,), "std": (0.5,)},
+}
+
+
+def with_known_inputs(
+    recipe: Recipe, samples: SampleInput, open_model: Callable[[], Model], path: Path
+) -> Recipe:
+    """The recipe with what the model says about its pictures, and with the source of every value.
+
+    What the recipe gives stays. Recipes for arrays, and those that have sources, are returned as they are.
+
+    Args:
+        recipe: the recipe as it was loaded.
+        samples: the calibration samples; only of pictures a preparation is asked.
+        open_model: opens the model, if it is needed.
+        path: the file of the model, whose neighbours are read.
+    """
+    options = recipe.samples
+    if options.sources or not (options.preprocess.arrays or _is_pictures(samples)):
+        return recipe
+    given = options.preprocess.model_fields_set
+    found, where = stated(open_model(), path)
+    values = {name: getattr(options.preprocess, name) for name in given}
+    sources = dict.fromkeys(given, GIVEN)
+    for group in (_PIXELS, _SIZES, ("layout", "pad", "anchor")):
+        if given.isdisjoint(group):
+            values |= {name: found[name] for name in group if name in found}
+            sources |= {name: f"read from {where}" for name in group if name in found}
+    for name in _PIXELS:
+        # who gives one of the values that pixels become has thought of the others
+        sources.setdefault(name, GUESSED if given.isdisjoint(_PIXELS) else GIVEN)
+    preprocess = Preprocess.model_validate(values)
+    return recipe.model_copy(
+        update={"samples": options.model_copy(update={"preprocess": preprocess, "sources": sources})}
+    )
+
+
+def assumptions(recipe: Recipe, profiles: tuple[InputProfile, ...]) -> tuple[Assumption, ...]:
+    """What the result of a run rests on: the preparation of pictures, if it has a source, and shapes of free dimensions.
+
+    Args:
+        recipe: the recipe of the run.
+        profiles: shapes of dynamic inputs that the engine was built for.
+    """
+    options = recipe.samples
+    found = []
+    if options.sources:
+        for name in (*_SIZES, *_PIXELS, "layout"):
+            value = getattr(options.preprocess, name)
+            if value is not None:
+                source = options.sources.get(name, "default of the recipe")
+                found.append(Assumption(what=_NAMES.get(name, name), value=_words(value), source=source))
+    named = parse_shapes(recipe.build.opt_shapes)
+    found += [
+        Assumption(
+            what=f"shape of {profile.name}",
+            value="x".join(map(str, profile.opt)),
+            source=GIVEN if profile.name in named else "read from the first sample",
+        )
+        for profile in profiles
+    ]
+    return tuple(found)
+
+
+def stated(model: Model, path: Path) -> tuple[Values, str]:
+    """Values of `samples.preprocess` that the model or a file beside it states, and which one; ({}, "") if none does."""
+    for reader in (_ultralytics, _onnx_keys):
+        if values := _checked(reader(model.metadata), path):
+            return values, f"the metadata of {path.name}"
+    for folder in (path.resolve().parent, path.resolve().parent.parent):
+        for name, read in _FILES.items():
+            file = folder / name
+            if file.is_file() and (values := _checked(read(_content(file)), file)):
+                return values, name
+    return {}, ""
+
+
+def _is_pictures(samples: SampleInput) -> bool:
+    folder = Path(samples.partition("[")[0]) if isinstance(samples, str) else None
+    if folder is None or not folder.is_dir():
+        return False
+    return any(entry.suffix.lower() in SUFFIXES for entry in folder.rglob("*"))
+
+
+def _checked(values: Values, where: Path) -> Values:
+    """The values if a recipe takes them."""
+    try:
+        Preprocess.model_validate(values)
+    except ValidationError as error:
+        log.warning("%s: its preparation of pictures is not read: %s", where, error.errors()[0]["msg"])
+        return {}
+    return values
+
+
+def _content(file: Path) -> Any:
+    """The document in a file that a stranger may have written; {} if it is none."""
+    if file.stat().st_size > _LARGEST:
+        log.warning("%s is not read: it is larger than %d bytes", file, _LARGEST)
+        return {}
+    text = file.read_text("utf-8", errors="replace")
+    try:
+        return parsed(text, str(file)) if file.suffix == ".json" else YAML(typ="safe", pure=True).load(text)
+    except (ValueError, RecursionError, YAMLError) as error:
+        log.warning("%s is not read: %s", file, str(error).partition("\n")[0])
+        return {}
+
+
+def _ultralytics(metadata: Mapping[str, str]) -> Values:
+    if not {"task", "imgsz", "stride"} <= metadata.keys():
+        return {}
+    size = [int(number) for number in re.findall(r"\d{1,5}", metadata["imgsz"])][:2]
+    if not size:
+        return {}
+    height, width = size[0], size[-1]
+    if metadata["task"] == "classify":
+        return {**_UNIT, "resize": min(height, width), "crop": (height, width)}
+    return {**_UNIT, "letterbox": (height, width), "pad": 114}
+
+
+def _onnx_keys(metadata: Mapping[str, str]) -> Values:
+    """The keys of ONNX's MetadataProps.md."""
+    values = dict(_ONNX_RANGES.get(metadata.get("Image.NominalPixelRange", ""), {}))
+    if values:
+        order = metadata.get("Image.BitmapPixelFormat", "")[:3].lower()
+        values["colour"] = {"bgr": "bgr", "gra": "gray"}.get(order, "rgb")
+    return values
+
+
+def _hugging_face(document: Any) -> Values:
+    """An image processor: rescaling by `rescale_factor`, then `image_mean` and `image_std` (transformers)."""
+    if not isinstance(document, dict) or not {"image_mean", "rescale_factor", "do_rescale"} & document.keys():
+        return {}
+    is_scaled, is_normal = document.get("do_rescale", True), document.get("do_normalize", True)
+    values: Values = {
+        "scale": document.get("rescale_factor", 1 / 255) if is_scaled else 1.0,
+        "mean": document.get("image_mean", 0.0) if is_normal else (0.0,),
+        "std": document.get("image_std", 1.0) if is_normal else (1.0,),
+        "colour": "bgr" if document.get("do_flip_channel_order") else "rgb",
+    }
+    values |= {
+        name: (value,)
+        for name, value in values.items()
+        if name in {"mean", "std"} and isinstance(value, float)
+    }
+    if document.get("do_resize", True) and (size := _size(document.get("size"))) is not None:
+        values["resize"] = size
+    if document.get("do_center_crop") and (crop := _size(document.get("crop_size"))) is not None:
+        values["crop"] = crop
+    return values
+
+
+def _size(value: Any) -> Any:
+    if isinstance(value, dict):
+        if "shortest_edge" in value:
+            return value["shortest_edge"]
+        return (value["height"], value["width"]) if {"height", "width"} <= value.keys() else None
+    return value if isinstance(value, int) else None
+
+
+def _timm(document: Any) -> Values:
+    found = document.get("pretrained_cfg", document) if isinstance(document, dict) else {}
+    if not isinstance(found, dict) or not {"input_size", "mean", "std"} <= found.keys():
+        return {}
+    size, share = found["input_size"], found.get("crop_pct") or 1.0
+    values = {"scale": 1 / 255, "mean": found["mean"], "std": found["std"], "colour": "rgb"}
+    if isinstance(size, list) and len(size) == 3 and all(isinstance(dim, int) for dim in size):
+        values |= {"crop": tuple(size[1:])}
+        if isinstance(share, float | int) and 0 < share <= 1:
+            values |= {"resize": math.floor(min(size[1:]) / share)}
+    return values
+
+
+def _paddle(document: Any) -> Values:
+    """The steps of Paddle's readers, wherever they are listed."""
+    values: Values = {}
+    for name, step in _steps(document, 0):
+        if name == "NormalizeImage":
+            scale = step.get("scale", 1 / 255 if step.get("is_scale", True) else 1.0)
+            values |= {
+                "scale": 1 / 255 if isinstance(scale, str) else scale,
+                "mean": step.get("mean", (0.485, 0.456, 0.406)),
+                "std": step.get("std", (0.229, 0.224, 0.225)),
+            }
+            values.setdefault("colour", "rgb")
+        elif name == "DecodeImage" and step.get("img_mode") == "BGR":
+            values["colour"] = "bgr"
+        elif name == "Resize" and isinstance(step.get("target_size"), list):
+            values["resize"] = tuple(step["target_size"])
+    return values if "mean" in values else {}
+
+
+def _steps(document: Any, depth: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every step with its options: `{type: Name, ...}` of PaddleDetection, and `{Name: {...}}` of the others."""
+    if depth > 8:
+        return
+    if isinstance(document, list):
+        for entry in document:
+            yield from _steps(entry, depth + 1)
+    elif isinstance(document, dict):
+        if isinstance(document.get("type"), str):
+            yield document["type"], document
+        for name, entry in document.items():
+            if isinstance(entry, dict):
+                yield str(name), entry
+            yield from _steps(entry, depth + 1)
+
+
+_FILES: Final[Mapping[str, Callable[[Any], Values]]] = {
+    "preprocessor_config.json": _hugging_face,
+    "config.json": _timm,
+    "inference.yml": _paddle,
+    "infer_cfg.yml": _paddle,
+}
+
+
+def _words(value: object) -> str:
+    return ", ".join(
+        f"{one:.6g}" if isinstance(one, float) else str(one)
+        for one in (value if isinstance(value, tuple) else (value,))
+    )

@@ -1,0 +1,191 @@
+"""How pictures become inputs: what models carry is read, what nobody says is called guessed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from PIL import Image
+
+from qdqtool.core.recipe import PRESETS, Preprocess, Recipe
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.pipeline import recipes
+from qdqtool.pipeline.preparations import assumptions, stated, with_known_inputs
+from tests import models
+
+IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+FILES: dict[str, tuple[str, Any, dict[str, Any]]] = {
+    "a ViT of transformers": (
+        "preprocessor_config.json",
+        {
+            "do_resize": True,
+            "size": {"height": 224, "width": 224},
+            "do_rescale": True,
+            "rescale_factor": 1 / 255,
+            "do_normalize": True,
+            "image_mean": [0.5, 0.5, 0.5],
+            "image_std": [0.5, 0.5, 0.5],
+        },
+        {"resize": (224, 224), "scale": 1 / 255, "mean": (0.5, 0.5, 0.5), "colour": "rgb"},
+    ),
+    "a MobileViT, which reads BGR": (
+        "preprocessor_config.json",
+        {
+            "do_rescale": True,
+            "do_normalize": False,
+            "size": {"shortest_edge": 288},
+            "do_center_crop": True,
+            "crop_size": {"height": 256, "width": 256},
+            "do_flip_channel_order": True,
+        },
+        {"resize": 288, "crop": (256, 256), "mean": (0.0,), "colour": "bgr"},
+    ),
+    "a timm model": (
+        "config.json",
+        {
+            "architecture": "resnet18",
+            "pretrained_cfg": {"input_size": [3, 224, 224], "crop_pct": 0.875, **IMAGENET},
+        },
+        {"resize": 256, "crop": (224, 224), "std": (0.229, 0.224, 0.225)},
+    ),
+    "PaddleDetection": (
+        "infer_cfg.yml",
+        {
+            "Preprocess": [
+                {"type": "Resize", "target_size": [640, 640], "keep_ratio": False},
+                {"type": "NormalizeImage", "is_scale": True, **IMAGENET},
+            ]
+        },
+        {"resize": (640, 640), "scale": 1 / 255, "mean": (0.485, 0.456, 0.406)},
+    ),
+    "PaddleOCR": (
+        "inference.yml",
+        {
+            "PreProcess": {
+                "transform_ops": [
+                    {"DecodeImage": {"img_mode": "BGR"}},
+                    {"NormalizeImage": {"scale": "1./255.", **IMAGENET}},
+                ]
+            }
+        },
+        {"colour": "bgr", "scale": 1 / 255},
+    ),
+}
+METADATA: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
+    "an Ultralytics detector": (
+        {"task": "detect", "imgsz": "[320, 640]", "stride": "32", "names": "{0: 'a'}"},
+        {"letterbox": (320, 640), "scale": 1 / 255, "pad": 114, "colour": "rgb"},
+    ),
+    "an Ultralytics classifier": (
+        {"task": "classify", "imgsz": "[224, 224]", "stride": "1"},
+        {"resize": 224, "crop": (224, 224), "scale": 1 / 255},
+    ),
+    "ONNX's keys": (
+        {"Image.BitmapPixelFormat": "Bgr8", "Image.NominalPixelRange": "Normalized_1_1"},
+        {"colour": "bgr", "scale": 1 / 255, "mean": (0.5,), "std": (0.5,)},
+    ),
+}
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Path:
+    s = models.Sketch(0)
+    s.output(s.relu("r", s.conv("c", s.input("x", ["N", 3, 8, 8]), (3, 4))), ["N", 4, 8, 8])
+    return models.save(s.model(), tmp_path)
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> str:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(folder / "a.png")
+    return str(folder)
+
+
+def _known(recipe: Recipe, samples: str, path: Path) -> Recipe:
+    return with_known_inputs(recipe, samples, lambda: load(path), path)
+
+
+def _preprocess(recipe: Recipe, wanted: dict[str, Any]) -> dict[str, Any]:
+    return {name: getattr(recipe.samples.preprocess, name) for name in wanted}
+
+
+@pytest.mark.parametrize(("name", "document", "wanted"), FILES.values(), ids=FILES)
+def test_files_beside_the_model_are_read(
+    name: str, document: Any, wanted: dict[str, Any], network: Path, pictures: str
+) -> None:
+    (network.parent / name).write_text(json.dumps(document), "utf-8")  # JSON is YAML
+    found = _known(Recipe(name="r"), pictures, network)
+    assert _preprocess(found, wanted) == wanted
+    assert found.samples.sources["scale"] == f"read from {name}"
+    assert not any(entry.is_guessed for entry in assumptions(found, ()))
+
+
+@pytest.mark.parametrize(("metadata", "wanted"), METADATA.values(), ids=METADATA)
+def test_metadata_of_the_model_is_read(
+    metadata: dict[str, str], wanted: dict[str, Any], network: Path, pictures: str
+) -> None:
+    proto = onnx.load(network)
+    onnx.helper.set_model_props(proto, metadata)
+    onnx.save(proto, network)
+    found = _known(Recipe(name="r"), pictures, network)
+    assert _preprocess(found, wanted) == wanted
+    assert found.samples.sources["scale"] == f"read from the metadata of {network.name}"
+
+
+def test_what_nobody_says_is_guessed_and_what_is_given_stays(network: Path, pictures: str) -> None:
+    sized = recipes.load(None, ["samples.preprocess.resize=[8,8]"])
+    found = {entry.what: entry for entry in assumptions(_known(sized, pictures, network), ())}
+    assert {name for name, entry in found.items() if entry.is_guessed} == {
+        "scale",
+        "mean",
+        "std",
+        "colour order",
+    }
+    assert found["resize"].source == "given"
+    (network.parent / "preprocessor_config.json").write_text(
+        json.dumps({"do_rescale": True, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": 64}), "utf-8"
+    )
+    own = recipes.load(None, ["samples.preprocess.scale=2", "samples.preprocess.resize=[8,8]"])
+    kept = _known(own, pictures, network)
+    assert (kept.samples.preprocess.scale, kept.samples.preprocess.mean) == (2, (0.0,))
+    assert kept.samples.preprocess.resize == (8, 8)
+    assert not any(entry.is_guessed for entry in assumptions(kept, ()))
+    assert _known(kept, pictures, network) is kept
+
+
+def test_arrays_are_taken_as_they_are(network: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=np.zeros((2, 3, 8, 8), np.float32))
+    recipe = Recipe(name="r")
+    assert _known(recipe, str(tmp_path / "x.npz"), network) is recipe
+
+
+def test_a_preset_is_a_recipe_value_and_an_option(network: Path, pictures: str) -> None:
+    for name, values in PRESETS.items():
+        recipe = recipes.load(None, [f"samples.preprocess={name}"])
+        assert recipe.samples.preprocess == Preprocess.model_validate(values)
+        assert not any(entry.is_guessed for entry in assumptions(_known(recipe, pictures, network), ()))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[",
+        "{" * 5000,
+        '{"image_mean": "x", "do_rescale": true}',
+        "[1, 2]",
+        '{"size": {"height": -1}, "do_rescale": 1}',
+    ],
+)
+def test_a_broken_file_beside_the_model_says_nothing(text: str, network: Path, pictures: str) -> None:
+    for name in ("preprocessor_config.json", "config.json", "inference.yml", "infer_cfg.yml"):
+        (network.parent / name).write_text(text, "utf-8")
+    model: Model = load(network)
+    values, _ = stated(model, network)
+    assert Preprocess.model_validate(values).mean == (0.0,)
