@@ -27,7 +27,7 @@ from qdqtool.matching.asked import asked_of
 from qdqtool.matching.evidence import NodeEvidence, operands
 from qdqtool.matching.registry import Rulebook, rulebook
 from qdqtool.trt.join import LayerMatch, join
-from qdqtool.trt.ops import COMPUTE
+from qdqtool.trt.ops import ATTENTIONS, COMPUTE
 
 _RTX_KINDS = frozenset({"correlation", "deconv", "runtime_fusion"})
 """Kinds of layers that only TensorRT for RTX prints."""
@@ -255,7 +255,8 @@ def _why(node_evidence: NodeEvidence, kind: Verdict, precision: DType) -> tuple[
     found = reasons(node_evidence)
     if found:
         reason = "; ".join(cause.reason for cause in found)
-        if kind is Verdict.ATTENTION and not node_evidence.decisions:
+        is_operator = node_evidence.node.op in ATTENTIONS
+        if kind is Verdict.ATTENTION and not node_evidence.decisions and not is_operator:
             return reason, _FUSED
         return reason, joined(cause.fix for cause in found)
     if precision is DType.UNKNOWN:

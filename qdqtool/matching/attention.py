@@ -233,7 +233,7 @@ def _tokens(view: GraphView, scores: Node) -> int:
 
 
 def readers(view: GraphView, tensor: str) -> Iterator[Use]:
-    """Who reads the values of `tensor`, commuting operators looked through; a short walk."""
+    """Who reads the values of `tensor`, looking through operators that move values or replace some by zero; a short walk."""
     frontier = [tensor]
     for _ in range(_FARTHEST):
         uses = [use for name in frontier[:_WIDEST] for use in view.uses(name)]
@@ -241,10 +241,19 @@ def readers(view: GraphView, tensor: str) -> Iterator[Use]:
         for use in uses:
             if use.index == 0 and quantization_commutes(view, use.node):
                 frontier.extend(carried_outputs(use.node))
+            elif use.node.op == "Where" and use.index == 1 and _is_zero(view, use.node.inputs[2]):
+                frontier.extend(
+                    use.node.outputs
+                )  # queries that may ask for no key: the fused kernel hands on INT8 all the same
             else:
                 yield use
         if not frontier:
             return
+
+
+def _is_zero(view: GraphView, tensor: str) -> bool:
+    value = view.constant(tensor)
+    return value is not None and not value.any()
 
 
 def _product_before(view: GraphView, tensor: str) -> Node | None:

@@ -50,10 +50,13 @@ from qdqtool.trt.ops import summed_axis
 
 RULE: Final = "format"
 """What opinions of this module call themselves."""
-_KEPT: Final = frozenset({"user", "first_last", "kv_cache", "logarithm", "min_channels"})
+_KEPT: Final = frozenset({"user", "first_last", "kv_cache", "logarithm", "min_channels", "unseen"})
 """Rules that say what the user wants, or that no format stores finely enough, whatever the format of products."""
 _JOINT: Final = "joint_projection"
 """The rule for a pair that serves several factors, in whatever format these are."""
+_FLOAT_CACHES: Final = frozenset({"TensorScatter", "TRT_KVCacheUpdate"})
+"""Operators that write into a cache in place. RTX 1.7.1 refuses INT8 and FP8 ("must have type Float, Half, or BFloat16"), and Q/DQ
+before it ("must be a network input")."""
 _ONE_QUERY: Final = (
     "its attention has one query, and the fused kernel for that multiplies floats",
     "nothing to do: with Q/DQ its kernel multiplies floats too",
@@ -221,7 +224,13 @@ def notes(view: GraphView, options: PlacementOptions, asked: Mapping[str, Scheme
         )
     if any(scheme.weight_only for scheme in asked.values()):
         yield "only weights of some nodes are stored in few bits; their arithmetic is float, as place.format asks"
-    if options.kv_cache != "float" and not kv_caches(view):
+    scattered = next((node for node in view.nodes if node.op in _FLOAT_CACHES), None)
+    if options.kv_cache != "float" and scattered is not None:
+        yield (
+            f"place.kv_cache={options.kv_cache} leaves the cache of {scattered.name!r} float: {scattered.op} takes float caches only; export "
+            "the decoder with caches that grow (Concat) to store them in few bits"
+        )
+    elif options.kv_cache != "float" and not kv_caches(view):
         yield (
             f"place.kv_cache={options.kv_cache} has nothing to store: no output holds the values of an input beside "
             "computed ones; a decoder is exported with its past keys and values as inputs for that"

@@ -23,6 +23,14 @@ BF16 these make two INT8 products and a softmax of the one kernel. So such an at
 in FP16 too: a decoder that makes one token at a time has no FP8 attention, with a cache of keys and values or without. With
 fewer than four heads there is no such kernel: the products are computed as any others are, in INT8 and in FP8.
 
+The operator `Attention` (opset 23 and newer) has no input for the scale of its probabilities. Q/DQ on its other inputs end an
+FP32 build, and in FP16 are kernels before a Half one. `prepare.attention` (on by default) writes it as MatMul, Softmax and
+MatMul, and so does `repair`, which gives the probabilities a pair: their range, 0 to 1, needs no samples.
+
+Evidence for the written form: RTX 1.7.1, 28 shapes with heads of 16 to 256, 1 to 1024 queries, grouped heads, masks and
+causal, in FP16 for SM86, SM89 and SM120: never more kernels or bytes than the operator in float, `trt::TRT_QuantizedAttention` in
+FP8, or the latter with `TRT_decomposable` in INT8. Classic TensorRT was not built: its documents name the operator since 10.14.
+
 Evidence: RTX 1.7.1, one block of 4 heads, kernels and bytes with the attention INT8 and float. Fused INT8 (`_gemm_mha`
 with Int8 inputs): 64 tokens, heads of 16: 10 and 213 KB against 11 and 246 KB in FP16, 13 and 680 KB in FP32.
 Heads of 24: 13 and 430 KB against 11 and 369 KB in FP16, but 13 and 643 KB against 13 and 889 KB in FP32. 577 tokens,
@@ -36,8 +44,7 @@ values decides by its rotation, which the kernel takes along with the cache, and
 tables of sines and cosines are inputs or constants (28 sketches, and this decoder with its tables as inputs). If the tables are
 computed from positions, the first attention does so. Later ones read its tables: their rotation has kernels of its own, and
 `_gemv_mha` multiplies three INT8 tensors. Of two layers one does: 21 kernels instead of 19, 40 % fewer bytes, with and without
-the outputs of the cache. The operator
-`Attention` of opset 23 is a Half `_gemm_mha` behind fake-quantize kernels in INT8 and FP8. Attention between channels, 16 to
+the outputs of the cache. Attention between channels, 16 to
 64 tokens, heads of 16 to 32: three kernels in INT8, in FP16 one and the Transpose, with a factor per head and without.
 Between pixels, convolutions before and behind, 2 heads of 32 in FP16: 7 kernels either way, 213 KB in INT8 against 238 KB with 64
 pixels, 852 against 950 with 256.
@@ -86,6 +93,9 @@ A cache is a model input whose values come back in an output beside computed one
 since the values that were stored in one step are read in all later ones. Inputs and outputs change their type, so the
 program that runs the engine keeps the cache in INT8 or FP8 and hands it on as it is.
 
+TensorScatter and `TRT_KVCacheUpdate` take float caches only, which are model inputs, so such caches stay float (RTX 1.7.1). Past
+keys and values of the operator Attention become a Concat, and are stored.
+
 The format of a cache has nothing to do with the arithmetic: an attention with one query multiplies floats that its
 kernel makes of the stored values itself.
 
@@ -116,7 +126,7 @@ import numpy as np
 
 from qdqtool.core.advice import repairing
 from qdqtool.core.claims import ADDS_A_KERNEL
-from qdqtool.core.commands import REPAIR
+from qdqtool.core.commands import REPAIR, Command
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Severity
@@ -130,6 +140,7 @@ from qdqtool.core.target import Target
 from qdqtool.core.wording import counted
 from qdqtool.graph.beside_attention import FACTORS
 from qdqtool.graph.kv_caches import kv_caches
+from qdqtool.graph.preparation.attention import heads_of
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
@@ -335,12 +346,18 @@ def _is_single(view: GraphView, scores: Node) -> bool:
 
 
 def explain_attention(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """The kernel of one query, which multiplies floats whatever is quantized in front of it."""
-    if any("_gemv_mha" in layer.name for layer in evidence.holders.compute):
+    """The kernel of one query, which multiplies floats whatever is quantized before it; the operator without Q/DQ."""
+    if evidence.node.op in ATTENTIONS and not evidence.any_quantized:
+        yield Explanation(reason=f"the operator {evidence.node.op} {_NO_PLACE}", fix=_FROM_FLOAT)
+    elif any("_gemv_mha" in layer.name for layer in evidence.holders.compute):
         yield Explanation(
             reason="its attention has one query, and the fused kernel for that, `_gemv_mha`, multiplies floats",
             fix=evidence.without_qdq,
         )
+
+
+_NO_PLACE = "has no place for Q/DQ on its probabilities"
+_FROM_FLOAT = f"{Command('quantize', ('FLOAT_MODEL', '--samples', 'DATA', '--out', 'MODEL'))} writes it as MatMul, Softmax and MatMul and quantizes both"
 
 
 def _operators(flow: Flow) -> Iterator[Violation]:
@@ -349,13 +366,34 @@ def _operators(flow: Flow) -> Iterator[Violation]:
         if node.op in ATTENTIONS and any(
             flow.origin(node, index) for index in range(min(3, len(node.inputs)))
         ):
+            written = heads_of(flow.view, node) is not None and node.op == "Attention"
+            out = f"{REPAIR} writes it as MatMul, Softmax and MatMul, and gives the probabilities a pair"
+            off = f"{repairing(to_float=[node.name])} takes the Q/DQ off"
             yield Violation(
                 node=node.name,
-                reason=f"the operator {node.op} has Q/DQ on its inputs, and none can stand on its probabilities",
-                effect="it runs in float, behind kernels that round its inputs",
-                fix="export it as MatMul, Softmax and MatMul (PyTorch: attn_implementation='eager', or opset 22 and older) and quantize "
-                f"that; {repairing(to_float=[node.name])} takes the Q/DQ off",
+                reason=f"the operator {node.op} has Q/DQ on its inputs, and {_NO_PLACE}",
+                effect="in FP32 no builder takes it; in FP16 it runs in float, after kernels that round its inputs",
+                fix=out if written else off,
                 products=(node.name,),
+            )
+
+
+def fix_attention(context: RepairContext) -> Iterator[Change]:
+    """A pair for the probabilities of attentions whose other three inputs have one: their range is known, 0 to 1."""
+    flow = context.flow
+    for scores, values in match_attention(flow.plain):
+        pairs = [flow.origin(node, index) for node, index in ((scores, 0), (scores, 1), (values, 1))]
+        kinds = {pair.dtype for pair in pairs if pair is not None}
+        if None in pairs or len(kinds) != 1 or flow.origin(values, 0) is not None:
+            continue
+        format_ = next((entry for entry in (INT8, FP8) if entry.dtype in kinds), None)
+        if format_ is not None:
+            slot = Slot(node=values.name, index=0)
+            yield Change(
+                edits=(SlotEdit(slot=slot, scales=(1 / format_.qmax,), format=format_),),
+                subject=values.name,
+                what=f"Q/DQ with scale 1/{format_.qmax:.0f} put on {slot}, the probabilities of its attention",
+                reason="a half-quantized attention cannot be fused into one kernel",
             )
 
 
@@ -503,6 +541,7 @@ PLUGIN = {
         severity=Severity.WARNING,
         place=place_attention,
         check=check_attention,
+        fix=fix_attention,
         candidates=candidates_attention,
         explain=explain_attention,
     ),

@@ -142,7 +142,15 @@ from qdqtool.matching.rule import Rule, Violation
 from qdqtool.matching.silent_float import BEFORE
 from qdqtool.matching.vetoes import refusals
 from qdqtool.matching.weights import requantized
-from qdqtool.trt.ops import CLAMPS, ELEMENTWISE_SUMS, MATRIX_PRODUCTS, PRODUCTS, SWISHES, weight_axis
+from qdqtool.trt.ops import (
+    ATTENTIONS,
+    CLAMPS,
+    ELEMENTWISE_SUMS,
+    MATRIX_PRODUCTS,
+    PRODUCTS,
+    SWISHES,
+    weight_axis,
+)
 
 ISLAND_BORDER = ELEMENTWISE_SUMS | CLAMPS | SWISHES | {"BatchNormalization", "LeakyRelu", "Sigmoid"}
 """What stands between two products that hand INT8 values to each other."""
@@ -269,6 +277,8 @@ def _quantized(context: RepairContext, name: str, index: int) -> Change | None:
 
 def explain_half_quantized(evidence: NodeEvidence) -> Iterator[Explanation]:
     """What has no Q/DQ beyond the halves of `check`: all factors, or the one beside stored weights."""
+    if evidence.node.op in ATTENTIONS:
+        return  # the rule `attention` knows why, and that Q/DQ on the inputs of the operator end a build
     if _is_plain(evidence):
         yield Explanation(
             reason="no Q/DQ in front of its activation, and none on its weight",

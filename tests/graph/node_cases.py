@@ -136,7 +136,8 @@ def troubles(case: Case, folder: Path) -> dict[str, str]:
         if made is not None:
             wanted = run(path.read_bytes(), _in_fp16(case.feeds)) if edit is rounded else expected
             assert not isinstance(wanted, str), wanted
-            trouble = _difference(wanted, run(serialize(made), case.feeds), share)
+            half = any(value.dtype == np.float16 for value in case.feeds.values())
+            trouble = _difference(wanted, run(serialize(made), case.feeds), max(share, 2e-3 * half))
             if trouble:
                 found[name] = trouble
     return found

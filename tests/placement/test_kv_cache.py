@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.cli.app import run
 from qdqtool.core.recipe import InsertOptions, PlacementOptions, PrepareOptions
@@ -25,6 +25,7 @@ from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import repair
 from tests import models
+from tests.graph.test_attention import attention
 from tests.placement import graphs
 from tests.placement.building import build, table
 
@@ -240,3 +241,28 @@ def test_a_decoder_goes_through_run_with_a_stored_cache(tmp_path: Path, format_:
     assert kinds(load(tmp_path / "out" / "model.qdq.onnx"))["past_k1"] == TYPES[format_]
     loaded = load(tmp_path / "out" / "model.qdq.onnx").proto.graph.initializer
     assert all(np.isfinite(numpy_helper.to_array(entry)).all() for entry in loaded if "scale" in entry.name)
+
+
+def test_a_cache_of_the_operator_attention_is_stored() -> None:
+    proto = attention((4, 2), past=7, is_causal=1)
+    for name, place in (("k", 1), ("v", 2)):  # what the network computes is beside what it is given
+        proto.graph.input[place].name = f"{name}_given"
+        proto.graph.node.insert(0, helper.make_node("Neg", [f"{name}_given"], [name], name=f"{name}_made"))
+    model = prepared(proto)
+    placed = decide(model.view, PlacementOptions(kv_cache="int8"))
+    assert {entry.tensor for entry in placed.quantized} >= {"past_k", "past_v"}
+    assert {entry.spec.format.name for entry in placed.quantized if entry.spec} == {"int8"}
+
+
+def test_a_cache_that_is_written_in_place_stays_float_and_is_named() -> None:
+    s = models.Sketch()
+    inputs = [
+        s.input("past", [1, 4, 16, 8]),
+        s.input("new", [1, 4, 1, 8]),
+        s.input("at", [1], TensorProto.INT64),
+    ]
+    s.output(s.node("TensorScatter", inputs, "present", name="write"))
+    placed = decide(graphs.view(s.model(opset=24)), PlacementOptions(kv_cache="int8"))
+    assert not placed.quantized
+    (note,) = (note for note in placed.notes if "place.kv_cache" in note)
+    assert "'write'" in note

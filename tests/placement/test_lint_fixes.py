@@ -132,6 +132,7 @@ CURED: tuple[tuple[str, str, str, str | Maker], ...] = (
     ("conv_transpose", "conv_transpose", "rtx", deconvolution_float),
     ("pooling", "global_pool", "rtx", "global_pool_float"),
     ("attention", "attention_scores_only", "rtx", "attention_whole"),
+    ("attention", "attention_operator", "rtx", REPAIR),
     ("fake_quantize", "pair_before_softmax", "rtx", softmax_in_float),
     ("fake_quantize", "linear_resize", "rtx", "linear_resize_before_pair"),
     ("float_island", "depthwise_float", "rtx", "depthwise"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -14,7 +15,9 @@ from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
+from qdqtool.graph.preparation.attention import write_attention
 from qdqtool.graph.preparation.batchnorm import fold_batchnorm
+from qdqtool.graph.preparation.contrib import without_builder, write_contrib
 from qdqtool.graph.preparation.conv_transpose import write_convolutions
 from qdqtool.graph.preparation.einsum import write_products
 from qdqtool.graph.preparation.folding import bypass, fold_constants, take_decided_branches
@@ -58,7 +61,8 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
             f"{counted(sampled, 'nearest Resize')} of TensorFlow's form written with half_pixel, which TensorRT reads"
         )
         model = edit.finish()
-        edit = Edit(model)
+    model = _write_operators(model) if options.attention else model
+    edit = Edit(model)
     written = write_products(edit, model.view) if options.einsum else 0
     if written:
         edit.notes.append(
@@ -96,9 +100,33 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
                 unused, "node that no output needs was removed", "nodes that no output needs were removed"
             )
         )
-    if not turned and not folded and not unused and len(edit.constants) == constants:
+    if (
+        not turned
+        and not folded
+        and not unused
+        and len(edit.constants) == constants
+        and edit.notes == list(model.notes)
+    ):
         return model  # nothing to finish, and no second copy of the weights
     return edit.finish()
+
+
+def _write_operators(model: Model) -> Model:
+    """The model with the operators of exporters that TensorRT lacks, or fuses better in another form, written out."""
+    edit = Edit(model)
+    others = write_contrib(edit, model.view)
+    for op, count in others.items():
+        edit.notes.append(f"{counted(count, f'{op} node')} of com.microsoft written as ONNX operators")
+    attentions = write_attention(edit, model.view)
+    if attentions:
+        edit.notes.append(
+            f"{counted(attentions, 'Attention node')} written as MatMul, Softmax and MatMul, which TensorRT quantizes and fuses"
+        )
+    if others or attentions:
+        edit.prune()
+        model = edit.finish()
+    notes = tuple(note for note in without_builder(model.view) if note not in model.notes)
+    return replace(model, notes=(*model.notes, *notes)) if notes else model
 
 
 # --- inputs with given values ----------------------------------------------------------------------------------------
