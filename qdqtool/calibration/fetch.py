@@ -99,6 +99,8 @@ class Fetcher:
 
     def _allocated(self, fed: Feeds) -> list[NDArray[Any] | None] | None:
         """One array per tensor of the shape that the model declares; None for one whose shape depends on the data."""
+        if not hasattr(self._session, "io_binding"):
+            return None  # a model in pieces takes no buffers
         if any(len(self._inputs[name]) != array.ndim for name, array in fed.items()):
             return None  # an input of unknown rank: onnxruntime declares no dimensions then
         known: dict[str, int] = {}

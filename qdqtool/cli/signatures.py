@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,6 +35,16 @@ Device = Annotated[
         "--device",
         help="Where models run: cpu, cuda, cuda:1, tensorrt, rtx, openvino, or a plug-in provider library.",
     ),
+]
+CustomOps = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--custom-ops", help="Library of onnxruntime custom operators, for plug-ins; may be repeated."
+    ),
+]
+Plugins = Annotated[
+    list[Path] | None,
+    typer.Option("--plugins", help="Library of TensorRT plug-ins for the build; may be repeated."),
 ]
 BuilderTarget = Annotated[str | None, typer.Option("--target", help=f"{TARGET_HELP} The recipe's without.")]
 BuilderGpus = Annotated[
@@ -69,6 +80,12 @@ def for_preset(name: str | None) -> list[str]:
 def for_device(device: str | None) -> list[str]:
     """Turn `--device` into a change of the recipe."""
     return [] if device is None else [f"compute.device={json.dumps(device)}"]
+
+
+def for_operators(libraries: Sequence[Path] | None, plugins: Sequence[Path] | None = None) -> list[str]:
+    """Turn `--custom-ops` and `--plugins` into changes of the recipe."""
+    given = {"runtime.custom_ops": libraries, "build.plugins": plugins}
+    return [f"{key}={json.dumps([str(path) for path in paths])}" for key, paths in given.items() if paths]
 
 
 def for_builder(target: str | None, sm: str | None) -> list[str]:

@@ -158,6 +158,9 @@ class PrepareOptions(RecipeSection):
     """Compute what depends on constants only."""
     einsum: bool = True
     """Write an Einsum that is a matrix product as MatMul, which TensorRT can quantize."""
+    attention: bool = True
+    """Write Attention (opset 23 and newer) as MatMul, Softmax and MatMul, which TensorRT quantizes and fuses, and norms, attentions
+    and activations of com.microsoft as ONNX operators."""
     conv_transpose: bool = True
     """Write a ConvTranspose of stride 1 as the Conv that computes the same, for which TensorRT has INT8 kernels."""
     strided_conv_transpose: bool | None = None
@@ -196,6 +199,8 @@ class PlacementOptions(RecipeSection):
     """The first weighted node after each input."""
     last_layer: Literal["int8", "float"] = "int8"
     """The last weighted node before each output."""
+    computed_ops: Words = ()
+    """Operators of plug-ins that calibration can compute, as domain::Op; "*" for all. Those that `runtime` names are added."""
     min_channels: Annotated[int, Field(ge=0)] = 0
     """Weighted nodes with fewer input or output channels stay float (the network's input channels excepted)."""
     per_channel: bool = True
@@ -326,6 +331,8 @@ class BuildOptions(RecipeSection):
     """Further options in trtexec's spelling, as "--builderOptimizationLevel=5"."""
     fp16: bool = True
     """Build the network in FP16 too, so that the report can say whether the quantized engine is faster."""
+    plugins: Words = ()
+    """Libraries of TensorRT plug-ins. Loading one runs its code, so a recipe that names one needs --trust."""
     retries: Annotated[int, Field(ge=0)] = 3
     """Nodes without a kernel whose Q/DQ may be given up, at most."""
     min_shapes: str = ""
@@ -424,6 +431,16 @@ class ComputeOptions(RecipeSection):
     options of the provider behind a colon: cuda:0,gpu_mem_limit=2147483648."""
 
 
+class OperatorOptions(RecipeSection):
+    """Libraries and functions for operators that onnxruntime lacks, such as those of TensorRT plug-ins."""
+
+    custom_ops: Words = ()
+    """Libraries of custom operators for onnxruntime. Loading one runs its code, so a recipe that names one needs --trust."""
+    stand_ins: dict[str, str] = {}
+    """NumPy functions by operator: `{"my.domain::Op": "module:function"}`, or "file.py:function". It takes the inputs, and the attributes
+    as keywords, and returns the output or a tuple of them. A recipe that names one needs --trust."""
+
+
 class QatOptions(RecipeSection):
     """How `qdqtool qat run` fine-tunes a PyTorch network with quantizers in it."""
 
@@ -502,6 +519,7 @@ class Recipe(RecipeSection):
     audit: AuditOptions = AuditOptions()
     compare: CompareOptions = CompareOptions()
     accuracy: AccuracyOptions = AccuracyOptions()
+    runtime: OperatorOptions = OperatorOptions()
     sweep: SweepOptions = SweepOptions()
     compute: ComputeOptions = ComputeOptions()
     qat: QatOptions = QatOptions()
@@ -534,4 +552,6 @@ class Recipe(RecipeSection):
         known: dict[str, object] = {} if self.place.sm else {"sm": self.build.sm}
         if self.float_type != "fp32":
             known["float_type"] = self.float_type
+        if self.runtime.custom_ops or self.runtime.stand_ins:
+            known["computed_ops"] = ("*",) if self.runtime.custom_ops else tuple(self.runtime.stand_ins)
         return self.place.model_copy(update=known)

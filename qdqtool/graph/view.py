@@ -77,6 +77,11 @@ class GraphView:
         )
 
     @cached_property
+    def functions(self) -> frozenset[tuple[str, str]]:
+        """Domain and name of the functions that the model defines itself."""
+        return frozenset((entry.domain, entry.name) for entry in self._model.functions)
+
+    @cached_property
     def inputs(self) -> tuple[TensorInfo, ...]:
         """What the model is fed, initializers excluded."""
         return tuple(_info(value) for value in self._graph.input if value.name not in self._initializers)

@@ -20,15 +20,17 @@ from qdqtool.calibration.table import Constants, constants, needs_bins
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.findings import Finding
 from qdqtool.core.kinds import PLACEMENT
-from qdqtool.core.placement import Placement
+from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.recipe import AUTO, Recipe
 from qdqtool.core.weights import WeightChanges
 from qdqtool.core.wording import counted, listed
 from qdqtool.errors import InputFileError, UsageError
+from qdqtool.graph.instrumented.cut import computable
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare, prepare_as_placed
 from qdqtool.graph.qdq.changes import with_changes
+from qdqtool.pipeline.operators import use_operators
 from qdqtool.pipeline.own_models import or_without
 from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.pipeline.random_shapes import opener, shaped
@@ -40,6 +42,7 @@ from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.placement.decide import decide
 from qdqtool.platform import give_back
 from qdqtool.runtime.device import CPU, DeviceUse
+from qdqtool.runtime.operators import in_use
 from qdqtool.runtime.session import computing_on
 
 # One line of a terminal.
@@ -82,25 +85,43 @@ class Calibration:
     """
 
     def __init__(self, request: CalibrationRequest) -> None:
+        use_operators(request.recipe)
         self.request = request
         self.histograms: dict[str, Histograms] = {}
         self._seen: FloatPass | None = None
 
     @cached_property
     def model(self) -> Model:
+        """The prepared model without the part that depends on operators of plug-ins that nothing here computes."""
+        if all(decision.kind is SlotKind.WEIGHT for decision in self.placed.quantized):
+            return self.whole
+        return computable(self.whole, in_use().stand_ins.keys()) if not in_use().libraries else self.whole
+
+    @cached_property
+    def placement(self) -> Placement:
+        """The decisions about nodes of `model`."""
+        if self.model is self.whole:
+            return self.placed
+        there = self.model.view.by_name
+        return replace(
+            self.placed, decisions=tuple(entry for entry in self.placed.decisions if entry.slot.node in there)
+        )
+
+    @cached_property
+    def whole(self) -> Model:
         """The prepared model."""
         model, options = load(self.request.model), self.request.recipe.preparing
         if self.request.placement is None:
             return prepare(model, options)
-        return prepare_as_placed(model, options, self.placement)
+        return prepare_as_placed(model, options, self.placed)
 
     @cached_property
-    def placement(self) -> Placement:
-        """Which tensors need a range."""
+    def placed(self) -> Placement:
+        """All decisions about the prepared model."""
         if self.request.placement is not None:
             return PLACEMENT.read(self.request.placement)
-        refuse_unmatched(self.request.recipe, self.model.view, "place")
-        return decide(self.model.view, self.request.recipe.placing)
+        refuse_unmatched(self.request.recipe, self.whole.view, "place")
+        return decide(self.whole.view, self.request.recipe.placing)
 
     @cached_property
     def constants(self) -> Constants:
@@ -145,7 +166,7 @@ class Calibration:
 
     def use(self, model: Model, placement: Placement, samples: Samples | None = None) -> None:
         """Take the prepared model, the placement and the opened samples as they are, instead of making them anew."""
-        self.__dict__.update(model=model, placement=placement)
+        self.__dict__.update(whole=model, placed=placement)
         if samples is not None:
             self.__dict__["samples"] = samples
 
@@ -235,7 +256,7 @@ class Calibration:
         self, histograms: Histograms, methods: Sequence[str], on_progress: OnProgress | None = None
     ) -> dict[str, CalibrationTable]:
         """One table per method or `auto`, as `final_tables` makes them; runs samples again where any are named."""
-        refuse_unmatched(self.request.recipe, self.model.view, "calibrate")
+        refuse_unmatched(self.request.recipe, self.whole.view, "calibrate")
         request = TableRequest(
             model=self.model,
             placement=self.placement,

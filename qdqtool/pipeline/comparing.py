@@ -32,6 +32,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import weight_bytes
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.pipeline.float_sides import LARGE, both_sides, open_quantized
+from qdqtool.pipeline.operators import use_operators
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.platform import give_back
 from qdqtool.runtime.runner import open_model, open_piece
@@ -90,6 +91,7 @@ def compare_match(match: ComparedSides, on_progress: OnSample | None = None) -> 
 
 
 def _matched(match: ComparedSides, on_progress: OnSample | None) -> Comparison:
+    use_operators(match.recipe)
     lawful = None
     if match.explain:
         graph = load(Path(match.reference.removeprefix(_EMULATION)))

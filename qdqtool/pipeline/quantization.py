@@ -18,6 +18,7 @@ from qdqtool.graph.preparation.prepare import prepare, prepare_as_placed
 from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.dynamic_range import reach_for
+from qdqtool.pipeline.operators import use_operators
 from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.pipeline.preparations import with_known_inputs
 from qdqtool.placement.decide import decide
@@ -50,6 +51,7 @@ class QuantizationJob:
         *,
         opened: Callable[[], Model] | None = None,
     ) -> None:
+        use_operators(recipe)
         original = load(path) if opened is None else opened()
         refuse_quantized(original)
         recipe = with_known_inputs(recipe, samples, lambda: original, path)

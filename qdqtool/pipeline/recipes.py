@@ -260,7 +260,16 @@ def _chain(path: Path, *, trust: bool) -> list[_File]:
     return found
 
 
-_FUNCTIONS = ("compare.metrics", "qat.model", "qat.data", "qat.loss", "qat.metric")
+_FUNCTIONS = (
+    "compare.metrics",
+    "qat.model",
+    "qat.data",
+    "qat.loss",
+    "qat.metric",
+    "runtime.custom_ops",
+    "runtime.stand_ins",
+    "build.plugins",
+)
 """Keys whose values may name a Python function as "module:function" or "file.py:function"."""
 
 
@@ -279,7 +288,8 @@ def _named_code(file: _File) -> Iterator[str]:
         f"sweep.space.{key}": space[key] for key in _FUNCTIONS if isinstance(space, dict) and key in space
     }
     for key, value in given.items():
-        yield from (f"{key}: {text}" for text in _texts(value) if ":" in text)
+        is_library = key.endswith(("custom_ops", "plugins"))
+        yield from (f"{key}: {text}" for text in _texts(value) if ":" in text or is_library)
     compute = file.document.get("compute")
     device = compute.get("device") if isinstance(compute, dict) else None
     devices = [device, space.get("compute.device") if isinstance(space, dict) else None]
@@ -290,6 +300,8 @@ def _texts(value: object) -> Iterator[str]:
     """All texts in a value, however deep in lists."""
     if isinstance(value, str):
         yield value
+    elif isinstance(value, dict):
+        yield from _texts(list(value.values()))
     elif isinstance(value, list):
         for entry in value:
             yield from _texts(entry)

@@ -22,6 +22,7 @@ from qdqtool.pipeline import recipes, steps
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.dynamic_range import wants_samples
 from qdqtool.pipeline.folder import RunFolder, StepRecord, key_of
+from qdqtool.pipeline.operators import use_operators
 from qdqtool.pipeline.own_code import code_behind, own_code, release
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
 from qdqtool.pipeline.usage import UsageMeter
@@ -121,7 +122,7 @@ LINE = (
         act=steps.place,
         reads=("model.prepared.onnx",),
         writes=("placement.json",),
-        obeys=("place", "build"),
+        obeys=("place", "build", "runtime"),
     ),
     RunStep(
         name="collect",
@@ -129,7 +130,7 @@ LINE = (
         reads=("model.prepared.onnx", "placement.json"),
         writes=("histograms.npz",),
         may_write=("equalization.npz", "equalization.txt"),
-        obeys=("samples", "compute"),
+        obeys=("samples", "compute", "runtime"),
         outside=_collected,
     ),
     RunStep(
@@ -138,7 +139,7 @@ LINE = (
         reads=("model.prepared.onnx", "placement.json", "histograms.npz"),
         writes=("calibration.json",),
         may_write=("calibration.weights.npz", EQUALIZED),
-        obeys=("calibrate", "weights", "insert", "compute"),
+        obeys=("calibrate", "weights", "insert", "compute", "runtime"),
         outside=_calibrated,
     ),
     RunStep(
@@ -146,7 +147,7 @@ LINE = (
         act=steps.insert,
         reads=("model.prepared.onnx", "placement.json", "calibration.json"),
         writes=("model.qdq.onnx", "insertion.json"),
-        obeys=("insert", "compute"),
+        obeys=("insert", "compute", "runtime"),
         outside=_reached,
     ),
     RunStep(
@@ -199,7 +200,7 @@ LINE = (
         act=steps.compare,
         reads=("model.prepared.onnx",),
         writes=("accuracy.json",),
-        obeys=("compare", "compute"),
+        obeys=("compare", "compute", "runtime"),
         outside=_evaluation,
     ),
     RunStep(
@@ -207,7 +208,7 @@ LINE = (
         act=steps.data,
         reads=("model.prepared.onnx", "placement.json", "accuracy.json"),
         writes=("data.json",),
-        obeys=("audit", "compare", "samples", "compute"),
+        obeys=("audit", "compare", "samples", "compute", "runtime"),
         outside=_checked,
     ),
     RunStep(
@@ -242,6 +243,7 @@ def start(request: RunRequest, last: str, listener: ProgressListener | None = No
     """Do the line up to the step `last`; blocks until other runs in this folder have finished."""
     folder = RunFolder(request.out)
     with folder.locked(wait=True), computing_on(request.recipe.compute.device):
+        use_operators(request.recipe)
         work = RunContext(request, folder, listener or NullProgress())
         for step in LINE:
             _do(step, work)
@@ -260,6 +262,7 @@ def run(
     """
     folder = RunFolder(request.out)
     with folder.locked(), computing_on(request.recipe.compute.device):
+        use_operators(request.recipe)
         work = RunContext(request, folder, listener or NullProgress())
         steps.check_builder(work)
         write_text(folder / "recipe.yaml", recipes.dump(work.recipe))

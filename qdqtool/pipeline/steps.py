@@ -281,7 +281,7 @@ def _build_request(work: RunContext, found: tuple[InputProfile, ...]) -> BuildRe
         timeout_s=options.timeout_s,
         stack_mib=options.stack_mib,
         cache=work.request.cache,
-        flags=split_flags(options.flags),
+        flags=(*split_flags(options.flags), *(f"--staticPlugins={path}" for path in options.plugins)),
     )
 
 

@@ -24,6 +24,7 @@ from qdqtool.core.placement import (
     Tie,
 )
 from qdqtool.core.recipe import PlacementOptions
+from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 from qdqtool.graph.view import GraphView
 from qdqtool.matching.products import compute_nodes, factors
@@ -78,7 +79,13 @@ def decide(
     return Placement(
         decisions=decisions,
         ties=effective(ties, frozenset(decision.tensor for decision in decisions if decision.quantize)),
-        notes=(*_unmatched(view, options), *_aim(options), *notes(view, options, asked), *book.notes),
+        notes=(
+            *_unseen(decisions),
+            *_unmatched(view, options),
+            *_aim(options),
+            *notes(view, options, asked),
+            *book.notes,
+        ),
     )
 
 
@@ -140,6 +147,20 @@ def _spec(slot: Slot, opinions: list[Opinion]) -> QuantSpec:
             where=str(slot),
         )
     return specs.pop() if specs else QuantSpec()
+
+
+def _unseen(decisions: Iterable[Decision]) -> Iterator[str]:
+    """A sentence if operators of plug-ins keep samples from a part of the network."""
+    nodes = {
+        decision.slot.node
+        for decision in decisions
+        if any(opinion.rule == "unseen" for opinion in decision.opinions)
+    }
+    if nodes:
+        yield (
+            f"not seen by any sample, and so float: {counted(len(nodes), 'node')} behind operators of plug-ins that onnxruntime lacks, "
+            f"first {min(nodes)!r}; --custom-ops names a library that has them"
+        )
 
 
 def _aim(options: PlacementOptions) -> Iterator[str]:

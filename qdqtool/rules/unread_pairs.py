@@ -62,6 +62,18 @@ rounded, given back as float, and added in float.
 Evidence: RTX 1.7.1 adds in float behind two roundings, in as many kernels and bytes as without the pairs
 (sum_read_as_float). NVIDIA's placement rules: quantize inputs and outputs of such layers, or neither.
 
+# unseen
+
+An input behind an operator of a plug-in, which onnxruntime cannot compute.
+
+    x ─ Conv ─ MyPlugin ─ Conv ─ y        the second Conv is float: no sample reaches it
+
+Without values there are no ranges. What comes before the plug-in is calibrated as usual, and judged by what enters the plug-in.
+`--custom-ops LIBRARY` gives onnxruntime the operator, `runtime.stand_ins` a NumPy function, and a function of the model with the name of the
+operator its definition. Weights alone need no values: INT4 and other `-weights` formats are placed behind a plug-in too.
+
+Evidence: the definition of calibration; `tests/runtime/test_operators.py`.
+
 # plugin
 
 Q/DQ around an operator of another domain, which only a plugin can run.
@@ -77,19 +89,20 @@ node (plugin_between).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from qdqtool.core.advice import repairing
 from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import SlotEdit
-from qdqtool.core.placement import Slot, SlotKind
+from qdqtool.core.placement import Opinion, Slot, SlotKind, Stance
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.graph.view import Node
+from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, kernel_of, readers_of_pairs
 from qdqtool.matching.products import is_fused
 from qdqtool.matching.rule import Rule, Violation
@@ -98,11 +111,13 @@ from qdqtool.trt.ops import (
     AVERAGES,
     CLAMPS,
     COMPUTE,
+    PLACEABLE,
     PRODUCTS,
     QDQ,
     QUANTIZE,
     RECURRENT,
     SHAPE_READERS,
+    belongs_to_plugin,
     quantization_commutes,
 )
 
@@ -346,6 +361,34 @@ def _beside(flow: Flow, node: Node) -> Iterator[str]:
         yield from (pair.quantize or "" for pair in flow.by_tensor.get(tensor, ()))
 
 
+def match_unseen(view: GraphView, computed: Collection[str]) -> Iterator[tuple[Slot, Node]]:
+    """Inputs of products and sums whose values depend on an operator of a plug-in that is not computed, and that operator."""
+    origin: dict[str, Node] = {}
+    for node in view.nodes:
+        known = "*" in computed or f"{node.domain}::{node.op}" in computed
+        is_plugin = (
+            belongs_to_plugin(node.domain) and (node.domain, node.op) not in view.functions and not known
+        )
+        found = [(index, origin[name]) for index, name in enumerate(node.inputs) if name in origin]
+        for index, plugin in found:
+            yield Slot(node=node.name, index=index), plugin
+        if is_plugin or found:
+            origin |= dict.fromkeys(node.outputs, node if is_plugin else found[0][1])
+
+
+def place_unseen(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+    """Leave float what no sample reaches."""
+    for slot, plugin in match_unseen(view, options.computed_ops):
+        if options.activations == "float" or view.by_name[slot.node].op not in PLACEABLE:
+            continue
+        yield Opinion(
+            slot=slot,
+            stance=Stance.VETO,
+            reason=f"it depends on {plugin.name!r} ({plugin.domain}::{plugin.op}), which onnxruntime cannot compute: no sample reaches it",
+            fix="give onnxruntime the operator: --custom-ops LIBRARY, or a NumPy function in runtime.stand_ins",
+        )
+
+
 def is_foreign(node: Node) -> bool:
     """Whether no builder knows the operator by itself."""
     return node.domain not in {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}
@@ -371,5 +414,6 @@ PLUGIN = {
         fix=fix_float_result,
         candidates=candidates_float_result,
     ),
+    "unseen": Rule(code="QDQ220", place=place_unseen),
     "plugin": Rule(code="QDQ149", severity=Severity.WARNING, check=check_plugin),
 }

@@ -38,12 +38,15 @@ from qdqtool.runtime.device import (
     options_for,
     provider_of,
 )
+from qdqtool.runtime.operators import Operators, in_use, opened_in_pieces, read_whole
 
 if TYPE_CHECKING:
     import onnxruntime
 
 _log = logging.getLogger(__name__)
 Function = TypeVar("Function", bound=Callable[..., Any])
+_UNKNOWN_OPERATOR: Final = "is not a registered function/op"
+"""Words of onnxruntime for an operator that neither it nor the model defines."""
 _OPENING: Final = "Exception during initialization"
 """What onnxruntime says when its optimizer, or a kernel while it is set up, fails."""
 _HARMFUL: Final = ("ReluQuantRewrite",)
@@ -91,9 +94,40 @@ class RuntimeOptions:
 def open_session(model: Path | bytes, options: RuntimeOptions) -> onnxruntime.InferenceSession:
     """A session for the model in a file, its external data beside it, or in memory.
 
+    A model with operators that have a stand-in, or that nobody knows, is opened in pieces around these.
+
     Raises:
         one of `failures()`: onnxruntime cannot open the model.
     """
+    used = in_use()
+    options = replace(options, libraries=tuple(dict.fromkeys((*options.libraries, *used.libraries))))
+    pieces = _in_pieces(model, options, used) if used.stand_ins else None
+    if pieces is not None:
+        return pieces
+    try:
+        return _open_whole(model, options)
+    except failures() as error:
+        pieces = _in_pieces(model, options, used) if _UNKNOWN_OPERATOR in str(error) else None
+        if pieces is None:
+            raise
+        _log.info("runs in pieces: %s", error)
+        return pieces
+
+
+def _in_pieces(
+    model: Path | bytes, options: RuntimeOptions, used: Operators
+) -> onnxruntime.InferenceSession | None:
+    """A session around operators that onnxruntime lacks; None if the model has none of another domain than TensorRT's."""
+    proto = read_whole(model, options.home)
+    if options.saved is not None:
+        options.saved.write_bytes(proto.SerializeToString())  # nothing optimizes across the pieces
+    plain = replace(options, home=None, saved=None)
+    made: Any = opened_in_pieces(proto, used.stand_ins, lambda part: _open_whole(part, plain))
+    return made  # a session, for all that this tool asks of one
+
+
+def _open_whole(model: Path | bytes, options: RuntimeOptions) -> onnxruntime.InferenceSession:
+    """A session of onnxruntime alone."""
     import onnxruntime
 
     _silence()

@@ -178,6 +178,7 @@ _UNNAMED_QUANTIZERS = frozenset(
 )
 """Quantizers of MQBench and QONNX whose names do not say that they quantize."""
 _KNOWN_DOMAINS = STANDARD_DOMAINS | {"ai.onnx.ml", "com.microsoft"}
+_TRT_DOMAIN = "trt"
 NOT_IMPORTED = {
     "Unique": "cut the model before it: the number of results depends on the data",
     "DynamicQuantizeLinear": _FROM_FLOAT,
@@ -392,9 +393,14 @@ def summed_axis(node: _Attributed, index: int, rank: int) -> int:
     return rank - 2 if index and rank > 1 else rank - 1
 
 
+def belongs_to_plugin(domain: str) -> bool:
+    """Whether operators of a domain belong to plug-ins: neither to ONNX, onnxruntime nor TensorRT's parser."""
+    return domain not in _KNOWN_DOMAINS and domain != _TRT_DOMAIN and not domain.startswith("com.microsoft.")
+
+
 def is_other_quantizer(op: str, domain: str) -> bool:
     """Whether an operator quantizes, and no standard and no builder knows it: what other tools write for training or for CPUs."""
-    if op in QDQ | PACKED_WEIGHTS or computes_integers(op) or domain == "trt":
+    if op in QDQ | PACKED_WEIGHTS or computes_integers(op) or domain == _TRT_DOMAIN:
         return False
     return "quant" in op.lower() or (domain not in _KNOWN_DOMAINS and op in _UNNAMED_QUANTIZERS)
 

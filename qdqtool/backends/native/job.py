@@ -22,6 +22,7 @@ from qdqtool.backends.native.mistakes import mistakes_of
 from qdqtool.backends.native.settings import (
     configure,
     constrain,
+    load_plugins,
     network_flags,
     place_layers,
     read_timing_cache,
@@ -44,6 +45,7 @@ def build(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
     log = logger_of(trt)
     try:
         builder = _builder(trt, log)
+        load_plugins(builder, flags)
         network = builder.create_network(network_flags(trt, flags))
         tell({"event": "progress", "phase": "parsing", "percent": 0})
         parser = _parsed(trt, network, log, request["model"])

@@ -5,7 +5,7 @@ Nothing here asks for a version: a flag is honoured when the library has what it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +152,43 @@ def _dtype(trt: Any, flag: Flag, word: str) -> Any:
     return known[names[word]]
 
 
+PLUGIN_LIBRARIES = ("plugins", "staticPlugins", "dynamicPlugins")
+"""Flags that name a library of plug-ins, which is loaded before the model is read."""
+
+
+def load_plugins(builder: Any, flags: Sequence[Flag]) -> None:
+    """Load the libraries of plug-ins that flags name.
+
+    Raises:
+        BuildFailure: a library cannot be loaded, or this release loads none.
+    """
+    for flag in flags:
+        if flag.name not in PLUGIN_LIBRARIES:
+            continue
+        registry = builder.get_plugin_registry()
+        if not hasattr(registry, "load_library"):
+            raise refused_flag(
+                flag, "this release loads no plug-in libraries by name: load it with LD_PRELOAD"
+            )
+        path = Path(flag.value or "")
+        if not path.is_file():
+            raise refused_flag(flag, f"there is no library {path}")
+        if registry.load_library(str(path.resolve())) is None:
+            raise refused_flag(flag, f"{path} is not a library of plug-ins for this release and platform")
+
+
+def _loaded_before(trt: Any, config: Any, flag: Flag) -> None:
+    del trt, config, flag
+
+
+def _carried(trt: Any, config: Any, flag: Flag) -> None:
+    """Let the engine hold the library too."""
+    del trt
+    if not hasattr(config, "plugins_to_serialize"):
+        raise refused_flag(flag, "this release has no such setting")
+    config.plugins_to_serialize = [*config.plugins_to_serialize, flag.value or ""]
+
+
 def _builder_flag(*names: str) -> Setter:
     def set_flags(trt: Any, config: Any, flag: Flag) -> None:
         known = trt.BuilderFlag.__members__
@@ -277,6 +314,9 @@ _SETTERS: dict[str, Setter] = {
     "allowGPUFallback": _builder_flag("GPU_FALLBACK"),
     "heuristic": _builder_flag("ENABLE_TACTIC_HEURISTIC"),
     "sparsity": _sparsity,
+    "plugins": _loaded_before,
+    "staticPlugins": _loaded_before,
+    "dynamicPlugins": _carried,
     "precisionConstraints": _constraints,
     "memPoolSize": _pools,
     "workspace": _workspace,

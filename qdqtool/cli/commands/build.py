@@ -16,6 +16,8 @@ from typing import Annotated
 
 import typer
 
+from qdqtool.cli.signatures import Plugins
+
 
 def build(
     model: Annotated[Path, typer.Argument(help="ONNX model, with or without Q/DQ.")],
@@ -36,6 +38,7 @@ def build(
     flags: Annotated[
         str, typer.Option(help='More options in trtexec\'s spelling: "--fp16 --builderOptimizationLevel=5".')
     ] = "",
+    plugins: Plugins = None,
     retries: Annotated[
         int, typer.Option(min=0, help="Nodes without a kernel whose Q/DQ may be given up, at most.")
     ] = 3,
@@ -68,7 +71,7 @@ def build(
         timeout_s=timeout,
         stack_mib=stack_mib,
         cache=build_cache,
-        flags=split_flags(flags),
+        flags=(*split_flags(flags), *(f"--staticPlugins={path}" for path in plugins or ())),
     )
     with progress() as bars:
         bar = bars.add_task("build", total=None)

@@ -33,10 +33,12 @@ from qdqtool.cli.signatures import (
     BuilderGpus,
     BuilderTarget,
     Changes,
+    CustomOps,
     Device,
     FittingRecipe,
     for_builder,
     for_device,
+    for_operators,
 )
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ def calibrate(
         bool, typer.Option("--journal", help="Print the candidates that were tried, and what each gained.")
     ] = False,
     device: Device = None,
+    custom_ops: CustomOps = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
     """Choose a range for every tensor that placement wants quantized."""
@@ -105,7 +108,9 @@ def calibrate(
             fix="with --json take `origin` of a range and `journal`; with --shard ask when the shards are merged",
         )
     _, chosen = fitting_recipe(
-        recipe, model, [*(changes or []), *for_builder(target, sm), *for_device(device)]
+        recipe,
+        model,
+        [*(changes or []), *for_builder(target, sm), *for_device(device), *for_operators(custom_ops)],
     )
     request = calibration.CalibrationRequest(
         model=model,

@@ -20,7 +20,7 @@ from typing import Annotated
 
 import typer
 
-from qdqtool.cli.signatures import ComparingRecipe, Device, for_device
+from qdqtool.cli.signatures import ComparingRecipe, CustomOps, Device, for_device, for_operators
 
 
 def compare(
@@ -54,6 +54,7 @@ def compare(
     ] = None,
     trust: Annotated[bool, typer.Option(help="Engines may be loaded; loading runs their code.")] = False,
     device: Device = None,
+    custom_ops: CustomOps = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the comparison as JSON instead of a summary.")
     ] = False,
@@ -71,7 +72,9 @@ def compare(
         candidate=f"int:{candidate}" if emulate and not candidate.startswith("int:") else candidate,
         samples=samples,
         labels=labels,
-        recipe=load_recipe(recipe, [*(changes or []), *for_device(device)], labels=labels),
+        recipe=load_recipe(
+            recipe, [*(changes or []), *for_device(device), *for_operators(custom_ops)], labels=labels
+        ),
         inside=inside,
         explain=explain,
         layers=layers,

@@ -24,11 +24,13 @@ from qdqtool.cli.signatures import (
     BuilderGpus,
     BuilderTarget,
     Changes,
+    CustomOps,
     Device,
     FittingRecipe,
     Preset,
     for_builder,
     for_device,
+    for_operators,
     for_preset,
 )
 from qdqtool.core.wording import counted
@@ -54,6 +56,7 @@ def quantize(
     target: BuilderTarget = None,
     sm: BuilderGpus = None,
     device: Device = None,
+    custom_ops: CustomOps = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the ranges as JSON.")] = False,
 ) -> None:
     """Turn a float model and samples into a Q/DQ model."""
@@ -83,7 +86,13 @@ def quantize(
             _, chosen = fitting_recipe(
                 recipe,
                 opened,
-                [*for_preset(preprocess), *(changes or []), *for_builder(target, sm), *for_device(device)],
+                [
+                    *for_preset(preprocess),
+                    *(changes or []),
+                    *for_builder(target, sm),
+                    *for_device(device),
+                    *for_operators(custom_ops),
+                ],
             )
             work = QuantizationJob(source, chosen, samples, opened=opened)
             table = work.table(on_step)

@@ -32,7 +32,17 @@ from typing import Annotated
 
 import typer
 
-from qdqtool.cli.signatures import TARGET_HELP, Device, FittingRecipe, Preset, for_device, for_preset
+from qdqtool.cli.signatures import (
+    TARGET_HELP,
+    CustomOps,
+    Device,
+    FittingRecipe,
+    Plugins,
+    Preset,
+    for_device,
+    for_operators,
+    for_preset,
+)
 
 _RANDOM = "random:16"
 _RANDOM_FLOAT = (
@@ -102,6 +112,8 @@ def run(
         ),
     ] = False,
     device: Device = None,
+    custom_ops: CustomOps = None,
+    plugins: Plugins = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print report.json instead of the summary.")
     ] = False,
@@ -121,7 +133,7 @@ def run(
         check_limit(fail_on, judged=True)
     shapes = (min_shapes, opt_shapes, max_shapes)
     engine = building(target=target, sm=sm, builder=builder, shapes=shapes)
-    typed = [*engine, *for_device(device)]
+    typed = [*engine, *for_device(device), *for_operators(custom_ops, plugins)]
     typed += [f"accuracy.max_drop={max_drop}"] if max_drop is not None else []
     typed += [f"accuracy.min_sqnr={min_sqnr}"] if min_sqnr is not None else []
     typed += [f"audit.fail_on={fail_on}"] if fail_on else []

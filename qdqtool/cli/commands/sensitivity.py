@@ -17,7 +17,16 @@ from typing import Annotated
 
 import typer
 
-from qdqtool.cli.signatures import BuilderGpus, BuilderTarget, Device, FittingRecipe, for_builder, for_device
+from qdqtool.cli.signatures import (
+    BuilderGpus,
+    BuilderTarget,
+    CustomOps,
+    Device,
+    FittingRecipe,
+    for_builder,
+    for_device,
+    for_operators,
+)
 
 
 def sensitivity(
@@ -57,6 +66,7 @@ def sensitivity(
         bool, typer.Option("--journal", help="Print the changes that were tried, and what each gained.")
     ] = False,
     device: Device = None,
+    custom_ops: CustomOps = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print sensitivity.json instead of a table.")
     ] = False,
@@ -73,7 +83,10 @@ def sensitivity(
     request = SensitivityRequest(
         model=model,
         recipe=fitting_recipe(
-            recipe, model, [*(changes or []), *for_builder(target, sm), *for_device(device)], labels=labels
+            recipe,
+            model,
+            [*(changes or []), *for_builder(target, sm), *for_device(device), *for_operators(custom_ops)],
+            labels=labels,
         )[1],
         samples=samples,
         eval_samples=eval_samples,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -23,7 +24,7 @@ _Name = tuple[str, str, str]
 
 
 def inlined(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
-    """The model without functions.
+    """The model without functions but those of plug-ins, whose calls stay nodes.
 
     Raises:
         InputFileError: a function calls itself, they are nested too deeply or would fill the memory, or one does not
@@ -32,11 +33,31 @@ def inlined(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
     trouble = _trouble(proto)
     if trouble:
         raise _refused(trouble, path)
+    kept = [entry for entry in proto.functions if defines_plugin(entry)]
     try:
         light, heavy = skeleton(proto)
+        if kept:
+            del light.functions[:]
+            light.functions.extend(entry for entry in proto.functions if not defines_plugin(entry))
+            made = onnx.ModelProto.FromString(run_pass("inline", light)) if light.functions else light
+            made.functions.extend(kept)
+            return restore(made, heavy)
         return restore(onnx.ModelProto.FromString(run_pass("inline", light)), heavy)
     except (PassRefused, PassExceeded) as error:
         raise _refused(str(error), path) from error
+
+
+_PLUGIN_NAME = re.compile(r"(_TRT|Plugin)$|^TRT_")
+_PLUGIN_DOMAIN = re.compile(r"^trt\.|plugin|tensorrt", re.IGNORECASE)
+
+
+def defines_plugin(entry: onnx.FunctionProto) -> bool:
+    """Whether a function says what an operator of a TensorRT plug-in computes, by its name or domain.
+
+    TensorRT 10.7 and newer take the plug-in if it is registered, and the function if not. So the call stays a node, and onnxruntime
+    computes it from the function.
+    """
+    return bool(_PLUGIN_NAME.search(entry.name) or _PLUGIN_DOMAIN.search(entry.domain))
 
 
 def _trouble(proto: onnx.ModelProto) -> str:

@@ -131,8 +131,16 @@ def _inline(proto: onnx.ModelProto, notes: list[str], path: Path) -> onnx.ModelP
     """Local functions written out, so that every node is an operator."""
     if not proto.functions:
         return proto
-    _count(notes, len(proto.functions), "local function inlined", "local functions inlined")
-    return inlined(proto, path)
+    made = inlined(proto, path)
+    gone = len(proto.functions) - len(made.functions)
+    _count(notes, gone, "local function inlined", "local functions inlined")
+    _count(
+        notes,
+        len(made.functions),
+        "local function of a plug-in kept: TensorRT takes the plug-in if there is one",
+        "local functions of plug-ins kept: TensorRT takes the plug-ins if there are some",
+    )
+    return made
 
 
 def _sort(proto: onnx.ModelProto, notes: list[str], path: Path) -> None:

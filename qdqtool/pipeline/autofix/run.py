@@ -224,7 +224,7 @@ def _request(recipe: Recipe, shapes: tuple[InputProfile, ...], cache: Path) -> B
         timeout_s=options.timeout_s,
         stack_mib=options.stack_mib,
         cache=cache,
-        flags=split_flags(options.flags),
+        flags=(*split_flags(options.flags), *(f"--staticPlugins={path}" for path in options.plugins)),
     )
 
 

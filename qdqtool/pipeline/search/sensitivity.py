@@ -33,6 +33,7 @@ from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
+from qdqtool.pipeline.operators import use_operators
 from qdqtool.pipeline.own_models import or_without
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.search.causes import explained
@@ -297,6 +298,7 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
         UsageError: nothing is quantized, or an option does not fit.
         InputFileError: a file is unreadable or does not fit.
     """
+    use_operators(request.recipe)
     subject = _quantized(request, on_step)
     model, plain = subject.model, subject.plain
     network = SwitchedNetwork(

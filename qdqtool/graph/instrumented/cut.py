@@ -1,0 +1,158 @@
+"""Cuts a model at operators that no runtime has, into pieces that run one after the other.
+
+Nodes that depend on none of them are in the
+first piece. The types of tensors between the pieces are known when they are computed, not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import onnx
+
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.skeleton import copy_fields
+from qdqtool.graph.onnx_io.walk import reads
+from qdqtool.graph.view import Node, node_of
+from qdqtool.trt.ops import belongs_to_plugin
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+OperatorName = tuple[str, str]
+"""Domain and operator type."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutStage:
+    """A piece for the runtime, and the operators that read what it makes.
+
+    Attributes:
+        nodes: for the runtime, in order.
+        foreign: operators that read what these make, or what was there before.
+        inputs: tensors of earlier stages, and of the model, that the nodes read.
+        outputs: tensors of the nodes that a later reader, an operator or the model's outputs need.
+    """
+
+    nodes: tuple[onnx.NodeProto, ...]
+    foreign: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def foreign_operators(proto: onnx.ModelProto) -> frozenset[OperatorName]:
+    """The operators of a model's main graph that belong to plug-ins and that no function of the model defines."""
+    defined = {(entry.domain, entry.name) for entry in proto.functions}
+    found = {(node.domain, node.op_type) for node in proto.graph.node if belongs_to_plugin(node.domain)}
+    return frozenset(found - defined)
+
+
+def stages(proto: onnx.ModelProto, operators: AbstractSet[OperatorName]) -> tuple[CutStage, ...]:
+    """The stages of a model whose nodes are sorted, cut at these operators; one stage if it has none of them."""
+    level: dict[str, int] = {}
+    nodes: dict[int, list[onnx.NodeProto]] = {0: []}
+    foreign: dict[int, list[Node]] = {}
+    for position, node in enumerate(proto.graph.node):
+        own = max((level.get(name, 0) for name in reads(node)), default=0)
+        is_cut = (node.domain, node.op_type) in operators
+        if is_cut:
+            foreign.setdefault(own, []).append(node_of(node, position))
+        else:
+            nodes.setdefault(own, []).append(node)
+        level |= dict.fromkeys(filter(None, node.output), own + is_cut)
+    wanted = {value.name for value in proto.graph.output}
+    constants = {tensor.name for tensor in proto.graph.initializer}
+    found = []
+    for number in range(max((*nodes, *foreign)) + 1):
+        mine, others = nodes.get(number, []), foreign.get(number, [])
+        made = {name for node in mine for name in node.output if name}
+        later = {
+            name
+            for above in range(number + 1, max(nodes) + 1)
+            for node in nodes.get(above, [])
+            for name in reads(node)
+        }
+        asked = {name for above in foreign.values() for node in above for name in node.inputs}
+        read = {name for node in mine for name in reads(node)} - made - constants - {""}
+        found.append(
+            CutStage(
+                nodes=tuple(mine),
+                foreign=tuple(others),
+                inputs=tuple(sorted(read)),
+                outputs=tuple(sorted(made & (later | asked | wanted))),
+            )
+        )
+    return tuple(found)
+
+
+def piece(proto: onnx.ModelProto, stage: CutStage, values: Mapping[str, NDArray[Any]]) -> onnx.ModelProto:
+    """The nodes of a stage as a model; `values` has its inputs, from which their types are taken."""
+    made = onnx.ModelProto()
+    copy_fields(proto, made, skip={"graph"})
+    made.graph.name = "piece"
+    made.graph.node.extend(stage.nodes)
+    read = {name for node in stage.nodes for name in reads(node)}
+    made.graph.initializer.extend(tensor for tensor in proto.graph.initializer if tensor.name in read)
+    for name in stage.inputs:
+        entry = made.graph.input.add(name=name)
+        entry.type.tensor_type.elem_type = _element(values[name].dtype)
+    for name in stage.outputs:
+        made.graph.output.add(name=name)
+    return made
+
+
+def reachable(
+    parts: tuple[CutStage, ...], given: AbstractSet[str], computed: AbstractSet[OperatorName]
+) -> frozenset[str]:
+    """The tensors that can be computed if only these operators can be."""
+    known = set(given)
+    for part in parts:
+        for node in part.nodes:
+            if all(name in known or not name for name in reads(node)):
+                known |= {name for name in node.output if name}
+        for cut in part.foreign:
+            if (cut.domain, cut.op) in computed and all(name in known or not name for name in cut.inputs):
+                known |= {name for name in cut.outputs if name}
+    return frozenset(known)
+
+
+def computable(model: Model, computed: AbstractSet[OperatorName]) -> Model:
+    """The part of a model that needs no other operators of plug-ins than `computed`; the model itself if it needs none.
+
+    Its outputs are the model's that can be computed, then what enters the operators that cannot.
+    """
+    proto = model.proto
+    lacking = foreign_operators(proto) - computed
+    if not lacking:
+        return model
+    given = {value.name for value in proto.graph.input} | {tensor.name for tensor in proto.graph.initializer}
+    known = reachable(stages(proto, lacking), given, frozenset())
+    edit = Edit(model)
+    entering = dict.fromkeys(
+        name
+        for node in edit.nodes
+        if (node.domain, node.op_type) in lacking
+        for name in node.input
+        if name in known and name not in given
+    )
+    edit.remove([node for node in edit.nodes if not all(name in known for name in node.output if name)])
+    edit.outputs = [value for value in edit.outputs if value.name in known]
+    declared = {value.name: value for value in proto.graph.value_info}
+    kept = {value.name for value in edit.outputs}
+    edit.outputs += [declared[name] for name in entering if name in declared and name not in kept]
+    words = " and ".join(sorted(f"{domain}::{op}" for domain, op in lacking))
+    edit.notes.append(
+        f"not seen: all that depends on {words}, which onnxruntime lacks; --custom-ops names a library that has it"
+    )
+    edit.prune()
+    return edit.finish()
+
+
+def _element(dtype: np.dtype[Any]) -> int:
+    return int(onnx.helper.np_dtype_to_tensor_dtype(dtype))

@@ -1,0 +1,195 @@
+"""Operators that onnxruntime lacks: libraries of custom operators, NumPy functions instead of them, or neither.
+
+`runtime.custom_ops` names libraries that onnxruntime loads. `runtime.stand_ins` names functions: they take the inputs, and the
+attributes as keywords, and return the output or a tuple of outputs. With neither, what depends on the operator is not computed.
+
+What is in use holds for the whole process, as onnxruntime's registration of libraries does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from qdqtool.core.wording import counted
+from qdqtool.graph.instrumented.cut import CutStage, OperatorName, foreign_operators, piece, reachable, stages
+from qdqtool.graph.view import Node
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+StandIn = Callable[..., Any]
+"""Computes the outputs of an operator from its inputs, with its attributes as keywords."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operators:
+    """Libraries and functions for operators that onnxruntime lacks.
+
+    Attributes:
+        libraries: of custom operators, for onnxruntime.
+        stand_ins: by domain and operator type.
+    """
+
+    libraries: tuple[Path, ...] = ()
+    stand_ins: Mapping[OperatorName, StandIn] = field(default_factory=dict)
+
+
+NONE = Operators()
+_in_use = [NONE]
+
+
+def use(operators: Operators) -> None:
+    """Let all sessions that are opened from now on compute with these."""
+    _in_use[0] = operators
+
+
+def in_use() -> Operators:
+    """The libraries and stand-ins of sessions."""
+    return _in_use[0]
+
+
+def read_whole(model: Path | bytes, home: Path | None) -> onnx.ModelProto:
+    """A model with its weights, from a file or from memory."""
+    proto = onnx.ModelProto()
+    if isinstance(model, bytes):
+        proto.ParseFromString(model)
+    else:
+        proto.CopyFrom(onnx.load_model(model, load_external_data=False))
+        home = home or model.parent
+    if home is not None:
+        onnx.external_data_helper.load_external_data_for_model(proto, str(home))
+    return proto
+
+
+def opened_in_pieces(
+    proto: onnx.ModelProto, stand_ins: Mapping[OperatorName, StandIn], open_piece: Callable[[bytes], Any]
+) -> CutSession | None:
+    """A session that runs a model around operators that onnxruntime lacks; None if the model has none.
+
+    Operators of TensorRT's own domain are for emulation, not for this.
+    """
+    lacking = foreign_operators(proto) | stand_ins.keys()
+    present = {(node.domain, node.op_type) for node in proto.graph.node} & lacking
+    return CutSession(proto, frozenset(present), stand_ins, open_piece) if present else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Declared:
+    """An input or output, as onnxruntime's sessions describe one."""
+
+    name: str
+    type: str
+    shape: list[Any]
+
+
+class CutSession:
+    """A model in several onnxruntime sessions, with stand-ins between them; runs like one session.
+
+    A stand-in that is missing leaves everything behind it uncomputed. The outputs are then what can be computed: outputs of the model,
+    and the tensors that enter such operators.
+    """
+
+    def __init__(
+        self,
+        proto: onnx.ModelProto,
+        operators: frozenset[OperatorName],
+        stand_ins: Mapping[OperatorName, StandIn],
+        open_piece: Callable[[bytes], Any],
+    ) -> None:
+        self._proto, self._stand_ins, self._open = proto, stand_ins, open_piece
+        self._stages = stages(proto, operators)
+        given = {value.name for value in proto.graph.input} | {
+            tensor.name for tensor in proto.graph.initializer
+        }
+        self._constants = {tensor.name: tensor for tensor in proto.graph.initializer}
+        self._known = reachable(self._stages, given, stand_ins.keys())
+        self._sessions: dict[int, Any] = {}
+        self._parts = [self._computed(stage) for stage in self._stages]
+
+    def get_inputs(self) -> list[_Declared]:
+        """The inputs of the model that are no constants."""
+        return [_declared(value) for value in self._proto.graph.input if value.name not in self._constants]
+
+    def get_outputs(self) -> list[_Declared]:
+        """The outputs that can be computed; if some cannot, also what enters the operators that are in the way."""
+        found = [_declared(value) for value in self._proto.graph.output if value.name in self._known]
+        if len(found) < len(self._proto.graph.output):
+            entering = (name for stage in self._stages for node in stage.foreign for name in node.inputs)
+            named = {entry.name for entry in found} | self._constants.keys()
+            fresh = dict.fromkeys(name for name in entering if name in self._known and name not in named)
+            types = {value.name: value for value in self._proto.graph.value_info}
+            found += [_declared(types.get(name, onnx.ValueInfoProto(name=name))) for name in fresh]
+        return found
+
+    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any], _options: Any = None) -> list[Any]:
+        """The values of these tensors.
+
+        Raises:
+            RuntimeError: one of them depends on an operator without a stand-in, or a stand-in fails.
+        """
+        wanted = list(names or [entry.name for entry in self.get_outputs()])
+        unknown = next((name for name in wanted if name not in self._known), None)
+        if unknown is not None:
+            raise RuntimeError(
+                f"{unknown!r} depends on an operator that neither onnxruntime nor a stand-in computes"
+            )
+        values: dict[str, NDArray[Any]] = {name: np.asarray(value) for name, value in feeds.items()}
+        for number, stage in enumerate(self._parts):
+            if stage.outputs:
+                session = self._session(number, stage, values)
+                fed = {name: values[name] for name in stage.inputs}
+                values |= dict(zip(stage.outputs, session.run(list(stage.outputs), fed), strict=True))
+            for node in stage.foreign:
+                values |= self._stand_in(node, values)
+        return [values[name] if name in values else self._constant(name) for name in wanted]
+
+    def _computed(self, stage: CutStage) -> CutStage:
+        """The part of a stage that can be computed."""
+        nodes = tuple(
+            node for node in stage.nodes if all(name in self._known for name in node.output if name)
+        )
+        foreign = tuple(
+            node for node in stage.foreign if all(name in self._known for name in node.outputs if name)
+        )
+        outputs = tuple(name for name in stage.outputs if name in self._known)
+        inputs = tuple(name for name in stage.inputs if name in self._known)
+        return CutStage(nodes=nodes, foreign=foreign, inputs=inputs, outputs=outputs)
+
+    def _session(self, number: int, stage: CutStage, values: Mapping[str, NDArray[Any]]) -> Any:
+        if number not in self._sessions:
+            self._sessions[number] = self._open(piece(self._proto, stage, values).SerializeToString())
+        return self._sessions[number]
+
+    def _stand_in(self, node: Node, values: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        read = [
+            None if not name else values[name] if name in values else self._constant(name)
+            for name in node.inputs
+        ]
+        try:
+            made = self._stand_ins[node.domain, node.op](*read, **node.attributes)
+        except Exception as error:
+            raise RuntimeError(
+                f"the stand-in of {node.domain}::{node.op} fails on node {node.name!r}: {type(error).__name__}: {error}"
+            ) from error
+        several = made if isinstance(made, (tuple, list)) else (made,)
+        if len(several) < len(node.outputs):
+            raise RuntimeError(
+                f"the stand-in of {node.domain}::{node.op} returns {len(several)} of {counted(len(node.outputs), 'output')}"
+            )
+        return {name: np.asarray(value) for name, value in zip(node.outputs, several, strict=False) if name}
+
+    def _constant(self, name: str) -> NDArray[Any]:
+        return onnx.numpy_helper.to_array(self._constants[name])
+
+
+def _declared(value: onnx.ValueInfoProto) -> _Declared:
+    kind = value.type.tensor_type
+    word = onnx.TensorProto.DataType.Name(kind.elem_type or onnx.TensorProto.FLOAT).lower()
+    shape = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in kind.shape.dim]
+    return _Declared(name=value.name, type=f"tensor({word})", shape=shape)
