@@ -28,6 +28,11 @@ from qdqtool.trt.ops import (
 )
 
 BOXES = frozenset({"NonMaxSuppression", "RoiAlign", "TopK"})
+_POOLED = frozenset({"RoiAlign"})
+"""Operators that find boxes wherever they stand; others choose boxes at the end, and neighbours or tokens inside."""
+_GROWS = frozenset({"Concat", "ScatterElements", "ScatterND", "TensorScatter"})
+"""Operators that append a step to a cache of keys or values."""
+_ATTENTION = frozenset({"Attention", "GroupQueryAttention", "MultiHeadAttention"})
 
 
 UPSCALING = RESAMPLING | {"ConvTranspose", "DepthToSpace"}
@@ -103,6 +108,23 @@ class _Look:
             for node in _up_to_products(ends, self.view)
         )
 
+    def caches(self) -> int:
+        """How many inputs are caches: a node appends to each, and the model returns the result, as decoders do."""
+        made = {info.name for info in self.view.outputs}
+        return sum(
+            any(
+                use.node.op in _ATTENTION or (use.node.op in _GROWS and not made.isdisjoint(use.node.outputs))
+                for use in self.view.uses(info.name)
+            )
+            for info in self.view.inputs
+            if info.dtype.is_float and len(info.shape or ()) > 2
+        )
+
+    def chooses_boxes(self) -> tuple[str, ...]:
+        """Operators that pool at boxes, or that choose what the model returns with no product after them."""
+        ends = {node.op for node in _up_to_products([info.name for info in self.view.outputs], self.view)}
+        return tuple(sorted(BOXES & (ends | (_POOLED & self.counts.keys()))))
+
     def reads_pictures(self) -> bool:
         """Whether convolutions work on an input of three colours; sound has one channel, and few convolutions."""
         given = (info.shape or () for info in self.view.inputs)
@@ -163,8 +185,8 @@ def fitting(model: Model) -> tuple[str, str]:
 
 
 def families() -> frozenset[str]:
-    """The recipes that `fitting` chooses among."""
-    return frozenset(name for name, _ in _FAMILIES)
+    """The recipes that `fitting` chooses among, and that fit no other networks: weights in few bits suit many."""
+    return frozenset(name for name, _ in _FAMILIES) - {"llm-int4-weights"}
 
 
 def _look(model: Model) -> _Look:
@@ -242,6 +264,15 @@ def _sound_of_sound(look: _Look) -> str:
     return f"{found} and its output is as long as its input" if found and look.returns_sound() else ""
 
 
+def _decoder(look: _Look) -> str:
+    """A language model that keeps keys and values waits for its weights: few bits for these, and float arithmetic."""
+    count = look.caches()
+    attends = look.products or not _ATTENTION.isdisjoint(look.counts)
+    if count < 2 or not attends or look.counts["Conv"] * 4 > look.products:
+        return ""
+    return f"it is a decoder with a key-value cache ({count} of its inputs are caches), which waits for its weights"
+
+
 def _attention(look: _Look) -> str:
     if look.products and look.counts["Softmax"] and look.products * 4 >= look.counts["Conv"]:
         return f"it multiplies run-time tensors {look.products} times, as attention does"
@@ -250,7 +281,7 @@ def _attention(look: _Look) -> str:
 
 
 def _boxes(look: _Look) -> str:
-    found = sorted(BOXES & set(look.counts))
+    found = look.chooses_boxes()
     if found:
         return f"it has {', '.join(found)}"
     if look.counts["Conv"] < _TRUNK:
@@ -290,6 +321,7 @@ _FAMILIES: tuple[tuple[str, _Reason], ...] = (
     ("third-party-qdq", _foreign),
     ("audio-to-audio-int8", _sound_of_sound),
     ("audio-int8", _sound),
+    ("llm-int4-weights", _decoder),
     ("transformer-int8", _attention),
     ("detector-int8", _boxes),
     ("unet-int8", _picture),

@@ -15,6 +15,7 @@ from qdqtool.cli.app import run as command
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.suggest import suggest
+from tests import models
 from tests.shared import shared
 
 DIGITS = Path(__file__).resolve().parents[2] / "recipes" / "examples" / "digits" / "digits.onnx"
@@ -53,6 +54,44 @@ def test_a_network_of_pictures_gets_the_unet_recipe(tmp_path: Path) -> None:
 def test_a_network_along_one_dimension_gets_the_audio_recipe(tmp_path: Path) -> None:
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"])]
     assert "extends: audio-int8" in suggest(network(tmp_path / "m.onnx", nodes, {"w": (4, 3, 5)}, (3, 3)))
+
+
+@pytest.mark.parametrize(("cached", "name"), [(True, "llm-int4-weights"), (False, "transformer-int8")])
+def test_a_decoder_that_keeps_keys_and_values_gets_weights_in_few_bits(
+    cached: bool, name: str, tmp_path: Path
+) -> None:
+    s = models.Sketch(0)
+    x = s.input("x", ["N", 4, 16])
+    keys, values = (s.node("MatMul", [x, s.weight(f"w{part}", 16, 16)], part) for part in "kv")
+    if cached:
+        for part in "kv":
+            grown = s.node(
+                "Concat", [s.input(f"past_{part}", ["N", "past", 16]), part], f"present_{part}", axis=1
+            )
+            s.output(grown, ["N", "total", 16])
+        keys, values = "present_k", "present_v"
+    turned = s.node("Transpose", [keys], "turned", perm=[0, 2, 1])
+    scores = s.node("Softmax", [s.node("MatMul", [x, turned], "products")], "scores", axis=-1)
+    s.output(s.node("MatMul", [scores, values], "y"), ["N", 4, 16])
+    assert f"extends: {name}" in suggest(models.save(s.model(), tmp_path))
+
+
+@pytest.mark.parametrize(("at_the_end", "name"), [(False, "conv-int8"), (True, "detector-int8")])
+def test_neighbours_that_are_chosen_inside_are_no_boxes(at_the_end: bool, name: str, tmp_path: Path) -> None:
+    """A point cloud network chooses the nearest points before its convolutions, a detector the best boxes after them."""
+    s = models.Sketch(0)
+    x = s.input("x", ["N", 3, 64, 1])
+    most = s.constant("most", np.array([8], np.int64))
+
+    def chosen(tensor: str) -> str:
+        s.node("TopK", [tensor, most], "values", axis=2, largest=0)
+        s.nodes[-1].output.append("indices")
+        return "values"
+
+    y = s.conv("c", x if at_the_end else chosen(x), (3, 4), kernel=1)
+    y = s.node("GlobalAveragePool", [y], "pooled") if not at_the_end else chosen(y)
+    s.output(s.node("Flatten", [y], "flat"), ["N", None])
+    assert f"extends: {name}" in suggest(models.save(s.model(), tmp_path))
 
 
 @pytest.mark.parametrize(
