@@ -75,7 +75,7 @@ docs: $(VENV)/.installed-docs
 LOCK = $(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 lock: | $(BIN)/python
 	$(BIN)/python -m pip install --quiet uv
-	$(LOCK) pyproject.toml --upgrade --universal --python-version 3.10 --extra rtx --extra sweep --extra cluster --extra png --extra parquet --extra dev --extra docs --output-file .ci/requirements.lock
+	$(LOCK) pyproject.toml --upgrade --universal --python-version 3.10 --extra rtx --extra sweep --extra postgres --extra cluster --extra png --extra parquet --extra dev --extra docs --output-file .ci/requirements.lock
 	$(LOCK) pyproject.toml --upgrade --python-version 3.12 --python-platform x86_64-unknown-linux-gnu --extra rtx --output-file .ci/image.lock
 	$(LOCK) .ci/tools.in --upgrade --universal --python-version 3.10 --output-file .ci/tools.lock
 
@@ -92,11 +92,11 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	touch $@
 
 $(VENV)/.installed-test: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -e '.[rtx,sweep,cluster,png,parquet,test]'
+	$(BIN)/python -m pip install --quiet -e '.[rtx,sweep,postgres,cluster,png,parquet,test]'
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -e '.[rtx,sweep,cluster,png,parquet,dev]'
+	$(BIN)/python -m pip install --quiet -e '.[rtx,sweep,postgres,cluster,png,parquet,dev]'
 	touch $@
 
 $(VENV)/.installed-docs: pyproject.toml | $(BIN)/python

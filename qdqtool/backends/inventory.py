@@ -21,7 +21,8 @@ _INT8_CORES_FROM = 72
 _EXTRAS = {
     "qat": ("torch", "onnxscript", "tensorboard"),
     "qat-nvidia": ("nvidia-modelopt", "requests", "huggingface_hub", "pytorch-quantization"),
-    "sweep": ("optuna", "psycopg"),
+    "sweep": ("optuna",),
+    "postgres": ("psycopg",),
     "cluster": ("distributed", "cryptography"),
     "png": ("resvg-py",),
     "parquet": ("pyarrow",),
@@ -44,7 +45,7 @@ _USES = {
     "parquet": "tables of layers and events as Parquet; CSV needs nothing",
     "zstd": "logs and dumps packed with zstd",
     "dataframe": "results as data frames: to_dataframe()",
-    "psycopg": "studies of sweeps on PostgreSQL",
+    "postgres": "studies of sweeps on PostgreSQL",
     "tensorboard": "curves of a training",
 }
 """What extras are for, and single packages of them that are for less."""

@@ -104,7 +104,9 @@ class Storage:
                 )
         except ImportError as error:
             raise MissingPackage(
-                f"the storage needs a package: {error}", fix="pip install 'qdqtool[sweep]'", where=url
+                f"the storage needs a package: {error}",
+                fix="pip install 'qdqtool[sweep,postgres]'",
+                where=url,
             ) from error
         except (sqlalchemy.exc.ArgumentError, sqlalchemy.exc.NoSuchModuleError, ValueError) as error:
             raise UsageError(
