@@ -146,7 +146,9 @@ def _loses(_: _Claim, subject: str, __: str, before: Built, after: Built) -> boo
 
 
 def _more_kernels(_: _Claim, subject: str, __: str, before: Built, after: Built) -> bool | None:
-    return len(after.kernels) > len(before.kernels) if after.asks(subject) else None
+    """More kernels bear it out; no more contradict it only if the node runs in few bits then."""
+    more = len(after.kernels) > len(before.kernels)
+    return more if after.asks(subject) and (more or after.is_low(subject)) else None
 
 
 def _no_kernel(_: _Claim, subject: str, __: str, before: Built, after: Built) -> bool | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from qdqtool.core.advice import joined, setting
+from qdqtool.core.claims import Says, of_reason
 from qdqtool.core.placement import Bond, Opinion, Slot, Stance, Tie
 from qdqtool.graph.view import GraphView
 from qdqtool.matching.products import compute_nodes, factors
@@ -95,4 +96,5 @@ def unshared(view: GraphView, ties: list[Tie], opinions: Opinions) -> Iterator[O
                 stance=Stance.VETO,
                 reason="no other layer reads these values quantized, so nothing would be saved",
                 fix="nothing to do: INT8 here alone would save nothing",
+                claim=of_reason(Says.QUANTIZES_MORE),
             )
