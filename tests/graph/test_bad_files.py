@@ -248,3 +248,17 @@ def test_an_attribute_of_a_later_opset_is_told_with_its_node_and_the_opset(tmp_p
     assert "'narrow'" in raised.value.what
     assert "opset 19" in raised.value.what
     assert "opset 19" in raised.value.fix
+
+
+@pytest.mark.skipif(not hasattr(TensorProto, "FLOAT6E2M3"), reason="this onnx has no values of six bits")
+def test_a_type_that_no_runtime_computes_is_named(tmp_path: Path) -> None:
+    values = onnx.helper.make_tensor("w", onnx.TensorProto.FLOAT6E2M3, [4, 8], [1.0] * 32)
+    cast = onnx.helper.make_node("Cast", ["w"], ["y"], to=onnx.TensorProto.FLOAT)
+    result = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 8])
+    graph = onnx.helper.make_graph([cast], "g", [], [result], [values])
+    path = tmp_path / "model.onnx"
+    path.write_bytes(
+        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 28)]).SerializeToString()
+    )
+    with pytest.raises(InputFileError, match="values of type FLOAT6E2M3"):
+        load(path)

@@ -147,6 +147,9 @@ _DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, 
 """What onnx, protobuf and NumPy raise about fields that contradict each other; each release another of them."""
 
 
+_TYPE_NAMES = frozenset(onnx.TensorProto.DataType.keys())
+
+
 @contextmanager
 def guarded(path: Path) -> Iterator[None]:
     """Everything inside reads the model at `path`; what goes wrong there is the file's fault.
@@ -167,6 +170,12 @@ def guarded(path: Path) -> Iterator[None]:
     except (*_DAMAGE, DecodeError, EncodeError) as error:
         _log.info("%s: reading failed", path, exc_info=True)
         reason = " ".join(str(error).split())[:300] or "no reason given"
+        if isinstance(error, KeyError) and error.args[:1] and error.args[0] in _TYPE_NAMES:
+            raise InputFileError(
+                f"holds values of type {error.args[0]}, which neither onnxruntime nor TensorRT computes",
+                fix="export the model with these values as FLOAT, FLOAT16 or FLOAT8E4M3FN",
+                where=str(path),
+            ) from error
         raise InputFileError(
             f"holds values that contradict each other: {reason} ({type(error).__name__})",
             fix="export or copy the model again",
