@@ -23,7 +23,6 @@ from datetime import datetime, timezone
 from functools import lru_cache
 from itertools import islice
 
-from qdqtool.buildlog.blocks import LogBlock
 from qdqtool.buildlog.exports import (
     Document,
     Order,
@@ -35,6 +34,7 @@ from qdqtool.buildlog.exports import (
     sheet_of,
 )
 from qdqtool.buildlog.grammar import grammar
+from qdqtool.buildlog.prefilter import LogBlock
 from qdqtool.buildlog.prefix import SEVERITY_WORDS, native, peel, without_position
 
 SAMPLE = 800

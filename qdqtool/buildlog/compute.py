@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from qdqtool.buildlog.ledger import Row
-from qdqtool.buildlog.model_graph import Graph, LoggedNode
-from qdqtool.buildlog.records import LoggedLayer, LoggedNames, types
+from qdqtool.buildlog.records import Graph, LoggedLayer, LoggedNames, LoggedNode, types
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role
 from qdqtool.core.events import FLOAT_OUT, ComputeNode, End

@@ -22,8 +22,7 @@ from __future__ import annotations
 from collections import Counter
 
 from qdqtool.buildlog.collectors.optimizer import ResolvedEvent
-from qdqtool.buildlog.model_graph import Graph
-from qdqtool.buildlog.records import LoggedLayer, LoggedNames, Region
+from qdqtool.buildlog.records import Graph, LoggedLayer, LoggedNames, Region
 from qdqtool.core.events import End, EventKind, LedgerRow, LedgerStep, LedgerSummary
 
 _FOLD, _SPLIT = "ConstQDQInitializersFusion", "SplitQAcrossPrecedingFanIn"

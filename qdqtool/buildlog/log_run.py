@@ -9,24 +9,17 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from qdqtool.buildlog.answer import RunEvidence, answer
-from qdqtool.buildlog.collectors.constraints import ConstraintsCollector
-from qdqtool.buildlog.collectors.identity import IdentityCollector
-from qdqtool.buildlog.collectors.layers import LayersCollector
-from qdqtool.buildlog.collectors.measured import MeasuredCollector
-from qdqtool.buildlog.collectors.memory import MemoryCollector
-from qdqtool.buildlog.collectors.network import NetworkCollector
+from qdqtool.buildlog.collectors.engine import LayersCollector, MeasuredCollector, MemoryCollector
+from qdqtool.buildlog.collectors.model import NetworkCollector
 from qdqtool.buildlog.collectors.optimizer import OptimizerCollector, ResolvedEvent, count_passes, events_of
-from qdqtool.buildlog.collectors.options import OptionsCollector
-from qdqtool.buildlog.collectors.phases import PhasesCollector
-from qdqtool.buildlog.collectors.statements import StatementsCollector
-from qdqtool.buildlog.collectors.troubles import TroublesCollector
+from qdqtool.buildlog.collectors.runs import IdentityCollector, OptionsCollector, PhasesCollector
+from qdqtool.buildlog.collectors.troubles import ConstraintsCollector, StatementsCollector, TroublesCollector
 from qdqtool.buildlog.collectors.tuning import TacticsCollector, TuningCollector, announced
 from qdqtool.buildlog.compute import Precisions, layer_verdicts
 from qdqtool.buildlog.grammar import Handler, grammar
 from qdqtool.buildlog.ledger import Ledger
-from qdqtool.buildlog.model_graph import Graph
-from qdqtool.buildlog.place import Place
-from qdqtool.buildlog.records import LoggedLayer, LoggedNames
+from qdqtool.buildlog.prefilter import Place
+from qdqtool.buildlog.records import Graph, LoggedLayer, LoggedNames
 from qdqtool.core.buildlog import LogRun, RunDigest, RunHeader, Unread
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.events import ComputeNode, End, PassCount

@@ -14,15 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice, pairwise
 
-from qdqtool.buildlog.blocks import LogBlock, blocks_of
 from qdqtool.buildlog.carriers import Carrier
 from qdqtool.buildlog.collectors.troubles import NOTED as REASONS
-from qdqtool.buildlog.grammar import Grammar, Handler, grammar
-from qdqtool.buildlog.grammar_arrays import TUNED
+from qdqtool.buildlog.grammar import TUNED, Grammar, Handler, grammar
 from qdqtool.buildlog.log_run import LineVerdict, Run
 from qdqtool.buildlog.pattern import Fields, LogSection
-from qdqtool.buildlog.place import Place
-from qdqtool.buildlog.prefilter import NOTED, BlockPrefilter, Prefilter
+from qdqtool.buildlog.prefilter import NOTED, BlockPrefilter, LogBlock, Place, Prefilter, blocks_of
 from qdqtool.buildlog.prefix import NO_PREFIX, SHORT, Prefix, may_go_on, peel, without_position
 from qdqtool.io.text import TextSource
 

@@ -7,7 +7,7 @@ import pytest
 from qdqtool.buildlog.grammar import KEY, PATTERNS, Grammar, grammar, messages, parsed
 from qdqtool.buildlog.log_run import Run
 from qdqtool.buildlog.pattern import LogSection, MessagePattern, PatternSet, RegexPattern
-from qdqtool.buildlog.place import Place
+from qdqtool.buildlog.prefilter import Place
 
 REGISTERED = {name: PATTERNS.load(name) for name in PATTERNS.names()}
 PATTERN_SETS = {**REGISTERED, "messages": PatternSet(patterns=messages())}

@@ -1,4 +1,4 @@
-"""Warnings and errors, each wording once, and the reason when a build failed."""
+"""Troubles: warnings, errors and their reasons, requests that were not followed, and the fields of all other messages."""
 
 from __future__ import annotations
 
@@ -7,14 +7,104 @@ from collections import Counter
 from dataclasses import replace
 
 from qdqtool.buildlog.grammar import Handler
-from qdqtool.buildlog.place import Place
-from qdqtool.core.buildlog import Failure
+from qdqtool.buildlog.pattern import Fields
+from qdqtool.buildlog.prefilter import Place
+from qdqtool.core.buildlog import AccuracyLoss, Failure, Statements
 from qdqtool.core.causes import Cause
 from qdqtool.core.events import LogRecord
+from qdqtool.core.wording import counted
 from qdqtool.trt.causes import UNNAMED, cause_of, decisive, node_of
 
+# --- constraints -----------------------------------------------------------------------------------------------------
+# Requests that were not followed: layers that DLA refuses, precision constraints, and the accuracy check of trtexec.
+
+
+_MOST_CONSTRAINTS = 4000
+"""Layers and tensors kept of each kind."""
+
+
+class ConstraintsCollector:
+    """Keeps, per layer, why DLA refused it and that its precision was not obeyed; per tensor, its accuracy loss."""
+
+    def __init__(self) -> None:
+        self._refused: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}
+        self._unobeyed: dict[str, None] = {}
+        self._overruled: dict[str, None] = {}
+        self._losses: dict[tuple[str, str], AccuracyLoss] = {}
+
+    def handlers(self) -> dict[str, Handler]:
+        return {
+            "dla-refused": lambda _line, layer: self._refuse(layer, "not supported on DLA"),
+            "dla-unsupported": lambda _line, layer, kind: self._refuse(layer, f"DLA runs no {kind}"),
+            "dla-invalid": lambda _line, layer: self._refuse(layer, "its validation for DLA failed"),
+            "dla-subgraphs": lambda _line, limit, layer: self._refuse(
+                layer, f"a DLA core takes at most {counted(limit, 'subgraph')}"
+            ),
+            "dla-precision": lambda _line, layer: self._refuse(layer, "DLA computes in FP16 and INT8 only"),
+            "dla-reason": lambda _line, layer, reason: self._explain(layer, f"DLA {reason}"),
+            "dla-lacks": lambda _line, layer, lacking: self._explain(
+                layer, f"DLA does not support {lacking}"
+            ),
+            "dla-kind": lambda _line, layer, kind: self._explain(layer, f"{kind} not supported for DLA"),
+            "dla-needs": lambda _line, layer, kind, need: self._explain(
+                layer, f"{kind} on DLA requires {need}"
+            ),
+            "dla-batch": lambda _line, batch, layer, limit: self._explain(
+                layer, f"a batch of {batch}, and DLA takes at most {limit}"
+            ),
+            "unobeyed": lambda _line, layer, _rest: self._keep(self._unobeyed, layer),
+            "overruled": lambda _line, layer, _rest: self._keep(self._overruled, layer),
+            "accuracy-loss": self._lose,
+            "accuracy-failed": self._lose,
+        }
+
+    @property
+    def dla_refused(self) -> dict[str, str]:
+        """Layers that DLA refused -> the most exact reason that the builder states."""
+        return {layer: self._reasons.get(layer, reason) for layer, reason in self._refused.items()}
+
+    @property
+    def unobeyed(self) -> tuple[str, ...]:
+        """Layers for which no kernel has the precision that was asked for."""
+        return tuple(self._unobeyed)
+
+    @property
+    def overruled(self) -> tuple[str, ...]:
+        """Layers that got a faster kernel of another precision than was asked for."""
+        return tuple(self._overruled)
+
+    @property
+    def losses(self) -> tuple[AccuracyLoss, ...]:
+        """The last loss of each tensor and algorithm."""
+        return tuple(self._losses.values())
+
+    def _refuse(self, layer: str, reason: str) -> None:
+        if len(self._refused) < _MOST_CONSTRAINTS:
+            self._refused.setdefault(layer, reason)
+
+    def _explain(self, layer: str, reason: str) -> None:
+        if len(self._reasons) < _MOST_CONSTRAINTS:
+            self._reasons[layer] = reason
+
+    def _keep(self, layers: dict[str, None], layer: str) -> None:
+        if len(layers) < _MOST_CONSTRAINTS:
+            layers[layer] = None
+
+    def _lose(
+        self, _line: int, tensor: str, algorithm: str, loss: float | None, threshold: float | None = None
+    ) -> None:
+        if len(self._losses) < _MOST_CONSTRAINTS:
+            self._losses[tensor, algorithm] = AccuracyLoss(
+                tensor=tensor, algorithm=algorithm, loss=loss, failed_threshold=threshold
+            )
+
+
+# --- troubles --------------------------------------------------------------------------------------------------------
+
+
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
-_MOST = 4000
+_MOST_TROUBLES = 4000
 """Wordings kept per run and severity."""
 # Characters of a message that are kept; longer ones print a whole graph.
 _LONGEST = 2000
@@ -80,18 +170,18 @@ class TroublesCollector:
             self._chain = self._left_out(cause)
         kept = self._warnings if severity == "W" else self._errors
         key = (self._wording(text[:_LONGEST]), names)
-        if topic == "scale-missing" and len(self.without_scale) < _MOST:
+        if topic == "scale-missing" and len(self.without_scale) < _MOST_TROUBLES:
             self.without_scale.update(dict.fromkeys(names))
         if key in kept:
             self._counts[severity == "W", key] += 1
-        elif len(kept) < _MOST:
+        elif len(kept) < _MOST_TROUBLES:
             kept[key] = LogRecord(line=line, severity=severity, text=text[:_LONGEST], topic=topic)
 
     def _keep(self, line: int, text: str, topic: str) -> None:
         cause = self._cause(text)
         if topic == _HOST and cause is not None:
             self._decisions.setdefault(cause.name, (line, cause))
-        elif topic in _REASONS and len(self._reasons) < _MOST:
+        elif topic in _REASONS and len(self._reasons) < _MOST_TROUBLES:
             self._reasons.append((line, text))
         elif topic in _CHAINS and cause is not None:
             self._skipped[cause.name] = (line, text, self._place.announced())
@@ -99,7 +189,7 @@ class TroublesCollector:
     def _cause(self, text: str) -> Cause | None:
         """The cause of a text; one wording comes thousands of times, with other numbers."""
         wording = self._wording(text)
-        if wording not in self._causes and len(self._causes) < _MOST:
+        if wording not in self._causes and len(self._causes) < _MOST_TROUBLES:
             self._causes[wording] = cause_of(text)
         return self._causes[wording] if wording in self._causes else cause_of(text)
 
@@ -122,12 +212,12 @@ class TroublesCollector:
         wording = self._wordings.get(text)
         if wording is None:
             wording = _CHANGING.sub("#", text)
-            if len(self._wordings) < _MOST:
+            if len(self._wordings) < _MOST_TROUBLES:
                 self._wordings[text] = wording
         return wording
 
     def _refused(self, line: int, layer: str, tensor: str, *_fields: object) -> None:
-        if len(self.int8_refused) < _MOST:
+        if len(self.int8_refused) < _MOST_TROUBLES:
             self.int8_refused.setdefault(layer, tensor)
             self.refused_at.setdefault(layer, line)
 
@@ -183,3 +273,65 @@ class TroublesCollector:
 def _layer(announced: str) -> str:
     """The layer of an announcement, without the kernel family that is timed."""
     return announced.rpartition(" (")[0] or announced
+
+
+# --- statements ------------------------------------------------------------------------------------------------------
+# Everything else: the fields of every pattern that no other part of the run keeps, as rows of a table per pattern.
+
+
+HOMES = frozenset(
+    {
+        # events
+        *(
+            "attempt",
+            "attempt-unnamed",
+            "fused",
+            "fused-unnamed",
+            "quantize-into",
+            "swapped",
+            "duplicate",
+            "removed",
+        ),
+        *("layer-converted", "layer-swapped", "merged", "layers-original", "layers-after"),
+        # network
+        *("network-input", "node-begins", "node-inputs", "node-outputs"),
+        # engine layers
+        *("layer", "layer-record", "layer-name-only"),
+        # tactics
+        *("tactic", "tactic-named"),
+        # options
+        *("option", "option-tight", "option-unset"),
+        # profile
+        *("profile-row", "profile-row-first", "profile-record"),
+    }
+)
+"""Patterns whose every field another part of the run keeps: there are many of each."""
+
+
+class StatementsCollector:
+    """Keeps the fields of messages as they were printed.
+
+    Args:
+        columns: names of a pattern's fields.
+    """
+
+    def __init__(self, columns: dict[str, tuple[str, ...]]) -> None:
+        self._columns = columns
+        self._rows: dict[str, list[tuple[str | int | float | None, ...]]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def take(self, line: int, name: str, fields: Fields) -> None:
+        """Keep a message that has fields."""
+        if fields and name not in HOMES:
+            self._count += 1
+            self._rows.setdefault(name, []).append((line, *fields))
+
+    def finish(self) -> dict[str, Statements]:
+        """The tables, by name of their pattern."""
+        return {
+            name: Statements(columns=("line", *self._columns[name]), rows=tuple(rows))
+            for name, rows in sorted(self._rows.items())
+        }

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 from qdqtool.buildlog.grammar import Handler
 from qdqtool.buildlog.pattern import tactic_id
-from qdqtool.buildlog.place import Place
+from qdqtool.buildlog.prefilter import Place
 from qdqtool.core.buildlog import LayerTuning, MyelinTuning, TacticRow, Tuning
 
 # --- layers ----------------------------------------------------------------------------------------------------------
@@ -264,19 +264,6 @@ def _spelt(tactic: str) -> str:
 _RULES = " *"
 
 
-@dataclass(slots=True)
-class _Tactic:
-    line: int
-    layer: str
-    runner: str
-    formats: str
-    tactic: str
-    kernel: str
-    ms: float | None
-    workspace: int | None
-    verdict: str
-
-
 class TacticsCollector:
     """Keeps every candidate in the order of the log.
 
@@ -288,7 +275,7 @@ class TacticsCollector:
     def __init__(self, place: Place, layer_and_runner: Callable[[str], tuple[str, str]]) -> None:
         self._place = place
         self._layer_and_runner = layer_and_runner
-        self._rows: list[_Tactic] = []
+        self._rows: list[TacticRow] = []
         self._formats = ""
         self._kernels: dict[str, str] = {}
         self._op = ""
@@ -321,20 +308,7 @@ class TacticsCollector:
 
     def finish(self) -> tuple[TacticRow, ...]:
         """All candidates."""
-        return tuple(
-            TacticRow(
-                line=row.line,
-                layer=row.layer,
-                runner=row.runner,
-                formats=row.formats,
-                tactic=row.tactic,
-                kernel=row.kernel,
-                ms=row.ms,
-                workspace=row.workspace,
-                verdict=row.verdict,
-            )
-            for row in self._rows
-        )
+        return tuple(self._rows)
 
     def _new_formats(self, _line: int, formats: str) -> None:
         self._formats = formats.strip(_RULES)
@@ -360,7 +334,7 @@ class TacticsCollector:
     ) -> None:
         layer, runner = (self._op, "Myelin") if self._op else self._layer_and_runner(self._place.announced())
         self._rows.append(
-            _Tactic(
+            TacticRow(
                 line=line,
                 layer=layer,
                 runner=runner.partition("[")[0],
@@ -376,9 +350,9 @@ class TacticsCollector:
     def _mark(self, tactic: str, verdict: str) -> None:
         """The last candidate of these formats with that id became the fastest of its kernels, or the chosen one."""
         spelt = _spelt(tactic)
-        for row in reversed(self._rows[self._since_formats :]):
-            if row.tactic == spelt:
-                row.verdict = verdict
+        for index in reversed(range(self._since_formats, len(self._rows))):
+            if self._rows[index].tactic == spelt:
+                self._rows[index] = replace(self._rows[index], verdict=verdict)
                 return
 
     def _without(self, line: int, runner: str) -> None:

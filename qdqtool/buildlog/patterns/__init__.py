@@ -1,1 +1,1 @@
-"""Message patterns that collectors handle: one file per subject, `PLUGIN` is its `PatternSet`."""
+"""Message patterns that collectors handle: one file per subject, named as the collector in `buildlog.collectors` is."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qdqtool.buildlog.grammar import Handler
-from qdqtool.buildlog.model_graph import Graph, pieces_of
+from qdqtool.buildlog.records import Graph, pieces_of
 from qdqtool.core.buildlog import LogNetwork, LogNode
 from qdqtool.core.dtypes import DType
 from qdqtool.core.tensors import TensorInfo

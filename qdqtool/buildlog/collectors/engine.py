@@ -1,4 +1,4 @@
-"""What was measured: the performance summary and the per-layer profile."""
+"""The finished engine: its layers and bindings, its memory, and its measured times."""
 
 from __future__ import annotations
 
@@ -7,7 +7,157 @@ from dataclasses import replace
 from math import isfinite
 
 from qdqtool.buildlog.grammar import Handler
-from qdqtool.core.buildlog import LoggedProfileRow, Performance, Times
+from qdqtool.buildlog.records import LineLayer, LoggedLayer, RecordLayer, Region
+from qdqtool.core.buildlog import LoggedProfileRow, Memory, Performance, Times
+from qdqtool.trt.metadata import onnx_nodes
+
+# --- layers ----------------------------------------------------------------------------------------------------------
+# The finished engine: its layers from the text of any generation, and its bindings.
+
+
+class LayersCollector:
+    """Keeps the last dump of each form; detailed records are preferred to one-line layers, these to bare names."""
+
+    def __init__(self) -> None:
+        self._lines: list[tuple[int, str, str, str]] = []
+        self._records: list[tuple[int, str, str]] = []
+        self._names: list[tuple[int, str]] = []
+        self.bindings: list[str] = []
+        self.regions: list[Region] = []
+
+    def __len__(self) -> int:
+        return (
+            len(self._lines) + len(self._records) + len(self._names) + len(self.bindings) + len(self.regions)
+        )
+
+    def handlers(self) -> dict[str, Handler]:
+        return {
+            "layers-heading": lambda _line: self._lines.clear(),
+            "layers-detailed": self._restart,
+            "layer": lambda line, kind, name, rest: self._lines.append((line, kind, name, rest)),
+            "layer-record": lambda line, name, rest: self._records.append((line, name, rest)),
+            "layer-name-only": lambda line, name: self._names.append((line, name)),
+            "foreign-node": self._region,
+            "bindings-heading": lambda _line: self.bindings.clear(),
+            "io-heading": lambda _line: self.bindings.clear(),
+            "io-tensor": lambda _line, tensor, *_: self.bindings.append(tensor),
+            "binding": lambda _line, tensor: self.bindings.append(tensor),
+        }
+
+    def finish(self) -> tuple[LoggedLayer, ...]:
+        """The layers of the engine, in its order."""
+        if self._records:
+            return tuple(RecordLayer(*record) for record in self._records)
+        if self._lines:
+            return tuple(LineLayer(line, name, kind, rest) for line, kind, name, rest in self._lines)
+        return tuple(LoggedLayer(*name) for name in self._names)
+
+    def tactics(self) -> dict[str, str]:
+        """Layer -> tactic id as it is spelt, from whichever form states it."""
+        stated = {
+            name: rest.rpartition("TacticValue: ")[2].partition(",")[0] for _, name, rest in self._records
+        }
+        return stated | {name: rest.partition(", ")[0] for _, _, name, rest in self._lines}
+
+    def _region(self, line: int, region: str, metadata: str) -> None:
+        self.regions.append((line, region, onnx_nodes(metadata)))
+
+    def _restart(self, _line: int) -> None:
+        self._records.clear()
+        self._names.clear()
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+# Memory of builder and engine, device placement, and the size of the plan.
+
+
+_BYTES = re.compile(r"(\d{1,18})(?: bytes)?")
+
+
+class MemoryCollector:
+    """Keeps the last stated value of each kind of memory; peaks keep the largest."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[str, int] = {}
+        self._device = ""
+        self._placed = 0
+        self._skipped, self._skipped_most, self._skipped_line = 0, 0, 0
+        self.placement: dict[str, list[str]] = {}
+
+    def __len__(self) -> int:
+        return self._placed
+
+    def handlers(self) -> dict[str, Handler]:
+        stated = {
+            "memory-host": "host_persistent",
+            "memory-device": "device_persistent",
+            "memory-scratch": "scratch",
+            "memory-activation": "activation",
+            "memory-weights": "weights",
+        }
+        return {
+            **{name: self._state(field) for name, field in stated.items()},
+            "memory-peak": self._peak,
+            "tactic-out-of-memory": lambda line, _tactic, needed, _id: self._skip(line, needed),
+            "memory-peak-building": lambda _line, cpu: self._largest("peak_building_cpu_mib", cpu),
+            "engine-loaded": lambda _line, mib: self._bytes.__setitem__("engine_mib", mib),
+            "placement-heading": self._heading,
+            "placement-layers": self._list,
+            "on-gpu": lambda _line, layer: self._place("GPU", layer),
+            "on-dla": lambda _line, layer: self._place("DLA", layer),
+        }
+
+    def finish(self, workspace: int | None) -> Memory:
+        """All memory as values.
+
+        Args:
+            workspace: the limit that was set, in bytes; None for the default.
+        """
+        return Memory(
+            **self._bytes,
+            workspace_limit=workspace,
+            skipped=self._skipped,
+            skipped_most=self._skipped_most if self._skipped else None,
+            skipped_line=self._skipped_line,
+        )
+
+    def _skip(self, line: int, needed: int) -> None:
+        self._skipped += 1
+        self._skipped_most = max(self._skipped_most, needed)
+        self._skipped_line = self._skipped_line or line
+
+    def _state(self, field: str) -> Handler:
+        def handle(_line: int, text: str) -> None:
+            found = _BYTES.match(text)
+            if found:
+                self._bytes[field] = int(found.group(1))
+
+        return handle
+
+    def _peak(self, _line: int, cpu: int, gpu: int) -> None:
+        self._largest("peak_cpu_mib", cpu)
+        self._largest("peak_gpu_mib", gpu)
+
+    def _largest(self, field: str, mib: int) -> None:
+        self._bytes[field] = max(mib, self._bytes.get(field, 0))
+
+    def _heading(self, line: int, device: str, layers: str) -> None:
+        """TensorRT 7 lists all layers of a device behind or below its name."""
+        self._device = device
+        if layers.strip(" {},"):
+            self._list(line, layers)
+
+    def _list(self, _line: int, layers: str) -> None:
+        for layer in layers.strip(" {},").split(", "):
+            self._place(self._device, layer)
+
+    def _place(self, device: str, layer: str) -> None:
+        self._placed += 1
+        self.placement.setdefault(device, []).append(layer)
+
+
+# --- measured --------------------------------------------------------------------------------------------------------
+
 
 # --- collector -------------------------------------------------------------------------------------------------------
 

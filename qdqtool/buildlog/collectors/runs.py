@@ -1,0 +1,396 @@
+"""A run: who ran, in which version, with which options, how it ended, and where its time went."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+
+from qdqtool.buildlog.grammar import Handler
+from qdqtool.buildlog.prefix import DEEPSTREAM, JETSON, OLD, PYTHON, STAMPED, Prefix, seconds_of
+from qdqtool.core.buildlog import OnnxHeader, Phase
+
+# --- identity --------------------------------------------------------------------------------------------------------
+# Who ran: front end, version, command, verdict.
+
+
+_VERSION = re.compile(r"TensorRT v(\d{4,6})")
+_BUILD = re.compile(r"\[(b\d{1,6})\]")
+_LIBRARY = re.compile(r"nvinfer\w*\.so\.(\d{1,3}\.\d{1,3}\.\d{1,3})")
+_WINDOWS = re.compile(r"(?:^|[\s=\"'])(?:[A-Za-z]:|\.{1,2})?\\\w|\.exe\b")
+_EXECUTABLE = re.compile(r"[^-].{0,260}?\.exe\b\"?")
+_QUOTED = re.compile(r"[\"'\\]|\.exe\b|#")
+_HARNESS = re.compile(r"(?:^|/)harness_\w+")
+_DOTTED = re.compile(r"\d{1,3}(?:\.\d{1,5}){1,4}")
+# A command line is no longer; what is, was a whole log without line ends.
+_LONGEST_COMMAND = 1 << 16
+
+
+class IdentityCollector:
+    """Collects signs of the front end, the version and the verdict of one run.
+
+    Args:
+        before: the run before it in the same process, where it has no banner of its own: its library is still loaded.
+    """
+
+    def __init__(self, before: IdentityCollector | None = None) -> None:
+        self.has_restarted: bool = False
+        self._stated: tuple[int, ...] | None = None
+        goes_on = before is not None and not before.has_restarted
+        self._before: tuple[int, ...] | None = before.version if before is not None and goes_on else None
+        self.build = ""
+        self.command = ""
+        self.carried_by = ""
+        self.verdict = ""
+        self.generated = False
+        self.engine: tuple[int, str] = (0, "")
+        self._signs: Counter[str] = Counter()
+
+    def handlers(self) -> dict[str, Handler]:
+        return {
+            "run-begins": self._begins,
+            "run-passed": lambda line, program: self._closes(line, "passed", program),
+            "run-failed": lambda line, program: self._closes(line, "failed", program),
+            "run-waived": lambda line, program: self._closes(line, "waived", program),
+            "polygraphy-begins": self._polygraphy,
+            "tactics-inspected": lambda _line, _path: self._sign("polygraphy"),
+            "bad-tactics": lambda _line: self._sign("polygraphy"),
+            "polygraphy-passed": lambda _line, *_: self._ends("passed"),
+            "polygraphy-failed": lambda _line, *_: self._ends("failed"),
+            "module-loaded": self._module,
+            "memory-change": self._initializes,
+            "version": self._says_version,
+            "library-trying": self._library,
+            "library-loaded": self._library,
+            "section-options": lambda _line, *_: self._sign("trtexec"),
+            "tensorrt-llm-said": lambda _line, *_: self._sign("tensorrt-llm"),
+            "convergence-mode": lambda _line, *_: self._sign("rtx"),
+            "engine-written": self._writes,
+            "engine-generated": self._generates,
+            "engine-added": self._generates,
+            "engine-built": self._generates,
+        }
+
+    def saw_prefix(self, prefix: Prefix) -> None:
+        """Note the form of a line's prefix: a weak sign of the front end."""
+        if prefix.form >= 0:
+            self._signs[_FORMS.get(prefix.form, "logger")] += 1
+
+    @property
+    def version(self) -> tuple[int, ...] | None:
+        """The version that is stated, or was by the run before."""
+        return self._stated or self._before
+
+    @property
+    def front_end(self) -> str:
+        """The front end that the signs speak for, strong signs before prefixes."""
+        for name in ("rtx", "mlperf", "trtexec", "polygraphy", "tensorrt-llm", "deepstream"):
+            if self._signs[f"!{name}"]:
+                return name
+        if self.carried_by:
+            return self.carried_by
+        return self._signs.most_common(1)[0][0] if self._signs else "unknown"
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The command as words; split at white space where its quotes do not match.
+
+        On Windows a backslash separates folders and escapes nothing.
+        """
+        if not _QUOTED.search(self.command):
+            return tuple(self.command.split())
+        try:
+            if _WINDOWS.search(self.command) is None:
+                return tuple(shlex.split(self.command))
+            # The program may stand in a folder with blanks ("Program Files").
+            program = _EXECUTABLE.match(self.command)
+            first, rest = (program[0], self.command[program.end() :]) if program else ("", self.command)
+            words = shlex.split(rest.replace("\\", "\\\\"))
+            return (first.strip('"'), *words) if first else tuple(words)
+        except ValueError:
+            return tuple(self.command.split())
+
+    def status(self, *, failed: bool) -> str:
+        """The verdict of the run, from what it prints at its end."""
+        if self.verdict:
+            return self.verdict
+        if failed:
+            return "failed"
+        return "built" if self.generated else "cut"
+
+    def _begins(self, _line: int, program: str, command: str) -> None:
+        # MLPerf's harness prints trtexec's banner with a command of its own.
+        self._sign("mlperf" if _HARNESS.search(command.partition(" ")[0]) else "trtexec")
+        self.command = command.strip()[:_LONGEST_COMMAND]
+        found = _VERSION.search(program)
+        if found:
+            self._stated = version_of(int(found.group(1)))
+        build = _BUILD.search(program)
+        self.build = build.group(1) if build else ""
+
+    def _polygraphy(self, _line: int, command: str) -> None:
+        self._sign("polygraphy")
+        self.command = command.strip()[:_LONGEST_COMMAND]
+
+    def _closes(self, line: int, verdict: str, banner: str) -> None:
+        """The last banner repeats the first, which an excerpt may lack."""
+        program, found, command = banner.partition(" # ")
+        if found and not self.command:
+            self._begins(line, program, command)
+        self._ends(verdict)
+
+    def _ends(self, verdict: str) -> None:
+        self.verdict = verdict
+
+    def _sign(self, front_end: str) -> None:
+        self._signs[f"!{front_end}"] += 1
+
+    def _says_version(self, _line: int, text: str) -> None:
+        found = _DOTTED.match(text)
+        if found and self._stated is None:
+            self._stated = tuple(int(part) for part in found.group().split("."))
+
+    def _library(self, _line: int, path: str) -> None:
+        found = _LIBRARY.search(path)
+        if found and self._stated is None:
+            self._stated = tuple(int(part) for part in found[1].split("."))
+
+    def _module(self, line: int, module: str, version: str, *_path: str) -> None:
+        self._sign("polygraphy")
+        if module.strip() == "tensorrt":
+            # 10.14.1.48: the last number is that of the build.
+            self._says_version(line, ".".join(version.strip().split(".")[:3]))
+
+    def _initializes(self, _line: int, what: str, *_fields: object) -> None:
+        """A process loads CUDA once: behind a finished engine, another process speaks."""
+        if self.generated and what.startswith("Init CUDA"):
+            self.has_restarted = True
+
+    def _writes(self, line: int, _host: str, path: str) -> None:
+        """DeepStream says when it has written its engine, and in which file."""
+        self._sign("deepstream")
+        self.generated = True
+        self.engine = (line, path)
+
+    def _generates(self, _line: int, *_fields: object) -> None:
+        self.generated = True
+
+
+_FORMS = {
+    STAMPED: "trtexec",
+    PYTHON: "python",
+    OLD: "python",
+    DEEPSTREAM: "deepstream",
+    JETSON: "jetson-inference",
+}
+"""What a prefix form speaks for: trtexec's logger prints the severity before the origin, Python's behind it."""
+
+
+def version_of(number: int) -> tuple[int, ...]:
+    """A version number of the banner as numbers: 8412 is 8.4.12, 8600 is 8.6.0, 101401 is 10.14.1."""
+    if number >= 10000:
+        return (number // 10000, number // 100 % 100, number % 100)
+    return (number // 1000, number // 100 % 10, number % 100)
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+# What was asked: the echo of options, the device, and the model's header.
+
+
+_WORKSPACE = re.compile(r"workspace: (\d{1,9}(?:\.\d{1,12})?(?:e-?\d{1,2})?) MiB")
+_LONGEST = 2000
+"""Characters kept of an option."""
+_MOST_OPTIONS = 512
+"""Options kept per run; trtexec prints about ninety."""
+
+
+class OptionsCollector:
+    """Keeps section -> option -> value; repeated options are joined with commas."""
+
+    def __init__(self) -> None:
+        self.sections: dict[str, dict[str, str]] = {}
+        self._current: dict[str, str] = {}
+        self._kept = 0
+        self._header: dict[str, str] = {}
+        self.plugins = 0
+
+    def handlers(self) -> dict[str, Handler]:
+        header = {
+            "onnx-file": "file",
+            "onnx-ir": "ir_version",
+            "onnx-opset": "opset",
+            "onnx-producer": "producer",
+            "onnx-producer-version": "producer_version",
+            "onnx-domain": "domain",
+            "onnx-model-version": "model_version",
+        }
+        return {
+            "section-options": self._open,
+            "section-device": lambda line: self._open(line, "Device"),
+            "section-joined": self._open_joined,
+            "option": self._option,
+            "option-tight": self._option,
+            "option-unset": lambda line, key: self._option(line, key, ""),
+            "plugin-registered": self._plugin,
+            **{name: self._note(field) for name, field in header.items()},
+        }
+
+    @property
+    def onnx(self) -> OnnxHeader | None:
+        """The model's header, or None if none is printed."""
+        return OnnxHeader(**{"file": "", **self._header}) if self._header else None
+
+    @property
+    def batch(self) -> int:
+        """The implicit batch of up to TensorRT 9; 1 where the model holds its batch."""
+        text = self.sections.get("Inference", {}).get("Batch", "")
+        return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 7 and int(text) else 1
+
+    @property
+    def workspace(self) -> int | None:
+        """The workspace limit in bytes; None if it is the default, or not printed."""
+        found = _WORKSPACE.search(self.sections.get("Build", {}).get("Memory Pools", ""))
+        return int(float(found[1]) * (1 << 20) + 0.5) if found else None
+
+    def _open(self, _line: int, title: str) -> None:
+        if len(self.sections) < 32:
+            title = title[:_LONGEST]
+            self._current = self.sections.setdefault(
+                title.removesuffix(" Options").removesuffix(" Information"), {}
+            )
+
+    def _open_joined(self, line: int, title: str, option: str, value: str) -> None:
+        self._open(line, title)
+        self._option(line, option, value)
+
+    def _option(self, _line: int, key: str, value: str) -> None:
+        key, value = key[:_LONGEST], value.strip()[:_LONGEST]
+        if self._kept >= _MOST_OPTIONS:
+            return
+        self._kept += 1
+        before = self._current.get(key)
+        repeated = before and before != value and value not in before.split(", ")
+        self._current[key] = f"{before}, {value}" if repeated else value
+
+    def _plugin(self, _line: int, *_fields: str) -> None:
+        self.plugins += 1
+
+    def _note(self, field: str) -> Handler:
+        def handle(_line: int, value: str) -> None:
+            self._header.setdefault(field, value.strip()[:_LONGEST])
+
+        return handle
+
+
+# --- phases ----------------------------------------------------------------------------------------------------------
+
+
+_STATED = {
+    "parsing-took": "parsing",
+    "construction-took": "graph construction",
+    "optimization-took": "graph optimization",
+    "construction-and-optimization-took": "graph construction and optimization",
+    "calibration-ends": "calibration",
+    "selection-took": "formats and tactics selection",
+    "engine-generated": "engine generation",
+    "engine-built": "engine build",
+    "engine-deserialized": "engine deserialization",
+}
+_MARKS = {
+    "parsing-begins": "parsing",
+    "onnx-file": "parsing",
+    "network-input": "parsing",
+    "layers-original": "graph optimization",
+    # What follows is tuning, or where cuBLAS and cuDNN are loaded first, that: see `_loads`.
+    "optimization-took": "autotuning",
+    "construction-and-optimization-took": "autotuning",
+    "calibration-begins": "calibration",
+    "calibration-begins-batch": "calibration",
+    "timing-cache-local": "autotuning",
+    "timing-cache-global": "autotuning",
+    "profile-number": "autotuning",
+    "selection-took": "engine generation",
+    "engine-generated": "loading",
+    "inference-begins": "inference",
+}
+_LIBRARIES = ("Init cuBLAS", "Init cuDNN")
+_LOADING = "library initialization"
+# Phases of one run; a log of many runs in one process has some twenty in each.
+_MOST_PHASES = 200
+
+
+class PhasesCollector:
+    """Keeps stated durations, and the time stamp at which each phase begins.
+
+    Args:
+        now: the time stamp of the line being handled, "" if it has none.
+    """
+
+    def __init__(self, now: Callable[[], str]) -> None:
+        self._now = now
+        self._stated: list[Phase] = []
+        self._marks: list[tuple[str, int, float]] = []
+        self._tunes = False
+        self.current = ""
+
+    def handlers(self) -> dict[str, Handler]:
+        return {
+            **{name: self._state(phase) for name, phase in _STATED.items() if name not in _MARKS},
+            **{name: self._mark(phase) for name, phase in _MARKS.items() if name not in _STATED},
+            **{name: self._both(_STATED[name], _MARKS[name]) for name in _STATED if name in _MARKS},
+            "memory-change": self._loads,
+        }
+
+    def _loads(self, _line: int, what: str, *_fields: object) -> None:
+        """A library was loaded: 8 s of a build on Orin, 26 s of another, counted as graph optimization before."""
+        if not what.startswith(_LIBRARIES):
+            return
+        if self.current == "autotuning" and not self._tunes and self._marks:
+            _, begun, begin = self._marks[-1]
+            self._marks[-1] = (_LOADING, begun, begin)
+            self.current = _LOADING
+
+    def begins(self, line: int) -> None:
+        """The first layer is being tuned."""
+        self._tunes = True
+        self._mark("autotuning")(line)
+
+    def finish(self, last_stamp: str) -> tuple[Phase, ...]:
+        """Stated durations in order, then the phases measured by time stamps."""
+        end = seconds_of(last_stamp)
+        marks = self._marks + ([("", 0, end)] if end is not None else [])
+        measured = [
+            Phase(name=name, line=line, seconds=after - begin, stated=False)
+            for (name, line, begin), (_, _, after) in pairwise(marks)
+            if after >= begin
+        ]
+        return (*self._stated, *measured)
+
+    def _state(self, phase: str) -> Handler:
+        def handle(line: int, seconds: float | None) -> None:
+            if seconds is not None and len(self._stated) < _MOST_PHASES:
+                self._stated.append(Phase(name=phase, line=line, seconds=seconds, stated=True))
+
+        return handle
+
+    def _mark(self, phase: str) -> Handler:
+        def handle(line: int, *_fields: object) -> None:
+            if self.current == phase:
+                return
+            self.current = phase
+            begin = seconds_of(self._now())
+            if begin is not None and len(self._marks) < _MOST_PHASES:
+                self._marks.append((phase, line, begin))
+
+        return handle
+
+    def _both(self, stated: str, mark: str) -> Handler:
+        state, begin = self._state(stated), self._mark(mark)
+
+        def handle(line: int, seconds: float | None) -> None:
+            state(line, seconds)
+            begin(line)
+
+        return handle
