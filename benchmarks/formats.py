@@ -35,7 +35,7 @@ from qdqtool.engine import read
 from qdqtool.errors import QdqError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.placement.lint import lint
-from qdqtool.prediction.run import predict
+from qdqtool.prediction.predict import predict
 
 _WORDS = {"Int8": "int8", "Int4": "int4", "FP8": "fp8", "FP4E2M1": "nvfp4"}
 

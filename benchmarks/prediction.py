@@ -45,7 +45,7 @@ from qdqtool.core.target import Target
 from qdqtool.engine import read
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.prediction.run import predict
+from qdqtool.prediction.predict import predict
 from qdqtool.trt.names import parts
 from qdqtool.trt.ops import PRODUCTS
 from tests.placement.building import build, quantized

@@ -46,7 +46,7 @@ from qdqtool.pipeline.repair import RepairRequest, repair_file
 from qdqtool.pipeline.writing import checked
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint as lint_model
-from qdqtool.prediction.run import predict as predict_model
+from qdqtool.prediction.predict import predict as predict_model
 
 if TYPE_CHECKING:
     from qdqtool.api.inputs import LabelsInput, ModelInput

@@ -24,7 +24,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.pipeline.examined import ExaminedEngine, examined
 from qdqtool.pipeline.random_shapes import shapes_of
-from qdqtool.prediction.run import predict
+from qdqtool.prediction.predict import predict
 from qdqtool.trt.join import join
 from qdqtool.trt.ops import QDQ, QUANTIZE
 

@@ -29,7 +29,7 @@ from qdqtool.graph.qdq.insert import insert_for_engine
 from qdqtool.pipeline.examined import examined
 from qdqtool.pipeline.recipes import changed
 from qdqtool.placement.decide import decide
-from qdqtool.prediction.run import predict
+from qdqtool.prediction.predict import predict
 from qdqtool.trt.ops import COMPUTE
 
 _SECTION = "place."

@@ -40,7 +40,7 @@ from qdqtool.pipeline.runner import LINE, RunStep, model_digest, read_by_section
 from qdqtool.pipeline.steps import Measured
 from qdqtool.pipeline.writing import write
 from qdqtool.placement.lint import lint as find_mistakes
-from qdqtool.prediction.run import predict as foresee
+from qdqtool.prediction.predict import predict as foresee
 
 GIVEN = "model.given.onnx"
 """The Q/DQ model as it came, or as it was made of a cache."""

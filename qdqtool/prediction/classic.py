@@ -2,16 +2,459 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from qdqtool.core.dtypes import DType
-from qdqtool.core.events import End
+from qdqtool.core.events import End, LedgerRow, LedgerStep
+from qdqtool.core.placement import SlotKind
 from qdqtool.core.prediction import PredictedLayer
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.wording import counted
 from qdqtool.graph.qdq.flow import Flow
-from qdqtool.prediction.demand import Demands
-from qdqtool.prediction.layers import Groups
-from qdqtool.prediction.ledger import Fates
-from qdqtool.prediction.naming import layer_name
+from qdqtool.graph.view import Node
+from qdqtool.trt.ops import (
+    AFFINE,
+    EPILOGUE_ACTIVATIONS,
+    GATES,
+    MAXIMUM_POOLS,
+    POINTWISE,
+    PRODUCTS,
+    QDQ,
+    carried_outputs,
+    quantization_commutes,
+)
+
+# --- demand ----------------------------------------------------------------------------------------------------------
+# Where a Q ends up when it moves backward, and what each tensor is then wanted as.
+
+
+Scale = tuple[DType, tuple[float, ...]]
+
+
+@dataclass(slots=True)
+class Demand:
+    """What the readers of a tensor want: few bits of some types and scales, a float value, or both."""
+
+    scales: set[Scale] = field(default_factory=set)
+    float: bool = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether all readers agree on one such form, so that the Q can fuse with the producer or pass it."""
+        return len(self.scales) == 1 and not self.float
+
+
+class Demands:
+    """The demand for every tensor, after each Q moved as far back as it can."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+        self._scales = {
+            pair.quantize: (pair.dtype, pair.scale) for pair in flow.pairs if pair.quantize is not None
+        }
+        self._found: dict[str, Demand] = {}
+        for node in reversed(flow.view.nodes):
+            self._pass_on(node)
+
+    def of(self, tensor: str) -> Demand:
+        """What the readers of `tensor` want."""
+        found = self._found.get(tensor)
+        if found is None:
+            found = self._found[tensor] = Demand(float=self._flow.view.is_output(tensor))
+        return found
+
+    def passes(self, node: Node) -> bool:
+        """Whether the Q behind `node` moves in front of it."""
+        if node.op == "Concat":
+            return self.of(node.outputs[0]).closed
+        if not quantization_commutes(self._flow.view, node):
+            return False
+        wanted = [self.of(output) for output in carried_outputs(node) if self._flow.view.uses(output)]
+        scales = {scale for demand in wanted for scale in demand.scales}
+        # RTX 1.7.1 has pools of INT8 values; in front of FP8 ones they work on floats.
+        if node.op in MAXIMUM_POOLS and any(dtype is DType.FLOAT8 for dtype, _ in scales):
+            return False
+        return bool(wanted) and len(scales) == 1 and all(demand.closed for demand in wanted)
+
+    def _pass_on(self, node: Node) -> None:
+        if node.name in self._scales:
+            self.of(node.inputs[0]).scales.add(self._scales[node.name])
+        elif self.passes(node):
+            scale = next(scale for output in carried_outputs(node) for scale in self.of(output).scales)
+            count = len(node.inputs) if node.op == "Concat" else 1
+            for tensor in node.inputs[:count]:
+                self.of(tensor).scales.add(scale)
+        else:
+            for tensor in node.inputs:
+                self.of(tensor).float = True
+
+
+# --- naming ----------------------------------------------------------------------------------------------------------
+# Names of predicted layers.
+
+
+_SPELT_OUT = 32
+"""Nodes that a name lists; a name grows with its layer, and every node of the layer repeats it."""
+
+
+def layer_name(nodes: Sequence[str]) -> str:
+    """The nodes of a layer joined by " + ", the middle of long lists left out."""
+    if len(nodes) <= _SPELT_OUT:
+        return " + ".join(nodes)
+    shown = " + ".join(nodes[: _SPELT_OUT - 1])
+    return f"{shown} + ... + {nodes[-1]} ({counted(len(nodes), 'node')})"
+
+
+# --- layers ----------------------------------------------------------------------------------------------------------
+# Collects nodes into the layers of a classic TensorRT engine.
+#
+# A product takes along what follows it on a straight way: BatchNormalization, bias, activation, the residual Add of the
+# last of two branches, and its Q. What is left over runs alone; neighbouring pointwise nodes run as one.
+#
+# Learned from the engine layers of TensorRT 8.4 to 8.6 (ResNet, MobileNet, YOLO necks, BEVFusion) beside their graphs.
+
+
+class LayerGroup:
+    """Nodes of one layer while it grows.
+
+    Attributes:
+        host: its product, if it has one.
+        tail: the tensor it hands on.
+        shortcut: what a residual Add in it reads besides the product's branch; "" without one.
+    """
+
+    __slots__ = ("host", "nodes", "shortcut", "tail")
+
+    def __init__(self, node: Node, host: Node | None) -> None:
+        self.nodes = [node]
+        self.host = host
+        self.tail = node.outputs[0] if node.outputs else ""
+        self.shortcut = ""
+
+    def take(self, *nodes: Node) -> None:
+        """Append nodes; the last one's result is what the layer hands on."""
+        for node in nodes:
+            others = [tensor for tensor in node.inputs if tensor != self.tail]
+            if node.op == "Add" and self.host is not None and others:
+                self.shortcut = others[0]
+        self.nodes.extend(nodes)
+        self.tail = nodes[-1].outputs[0]
+
+
+class Groups:
+    """The layers of a classic engine, without Q/DQ.
+
+    Attributes:
+        of: the group of each node by name.
+    """
+
+    def __init__(self, flow: Flow, demands: Demands, precision: dict[str, DType]) -> None:
+        self._flow = flow
+        self._demands = demands
+        self._precision = precision
+        self._hosts = dict(self._residuals())
+        self.of: dict[str, LayerGroup] = {}
+        for node in flow.products():
+            self._grow(node)
+        prepared = []
+        for node in flow.view.nodes:
+            if node.name in self.of or node.op in QDQ | {"Constant"}:
+                continue
+            if (
+                node.inputs
+                and all(map(flow.view.is_constant, node.inputs))
+                and flow.view.uses(node.outputs[0])
+            ):
+                prepared.append(node)
+            else:
+                self._leave(node)
+        for node in prepared:
+            self._fold(node)
+
+    def _residuals(self) -> Iterator[tuple[str, str]]:
+        """Add -> the convolution that takes it: of two candidates the one defined last."""
+        for node in self._flow.view.nodes:
+            if node.op == "Add" and not any(map(self._flow.view.is_constant, node.inputs)):
+                found = [self._straight_product(tensor) for tensor in node.inputs]
+                convs = [conv for conv in found if conv is not None and conv.op == "Conv"]
+                if convs:
+                    yield node.name, max(convs, key=lambda conv: conv.position).name
+
+    def _straight_product(self, tensor: str) -> Node | None:
+        """The product that makes `tensor`, past what fuses into it and nobody else reads."""
+        while True:
+            node = self._flow.view.producer(tensor)
+            if node is None or len(self._flow.view.uses(tensor)) != 1 or self._flow.view.is_output(tensor):
+                return None
+            if node.op in PRODUCTS:
+                return node
+            if not self._is_affine(node):
+                return None
+            tensor = node.inputs[0]
+
+    def _grow(self, node: Node) -> None:
+        group = LayerGroup(node, node)
+        while more := self._next(group):
+            group.take(*more)
+        for member in group.nodes:
+            self.of[member.name] = group
+
+    def _next(self, group: LayerGroup) -> tuple[Node, ...]:
+        if self._flow.view.is_output(group.tail):
+            return ()
+        readers = self._flow.readers(group.tail)
+        if is_swish(readers):
+            return readers
+        if len(readers) != 1 or readers[0].name in self.of:
+            return ()
+        reader = readers[0]
+        if reader.op in EPILOGUE_ACTIVATIONS or self._is_affine(reader):
+            return (reader,)
+        if reader.op == "Add" and group.host is not None and self._hosts.get(reader.name) == group.host.name:
+            return (reader,)
+        return (reader,) if self._is_stem_pool(group, reader) else ()
+
+    def _is_affine(self, node: Node) -> bool:
+        """A BatchNormalization, bias or factor whose parameters are constants."""
+        if node.op not in AFFINE:
+            return False
+        return all(map(self._flow.view.is_constant, node.inputs[1:]))
+
+    def _is_stem_pool(self, group: LayerGroup, reader: Node) -> bool:
+        """An INT8 stem (few input channels) takes the MaxPool behind its activation along, if it can hand on INT8."""
+        host = group.host
+        if reader.op != "MaxPool" or host is None or self._precision.get(host.name) is not DType.INT8:
+            return False
+        shape = self._flow.view.info(host.inputs[1]).shape or ()
+        narrow = len(shape) == 4 and isinstance(shape[1], int) and shape[1] <= 4
+        return narrow and self._demands.of(reader.outputs[0]).closed
+
+    def _leave(self, node: Node) -> None:
+        """A node that no product took: with the pointwise node in front of it, or alone."""
+        before = [self._flow.view.producer(tensor) for tensor in node.inputs]
+        if node.op in POINTWISE:
+            for producer in before:
+                group = self.of.get(producer.name) if producer is not None else None
+                if (
+                    group is not None
+                    and group.host is None
+                    and producer is not None
+                    and producer.op in POINTWISE
+                ):
+                    group.take(node)
+                    self.of[node.name] = group
+                    return
+        self.of[node.name] = LayerGroup(node, None)
+
+    def _fold(self, node: Node) -> None:
+        """A node that works on constants belongs to the layer that reads it."""
+        reader = self._flow.view.uses(node.outputs[0])[0].node
+        group = self.of.get(reader.name) or LayerGroup(node, None)
+        if node not in group.nodes:
+            group.nodes.append(node)
+        self.of[node.name] = group
+
+
+def is_swish(readers: tuple[Node, ...]) -> bool:
+    """Whether two nodes are the gate and the product of x * sigmoid(x)."""
+    if len(readers) != 2:
+        return False
+    gate, product = sorted(readers, key=lambda node: node.op == "Mul")
+    return gate.op in GATES and product.op == "Mul" and gate.outputs[0] in product.inputs
+
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+# Why a Q or DQ costs a kernel of its own.
+
+
+def why_quantized_apart(flow: Flow, demands: Demands, tensor: str) -> str:
+    """Why the Q that came to rest behind `tensor` is taken by no layer."""
+    maker = flow.view.producer(tensor)
+    if maker is None:
+        return f"{tensor} is an input of the model and arrives as float"
+    if flow.view.is_output(tensor):
+        return f"{tensor} is an output of the model too"
+    others = [node.name for node in flow.readers(tensor) if node.op not in QDQ]
+    wanted = demands.of(tensor)
+    if wanted.float and others:
+        return f"{others[0]} reads {tensor} as float"
+    if len(wanted.scales) > 1:
+        return f"{tensor} is wanted with {counted(len(wanted.scales), 'scale')}"
+    return f"{maker.op} {maker.name} in front of it computes in float"
+
+
+def why_dequantized_apart(flow: Flow, tensor: str) -> str:
+    """Why the DQ that makes `tensor` is taken by no layer."""
+    readers = flow.readers(tensor)
+    if not readers:
+        return f"{tensor} is an output of the model"
+    return f"{readers[0].op} {readers[0].name} reads it as float"
+
+
+# --- ledger ----------------------------------------------------------------------------------------------------------
+# The fate of every Q and DQ, in the words of the build log's ledger.
+
+
+class Fates:
+    """Writes the rows: Q backward, DQ forward, fused where a layer takes them, else kernels."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        demands: Demands,
+        groups: Groups,
+        precision: dict[str, DType],
+        stored: Collection[str] = frozenset(),
+    ) -> None:
+        self._flow = flow
+        self._demands = demands
+        self._groups = groups
+        self._precision = precision
+        self._stored = stored
+        self._first_at: dict[tuple[str, tuple[float, ...]], str] = {}
+
+    def rows(self) -> tuple[LedgerRow, ...]:
+        """One row per Q and DQ of the model, clones behind the Q they come from."""
+        return tuple(row for pair in self._flow.pairs for row in self._pair(pair))
+
+    def _pair(self, pair: QdqPair) -> Iterator[LedgerRow]:
+        if pair.kind is SlotKind.WEIGHT:
+            yield from self._weight(pair)
+            return
+        if pair.quantize is not None:
+            yield from self._quantize(pair, pair.quantize)
+        if pair.dequantize is not None:
+            end, into = self._dequantized(pair)
+            tensor = self._flow.view.by_name[pair.dequantize].outputs[0]
+            why = [why_dequantized_apart(self._flow, tensor)] if end is End.COPY else []
+            yield _row(pair.dequantize, "DQ", end, into, why)
+
+    def _weight(self, pair: QdqPair) -> Iterator[LedgerRow]:
+        taker = next((slot.node for slot in pair.slots if self._takes(slot.node)), "")
+        end = End.WEIGHT if taker else End.FOLDED
+        into = taker or (pair.slots[0].node if pair.slots else "")
+        if pair.quantize is not None:
+            yield _row(pair.quantize, "Q", end, into, ["quantized at build time"])
+        if pair.dequantize is not None:
+            yield _row(pair.dequantize, "DQ", end, into, [])
+
+    def _quantize(self, pair: QdqPair, name: str) -> Iterator[LedgerRow]:
+        before = self._flow.origins.get(pair.tensor)
+        if before is not None and before.scale == pair.scale and before.dequantize is not None:
+            yield _row(name, "Q", End.CANCELLED, before.dequantize, [f"met {before.dequantize}"])
+            return
+        yield from self._travel(name, pair, pair.tensor, ())
+
+    def _travel(
+        self, name: str, pair: QdqPair, tensor: str, told: tuple[str, ...], clone_of: str = ""
+    ) -> Iterator[LedgerRow]:
+        """Move a Q backward from `tensor` as far as it goes; at a Concat it becomes a clone per branch."""
+        steps = list(told)
+        node = self._flow.view.producer(tensor)
+        while node is not None and self._demands.passes(node):
+            if node.op == "Concat":
+                yield from self._split(name, pair, node, steps, clone_of)
+                return
+            steps.append(f"moved through {node.name}")
+            tensor = node.inputs[0]
+            node = self._flow.view.producer(tensor)
+        end, into = self._settled(name, tensor, pair.scale)
+        if end is End.COPY:
+            steps.append(why_quantized_apart(self._flow, self._demands, tensor))
+        yield _row(name, "Q", end, into, steps, clone_of)
+
+    def _split(
+        self, name: str, pair: QdqPair, concat: Node, steps: list[str], clone_of: str
+    ) -> Iterator[LedgerRow]:
+        first = self._first_at.setdefault((concat.outputs[0], pair.scale), name)
+        if first != name:
+            yield _row(name, "Q", End.MERGED, first, steps, clone_of)
+            return
+        yield _row(name, "Q", End.SPLIT, concat.name, steps, clone_of)
+        for number, tensor in enumerate(concat.inputs):
+            told = (f"made from {name} above {concat.name}",)
+            yield from self._travel(f"{name}_clone_{number}", pair, tensor, told, clone_of=name)
+
+    def _settled(self, name: str, tensor: str, scale: tuple[float, ...]) -> tuple[End, str]:
+        first = self._first_at.setdefault((tensor, scale), name)
+        if first != name:
+            return End.MERGED, first
+        producer = self._flow.view.producer(tensor)
+        if producer is not None and producer.op == "DequantizeLinear":
+            return End.CANCELLED, producer.name
+        group = self._groups.of.get(producer.name) if producer is not None else None
+        if group is None or not self._hands_on(group, tensor) or not self._demands.of(tensor).closed:
+            return End.COPY, name
+        if group.host is None or not self._is_int8(group.host.name):
+            return End.COPY, name
+        if group.shortcut and not self._is_constant_or_int8(group.shortcut):
+            return End.COPY, name  # the sum takes the type of its shortcut
+        return End.OUTPUT, group.host.name
+
+    def _hands_on(self, group: LayerGroup, tensor: str) -> bool:
+        """Whether a layer ends with `tensor`, or with a pool behind it that the Q has moved through."""
+        last = self._flow.view.producer(group.tail)
+        return tensor == group.tail or (
+            last is not None and tensor == last.inputs[0] and self._demands.passes(last)
+        )
+
+    def _dequantized(self, pair: QdqPair) -> tuple[End, str]:
+        name = pair.dequantize or ""
+        for node, index in self._final_readers(pair):
+            if node.op in PRODUCTS and index < 2 and self._takes(node.name):
+                return End.INPUT, node.name
+            group = self._groups.of.get(node.name)
+            if node.op == "Add" and group is not None and group.host is not None:
+                if self._is_int8(group.host.name) and self._demands.of(group.tail).closed:
+                    return End.INPUT, group.host.name
+                return End.COPY, name
+            if node.op == "QuantizeLinear":
+                return End.CANCELLED, node.name
+            if self._demands.passes(node):  # a Q comes backward through it
+                behind = self._flow.readers(node.outputs[0])
+                return End.CANCELLED, next((n.name for n in behind if n.op == "QuantizeLinear"), node.name)
+        return End.COPY, name
+
+    def _final_readers(self, pair: QdqPair) -> Iterator[tuple[Node, int]]:
+        """Who reads the values of a DQ, moved forward through what only moves values."""
+        waiting = list(pair.slots)
+        seen: set[str] = set()
+        while waiting:
+            slot = waiting.pop(0)
+            node = self._flow.view.by_name[slot.node]
+            output = node.outputs[0] if node.outputs else ""
+            if self._flow.origins.get(output) is pair and node.name not in seen:
+                seen.add(node.name)
+                for use in self._flow.view.uses(output):
+                    yield use.node, use.index
+            else:
+                yield node, slot.index
+
+    def _is_constant_or_int8(self, tensor: str) -> bool:
+        return self._flow.view.is_constant(tensor) or tensor in self._flow.origins
+
+    def _takes(self, node: str) -> bool:
+        """Whether a node reads its weight in few bits."""
+        return node in self._stored or self._precision.get(node, DType.UNKNOWN).is_quantized
+
+    def _is_int8(self, node: str) -> bool:
+        return self._precision.get(node) is DType.INT8
+
+
+def _row(node: str, kind: str, end: End, into: str, steps: list[str], clone_of: str = "") -> LedgerRow:
+    told = (*steps, f"{end.value} {into}".strip())
+    return LedgerRow(
+        node=node,
+        kind=kind,
+        end=end,
+        into=into,
+        steps=tuple(LedgerStep(line=0, what=what) for what in told),
+        clone_of=clone_of,
+    )
+
+
+# --- classic ---------------------------------------------------------------------------------------------------------
 
 
 class ClassicPlan:

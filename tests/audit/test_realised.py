@@ -17,7 +17,7 @@ from qdqtool.core.findings import NodeVerdict
 from qdqtool.core.target import Target
 from qdqtool.engine import read
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.prediction.run import predict
+from qdqtool.prediction.predict import predict
 from tests import models
 from tests.shared import benchmark
 

@@ -43,7 +43,7 @@ from qdqtool.pipeline import recipes
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import repair
-from qdqtool.prediction.run import predict
+from qdqtool.prediction.predict import predict
 from tests import models
 from tests.buildlog import small
 from tests.fuzz import logs, mutations

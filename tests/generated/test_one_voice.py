@@ -20,7 +20,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import repair
-from qdqtool.prediction.run import predict
+from qdqtool.prediction.predict import predict
 from tests.generated.disturb import disturbed
 from tests.generated.networks import network
 

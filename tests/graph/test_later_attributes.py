@@ -13,7 +13,7 @@ from qdqtool.core.target import Target
 from qdqtool.errors import InputFileError
 from qdqtool.graph.canonical import opset
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.prediction.run import predict
+from qdqtool.prediction.predict import predict
 from tests import models
 
 

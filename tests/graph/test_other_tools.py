@@ -23,7 +23,7 @@ from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.dequantizing import with_dequantize
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import remaining, repair
-from qdqtool.prediction.run import predict
+from qdqtool.prediction.predict import predict
 from qdqtool.runtime.runner import open_runner
 from tests import models
 from tests.models import Sketch

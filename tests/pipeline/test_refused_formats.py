@@ -17,7 +17,7 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.target import Target
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.placement.lint import lint
-from qdqtool.prediction.run import predict
+from qdqtool.prediction.predict import predict
 from tests import models
 from tests.graph.test_endings import Ending, above_a_threshold, network, suppressed
 from tests.placement.qdq import GRAPHS, Quantized

@@ -22,7 +22,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import repair
-from qdqtool.prediction.run import predict
+from qdqtool.prediction.predict import predict
 from tests import models
 from tests.models import Sketch
 from tests.placement.building import Built, build, table

@@ -25,7 +25,7 @@ from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.qdq.lift import lift
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint
-from qdqtool.prediction.run import predict
+from qdqtool.prediction.predict import predict
 from tests import models
 from tests.placement.building import build, table
 from tests.placement.building import quantized as with_pairs

@@ -20,7 +20,7 @@ from qdqtool.pipeline import recipes
 from qdqtool.pipeline.caches import to_qdq
 from qdqtool.pipeline.repair import RepairRequest, repair_file
 from qdqtool.placement.lint import lint
-from qdqtool.prediction.run import predict
+from qdqtool.prediction.predict import predict
 from tests.shared import SHARED, shared
 
 pytestmark = pytest.mark.shared

@@ -13,7 +13,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.matching.registry import rulebook
 from qdqtool.placement.lint import codes, lint
-from qdqtool.prediction.run import predict
+from qdqtool.prediction.predict import predict
 from tests import models
 from tests.placement.building import Built, build
 from tests.placement.qdq import GRAPHS

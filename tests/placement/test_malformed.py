@@ -23,7 +23,7 @@ from qdqtool.pipeline.readback import read_back
 from qdqtool.pipeline.repair import RepairRequest, repair_file
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import repair
-from qdqtool.prediction.run import predict
+from qdqtool.prediction.predict import predict
 from tests import models
 from tests.advice import applied
 from tests.audit.scenes import engine, kernel

@@ -11,7 +11,7 @@ from qdqtool.core.target import Target
 from qdqtool.errors import QdqError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.placement.lint import lint
-from qdqtool.prediction.run import predict
+from qdqtool.prediction.predict import predict
 from tests import models
 from tests.placement.qdq import GRAPHS
 

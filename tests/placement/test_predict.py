@@ -15,7 +15,7 @@ from qdqtool.core.target import Target
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.lower import lower
-from qdqtool.prediction.run import predict
+from qdqtool.prediction.predict import predict
 from tests import models
 from tests.graph.placing import opened
 from tests.graph.test_quantized_graph import quantized

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.prediction.run import predict
+from qdqtool.prediction.predict import predict
 from tests import models
 from tests.placement.qdq import GRAPHS, Quantized
 
