@@ -18,8 +18,8 @@ _DATA: Final = ("DAT", "CAL")
 _FIGURES: Final = "DAT107"
 """The finding about the figures of accuracy, which this judge reads without it."""
 CLEAN_DECIBELS: Final = 20.0
-"""SQNR from which outputs alone are accurate enough: a tenth of the signal is noise. `benchmarks/models.py` prints SQNR beside
-the loss of top-1: classifiers lose almost none above it."""
+"""SQNR in dB from which outputs without a task metric count as accurate: the noise has a hundredth of the signal's power. It is a
+choice that no measurement supports: tasks differ."""
 _FEWEST: Final = 8
 """Samples below which outputs say little of others."""
 _NAMED: Final = 3
