@@ -16,7 +16,7 @@ from qdqtool.core.journal import Journal
 from qdqtool.core.quant_format import INT8, NamedFormat, QuantFormat
 from qdqtool.core.showing import Shown
 from qdqtool.core.weights import WeightChanges
-from qdqtool.core.wording import listed
+from qdqtool.core.wording import counted, listed
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import digest_file
 from qdqtool.plugins import Registry
@@ -52,6 +52,8 @@ class TensorRange:
         format: what the range was chosen for; the same range serves other formats, each with its own largest number.
         block: values along `axis` that share one scale, which is made from the values when they are written; None
             without blocks. `amax` is then that of the whole tensor.
+        zero_point: the INT8 number that stands for 0. Other than 0 the range is not symmetric: it ends at the values of -128
+            and 127, and `amax` is 127 steps.
         origin: the decisions that made `amax`, in their order, each in plain words.
     """
 
@@ -65,6 +67,7 @@ class TensorRange:
     gain_db: float | None = None
     format: Annotated[NamedFormat, Field(exclude_if=lambda value: value == INT8)] = INT8
     block: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
+    zero_point: Annotated[int, Field(exclude_if=lambda value: value == 0)] = 0
     origin: Annotated[tuple[str, ...], Field(exclude_if=lambda origin: not origin)] = field(
         default=(), compare=False
     )
@@ -72,6 +75,14 @@ class TensorRange:
     def since(self, *steps: str, **changed: Any) -> TensorRange:
         """The range after more decisions: `changed` are its new fields."""
         return replace(self, origin=(*self.origin, *steps), **changed)
+
+    @property
+    def symmetric(self) -> TensorRange:
+        """The range without a zero point that holds the same values, for readers that have none."""
+        if not self.zero_point:
+            return self
+        steps = max(INT8.qmax - self.zero_point, self.zero_point - INT8.qmin)
+        return replace(self, zero_point=0, amax=tuple([amax * steps / INT8.qmax for amax in self.amax]))
 
     @property
     def scales(self) -> tuple[float, ...]:
@@ -117,6 +128,38 @@ class Equalized:
         return f"equalized: {gain}{self.way}, by {listed(self.constants, _TOLD)}"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ZeroPoints:
+    """Tensors with zero points, which are written as constants: `calibrate.symmetric`.
+
+    Attributes:
+        tensors: how many have one.
+        saturating: how many replace their Relu or Clip by the saturation of Q.
+        gain_db: how much signal to noise the outputs gained over symmetric ranges; None if nobody measured it.
+        kernels: of the engine without and with them; None if none was built.
+        bytes: activation bytes of both engines, as dumped; None if unknown.
+    """
+
+    tensors: int
+    saturating: int = 0
+    gain_db: float | None = None
+    kernels: tuple[int, int] | None = None
+    bytes: tuple[int, int] | None = None
+
+    @property
+    def told(self) -> str:
+        """It in words."""
+        gain = "gain not measured" if self.gain_db is None else f"{self.gain_db:+.1f} dB at the output"
+        words = [f"zero points on {counted(self.tensors, 'tensor')}: {gain}, before any softmax"]
+        if self.kernels is None:
+            words.append("no engine built to compare")
+        else:
+            words.append(f"{self.kernels[1]} kernels built, {self.kernels[0]} without")
+        if self.bytes is not None and self.bytes[0]:
+            words.append(f"{self.bytes[1] / self.bytes[0] - 1:+.1%} activation bytes")
+        return ", ".join(words)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class CalibrationTable(Shown):
     """One range per tensor, sorted by name.
@@ -128,6 +171,7 @@ class CalibrationTable(Shown):
         source: what the samples were, in words.
         shifts: bias corrections in graph order; empty if none was asked for.
         findings: ranges that will cost accuracy, in graph order.
+        zero_points: tensors whose ranges are not symmetric; None if all are.
         weights: constants that calibration changed; None if it changed none.
         equalized: which channels were scaled, and what that gained; None if none were.
         weights_digest: SHA-256 of the file beside calibration.json that holds them; "" without one.
@@ -143,6 +187,7 @@ class CalibrationTable(Shown):
     shifts: tuple[NodeShift, ...] = ()
     findings: tuple[Finding, ...] = ()
     equalized: Annotated[Equalized | None, Field(exclude_if=lambda value: value is None)] = None
+    zero_points: Annotated[ZeroPoints | None, Field(exclude_if=lambda value: value is None)] = None
     weights: Annotated[WeightChanges | None, _InMemory, Field(exclude=True)] = field(
         default=None, repr=False, compare=False
     )

@@ -70,7 +70,7 @@ class InputReading:
     def _patches(self, value: NDArray[np.float32], most: int) -> NDArray[np.float32]:
         rank = len(self.kernel)
         reach = [(size - 1) * step + 1 for size, step in zip(self.kernel, self.dilations, strict=True)]
-        padded = np.pad(value, [(0, 0), (0, 0), *self._padding(value.shape[2:], reach)])
+        padded = np.pad(value, [(0, 0), (0, 0), *self.borders(value.shape[2:])])
         axes = tuple(range(2, 2 + rank))
         windows = np.lib.stride_tricks.sliding_window_view(padded, reach, axes)
         every = (slice(None), slice(None))
@@ -87,8 +87,10 @@ class InputReading:
         grouped = taken.reshape(len(taken), self.groups, channels * prod(self.kernel))
         return np.ascontiguousarray(np.swapaxes(grouped, 0, 1))
 
-    def _padding(self, sizes: Sequence[int], reach: Sequence[int]) -> list[tuple[int, int]]:
+    def borders(self, sizes: Sequence[int]) -> list[tuple[int, int]]:
+        """What a convolution pads pictures of these sizes with: before and after each dimension."""
         rank = len(sizes)
+        reach = [(size - 1) * step + 1 for size, step in zip(self.kernel, self.dilations, strict=True)]
         if self.auto_pad in {"", "NOTSET"}:
             return list(zip(self.pads[:rank], self.pads[rank:], strict=True))
         if self.auto_pad == "VALID":

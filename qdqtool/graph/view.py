@@ -83,12 +83,12 @@ class GraphView:
 
     @cached_property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """What the model is fed, initializers excluded."""
+        """The inputs of the model, without initializers."""
         return tuple(_info(value) for value in self._graph.input if value.name not in self._initializers)
 
     @cached_property
     def outputs(self) -> tuple[TensorInfo, ...]:
-        """What the model returns."""
+        """The outputs of the model."""
         return tuple(_info(value) for value in self._graph.output)
 
     def producer(self, tensor: str) -> Node | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qdqtool.graph.onnx_io import deferred, skeleton
-from tests.generated import law
+from tests.generated import law, zero_points
 from tests.generated.draft import run
 from tests.generated.networks import network
 from tests.generated.steps import STEPS
@@ -46,6 +46,19 @@ def test_weights_that_wait_in_a_file_do_not_outlive_it(
         )
         said = law.broken(one, command, tmp_path, in_memory=True)
         assert said is None or law.known(one, said), (command, str(one), said)
+
+
+def test_constants_compute_what_zero_points_do_in_generated_networks(tmp_path: Path) -> None:
+    for seed in range(FEW):
+        said = zero_points.broken(network(seed), tmp_path)
+        assert said is None, (seed, network(seed).steps, said)
+
+
+@pytest.mark.slow
+def test_constants_compute_what_zero_points_do_in_many_generated_networks(tmp_path: Path) -> None:
+    for seed in range(FEW, MANY // 4):
+        said = zero_points.broken(network(seed), tmp_path)
+        assert said is None, (seed, network(seed).steps, said)
 
 
 @pytest.mark.slow

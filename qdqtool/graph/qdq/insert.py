@@ -33,6 +33,7 @@ from qdqtool.graph.qdq.lower import lower
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
 from qdqtool.graph.qdq.scales import LARGEST_HALF, a_step_above, storable_as, told_apart
 from qdqtool.graph.qdq.stored_caches import with_stored_caches
+from qdqtool.graph.qdq.zero_points import with_constants
 from qdqtool.graph.row_sums import RowSums
 from qdqtool.graph.typed.convert import convert, with_opset
 from qdqtool.graph.view import GraphView
@@ -53,8 +54,8 @@ def insert(
 ) -> Model:
     """The model with a Q/DQ pair of its own for every quantized slot.
 
-    Symmetric: zero point 0, activations with one scalar scale, weights with a scale per channel or block along the
-    placement's axis; tensors that a tie wants apart get the next larger scale. Biases stay float, shifted where the
+    Zero point 0, but for activations whose range has another one (`insert_for_engine` writes these for TensorRT); activations
+    with one scalar scale, weights with a scale per channel or block along the placement's axis; tensors that a tie wants apart get the next larger scale. Biases stay float, shifted where the
     table says so. `options.weights` other than "qdq" stores quantized weights behind a DequantizeLinear alone, which
     formats with blocks always do; the opset is raised where a format needs a newer one;
     `options.types` other than "fp32" turns the float rest into that type as `convert` does, with the overflows that
@@ -95,12 +96,13 @@ def insert_for_engine(
     options: InsertOptions,
     reach: DynamicRangeReport | None = None,
 ) -> Model:
-    """What `insert` makes, with its caches as inputs and outputs of few bits where the placement asks for it.
+    """What `insert` makes in the form that TensorRT takes: zero points as constants, caches in few bits where the placement asks.
 
     Raises:
         UsageError, InputFileError: as `insert`.
     """
-    return with_stored_caches(insert(model, placement, table, options, reach), model.view, placement)
+    made = with_constants(insert(model, placement, table, options, reach))[0]
+    return with_stored_caches(made, model.view, placement)
 
 
 def _with_rounded_floats(
@@ -309,7 +311,8 @@ def _quantization(
         scale = storable_as(wanted, stored_as)
         scale = a_step_above(scale, stored_as) if apart else scale
         stored = constant and (options.weights != "qdq" if spec.stored is None else spec.stored)
-        return Quantization(format=format_, scale=scale, axis=axis, stored=stored)
+        zero = 0 if constant or format_ != INT8 else entry.zero_point
+        return Quantization(format=format_, scale=scale, axis=axis, stored=stored, zero_point=zero)
     if constant:
         return _in_blocks(view, decision, spec, entry, stored_as)
     level = None

@@ -202,7 +202,7 @@ class _PairWriter:
         stored = edit.constant(f"{tensor}_scale", scale.astype(kind))
         if quantization.block is not None:
             return _Constants(scale=stored, values=values)
-        zeros = np.zeros(scale.shape, stored_as(format_.dtype))
+        zeros = np.full(scale.shape, quantization.zero_point, stored_as(format_.dtype))
         return _Constants(
             scale=stored, zero_point=edit.constant(f"{tensor}_zero_point", zeros), values=values
         )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Quantization:
-    """How the values that one slot reads are quantized; the zero point is 0.
+    """How the values that one slot reads are quantized.
 
     Attributes:
         format: how values are stored.
@@ -35,6 +35,7 @@ class Quantization:
         codes: the stored values of a constant that are not the nearest to its float ones; None if they are, or where
             nodes quantize.
         pair: the first slot, in graph order, that reads the same Q/DQ pair; None if the pair serves this slot alone.
+        zero_point: the integer that stands for 0; other than 0 for INT8 activations only.
     """
 
     format: QuantFormat
@@ -45,12 +46,21 @@ class Quantization:
     stored: bool = False
     codes: NDArray[Any] | None = None
     pair: Slot | None = None
+    zero_point: int = 0
 
     @property
     def key(self) -> tuple[Any, ...]:
         """Equal for quantizations that write the same constants, whatever else shares the pair."""
         scale = None if self.scale is None else (self.scale.shape, self.scale.astype(np.float32).tobytes())
-        return (self.format.name, scale, self.axis, self.block, self.global_scale, self.stored)
+        return (
+            self.format.name,
+            scale,
+            self.axis,
+            self.block,
+            self.global_scale,
+            self.stored,
+            self.zero_point,
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Quantization) and (self.key, self.pair) == (other.key, other.pair)

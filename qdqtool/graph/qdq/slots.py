@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.fixes import SlotChange, SlotEdit
 from qdqtool.core.placement import Slot
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.quant_format import INT8
 from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit
@@ -21,6 +23,8 @@ from qdqtool.graph.qdq.lower import lower
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
 from qdqtool.graph.qdq.scales import storable_as
 from qdqtool.graph.qdq.unquantize import float_source
+from qdqtool.graph.qdq.zero_points import with_constants
+from qdqtool.graph.qdq.zero_points_read import with_zero_points
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,6 +38,18 @@ def requantize(model: Model, edits: Iterable[SlotEdit]) -> Model:
     Raises:
         UsageError: the model has no such input, or its integers come from a place that has no float form.
     """
+    shifted = with_zero_points(model)
+    if shifted is model:
+        return _requantized(model, edits, {})
+    # a scale that is edited is that of the shifted values, so the slot keeps its zero point
+    zeros = {
+        slot: pair.zero_point[0] for pair in find(shifted) if any(pair.zero_point) for slot in pair.slots
+    }
+    return with_constants(_requantized(shifted, edits, zeros))[0]
+
+
+def _requantized(model: Model, edits: Iterable[SlotEdit], zeros: Mapping[Slot, int]) -> Model:
+    """The same for a model without recorded zero points; slots that stay INT8 with one scale get those in `zeros`."""
     edit = Edit(model)
     makers = edit.producers()
     nodes = {node.name: node for node in edit.nodes}
@@ -51,7 +67,10 @@ def requantize(model: Model, edits: Iterable[SlotEdit]) -> Model:
             )
         node.input[change.slot.index] = source
         if change.known:
-            assignment[change.slot] = _quantization(change, model.view.info(source).dtype)
+            made = _quantization(change, model.view.info(source).dtype)
+            keeps_zero = made.format == INT8 and made.axis is None
+            zero = zeros.get(change.slot, 0) if keeps_zero else 0
+            assignment[change.slot] = replace(made, zero_point=zero)
     edit.prune()
     return lower(QuantizedGraph(model=edit.finish(), assignment=assignment))
 

@@ -14,6 +14,8 @@ from qdqtool.graph.qdq.encode import decode, effective
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.qdq.lift import lift
 from qdqtool.graph.qdq.scales import is_number
+from qdqtool.graph.qdq.zero_points import with_constants
+from qdqtool.graph.qdq.zero_points_read import with_zero_points
 from qdqtool.trt.ops import FP4_DYNAMIC
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ def float_graph(model: Model) -> Model:
 
     Asymmetric pairs and integer biases go too; what has no float form (integers that are computed) stays.
     """
-    lifted = lift(model)[0].model
+    lifted = lift(with_zero_points(model))[0].model
     return unquantize(lifted, (node.name for node in lifted.view.nodes))
 
 
@@ -34,8 +36,11 @@ def unquantize(model: Model, names: Iterable[str]) -> Model:
 
     A Q or DQ called so goes for all of its readers, and where the model returns its result, it returns the float tensor.
     Float tensors behind Q and DQ are read directly; stored constants behind DQ, whatever their format, become float
-    constants of the same value. Other readers of a pair keep it.
+    constants of the same value. Other readers of a pair keep it. What was subtracted before Q is given back.
     """
+    shifted = with_zero_points(model)
+    if shifted is not model:
+        return with_constants(unquantize(shifted, names))[0]
     edit = Edit(model)
     makers = edit.producers()
     wanted = set(names)
