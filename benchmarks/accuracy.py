@@ -15,7 +15,8 @@ environment of its own, made below --venv. The last line is one JSON object; its
 of the best of our own calibrators (an oracle, which sees the evaluation), and of the best rival; `gap_db` is what the default lacks to the oracle, with its 95 % interval over
 the same samples: the luckiest of several on few samples is ahead by chance. `typical_gap_db` is the same for the mean over samples of
 each one's own SQNR: behind a softmax that is sure of nearly all samples, the few others hold all noise of the data set, and `gap_db` compares
-these alone. Its "candidates" say what every way of every rival reached.
+these alone. `symmetric_db` is the default without zero points, and `bound_db` what INT8 could do if every tensor used all 256 numbers.
+Its "candidates" say what every way of every rival reached.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from checkout import ROOT
 from environment import RIVALS, rival
 
 from qdqtool.accuracy.parts import measured, with_parts
+from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
@@ -46,7 +48,9 @@ from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
+from qdqtool.pipeline.ranges.bias import correct_biases
 from qdqtool.pipeline.ranges.calibrators import competing
+from qdqtool.pipeline.ranges.zero_points import zero_points_everywhere
 from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.sweep import SweepRequest, sweep
 from qdqtool.runtime.runner import open_model
@@ -75,6 +79,9 @@ EVERY_WAY = {
     "weights.equalize": ("cross-layer", "smooth"),
 }
 """What else `auto` could have done, with the calibrator that it chooses then."""
+BOUND = "bound"
+WIDTHS = (0.85, 1.0, 1.15, 1.3, 1.6)
+"""Factors on all ranges of which the bound of 8 bits takes the best."""
 METHOD_PREFIX = "method "
 """Before the name of each of our own calibrators; the best of them is the oracle, which sees the evaluation."""
 OURS_ALONE = ("narrow", "gemv")
@@ -284,6 +291,7 @@ def _measured(
     recipe = recipes.load(case.recipe, case.changes)
     results = {"FP32": judge.reference}
     results["default"] = _tried(lambda: _ours(judge, case, recipe, data, work / "default.onnx"))
+    results["symmetric"], results[BOUND] = _symmetric_and_bound(judge, case, recipe, data, work)
     if not options.no_sweep:
         results["sweep"] = _tried(lambda: _swept(judge, case, data, work))
     for method in competing():
@@ -342,6 +350,35 @@ def _ours(judge: Judge, case: Subject, recipe: Recipe, data: Path, target: Path)
     save(insert(job.model, job.placement, table, recipe.insert), target)
     note = f"{recipe.name}: {method}, weights {recipe.calibrate.weights}, bias {recipe.calibrate.bias}"
     return judge.result(target, note, time.perf_counter() - started)
+
+
+def _symmetric_and_bound(
+    judge: Judge, case: Subject, recipe: Recipe, data: Path, work: Path
+) -> tuple[Result, Result]:
+    """Our default without zero points, and the bound of 8 bits: zero points on every tensor, whether TensorRT can take them or not.
+
+    Of several widths of all ranges the bound takes the one with the best SQNR on the evaluation samples.
+    """
+    options = recipe.calibrate.model_copy(update={"symmetric": "always"})
+    plain = recipe.model_copy(update={"calibrate": options})
+    job = Calibration(CalibrationRequest(model=case.model, recipe=plain, samples=str(data)))
+    method = options.method
+    table = job.tables(job.collect(job.collect_options([method]), None), [method])[method]
+
+    def made(table: CalibrationTable, name: str, note: str) -> Result:
+        save(insert(job.model, job.placement, table, plain.insert), work / name)
+        return judge.result(work / name, note, 0.0)
+
+    def bound() -> Result:
+        tried = []
+        for factor in WIDTHS:
+            moved = zero_points_everywhere(job.placement, table, factor)
+            if options.bias == "correct":
+                moved = correct_biases(job.model, job.placement, moved, job.samples)
+            tried.append(made(moved, "bound.onnx", f"all 256 numbers, ranges x {factor:g}"))
+        return max(tried, key=lambda one: one.sqnr_db or 0.0)
+
+    return _tried(lambda: made(table, "symmetric.onnx", "default without zero points")), _tried(bound)
 
 
 def _swept(judge: Judge, case: Subject, data: Path, work: Path) -> Result:
@@ -567,6 +604,8 @@ def _figures(results: dict[str, Result]) -> dict[str, float | list[float] | None
         "gap_interval_db": gap and list(gap[1:]),
         "typical_gap_db": typical and typical[0],
         "typical_gap_interval_db": typical and typical[1:],
+        "symmetric_db": shown("symmetric" if "symmetric" in known else None),
+        "bound_db": shown(BOUND if BOUND in known else None),
         "best_rival_db": shown(best(list(RIVALS))),
     }
 
