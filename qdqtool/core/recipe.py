@@ -251,6 +251,13 @@ class CalibrationOptions(RecipeSection):
     """Calibrator by tensor-name glob; the first match wins."""
     shrink: Annotated[dict[str, Annotated[float, Field(gt=0, le=1)]], Naming("tensor")] = {}
     """Factor on the range by tensor-name glob, the first match wins: cuts tails where a sweep showed that it helps."""
+    symmetric: Literal["auto", "always", "never"] = AUTO
+    """Zero points for activations that lie on one side of 0, or mostly, as after Relu and Gelu. TensorRT has none: a constant is
+    subtracted before Q and given back in the next bias. always: none, as TensorRT has it; never: wherever that can be written;
+    auto: if `method` is auto, the outputs gain more than 0.3 dB and a build has no more kernels. For classic TensorRT, which was not
+    built, auto and never take only those that need no node."""
+    zero_point_bytes: Annotated[float, Field(ge=0)] = 0.02
+    """With symmetric auto: share by which the activation bytes of the engine may grow for a gain of up to 1 dB."""
     bias: Literal["keep", "correct"] = "keep"
     """Correct the biases, so that every layer's mean output stays what it was (32 samples, no cost in the engine)."""
 

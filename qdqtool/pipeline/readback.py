@@ -25,6 +25,7 @@ from qdqtool.graph.origin import origin
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.find import find, quantized_ops
 from qdqtool.graph.qdq.unquantize import float_graph
+from qdqtool.graph.qdq.zero_points_read import with_zero_points
 from qdqtool.placement.repair import written_out
 
 _LIMITS = {**{entry.dtype: (entry.qmin, entry.qmax) for entry in FORMATS.values()}, DType.UINT8: (0, 255)}
@@ -54,7 +55,7 @@ def read_back(path: Path) -> tuple[ReadBack, Model]:
         UsageError: the model has no scale to read.
     """
     original = load(path)
-    model = written_out(original)
+    model = with_zero_points(written_out(original))
     plain = prepare(float_graph(model), PrepareOptions())
     notes: list[str] = []
     found = tuple(_read(model, plain, notes))

@@ -276,6 +276,7 @@ def _notes(material: Material) -> tuple[str, ...]:
         *material.notes,
         *(material.placement.notes if material.placement else ()),
         *((table.equalized.told,) if table and table.equalized else ()),
+        *((table.zero_points.told,) if table and table.zero_points else ()),
         *((_PROXY,) if build and build.builder == "rtx" else ()),
         *(map(_explained, build.warnings) if build else ()),
         *(_unread(material.engine) if material.engine else ()),

@@ -119,7 +119,7 @@ def _range_row(entry: TensorRange, histogram: Histogram | None) -> RangeRow:
     counts, width = coarsened(counted, _BINS) if counted is not None else ((), 0.0)
     return RangeRow(
         tensor=entry.tensor,
-        amax=max(entry.amax),
+        amax=max(entry.symmetric.amax),
         low=entry.low,
         high=entry.high,
         method=entry.method,

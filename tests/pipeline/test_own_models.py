@@ -208,6 +208,7 @@ def test_the_note_is_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [note.partition(" was left out")[0] for note in notes] == [
         "bias correction",
         "the choice of ranges by the outputs",
+        "zero points",
     ]
 
 

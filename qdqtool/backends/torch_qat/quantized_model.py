@@ -210,7 +210,7 @@ def set_ranges(
 def _start(entry: TensorRange | None, site: Site, flat: fx.GraphModule, *, learn: bool) -> Start:
     """What the quantizer of a site begins with; without a range, with ones."""
     if site.source or site.axis is None:
-        whole = (1.0,) if entry is None else (max(entry.amax),)
+        whole = (1.0,) if entry is None else (max(entry.symmetric.amax),)
         return Start(amax=whole, learn=learn, format=site.format)
     weight: Any = flat.get_submodule(site.owner).weight if site.layout is None else site.layout
     amax = (1.0,) * weight.shape[site.axis] if entry is None else entry.amax

@@ -151,7 +151,11 @@ def _json(path: Path, content: bytes) -> Cache:
     if value.get("kind") == CALIBRATION.kind:
         table = CALIBRATION.read(path)
         # A cache holds the steps of INT8, whatever format the table was made for.
-        entries = [Entry(tensor=e.tensor, scale=e.scales_in(INT8)[0]) for e in table.ranges if e.axis is None]
+        entries = [
+            Entry(tensor=e.tensor, scale=e.symmetric.scales_in(INT8)[0])
+            for e in table.ranges
+            if e.axis is None
+        ]
         return Cache(format=TABLE, entries=tuple(entries))
     if isinstance(value.get("kind"), str) and "schema" in value:
         raise _foreign(path, f"is the {value['kind']} of a run, and no calibration")

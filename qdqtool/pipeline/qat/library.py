@@ -144,7 +144,8 @@ def _calibration(
     model: PreparedModel, path: Path, ready: Model, feeds: list[Any], changes: Mapping[str, Any]
 ) -> Calibration:
     """The network with its weights of now and the samples, ready to be run."""
-    options = model.recipe.calibrate.model_copy(update=changes)
+    # the quantizers that are trained are symmetric
+    options = model.recipe.calibrate.model_copy(update={**changes, "symmetric": "always"})
     recipe = model.recipe.model_copy(update={"calibrate": options})
     job = Calibration(CalibrationRequest(model=path, recipe=recipe, samples=sample_objects(feeds)))
     job.use(ready, model.placement)

@@ -9,7 +9,8 @@
     g  the calibrator, or a mean of several    `calibrators`, or `few_samples` with margins
     h  noise at the outputs                    `reference` (float network), `executor` (candidates); `bias`, `layer_walk`
     i  rounding of weights, and equalization   `decisions` (`uneven`, `outliers`); each is kept if the outputs gain enough
-    j  the number in the file                  `graph.qdq.scales`: rounded up to what the file can store
+    j  zero points                             `zero_points`; kept if the outputs gain enough and a build has no more kernels
+    k  the number in the file                  `graph.qdq.scales`: rounded up to what the file can store
 
 `decisions.final_tables` takes these steps. `extremes` refuses samples whose values say that they are damaged, and `channels`
 reports channels that one scale rounds to zero. `fix`, a sweep and a given table come later.

@@ -48,6 +48,7 @@ from qdqtool.pipeline.ranges.reference import Budget, FloatPass, Reference
 from qdqtool.pipeline.ranges.samples import fitting_numbers, others, spread_over
 from qdqtool.pipeline.ranges.uneven import DEPTHWISE, evened_if_foretold, likely_uneven
 from qdqtool.pipeline.ranges.uneven import SAMPLES as SPREAD
+from qdqtool.pipeline.ranges.zero_points import with_zero_points
 from qdqtool.pipeline.search.experiment import (
     LeastGain,
     NetworkEdit,
@@ -154,8 +155,6 @@ def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -
     early = refuse_extremes(request.model, smallest_ranges(widest, seen), seen, request.samples)
     maker, table, notes = _made(request, options, on_progress)
     notes = (*early, *notes)
-    if request.changes:
-        table = _with_changes(table, request.changes, way)
     found = FinalTable(table=table, histograms=request.histograms)
     if way == AUTO and not request.changes:
         found, more = or_without(
@@ -164,8 +163,20 @@ def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -
             lambda: FinalTable(table=table, histograms=request.histograms),
         )
         notes += more
-    network = request.model if request.changes else unrounded(request.model, found.table)
-    notes += refuse_extremes(network, found.table, found.histograms.tensors, request.samples)
+    network, before = (request.model, request.placement), found.table
+    moved, more = or_without(
+        "zero points",
+        lambda: with_zero_points(
+            network, before, request.samples, _with(request.recipe, options), maker.reference, on_progress
+        ),
+        lambda: before,
+    )
+    notes += more
+    if request.changes:
+        moved = _with_changes(moved, request.changes, way)
+    found = replace(found, table=moved)
+    floats = request.model if request.changes else unrounded(request.model, found.table)
+    notes += refuse_extremes(floats, found.table, found.histograms.tensors, request.samples)
     return replace(found, table=replace(found.table, notes=tuple(dict.fromkeys(notes))))
 
 
@@ -197,6 +208,10 @@ def _made(
         return maker, table, (*first, *notes)
     maker, table = without_bias()
     return maker, table, notes
+
+
+def _with(recipe: Recipe, options: CalibrationOptions) -> Recipe:
+    return recipe.model_copy(update={"calibrate": options})
 
 
 def _with_changes(

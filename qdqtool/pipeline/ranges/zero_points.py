@@ -1,0 +1,384 @@
+"""`calibrate.symmetric: auto`: zero points for tensors whose values lie on one side of 0, or mostly.
+
+TensorRT takes symmetric INT8, so a tensor after Relu, Gelu, Sigmoid or Swish uses half of its 256 numbers. A zero point uses all of
+them, and `graph.qdq.zero_points` writes it as constants that TensorRT takes.
+
+1. A group of tensors that share a range gets a zero point if the smaller end of its histogram is less than half of the larger one.
+2. Groups that cannot be written leave: a product of two activations would have to read a float. For classic TensorRT, where no
+   build was seen, only groups stay that need no node: the saturation of Q replaces the Relu, and no border is padded.
+3. With twice as many numbers a wider range has the least noise. So the larger end is also tried 1.15 and 1.3 times as large, but no
+   larger than the values that were seen, and as large as these.
+4. The zero points are kept if the outputs gain more than 0.3 dB, significantly, and the engine has no more kernels. If it moves
+   more bytes than `calibrate.zero_point_bytes` allows, the gain must exceed 1 dB. Without a builder, or for a large model, this is not
+   checked, and the report says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from qdqtool.backends import BUILDERS
+from qdqtool.backends.flags import split_flags
+from qdqtool.backends.shapes import parse_shapes, profiles
+from qdqtool.calibration.table import formats_of, groups
+from qdqtool.core.build import BuildRequest
+from qdqtool.core.calibration import CalibrationTable, TensorRange, ZeroPoints
+from qdqtool.core.journal import TrialOutcome
+from qdqtool.core.placement import Placement
+from qdqtool.core.protocols import Builder, SampleSource
+from qdqtool.core.quant_format import INT8
+from qdqtool.core.recipe import AUTO, Recipe
+from qdqtool.errors import BuildError, MissingPackage, UsageError
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
+from qdqtool.graph.qdq.insert import insert, insert_for_engine
+from qdqtool.graph.qdq.zero_points import Written, with_constants
+from qdqtool.pipeline.examined import examined
+from qdqtool.pipeline.ranges.bias import shifted
+from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
+from qdqtool.pipeline.ranges.reference import Budget, Reference
+from qdqtool.pipeline.search.experiment import LeastGain, NetworkEdit, Search, with_journal
+
+GAIN_DB: Final = 0.3
+"""Least gain of the outputs for which zero points are kept."""
+_FOR_BYTES_DB: Final = 1.0
+"""Gain of the outputs from which an engine may move more bytes than `calibrate.zero_point_bytes` allows."""
+_FEWEST: Final = 8
+"""Samples up to which a choice by the outputs would be chance."""
+_LOPSIDED: Final = 0.5
+"""Largest share of the smaller end in the larger one: the step of such a tensor falls by a quarter at least, 2.5 dB."""
+_WIDER: Final = (1.0, 1.15, 1.3, math.inf)
+"""Factors on the larger end that are tried; the last one cuts off nothing. On four networks 1.6 was hardly ever best."""
+_LARGE: Final = 512 << 20
+"""Bytes of weights from which no engine is built to compare: a build takes minutes."""
+_MOST_NODES: Final = 600
+"""Nodes of a float model up to which most builds take seconds."""
+_TIMEOUT_S: Final = 300.0
+"""Seconds that one of the two builds may take; most take less than ten."""
+_WHAT: Final = "zero points"
+
+OnProgress = Callable[[int, "int | None"], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Ends:
+    """The values that a group of tensors takes.
+
+    Attributes:
+        small: magnitude of the end near 0.
+        large: magnitude of the other end, as the calibrator chose it.
+        widest: the same as it was seen.
+        is_negative: whether the larger end is below 0.
+    """
+
+    small: float
+    large: float
+    widest: float
+    is_negative: bool
+
+    @property
+    def zero(self) -> int:
+        """The zero point; the smaller end is not cut off."""
+        above = round(255 * self.small / (self.small + self.large))
+        return 127 - above if self.is_negative else above - 128
+
+    def range(self, factor: float) -> float:
+        """127 steps, with the larger end wider by a factor."""
+        top = min(self.large * factor, max(self.large, self.widest))
+        zero = -1 - self.zero if self.is_negative else self.zero
+        steps = [top / (127 - zero)]
+        if self.small:
+            steps.append(self.small / max(1, 128 + zero))
+        return 127 * max(steps)
+
+
+def with_zero_points(
+    network: tuple[Model, Placement],
+    table: CalibrationTable,
+    samples: SampleSource | None,
+    recipe: Recipe,
+    reference: Reference | None = None,
+    on_progress: OnProgress | None = None,
+) -> CalibrationTable:
+    """The table with zero points, if the recipe asks for them or the outputs gain enough; else the table as it is.
+
+    Args:
+        network: the float model that `table` is for, and its placement.
+        table: symmetric ranges.
+        samples: calibration samples; None if there are none.
+        recipe: what the user allows.
+        reference: outputs of the float model, if they are known already.
+        on_progress: called with inferences that were run, of how many.
+
+    Raises:
+        UsageError, InputFileError: as `insert` and the runners.
+    """
+    mode = recipe.calibrate.symmetric
+    if mode == "always" or any(entry.zero_point for entry in table.ranges):
+        return table
+    if mode == AUTO and not _is_judged(network[0], samples, recipe):
+        return table
+    chosen = _chosen(network[1], table)
+    chosen, written = _writable(network, table, chosen, recipe)
+    if not chosen:
+        return table
+    if mode == "never" or samples is None:
+        return _told(_moved(table, chosen, 1.0), written, None, None)
+    proposer = _Proposer(network, table, samples, recipe, reference, on_progress)
+    return proposer.run(chosen, written)
+
+
+def zero_points_everywhere(placement: Placement, table: CalibrationTable, factor: float) -> CalibrationTable:
+    """The table with a zero point on every INT8 activation, whether it can be written or not; larger ends times `factor`."""
+    return _moved(table, _chosen(placement, table, most=math.inf), factor)
+
+
+def _is_judged(model: Model, samples: SampleSource | None, recipe: Recipe) -> bool:
+    if samples is None or not samples.meaningful or len(samples) <= _FEWEST:
+        return False
+    return recipe.calibrate.method == AUTO and weight_bytes(model) < SINGLE_FILE_LIMIT
+
+
+def _chosen(
+    placement: Placement, table: CalibrationTable, most: float = _LOPSIDED
+) -> dict[tuple[str, ...], _Ends]:
+    """The groups of INT8 activations whose smaller end is at most this share of the larger one."""
+    ranges, formats = table.by_tensor(), formats_of(placement)
+    found: dict[tuple[str, ...], _Ends] = {}
+    for group in groups(placement):
+        entries = [ranges[name] for name in group if name in ranges]
+        lows = [entry.low for entry in entries if entry.low is not None]
+        highs = [entry.high for entry in entries if entry.high is not None]
+        if len(lows) < len(group) or len(highs) < len(group):
+            continue
+        if any(formats.get(name, INT8) != INT8 or ranges[name].axis is not None for name in group):
+            continue
+        below, above = max(0.0, *(-low for low in lows)), max(0.0, *highs)
+        ends = _Ends(
+            small=min(below, above),
+            large=entries[0].amax[0],
+            widest=max(below, above),
+            is_negative=below > above,
+        )
+        if ends.widest > 0 and ends.small <= most * ends.large:
+            found[group] = ends
+    return found
+
+
+def _moved(
+    table: CalibrationTable, chosen: Mapping[tuple[str, ...], _Ends], factor: float
+) -> CalibrationTable:
+    """The table with zero points for these groups."""
+    by_name = {name: ends for group, ends in chosen.items() for name in group}
+
+    def moved(entry: TensorRange) -> TensorRange:
+        ends = by_name.get(entry.tensor)
+        if ends is None:
+            return entry
+        side = f"below {ends.small:.3g}" if ends.is_negative else f"above {-ends.small:.3g}"
+        wider = f", the larger end times {factor:g}, as far as values go" if factor > 1 else ""
+        step = f"zero point {ends.zero}: all 256 numbers for values {side}{wider}"
+        note = "; ".join(word for word in (entry.note, f"zero point {ends.zero}") if word)
+        return entry.since(step, amax=(ends.range(factor),), zero_point=ends.zero, note=note)
+
+    return replace(table, ranges=tuple(map(moved, table.ranges)), shifts=())
+
+
+def _writable(
+    network: tuple[Model, Placement],
+    table: CalibrationTable,
+    chosen: dict[tuple[str, ...], _Ends],
+    recipe: Recipe,
+    *,
+    free: bool = False,
+) -> tuple[dict[tuple[str, ...], _Ends], dict[str, Written]]:
+    """The groups that can be written as constants, and how; with `free`, and for classic TensorRT, those that need no node."""
+    is_free = free or not recipe.place.builder.is_rtx
+    while chosen:
+        made = insert(
+            *network, _moved(table, chosen, 1.0), recipe.insert.model_copy(update={"types": "fp32"})
+        )
+        written = {entry.tensor: entry for entry in with_constants(made)[1]}
+        kept = {
+            group: ends
+            for group, ends in chosen.items()
+            if all(_is_kept(written.get(name), is_free=is_free) for name in group)
+        }
+        if len(kept) == len(chosen):
+            return kept, written
+        chosen = kept
+    return {}, {}
+
+
+def _is_kept(written: Written | None, *, is_free: bool) -> bool:
+    if written is None or written.is_lost:
+        return False
+    return not is_free or (written.saturates and not written.nodes and not written.borders)
+
+
+def _told(
+    table: CalibrationTable,
+    written: Mapping[str, Written],
+    gain_db: float | None,
+    cost: EngineCosts | None,
+) -> CalibrationTable:
+    """The table that says what its zero points are, gain and cost."""
+    gain = None if gain_db is None else round(gain_db, 2)
+    ranges = tuple(
+        replace(entry, gain_db=gain) if entry.zero_point and gain is not None else entry
+        for entry in table.ranges
+    )
+    made = ZeroPoints(
+        tensors=sum(bool(entry.zero_point) for entry in ranges),
+        saturating=sum(entry.saturates for entry in written.values()),
+        gain_db=gain,
+        kernels=None if cost is None else (cost.kernels[0], cost.kernels[1]),
+        bytes=None if cost is None else cost.bytes,
+    )
+    return replace(table, ranges=ranges, zero_points=made)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineCosts:
+    """Two engines, without and with zero points.
+
+    Attributes:
+        kernels: of both.
+        bytes: activation bytes of both, as dumped; None if a shape is not known.
+    """
+
+    kernels: tuple[int, int]
+    bytes: tuple[int, int] | None
+
+    @property
+    def growth(self) -> float:
+        """Share by which bytes grow; 0 if it is not known."""
+        return 0.0 if self.bytes is None or not self.bytes[0] else self.bytes[1] / self.bytes[0] - 1
+
+    def refusal(self, gain_db: float, allowed: float) -> str | None:
+        """Why the engine is too expensive for this gain; None if it is not."""
+        more = self.kernels[1] - self.kernels[0]
+        if more > 0:
+            return f"{self.kernels[1]} kernels instead of {self.kernels[0]}"
+        if self.growth > allowed and gain_db <= _FOR_BYTES_DB:
+            return f"{self.growth:.1%} more activation bytes for no more than {_FOR_BYTES_DB:g} dB"
+        return None
+
+
+class _Proposer:
+    """Tries zero points for one table."""
+
+    def __init__(
+        self,
+        network: tuple[Model, Placement],
+        table: CalibrationTable,
+        samples: SampleSource,
+        recipe: Recipe,
+        reference: Reference | None,
+        on_progress: OnProgress | None,
+    ) -> None:
+        self._network, self._table, self._samples, self._recipe = network, table, samples, recipe
+        self._on_progress = on_progress
+        self._corrects = recipe.calibrate.bias == "correct"
+        budget = Budget(on_progress=on_progress)
+        self._reference = reference or Reference(network[0], samples, budget, bias=self._corrects)
+
+    def run(self, chosen: dict[tuple[str, ...], _Ends], written: Mapping[str, Written]) -> CalibrationTable:
+        """The table with zero points if they are kept, with what was tried in its journal in any case."""
+        before = self._judged(self._table, {"": self._table})[0]
+        search = Search()
+        kept = self._table
+        for free in (False, True):
+            if free:
+                chosen, written = _writable(self._network, self._table, chosen, self._recipe, free=True)
+            if not chosen:
+                break
+            tables = {f"{factor:g}": _moved(self._table, chosen, factor) for factor in _WIDER}
+            best = min(self._judged(tables["1"], tables), key=lambda one: one.noise)
+            what = f"{_WHAT} without any node" if free else _WHAT
+            edit = NetworkEdit(what=what, settings=("calibrate.symmetric=never",))
+            if not search.keeps(edit, best, before, LeastGain(gain_db=GAIN_DB, candidates=len(tables))):
+                break
+            made, gain = self._finished(best), best.decibel - before.decibel
+            cost = self._cost(made)
+            refused = None if cost is None else cost.refusal(gain, self._recipe.calibrate.zero_point_bytes)
+            if refused is None:
+                built = "no engine built" if cost is None else "no more kernels"
+                search.replaces(what, (TrialOutcome.KEPT, f"significant gain, {built}"))
+                kept = _told(made, written, gain, cost)
+                break
+            search.replaces(what, (TrialOutcome.REJECTED, refused))
+        before_them = self._table.journal.trials if self._table.journal else ()
+        return with_journal(kept, (*before_them, *search.records))
+
+    def _judged(self, first: CalibrationTable, tables: Mapping[str, CalibrationTable]) -> list[TriedTable]:
+        """These tables, whose zero points are those of `first`, on the samples that judge."""
+        model, placement = self._network
+        budget = Budget(most=self._reference.budget.most, on_progress=self._on_progress)
+        trial = TrialSession(model, placement, first, self._reference, budget)
+        judges = trial.at_once(len(_WIDER))
+        tried = trial.candidates(tables, judges)
+        if self._corrects:
+            best = min(tried, key=lambda one: one.noise)
+            tried = [trial.settled(best, judges)]
+        trial.close()
+        return tried
+
+    def _finished(self, best: TriedTable) -> CalibrationTable:
+        """The table with corrected biases, if the recipe asks for them."""
+        if not self._corrects:
+            return replace(best.table, shifts=self._table.shifts)
+        return shifted(*self._network, best.table, self._reference, self._on_progress)
+
+    def _cost(self, made: CalibrationTable) -> EngineCosts | None:
+        """Both engines, built; None without a builder that needs no GPU, for large models, and if one is refused."""
+        builder, model = _builder(self._recipe), self._network[0]
+        if builder is None or weight_bytes(model) >= _LARGE or len(model.view.nodes) > _MOST_NODES:
+            return None
+        options = self._recipe.build
+        try:
+            request = BuildRequest(
+                model=Path(),
+                folder=Path(),
+                targets=tuple(f"sm{number.removeprefix('sm')}" for number in options.sm),
+                profiles=profiles(
+                    model.view.inputs,
+                    parse_shapes(options.min_shapes),
+                    parse_shapes(options.opt_shapes),
+                    parse_shapes(options.max_shapes),
+                    {name: value.shape for name, value in self._reference.samples[0].feeds.items()},
+                )[0],
+                timeout_s=min(options.timeout_s, _TIMEOUT_S),
+                stack_mib=options.stack_mib,
+                cache=None,
+                flags=split_flags(options.flags),
+            )
+            both = [
+                insert_for_engine(*self._network, table, self._recipe.insert) for table in (self._table, made)
+            ]
+            with ThreadPoolExecutor(len(both)) as pool:  # each build is a process of its own
+                counts = list(pool.map(lambda one: examined(one, builder, request).audit.counts, both))
+        except (BuildError, UsageError):
+            return None
+        moved = [one.activation_bytes_dumped for one in counts]
+        return EngineCosts(
+            kernels=(counts[0].kernels, counts[1].kernels),
+            bytes=None if moved[0] is None or moved[1] is None else (moved[0], moved[1]),
+        )
+
+
+def _builder(recipe: Recipe) -> Builder | None:
+    """The builder of the recipe if it is here and needs no GPU."""
+    if recipe.build.builder != "rtx" or not recipe.place.builder.is_rtx:
+        return None
+    builder: Builder = BUILDERS.load(recipe.build.builder)
+    try:
+        builder.version()
+    except MissingPackage:
+        return None
+    return builder

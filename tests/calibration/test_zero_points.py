@@ -1,0 +1,120 @@
+"""`calibrate.symmetric`: who gets a zero point, and what it brings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import qdqtool
+from qdqtool.calibration.caches.files import read_cache
+from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.journal import TrialOutcome
+from qdqtool.core.kinds import CALIBRATION
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.qdq.find import find
+from tests.graph.test_zero_points import NETWORKS, Net
+
+NOISE = np.random.default_rng(1)
+SETTINGS = {"place.skip_rules": ["gemv", "narrow", "min_channels"], "weights.rounding": "nearest"}
+
+
+def _deep() -> Net:
+    net = Net(1, 8, 8, 8).conv(8, 16, 3, pads=[1] * 4).add("Relu")
+    for _ in range(3):
+        net = net.conv(16, 16, 3, pads=[1] * 4).add("Relu")
+    return net.conv(16, 8, 1)
+
+
+def _table(net: Net, folder: Path, **settings: Any) -> CalibrationTable:
+    path = folder / "net.onnx"
+    onnx.save(net.model(), path)
+    samples = [{"x": NOISE.standard_normal(net.shape).astype(np.float32)} for _ in range(16)]
+    changes = {key.replace("__", "."): value for key, value in settings.items()}
+    return qdqtool.calibrate(path, samples, settings={**SETTINGS, **changes})
+
+
+def _zeros(table: CalibrationTable) -> set[str]:
+    return {entry.tensor for entry in table.ranges if entry.zero_point}
+
+
+def test_tensors_behind_a_relu_get_a_zero_point_if_the_outputs_gain(tmp_path: Path) -> None:
+    table = _table(_deep(), tmp_path)
+    assert table.zero_points is not None
+    assert _zeros(table) == {"t1", "t3", "t5"}
+    assert all(entry.zero_point == -128 for entry in table.ranges if entry.zero_point)
+    assert table.zero_points.saturating == 3
+    assert (table.zero_points.gain_db or 0) > 2
+    assert table.zero_points.kernels is None or len(set(table.zero_points.kernels)) == 1
+    assert all(entry.gain_db == table.zero_points.gain_db for entry in table.ranges if entry.zero_point)
+    assert table.journal is not None
+    assert [one.outcome for one in table.journal.trials if one.what == "zero points"] == [TrialOutcome.KEPT]
+
+
+def test_a_table_with_zero_points_is_read_from_its_file_as_it_was(tmp_path: Path) -> None:
+    table = _table(_deep(), tmp_path, calibrate__symmetric="never")
+    CALIBRATION.write(tmp_path / "calibration.json", table)
+    again = CALIBRATION.read(tmp_path / "calibration.json")
+    assert again == table
+    assert _zeros(again)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"calibrate__symmetric": "always"},
+        {"calibrate__method": "max"},
+        {"place__format": "fp8", "place__sm": ["89"], "build__sm": ["89"]},
+    ],
+    ids=str,
+)
+def test_nobody_gets_one_who_must_not(settings: dict[str, Any], tmp_path: Path) -> None:
+    table = _table(_deep(), tmp_path, **settings)
+    assert table.zero_points is None
+    assert not _zeros(table)
+
+
+def test_classic_tensorrt_gets_only_those_that_need_no_node(tmp_path: Path) -> None:
+    never = {"calibrate__symmetric": "never", "place__target": "10"}
+    assert not _zeros(_table(_deep(), tmp_path, **never))
+    assert _zeros(_table(NETWORKS["1x1"](), tmp_path, **never)) == {"t1"}
+
+
+def test_both_sides_of_a_product_of_activations_stay_symmetric(tmp_path: Path) -> None:
+    net = Net(1, 4, 16, 16).add("Relu")
+    net.add("MatMul", "t0")
+    assert not _zeros(_table(net, tmp_path, calibrate__symmetric="never"))
+
+
+def test_a_gelu_gets_one_that_keeps_its_values_below_zero(tmp_path: Path) -> None:
+    table = _table(NETWORKS["Gelu"](), tmp_path, calibrate__symmetric="never")
+    entry = next(entry for entry in table.ranges if entry.zero_point)
+    assert entry.low is not None
+    assert (-128 - entry.zero_point) * entry.scales[0] <= entry.low * 0.99
+
+
+def test_more_bytes_than_allowed_need_a_gain_of_one_decibel(tmp_path: Path) -> None:
+    table = _table(_deep(), tmp_path, calibrate__zero_point_bytes=0)
+    assert table.zero_points is not None
+    assert table.zero_points.gain_db is not None
+    assert table.zero_points.gain_db > 1
+
+
+def test_the_written_model_has_no_zero_point_and_reads_back_with_them(tmp_path: Path) -> None:
+    net = _deep()
+    table = _table(net, tmp_path, calibrate__symmetric="never")
+    source, out = tmp_path / "net.onnx", tmp_path / "out.onnx"
+    qdqtool.insert(source, table, out, placement=qdqtool.place(source, settings=SETTINGS), settings=SETTINGS)
+    assert not any(any(pair.zero_point) for pair in find(load(out)))
+    assert not qdqtool.lint(out).findings
+
+
+def test_a_calibration_cache_gets_ranges_that_hold_both_ends(tmp_path: Path) -> None:
+    entry = TensorRange(tensor="x", amax=(1.27,), zero_point=-128, low=0.0, high=2.55)
+    assert entry.symmetric.amax[0] == pytest.approx(2.55)
+    assert entry.symmetric.zero_point == 0
+    CALIBRATION.write(tmp_path / "calibration.json", CalibrationTable(ranges=(entry,)))
+    assert read_cache(tmp_path / "calibration.json").by_tensor()["x"].amax == pytest.approx(2.55)
