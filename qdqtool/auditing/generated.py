@@ -23,7 +23,7 @@ from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Ro
 from qdqtool.engine.roles import words
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.join import LayerMatch
+from qdqtool.trt.names import LayerMatch
 from qdqtool.trt.ops import MATRIX_PRODUCTS, RECURRENT, STEP_GATES
 
 Sizes = tuple[int, ...]

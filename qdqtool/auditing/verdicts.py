@@ -26,7 +26,7 @@ from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.asked import asked_of
 from qdqtool.matching.evidence import NodeEvidence, operands
 from qdqtool.matching.registry import Rulebook, rulebook
-from qdqtool.trt.join import LayerMatch, join
+from qdqtool.trt.names import LayerMatch, join
 from qdqtool.trt.ops import ATTENTIONS, COMPUTE
 
 _RTX_KINDS = frozenset({"correlation", "deconv", "runtime_fusion"})

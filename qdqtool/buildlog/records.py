@@ -8,8 +8,7 @@ from functools import cached_property
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, EngineTensor
 from qdqtool.trt.layer_records import Fields, layer_of, line_fields, record_fields
-from qdqtool.trt.metadata import onnx_nodes
-from qdqtool.trt.names import parts
+from qdqtool.trt.names import onnx_nodes, parts
 from qdqtool.trt.ops import CASTS, MAY_MOVE, MOVING, QDQ, QUANTIZE
 
 # --- layers ----------------------------------------------------------------------------------------------------------

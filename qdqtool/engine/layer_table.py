@@ -10,7 +10,7 @@ from qdqtool.core.engine import Engine, EngineTensor
 from qdqtool.core.explore import EngineView, LayerView
 from qdqtool.errors import UsageError
 from qdqtool.io.tables import Cell, Table
-from qdqtool.trt.join import join
+from qdqtool.trt.names import join
 
 # --- layers ----------------------------------------------------------------------------------------------------------
 # Layers as a table: filtered, sorted, as cells or as a table for a file.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import shutil
 import tempfile
 import time
@@ -13,7 +14,43 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from qdqtool.io.files import FORGOTTEN_S, make_folder, unwritable
-from qdqtool.io.locks import acquire, release
+
+# --- locks -----------------------------------------------------------------------------------------------------------
+# Locks on folders, on file systems that have locks and on those that have none.
+
+
+log = logging.getLogger(__name__)
+_NONE = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP})
+"""What network file systems without a lock service answer; some FUSE file systems too."""
+
+
+def acquire(lock: FileLock) -> None:
+    """Take a lock; where the file system has none, go on with a warning.
+
+    Files are replaced in one step and checked by digest, so two processes in one folder cost work and no content.
+
+    Raises:
+        filelock.Timeout: another process holds it.
+        OSError: the lock file cannot be written.
+    """
+    try:
+        lock.acquire()
+    except OSError as error:
+        if error.errno not in _NONE:
+            raise
+        log.warning("%s: this file system has no locks; let only one process work there", lock.lock_file)
+
+
+def release(lock: FileLock) -> None:
+    """Give a lock back; where the file system does not take it, the end of this process does."""
+    try:
+        lock.release()
+    except OSError as error:
+        log.warning("%s: cannot be given back: %s", lock.lock_file, error.strerror or error)
+
+
+# --- folders ---------------------------------------------------------------------------------------------------------
+
 
 _PREFIX, _LOCK = ".build-", ".lock"
 # Somebody who removes the folder each time is no accident any more.

@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from qdqtool.errors import InputFileError, MissingPackage, of_system
-from qdqtool.io.files import opened, unreadable
-from qdqtool.io.holes import held_bytes
+from qdqtool.io.files import held_bytes, opened, unreadable
 
 Source = str | Path | BinaryIO | TextIO
 

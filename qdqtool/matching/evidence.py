@@ -13,7 +13,7 @@ from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.asked import arithmetic_word
 from qdqtool.matching.operands import Factor, factor
-from qdqtool.trt.join import LayerMatch
+from qdqtool.trt.names import LayerMatch
 from qdqtool.trt.ops import DEQUANTIZE, RECURRENT
 
 

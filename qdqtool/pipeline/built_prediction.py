@@ -25,7 +25,7 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.pipeline.examined import ExaminedEngine, examined
 from qdqtool.pipeline.random_shapes import shapes_of
 from qdqtool.prediction.predict import predict
-from qdqtool.trt.join import join
+from qdqtool.trt.names import join
 from qdqtool.trt.ops import QDQ, QUANTIZE
 
 _SM = ("86",)

@@ -14,8 +14,8 @@ from filelock import FileLock, Timeout
 from qdqtool.core.artefacts import Artefact
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.files import digest_file, make_folder, native_path, sweep, unwritable
+from qdqtool.io.folders import acquire, release
 from qdqtool.io.json_files import canonical
-from qdqtool.io.locks import acquire, release
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,7 @@ from sys import intern
 from typing import Any
 
 from qdqtool.core.engine import Certainty, EngineLayer, EngineTensor
-from qdqtool.trt.metadata import onnx_nodes
-from qdqtool.trt.names import probable_nodes
+from qdqtool.trt.names import onnx_nodes, probable_nodes
 from qdqtool.trt.tactics import tactic_id
 from qdqtool.trt.tensor_formats import dtype_of
 

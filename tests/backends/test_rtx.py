@@ -22,7 +22,7 @@ from qdqtool.core.build import BuildCost, BuildProgress, BuildRequest, BuildResu
 from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.errors import BuildError, InputFileError, QdqError, UsageError
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.trt.join import join
+from qdqtool.trt.names import join
 from tests import models
 from tests.backends import graphs
 from tests.models import save

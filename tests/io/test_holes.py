@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qdqtool.io.holes import held_bytes
+from qdqtool.io.files import held_bytes
 
 BLOCK = 1 << 16
 """Bytes that no file system in use splits further into data and holes."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from qdqtool.core.engine import Certainty, EngineLayer, Role
-from qdqtool.trt.join import join
+from qdqtool.trt.names import join
 from tests.audit.scenes import engine, kernel
 
 STATED = kernel("conv_myl0_1", "conv")

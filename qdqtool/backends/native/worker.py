@@ -9,7 +9,7 @@ from typing import Any
 from qdqtool.backends.native.failure import BuildFailure
 from qdqtool.backends.native.job import build, parse, targets_of
 from qdqtool.errors import of_system
-from qdqtool.io.parent import Tell, meet
+from qdqtool.io.child import Tell, meet
 from qdqtool.platform import peak_mib
 
 

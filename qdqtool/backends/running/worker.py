@@ -13,7 +13,7 @@ from qdqtool.backends.native.logger import logger_of
 from qdqtool.backends.running.frames import read, write
 from qdqtool.backends.timing.engine_times import EngineClock
 from qdqtool.errors import QdqError
-from qdqtool.io.parent import pipes
+from qdqtool.io.child import pipes
 
 
 def main() -> None:

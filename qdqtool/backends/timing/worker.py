@@ -13,7 +13,7 @@ from qdqtool.backends.timing.engine_times import EngineClock
 from qdqtool.backends.timing.rounds import Effort, take_turns
 from qdqtool.backends.timing.trtexec_times import raw_name
 from qdqtool.errors import QdqError
-from qdqtool.io.parent import Tell, meet
+from qdqtool.io.child import Tell, meet
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from math import isfinite
 from qdqtool.buildlog.grammar import Handler
 from qdqtool.buildlog.records import LineLayer, LoggedLayer, RecordLayer, Region
 from qdqtool.core.buildlog import LoggedProfileRow, Memory, Performance, Times
-from qdqtool.trt.metadata import onnx_nodes
+from qdqtool.trt.names import onnx_nodes
 
 # --- layers ----------------------------------------------------------------------------------------------------------
 # The finished engine: its layers from the text of any generation, and its bindings.

@@ -13,7 +13,7 @@ from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io import deferred
 from qdqtool.graph.onnx_io.walk import tensors
 from qdqtool.graph.onnx_io.weight import byte_size
-from qdqtool.io.holes import held_bytes
+from qdqtool.io.files import held_bytes
 from qdqtool.io.memory import VARIABLE, budget, is_stated, said
 
 _UNHELD = 1 << 30

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any
 
-from qdqtool.io.parent import pipes
+from qdqtool.io.child import pipes
 from qdqtool.platform import lift_limits, limit_further
 
 if TYPE_CHECKING:

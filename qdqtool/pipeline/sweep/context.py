@@ -24,8 +24,8 @@ from qdqtool.engine.devices import usual_device
 from qdqtool.errors import BuildError, UsageError
 from qdqtool.graph.model import Model
 from qdqtool.io.files import digest_file, make_folder, unwritable, write_text
+from qdqtool.io.folders import acquire, release
 from qdqtool.io.json_files import canonical
-from qdqtool.io.locks import acquire, release
 from qdqtool.pipeline import recipes, runner
 from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.search.sensitivity import SensitivityOptions, SensitivityRequest, study

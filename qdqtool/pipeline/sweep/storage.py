@@ -13,7 +13,7 @@ from filelock import FileLock
 
 from qdqtool.errors import InputFileError, MissingPackage, UsageError
 from qdqtool.io.files import replacing, unwritable
-from qdqtool.io.locks import acquire, release
+from qdqtool.io.folders import acquire, release
 from qdqtool.redact import without_password
 
 _CLAIM_S = 60

@@ -13,9 +13,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from qdqtool.core.causes import Cause
-from qdqtool.trt.causes.builder import CALIBRATION, DLA, ENGINE, KERNELS, MACHINE
-from qdqtool.trt.causes.hosts import HOSTS
-from qdqtool.trt.causes.lines import ECHOES, REST
+from qdqtool.trt.causes.builder import CALIBRATION, DLA, ECHOES, ENGINE, HOSTS, KERNELS, MACHINE, REST
 from qdqtool.trt.causes.model import FORMATS, PARSER, PLUGINS, SHAPES, TYPING
 
 CAUSES: tuple[Cause, ...] = (
