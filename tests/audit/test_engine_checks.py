@@ -107,7 +107,7 @@ def test_a_kernel_of_float_constants_is_not_said_to_dequantize():
 
     for dtype, reason, fix in (
         (DType.INT8, "dequantizes a weight", "quantizes the activation"),
-        (DType.FLOAT32, "computes from constants", "fold constants"),
+        (DType.FLOAT32, "computes from constants", "names the cause"),
     ):
         alone = replace(
             scene_kernel("k", role=Role.OTHER), inputs=(), constants=(scene_tensor("held", dtype),)

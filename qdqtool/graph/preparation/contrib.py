@@ -157,7 +157,7 @@ def _mean_square(writer: _Writer, tensor: str, gamma: str, axis: int, epsilon: f
 
 
 def _gelu(writer: _Writer) -> bool:
-    """X / 2 * (1 + erf(x / sqrt 2)), after the bias if there is one."""
+    """X / 2 * (1 + Erf(x / sqrt 2)), after the bias if there is one."""
     writer.begin()
     x, bias = writer.input(0), writer.input(1)
     x = writer.op("Add", [x, bias], "biased") if bias else x
