@@ -38,6 +38,7 @@ from qdqtool.graph.qdq.lower import FLOAT_TYPES
 from qdqtool.trt.ops import (
     BIASED,
     CLAMPS,
+    CONVOLUTIONS,
     GLOBAL_AVERAGES,
     LAYOUT,
     MOVING,
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 
 RECORD: Final = "qdqtool.zero_points"
 """Key in the metadata of a model: by the name of a Q its zero point, and the bounds of the Relu or Clip that it replaces."""
+_FLOATS: Final = frozenset(FLOAT_TYPES.values())
+"""Types of constants that can take a shift, bfloat16 among them."""
 _ALIKE: Final = 1e-3
 """Share by which two scales may differ that are written one representable number apart."""
 _ROUNDING: Final = 1e-6
@@ -449,6 +452,11 @@ class ConstantWriter:
                 edit.connect(follower, 1 - index, edit.constant(f"{follower.name}_with_constant", new))
                 return
         owner = self._owner[node.input[0]]
+        if response.size > 1 and _is_per_channel(response) and node.op_type in CONVOLUTIONS:
+            rank = len(self._view.info(node.input[1]).shape or ())
+            response = response.reshape(
+                1, -1, *[1] * (rank - 2)
+            )  # the channels of a picture are not its last axis
         inner = self._renamed(node)
         self._sum(inner, response, name)
         self._nodes[owner] += 1
@@ -460,7 +468,7 @@ class ConstantWriter:
         if len(node.input) <= BIAS or not node.input[BIAS]:
             return np.zeros(0)
         value = self.edit.value(node.input[BIAS])
-        return value if value is not None and value.dtype.kind == "f" else None
+        return value if value is not None and value.dtype in _FLOATS else None
 
     def _channels(self, node: onnx.NodeProto) -> int:
         weights = self._view.info(node.input[1]).shape or ()
@@ -610,7 +618,7 @@ class ConstantWriter:
         owner = next((self._owner[name] for name in node.input if name in self._held), node.output[0])
         constant = next((index for index in (1, 0) if node.input[index] in edit.constants), None)
         value = None if constant is None else edit.value(node.input[constant])
-        if constant is not None and value is not None and value.dtype.kind == "f":
+        if constant is not None and value is not None and value.dtype in _FLOATS:
             wanted = self._wanted(node.output[0])
             if not _is_nothing(wanted - held, wanted):
                 change = held - wanted if node.op_type == "Add" else wanted - held
