@@ -38,6 +38,7 @@ COMMAND_LINES = (
     "sensitivity FILE --samples random:2",
     "sweep FILE --samples random:2 --out out",
     "time FILE",
+    "advise FILE --device-name A10",
     "qat run FILE --out out",
     "cache show FILE",
     "cache lint FILE",
@@ -55,7 +56,7 @@ COMMAND_LINES = (
 )
 READS = {
     "model.onnx": "run quantize convert place calibrate insert build compare audit fix lint predict repair scales sensitivity "
-    "sweep to-qdq recipe is-int8 time",
+    "sweep to-qdq recipe is-int8 time advise",
     "recipe.yaml": "qat recipe run",
     "calibration.npz": "run compare",
     "labels.npy": "run compare",

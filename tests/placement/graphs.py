@@ -442,6 +442,15 @@ def spectrogram(between: str = "", *, early: bool = False) -> onnx.ModelProto:
     return s.model()
 
 
+def behind_plugin() -> onnx.ModelProto:
+    """No sample reaches the second convolution: no library computes the operator before it."""
+    s = Sketch()
+    x = s.conv("c1", s.input("x", [1, 4, 8, 8]), (4, 4))
+    s.nodes.append(helper.make_node("Swirl", [x], ["swirl_y"], name="swirl", domain="acme"))
+    s.output(s.conv("c2", "swirl_y", (4, 4)), [1, 4, 8, 8])
+    return s.model(domains=["acme"])
+
+
 def joint(cut: str, *, scaled: str = "scores", turned: bool = False) -> onnx.ModelProto:
     """An attention of four heads whose queries, keys and values are one product, and the product behind it.
 

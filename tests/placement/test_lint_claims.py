@@ -93,6 +93,7 @@ CASES: dict[str, tuple[set[str], tuple[Claim, ...]]] = {
     "chain_ok": (CLEAN, (int8("c1", "c2"),)),
     "logarithm_of_quantized": ({"logarithm"}, (int8("mm1", "mm2"),)),
     "logarithm_of_float": (CLEAN, (floats("mm1"), int8("mm2"))),
+    "resize_refused": ({"refused"}, (refused("only supports half_pixel"),)),
     "weight_bare": ({"half_quantized"}, (floats("c1"), kernel("RounCastCastMul"))),
     "activation_bare": ({"half_quantized"}, (floats("c1"), kernel("CastMulCast"))),
     "weights_per_tensor": ({"per_tensor_weights"}, (int8("c1"),)),

@@ -61,6 +61,7 @@ def test_every_rule_has_a_manual_and_something_to_say(name):
         graphs.normalized_stream,
         graphs.decoder,
         graphs.spectrogram,
+        graphs.behind_plugin,
         lambda: graphs.joint("Split"),
         lambda: graphs.head(rows=1, outputs=8),
     ):
