@@ -96,7 +96,9 @@ def usual_device(sm: Sequence[str]) -> str:
 
 
 def find_device(words: str) -> Device:
-    """The GPU whose name holds `words`, or whose rates stand in the metadata file `words`.
+    """Return the GPU whose name contains `words`, or the GPU that the metadata file `words` describes.
+
+    A name that ends with the words wins: "A10" is not an A100, and "RTX 3060" is not the laptop's.
 
     Raises:
         UsageError: no GPU or several have such a name.
@@ -105,7 +107,7 @@ def find_device(words: str) -> Device:
     if words.endswith(".json"):
         return device_of_metadata(Path(words))
     found = [device for device in devices() if words.lower() in device.name.lower()]
-    exact = [device for device in found if device.name.lower() == words.lower()]
+    exact = [device for device in found if f" {device.name}".lower().endswith(f" {words}".lower())]
     if len(exact or found) == 1:
         return (exact or found)[0]
     names = [device.name for device in found or devices()]
@@ -114,7 +116,7 @@ def find_device(words: str) -> Device:
     raise UsageError(
         f"{'several GPUs are' if found else 'no GPU is'} called {words!r}",
         fix=f"{hint}known are {', '.join(names)}; or pass the metadata JSON of a trtexec run",
-        where="--device",
+        where="name of the GPU",
     )
 
 

@@ -367,3 +367,15 @@ def test_the_seed_engine_joined_with_the_seed_profile_costs_what_the_seed_says()
     assert (addition.bytes, addition.ms) == (589_824, pytest.approx(0.0167475, rel=1))
     assert seen.matched == pytest.approx(48 / 113, abs=0.001)
     assert "another engine" in seen.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("A10", "NVIDIA A10"),
+        ("rtx 3060", "NVIDIA GeForce RTX 3060"),
+        ("3060 Laptop", "NVIDIA GeForce RTX 3060 Laptop"),
+    ],
+)
+def test_a_name_that_ends_with_the_words_is_meant(words: str, name: str) -> None:
+    assert find_device(words).name == name
