@@ -20,7 +20,7 @@ _PAGE = r"""
 </ul>
 {% if report.comparison and judged.settle %}<p class="settle">To settle it: <code>{{ judged.settle }}</code></p>{% endif %}
 {% if summary.assumptions %}
-<details class="assumptions"><summary>{{ summary.assumptions | length }} assumptions about the inputs{% if summary.assumptions | selectattr("is_guessed") | list %}, some of them guessed{% endif %}</summary>
+<details class="assumptions"><summary>{{ summary.assumptions | length }} assumption{% if summary.assumptions | length != 1 %}s{% endif %} about the inputs{% if summary.assumptions | selectattr("is_guessed") | list %}, some of them guessed{% endif %}</summary>
 <div class="wide-table" tabindex="0"><table><thead><tr><th scope="col">What</th><th scope="col">Value</th><th scope="col">Source</th></tr></thead>
 <tbody>{% for entry in summary.assumptions %}<tr><th scope="row">{{ entry.what }}</th><td>{{ entry.value }}</td><td>{{ entry.source }}</td></tr>{% endfor %}</tbody></table></div></details>
 {% endif %}
