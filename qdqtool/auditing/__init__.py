@@ -1,4 +1,4 @@
-"""Says what became of every compute node in an engine, why, and what to do about it."""
+"""Reports for every compute node of an engine in which precision it runs, why, and how to fix it."""
 
 from qdqtool.auditing.context import stage
 from qdqtool.auditing.full_audit import audit, counts, examine

@@ -1,4 +1,4 @@
-"""What a check is: a function from the scene to drafts of findings, with a code and a severity."""
+"""Checks: functions that turn an audit context into drafts of findings, with a code and a severity."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Draft:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """A plug-in of the registry.
+    """A check, as a plug-in of the registry.
 
     Attributes:
         code: stable identifier, "QDQ201".

@@ -1,4 +1,4 @@
-"""An audit in continuous integration: its report, and only findings that a baseline does not have."""
+"""Audits in continuous integration: the report, with only the findings that a baseline does not have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qdqtool.trt.names import stem, without_mark
 
 
 def ci_report(audit: Audit, source: str) -> CiReport:
-    """Every check and what it found; `source` is the audited file."""
+    """Return every check with its findings as a report; `source` is the audited file."""
     formats = Counter(verdict.realised for verdict in audit.verdicts)
     by_format = ", ".join(f"{count} in {name}" for name, count in sorted(formats.items()))
     nodes = f"{counted(len(audit.verdicts), 'compute node')}: {by_format}. " if audit.verdicts else ""
@@ -58,13 +58,15 @@ def _result(finding: Finding) -> CiResult:
 
 
 def fingerprint(finding: Finding) -> str:
-    """Sixteen hexadecimal digits that stay the same from build to build."""
+    """Return sixteen hexadecimal digits that identify a finding and stay the same from build to build."""
     text = f"{finding.code} {stem(without_mark(finding.subject))}"
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def without_known(audit: Audit, baseline: Audit) -> Audit:
-    """`audit` without the findings that `baseline` has; how many were left out, and how many are gone, is noted.
+    """Return `audit` without the findings of `baseline`.
+
+    Notes say how many findings were left out, and how many no longer occur.
 
     Where a baseline has a finding twice, two are left out.
     """

@@ -1,4 +1,4 @@
-"""Everything an audit looks at, and questions about it."""
+"""The audit context: all inputs of an audit, and questions about them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from qdqtool.trt.tensor_formats import padded_bytes
 
 _LOOK = f"{Command('audit', ('MODEL', '--layers', 'LAYERS'))} looks at the model too, and names the cause"
 _LINES = 6
-"""Lines of a log that a finding points to."""
+"""Most log lines that a finding points to."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditContext:
-    """All there is to look at.
+    """All inputs of an audit.
 
     Attributes:
         engine: the layers of the engine.
@@ -69,7 +69,7 @@ class AuditContext:
 
     @property
     def view(self) -> GraphView | None:
-        """The graph of the model."""
+        """The graph of the model; None without a model."""
         return None if self.model is None else self.model.view
 
     @cached_property
@@ -79,12 +79,12 @@ class AuditContext:
 
     @cached_property
     def flow(self) -> Flow | None:
-        """The pairs of the model."""
+        """The Q/DQ pairs of the model; None without a model."""
         return None if self.model is None else Flow(self.model)
 
     @cached_property
     def lint_fixes(self) -> dict[str, str]:
-        """What lint says to do at a node, by its name: a check that speaks of the same node says the same."""
+        """The fixes that lint proposes, by node name, so that a check about a node proposes the fix of lint."""
         found: dict[str, str] = {}
         if self.flow is not None:
             for _, wrong in violations(self.flow, self.target):
@@ -94,11 +94,11 @@ class AuditContext:
 
     @cached_property
     def kernels(self) -> tuple[EngineLayer, ...]:
-        """Layers that launch something."""
+        """Layers that launch a kernel."""
         return self.engine.kernels
 
     def told_of(self, layer: EngineLayer) -> tuple[NodeVerdict, ...]:
-        """The verdicts on the nodes that `layer` computes."""
+        """Return the verdicts on the nodes that `layer` computes."""
         return self._by_layer.get(layer.name, ())
 
     @cached_property
@@ -110,7 +110,10 @@ class AuditContext:
         return found
 
     def way_out(self, subjects: Iterable[str]) -> str:
-        """What can be typed where a check knows nothing better: the nodes of these layers in float; "" if they are."""
+        """Return a command for checks without a better fix: keep the nodes of these layers float.
+
+        "" if they are float already.
+        """
         if self.view is None:
             return _LOOK
         held = {case.node.name for case in self.cases if case.as_float}
@@ -119,7 +122,7 @@ class AuditContext:
         return as_float(nodes, placed=self.placement is not None) if nodes else ""
 
     def refusals(self, layers: Iterable[EngineLayer]) -> str:
-        """The fixes of what placement refused on the nodes of these layers; "" if it refused nothing."""
+        """Return the fixes for placement's refusals on the nodes of these layers; "" if it refused nothing."""
         names = {name for layer in layers for name in layer.onnx_nodes}
         decisions = self.placement.decisions if self.placement else ()
         refused = [decision for decision in decisions if decision.slot.node in names and decision.is_refused]
@@ -131,7 +134,7 @@ class AuditContext:
         return frozenset(binding.name for binding in self.engine.bindings)
 
     def at_layer(self, name: str) -> Evidence:
-        """The place of a layer in the layer information."""
+        """Return the place of a layer in the layer information."""
         index = self._positions[name]
         if self.layers_file == "layers.json":
             return Evidence(file=self.layers_file, place=f"/data/layers/{index}")
@@ -139,16 +142,19 @@ class AuditContext:
         return Evidence(file=self.layers_file, place=f"/Layers/{index}" if pointer else f"record {index + 1}")
 
     def at_node(self, name: str) -> Evidence:
-        """The place of a node in the Q/DQ model."""
+        """Return the place of a node in the Q/DQ model."""
         return Evidence(file="model.qdq.onnx", place=name)
 
     @cached_property
     def wiring(self) -> Wiring:
-        """Who writes and who reads what."""
+        """Writers and readers of every tensor."""
         return Wiring(self.engine)
 
     def bytes_of(self, layer: EngineLayer) -> int | None:
-        """What a layer reads and writes at run time, without weights; dynamic shapes count as at their optimum."""
+        """Return the bytes that a layer reads and writes at run time, without weights.
+
+        Dynamic shapes count as at their optimum.
+        """
         place = self._positions.get(layer.name)
         sized = layer if place is None else self._sized.layers[place]
         sizes = [padded_bytes(tensor) for tensor in (*sized.inputs, *sized.outputs)]
@@ -160,12 +166,12 @@ class AuditContext:
         return at_optimum(self.engine)
 
     def ms(self, name: str) -> float | None:
-        """Measured milliseconds of the layer called `name`, where there is a profile and such a layer."""
+        """Return the measured milliseconds of the layer called `name`; None without a profile or without such a layer."""
         place = self._positions.get(name)
         return self.explored.layers[place].ms if self.explored and place is not None else None
 
     def in_log(self, subject: str) -> tuple[Evidence, ...]:
-        """The log lines that tell how the layer or the node called `subject` came to be, the telling ones first."""
+        """Return the log lines that explain the layer or the node called `subject`, the most informative ones first."""
         if self.log is None:
             return ()
         rows = {row.node: row for row in self.log.ledger}
@@ -186,7 +192,7 @@ class AuditContext:
 
     @cached_property
     def _held(self) -> dict[str, list[int]]:
-        """Places of the layers that hold each ONNX node in the arithmetic, or at all where none computes."""
+        """Places of the layers that compute each ONNX node, or that merely contain it if no compute layer does."""
         found: dict[str, list[int]] = {}
         for place, layer in sorted(
             enumerate(self.engine.layers), key=lambda pair: pair[1].role is not Role.COMPUTE
@@ -198,7 +204,7 @@ class AuditContext:
 
     @cached_property
     def _positions(self) -> dict[str, int]:
-        """Index of each layer by its name, of the first where names repeat."""
+        """Index of each layer by its name; the first one for repeated names."""
         return {layer.name: index for index, layer in reversed(list(enumerate(self.engine.layers)))}
 
 
@@ -209,7 +215,7 @@ def stage(
     *,
     targets: tuple[str, ...] = (),
 ) -> AuditContext:
-    """The scene of an engine, with a verdict on every compute node of the Q/DQ model where there is one."""
+    """Return the audit context of an engine; with a Q/DQ model, it has a verdict on every compute node."""
     book = rulebook()
     found = cases(model, engine, placement, targets=targets, book=book) if model else ()
     return AuditContext(

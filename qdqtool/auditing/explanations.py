@@ -1,4 +1,4 @@
-"""Why nodes are not INT8, or what else they were asked for: the placement's own refusals, else what the rules know.
+"""Reasons why nodes are not in the requested format: the placement's own refusals, else the findings of the rules.
 
 What a rule finds wrong in the Q/DQ graph is the reason for every product that it says it keeps in float, so that `lint`,
 `predict` and the audit give one reason; only what an engine alone shows is explained by itself. Where nothing applies
@@ -25,13 +25,13 @@ from qdqtool.matching.vetoes import refusals
 
 
 def builders(*, rtx: bool, targets: tuple[str, ...]) -> tuple[Target, ...]:
-    """The builders that may have made an engine; its layers do not tell the releases of TensorRT apart."""
+    """Return the builders that may have made an engine. Its layers do not distinguish the releases of TensorRT."""
     words = ("rtx",) if rtx else sorted(CLASSIC, key=int)
     return tuple(Target.parse(word, sm=targets) for word in words)
 
 
 class Said:
-    """What the rules say of the nodes of a Q/DQ model, for an engine of one of `builders`."""
+    """Explanations of the rules for the nodes of a Q/DQ model, for an engine of one of `builders`."""
 
     def __init__(self, flow: Flow, made_by: tuple[Target, ...], book: Rulebook) -> None:
         self._flow = flow
@@ -39,7 +39,7 @@ class Said:
         self._book = book
 
     def of(self, evidence: NodeEvidence) -> Iterator[tuple[str, Explanation]]:
-        """Every explanation for one node, with the code of its rule, in the order of codes.
+        """Yield every explanation for one node with the code of its rule, in the order of codes.
 
         What a rule finds wrong with a node without saying that it costs its format is a reason where there is no other.
         """
@@ -66,7 +66,7 @@ class Said:
 
     @cached_property
     def _violations(self) -> dict[tuple[str, str], list[tuple[Target, Violation]]]:
-        """By code and node what is wrong for which of the builders."""
+        """Rule violations by code and node, each with the builder that it concerns."""
         found: dict[tuple[str, str], list[tuple[Target, Violation]]] = defaultdict(list)
         for target in self._builders:
             for code, violation in violations(self._flow, target, self._book):
@@ -76,12 +76,12 @@ class Said:
 
     @cached_property
     def _lost(self) -> dict[str, dict[str, Explanation]]:
-        """By node and code what costs a product its format."""
+        """Explanations by node and code for products that lose their format."""
         return self._told(lambda violation: bool(violation.products))
 
     @cached_property
     def _suspected(self) -> dict[str, dict[str, Explanation]]:
-        """By node and code what is wrong with a node, and may cost its format."""
+        """Explanations by node and code for violations that may cost a node its format."""
         return self._told(
             lambda violation: not violation.products and violation.severity is not Severity.INFO
         )
@@ -123,7 +123,7 @@ def _left_float(refusal: Opinion, *, no_kernel: bool) -> Explanation:
 def explained(
     nodes: Sequence[NodeEvidence], realised: Callable[[NodeEvidence], bool], said: Said
 ) -> tuple[NodeEvidence, ...]:
-    """Every node with the explanations that its engine does not contradict, in the order of the rules' codes.
+    """Return every node with the explanations that its engine does not contradict, in the order of the rules' codes.
 
     A node whose format is `realised` needs none. Where a rule says something of the builder that it says of such a node
     too, of the same operator and format, the engine contradicts it.
@@ -145,7 +145,7 @@ def explained(
 def _standing(
     evidence: NodeEvidence, told: Iterable[tuple[str, Explanation]], refuted: Container[tuple[str, str, str]]
 ) -> Iterator[Explanation]:
-    """Of each rule the first explanation that the engine does not contradict."""
+    """Yield the first explanation of each rule that the engine does not contradict."""
     seen = set()
     for code, explanation in told:
         contradicted = explanation.of_builder and (code, evidence.node.op, evidence.arithmetic) in refuted
@@ -155,7 +155,7 @@ def _standing(
 
 
 def reasons(evidence: NodeEvidence) -> tuple[Explanation, ...]:
-    """What is printed: the placement's own refusals, else that there is no kernel, else all that the rules found."""
+    """Return the printed reasons: the placement's own refusals, else a missing kernel, else all findings of the rules."""
     never = tuple(found for found in evidence.explanations if found.no_kernel)
     refused = tuple(why_decided_float(evidence.decisions))
     if evidence.asked.endswith("-weights"):

@@ -42,7 +42,7 @@ def audit(
     ignore: tuple[str, ...] = (),
     targets: tuple[str, ...] = (),
 ) -> Audit:
-    """Verdicts for every compute node, findings of every check, and counts.
+    """Return verdicts for every compute node, findings of every check, and counts.
 
     Args:
         model: the Q/DQ model that the engine was built from; None audits the layer information alone.
@@ -60,7 +60,7 @@ def audit(
 def examine(
     context: AuditContext, *, float_view: GraphView | None = None, ignore: tuple[str, ...] = ()
 ) -> Audit:
-    """The audit of a scene that may also hold costs, times and another engine to compare with.
+    """Return the audit of a context that may also hold costs, times and another engine to compare with.
 
     Without a model the log of the build gives the verdicts, where there is one.
 
@@ -78,7 +78,7 @@ def examine(
 
 
 def check_ignored(ignore: Iterable[str]) -> None:
-    """Refuse names and codes that no check of an engine has.
+    """Raise an error for names and codes that are not checks of an engine.
 
     Raises:
         UsageError: there is one.
@@ -97,13 +97,13 @@ def check_ignored(ignore: Iterable[str]) -> None:
 
 
 def known_checks() -> tuple[str, ...]:
-    """Codes and names of all checks."""
+    """Return codes and names of all checks."""
     coded = CHECKS.coded()
     return (*coded, *sorted(coded.values()))
 
 
 def with_findings(known: Audit, others: tuple[Finding, ...], ignore: tuple[str, ...] = ()) -> Audit:
-    """The same audit with findings of other steps put in their places."""
+    """Return the audit with findings of other steps added in sorted order."""
     waived = waivers(ignore)
     wanted = (found for found in others if not {found.check, found.code} & waived.keys())
     return replace(known, findings=_sorted((*known.findings, *wanted)))
@@ -112,7 +112,7 @@ def with_findings(known: Audit, others: tuple[Finding, ...], ignore: tuple[str, 
 def _findings(
     context: AuditContext, waived: Mapping[str, str]
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """The findings, and what was left out for which reason."""
+    """Return the findings, and notes on the ignored findings with their reasons."""
     found: list[Finding] = []
     notes: list[str] = []
     for name in sorted(CHECKS.coded().values()):
@@ -130,7 +130,7 @@ def _sorted(found: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _finding(name: str, check: Check, draft: Draft, context: AuditContext) -> Finding:
-    """A draft with the code and name of its check, the measured time of its layer, and the log lines that tell of it."""
+    """Complete a draft with code and name of its check, the measured time of its layer, and the log lines about it."""
     ms = context.ms(draft.subject)
     stated = () if check.says is None else (of_reason(check.says),)
     measured = "" if ms is None else f" (this layer takes {ms:.4f} ms)"
@@ -174,7 +174,7 @@ def _notes(context: AuditContext, float_view: GraphView | None) -> tuple[str, ..
 
 
 def _gone(view: GraphView | None, float_view: GraphView | None) -> tuple[str, ...]:
-    """Which nodes of the float model the Q/DQ model has lost."""
+    """Return a note on nodes of the float model that the Q/DQ model does not have."""
     if view is None or float_view is None:
         return ()
     gone = sorted({node.name for node in float_view.nodes} - {node.name for node in view.nodes})
@@ -205,7 +205,7 @@ _VERDICTS = {
 
 
 def verdicts_of_log(run: LogRun, engine: Engine) -> tuple[NodeVerdict, ...]:
-    """What became of every compute node that the log shows, in the order of the log.
+    """Return a verdict on every compute node that the log shows, in the order of the log.
 
     Where `engine` has the layer of a node, the layer's own precision counts; else what the log says of its Q/DQ.
     """
@@ -254,7 +254,7 @@ def _fix(asked: str) -> str:
 
 
 def counts(engine: Engine) -> KernelCounts:
-    """How many kernels there are, what they are for, and how many activation bytes they read and write.
+    """Count the kernels by role, and the activation bytes that they read and write.
 
     Bytes are counted twice because a builder without a GPU leaves fusion to the device: as dumped, where the float
     result of an INT8 convolution is written and read again by the kernel that adds its bias, and with that kernel
@@ -283,7 +283,7 @@ def _total(sizes: list[int | None]) -> int | None:
 
 
 def _fused_away(engine: Engine, kernels: list[EngineLayer]) -> list[int | None]:
-    """Bytes of the tensors that stay in registers when each compute kernel swallows its epilogue.
+    """Return the sizes of tensors that stay in registers if each compute kernel takes in its epilogue, in bytes.
 
     A result is swallowed when exactly one kernel reads it, that kernel works element by element, and it has not
     already been swallowed by another producer.

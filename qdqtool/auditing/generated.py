@@ -28,13 +28,13 @@ from qdqtool.trt.ops import MATRIX_PRODUCTS, RECURRENT, STEP_GATES
 
 Sizes = tuple[int, ...]
 _MAY_MULTIPLY = frozenset({"Sum", "Etc"})
-"""Words of a generated kernel that adds up products; of a long name only the beginning is there, and Etc."""
+"""Words in the name of a generated kernel that sums products; long names are cut off and end in Etc."""
 
 
 def written_out(
     flow: Flow, node: Node, weights: tuple[int, ...], holders: LayerMatch, engine: Engine
 ) -> LayerMatch:
-    """`holders` with the generated kernels that compute `node`, where no other kernel does and their type is proved.
+    """Add the generated kernels that compute `node` to `holders` if no other kernel does and their type is proved.
 
     `weights` are the inputs that are known when the engine is built.
     """
@@ -60,25 +60,25 @@ def written_out(
 
 
 def _adds_products(node: Node, layer: EngineLayer) -> bool:
-    """Whether a generated kernel adds up products: in a sum, or one by one for a matrix of two to four rows."""
+    """Return whether a generated kernel sums products: in a sum, or one by one for a matrix of two to four rows."""
     said = set(words(layer))
     one_by_one = node.op in MATRIX_PRODUCTS and "Mul" in said and "Add" in said
     return one_by_one or bool(_MAY_MULTIPLY & said)
 
 
 def sizes_of(shape: Sequence[Any] | None) -> Sizes:
-    """The extents but 1 of a shape, sorted: what is left of a weight that the builder stored transposed."""
+    """Return the extents of a shape except 1, sorted. They stay the same if the builder stores a weight transposed."""
     return tuple(sorted(size for size in shape or () if isinstance(size, int) and size != 1))
 
 
 def _float_types(layers: Iterable[EngineLayer]) -> set[DType]:
-    """The types that layers read, if none of them is an integer; nothing else otherwise."""
+    """Return the types that layers read if all are float types, else an empty set."""
     read = {tensor.dtype for layer in layers for tensor in (*layer.inputs, *layer.constants)}
     return read if all(dtype.is_float and not dtype.is_quantized for dtype in read) else set()
 
 
 def _steps(view: GraphView, node: Node, engine: Engine) -> Iterator[EngineLayer]:
-    """The layers that hold a weight of a recurrence and name no node, or this one."""
+    """Yield the layers that hold a weight of a recurrence and name either no node or this one."""
     pieces = _pieces(view, node)
     for layer in engine.layers:
         names_others = layer.certainty is Certainty.STATED and node.name not in layer.onnx_nodes
@@ -88,7 +88,7 @@ def _steps(view: GraphView, node: Node, engine: Engine) -> Iterator[EngineLayer]
 
 
 def _pieces(view: GraphView, node: Node) -> frozenset[Sizes]:
-    """The sizes that input and recurrence weights may have: of one gate, of some, or of all, of one direction or two."""
+    """Return the possible sizes of input and recurrence weights: of one gate, several or all, for one direction or two."""
     found: set[Sizes] = set()
     for tensor in node.inputs[1:3]:
         shape = view.constant_shape(tensor) or ()
@@ -114,7 +114,7 @@ def _held(layer: EngineLayer, pieces: frozenset[Sizes]) -> EngineTensor | None:
 
 
 def _typed(layer: EngineLayer, dtype: DType) -> EngineLayer:
-    """The layer with the type of its arithmetic, which for layers that are no matrix kernels is not judged."""
+    """Return the layer with the type of its arithmetic, which is not judged for layers other than matrix kernels."""
     if layer.role is Role.COMPUTE:
         return layer
     return replace(layer, precision=dtype, precision_certainty=Certainty.INFERRED)

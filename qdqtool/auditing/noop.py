@@ -17,12 +17,12 @@ from qdqtool.core.noop import NoOpReport, NoOpVerdict, Observation, Vote
 from qdqtool.core.wording import computing_in, counted
 
 _SAME = 0.02
-"""Two sizes or byte counts closer than this share are called the same."""
+"""Largest relative difference between sizes or byte counts that are reported as the same."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExtraEvidence:
-    """What is known besides the layers.
+    """Evidence in addition to the layers.
 
     Attributes:
         plan_bytes: sizes of the INT8 and the float plan file.
@@ -40,7 +40,7 @@ class ExtraEvidence:
 def really_int8(
     engine: Engine, reference: Engine | None = None, besides: ExtraEvidence | None = None
 ) -> NoOpReport:
-    """The verdict on `engine`, compared with the float build `reference` where there is one."""
+    """Return the verdict on `engine`, compared with the float build `reference` if given."""
     computing = [layer for layer in engine.kernels if is_computing(layer)]
     others = computed_in(computing)
     int8 = others.pop(str(DType.INT8), 0)
@@ -86,7 +86,7 @@ def _own(
 
 
 def _against(engine: Engine, reference: Engine) -> Iterator[Observation]:
-    """Signs from the layers of both engines; where the other is no build in the same float type they prove nothing."""
+    """Yield signs from the layers of both engines. They prove nothing unless the other one is a build in the same float type."""
     told = [_sizes("activation bytes of all kernels", _bytes(engine), _bytes(reference))]
     ours, theirs = _tactics(engine), _tactics(reference)
     if ours and theirs:
@@ -105,7 +105,7 @@ def _against(engine: Engine, reference: Engine) -> Iterator[Observation]:
 
 
 def _unlike(engine: Engine, reference: Engine) -> str:
-    """Why the other engine is no yardstick; "" if it is one."""
+    """Return why the other engine cannot serve as reference; "" if it can."""
     there = [layer for layer in reference.kernels if is_computing(layer)]
     for name, count in computed_in(there).items():
         return f"{count} of {counted(len(there), 'compute kernel of the float engine multiplies', 'compute kernels of the float engine multiply')} {computing_in(name)}: it is none"
@@ -154,7 +154,7 @@ def _sizes(what: str, ours: int | None, theirs: int | None) -> Observation:
 
 
 def _tactics(engine: Engine) -> Counter[str]:
-    """Kernel names of the compute layers; stubs that name no kernel are left out."""
+    """Count the kernel names of the compute layers; stubs without a kernel name are left out."""
     names = (layer.tactic for layer in engine.kernels if layer.role is Role.COMPUTE)
     return Counter(name for name in names if name and "STUB" not in name)
 

@@ -1,4 +1,4 @@
-"""What was asked of a node, what its kernel computes in, and how its weight is held.
+"""Requested format of a node, type of its kernel's arithmetic, and type of its stored weight.
 
 Asked is read from the Q/DQ nodes in front of its two factors. Realised is read from the layer information: arithmetic in
 few bits where both factors of the kernel have the same small type; else, where the kernel reads a stored weight, float
@@ -24,7 +24,7 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Realised:
-    """One node.
+    """Requested and realised format of one node.
 
     Attributes:
         asked: a format ("int8", "nvfp4"), one of its weights alone ("int4-weights"), or "float".
@@ -40,7 +40,7 @@ class Realised:
 
 
 def realised(node_evidence: NodeEvidence, precision: DType) -> Realised:
-    """What became of what was asked of one node; `precision` is the type of its arithmetic."""
+    """Compare the requested format of one node with the engine; `precision` is the type of its arithmetic."""
     asked = node_evidence.asked
     if precision in NAMES:
         return Realised(asked=asked, realised=NAMES[precision])
@@ -66,14 +66,14 @@ def realised(node_evidence: NodeEvidence, precision: DType) -> Realised:
 
 
 def _held_as(weight: EngineTensor, asked: str) -> str:
-    """The format that a stored weight has; a dump shows E4M3 values for MXFP8 too, and nothing of its scales."""
+    """Return the format of a stored weight. A dump shows E4M3 values for MXFP8 too, and nothing of its scales."""
     if weight.dtype is DType.FLOAT8 and asked.startswith("mxfp8"):
         return "mxfp8"
     return NAMES[weight.dtype]
 
 
 def makers(engine: Engine) -> Mapping[str, EngineLayer]:
-    """Kernels that read constants only, by the tensor that they make."""
+    """Return the kernels that read constants only, by the tensor that they write."""
     return {
         tensor.name: layer
         for layer in engine.layers

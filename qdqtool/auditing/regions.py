@@ -11,12 +11,12 @@ _REGION = re.compile(r"\{ForeignNode\[(.+?)\.\.\.(.+?)\]\}")
 
 
 def is_opaque(layer: EngineLayer) -> bool:
-    """Whether the layer stands for kernels that are not listed."""
+    """Return whether the layer is a region of kernels that are not listed."""
     return layer.kind == "Myelin" or layer.name.startswith("{ForeignNode[")
 
 
 def region_around(view: GraphView, node: Node, layers: tuple[EngineLayer, ...]) -> EngineLayer | None:
-    """The region between whose first and last node `node` stands in topological order; None if there is none.
+    """Return the region with `node` between its first and last node in topological order; None if there is none.
 
     The name of a region gives its first and last node only, so this is an inference.
     """
@@ -30,6 +30,6 @@ def region_around(view: GraphView, node: Node, layers: tuple[EngineLayer, ...]) 
 
 
 def _position(view: GraphView, name: str) -> int | None:
-    """Where in the graph the node is that `name` begins or ends with; names may be joined by ` + `."""
+    """Return the graph position of the node that `name` begins or ends with; names may be joined by ` + `."""
     nodes = (view.by_name.get(piece.strip()) for piece in (name, *name.split(" + ")))
     return next((node.position for node in nodes if node is not None), None)

@@ -1,4 +1,4 @@
-"""What became of every compute node: INT8 or not, and if not, why and what to do."""
+"""Verdicts on every compute node: whether it runs in INT8, and if not, the reason and the fix."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _BY_TYPE = {
 def verdicts(
     model: Model, engine: Engine, placement: Placement | None, *, targets: tuple[str, ...] = ()
 ) -> tuple[NodeVerdict, ...]:
-    """One verdict for every Conv, ConvTranspose, Gemm, MatMul and attention node, in graph order.
+    """Return one verdict for every Conv, ConvTranspose, Gemm, MatMul and attention node, in graph order.
 
     Args:
         model: the Q/DQ model that the engine was built from.
@@ -62,7 +62,7 @@ def verdicts(
 
 
 def verdicts_of(found: Sequence[NodeEvidence]) -> tuple[NodeVerdict, ...]:
-    """The verdicts on all nodes of a model.
+    """Return the verdicts on all nodes of a model.
 
     Only where the engine names none of them may the layer information belong to another model.
     """
@@ -73,7 +73,7 @@ def verdicts_of(found: Sequence[NodeEvidence]) -> tuple[NodeVerdict, ...]:
 
 
 def _followed(told: NodeVerdict, evidence: NodeEvidence) -> NodeVerdict:
-    """The verdict with a fix that can be typed, and with what its sentences claim of the engine."""
+    """Return the verdict with a fix as a command, and with the claims that its sentences make about the engine."""
     fix = followed(told.fix, command=evidence.as_float, at=told.node)
     stated = told.claims or ((of_reason(Says.IS_FLOAT),) if told.reason and _is_float(told) else ())
     return replace(told, fix=fix, claims=(*stated, *promises(fix, of_finding=False)))
@@ -91,7 +91,7 @@ def cases(
     targets: tuple[str, ...] = (),
     book: Rulebook | None = None,
 ) -> tuple[NodeEvidence, ...]:
-    """Every compute node with its evidence, in graph order; `book` notes which rules failed."""
+    """Return every compute node with its evidence, in graph order; `book` records rules that failed."""
     nodes = [node for node in model.view.nodes if node.op in COMPUTE]
     flow, rtx = Flow(model), made_by_rtx(engine)
     made_by = builders(rtx=rtx, targets=targets)
@@ -133,14 +133,17 @@ def cases(
 
 
 def made_by_rtx(engine: Engine) -> bool:
-    """Whether its layers are all of kinds that TensorRT for RTX prints, where no kind of its own tells it."""
+    """Return whether TensorRT for RTX made the engine, judged by its kinds of layers.
+
+    One RTX-only kind proves it; a dump with shared kinds only counts as RTX too.
+    """
     kinds = {layer.kind for layer in engine.layers}
     others = any(kind not in _SHARED_KINDS for kind in kinds)
     return bool(kinds & _RTX_KINDS) or (engine.form == DUMP and bool(kinds) and not others)
 
 
 def _own(holders: LayerMatch, shared: Counter[str]) -> LayerMatch:
-    """A kernel that computes one node alone counts before those that hold no more of it than its bias.
+    """Select kernels: one that computes a single node takes precedence over kernels that may hold only its bias.
 
     So does any matrix kernel before a fused attention, which takes the bias of the projections in front of it along.
     """
@@ -151,7 +154,7 @@ def _own(holders: LayerMatch, shared: Counter[str]) -> LayerMatch:
 
 
 def verdict(node_evidence: NodeEvidence) -> NodeVerdict:
-    """The verdict on one node."""
+    """Return the verdict on one node."""
     told = _verdict_on_type(node_evidence)
     found = realised(node_evidence, told.precision)
     told = replace(told, asked=found.asked, realised=found.realised, bytes_lost=found.bytes_lost)
@@ -169,7 +172,7 @@ def verdict(node_evidence: NodeEvidence) -> NodeVerdict:
 
 
 def _written(node_evidence: NodeEvidence) -> DType:
-    """The float type that the kernel of a matrix times one row writes: it dequantizes the matrix and multiplies floats."""
+    """Return the float type that a matrix-vector kernel writes: it dequantizes the matrix and multiplies floats."""
     found = {
         tensor.dtype
         for layer in node_evidence.holders.other
@@ -199,7 +202,7 @@ def _verdict_on_type(node_evidence: NodeEvidence) -> NodeVerdict:
 
 
 def _in_few_bits(node_evidence: NodeEvidence) -> bool:
-    """Whether kernels of its own compute it in INT8, FP8 or FP4."""
+    """Return whether separate kernels compute the node in INT8, FP8 or FP4."""
     layers = node_evidence.holders.compute
     return (
         bool(layers) and not all(map(_multiplies_rounded, layers)) and _precision(node_evidence)[0] in NAMES
@@ -207,7 +210,7 @@ def _in_few_bits(node_evidence: NodeEvidence) -> bool:
 
 
 def _precision(node_evidence: NodeEvidence) -> tuple[DType, Verdict, Certainty]:
-    """Type of the arithmetic, what to call it, and how it is known."""
+    """Return the type of the arithmetic, its verdict, and its certainty."""
     layers = node_evidence.holders.compute
     found = {layer.precision for layer in layers}
     precision = found.pop() if len(found) == 1 else DType.UNKNOWN
@@ -220,14 +223,17 @@ def _precision(node_evidence: NodeEvidence) -> tuple[DType, Verdict, Certainty]:
 
 
 def _in_attention(node_evidence: NodeEvidence, precision: DType) -> DType:
-    """Both matrix products share a kernel; this one is INT8 if it also reads both operands through Q/DQ."""
+    """Return the precision of a product in a fused attention.
+
+    Both products share a kernel: this one is INT8 only if both operands come through Q/DQ.
+    """
     if precision is DType.INT8 and not all(operand.quantized for operand in node_evidence.operands):
         return DType.UNKNOWN
     return precision
 
 
 def _multiplies_rounded(layer: EngineLayer) -> bool:
-    """Whether a generated kernel rounds its input to eight bits and multiplies that by Int8 weights right away."""
+    """Return whether a generated kernel rounds its input to eight bits and multiplies it by INT8 weights at once."""
     weights = any(
         constant.dtype is DType.INT8 and len(constant.shape or ()) > 1 for constant in layer.constants
     )
@@ -235,7 +241,10 @@ def _multiplies_rounded(layer: EngineLayer) -> bool:
 
 
 def _with_neighbours(node_evidence: NodeEvidence) -> NodeVerdict:
-    """TensorRT for RTX writes a 1x1 convolution of up to four channels on one pixel into the kernel around it."""
+    """Return the verdict on a small convolution merged into a neighbour.
+
+    TensorRT for RTX does this for a 1x1 convolution of up to four channels on one pixel.
+    """
     name = node_evidence.holders.compute[0].name
     told = _absent(
         node_evidence,
@@ -272,7 +281,7 @@ def _why(node_evidence: NodeEvidence, kind: Verdict, precision: DType) -> tuple[
 
 
 def _claims(node_evidence: NodeEvidence) -> tuple[Claim, ...]:
-    """The claims of all printed reasons, each once."""
+    """Return the claims of all printed reasons, each once."""
     return tuple(dict.fromkeys(claim for cause in reasons(node_evidence) for claim in cause.all_claims))
 
 
@@ -301,7 +310,7 @@ def _without_kernel(node_evidence: NodeEvidence) -> NodeVerdict:
 
 
 def _absorbed(node_evidence: NodeEvidence, others: tuple[EngineLayer, ...]) -> NodeVerdict:
-    """Named by kernels that are no convolution or matrix product, such as a product written as multiply and sum."""
+    """Return the verdict on a node that only other kernels name, such as a product written as multiply and sum."""
     names = ", ".join(sorted({layer.name for layer in others})[:3])
     found = reasons(node_evidence)
     texts = [*(cause.reason for cause in found), f"no convolution or matrix kernel names it, only {names}"]

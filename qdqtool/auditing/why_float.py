@@ -1,4 +1,4 @@
-"""Why an input is float: one answer for every slot, which verdicts and checks repeat.
+"""Reasons why an input is float: one answer per slot, shared by verdicts and checks.
 
 Placement decides for inputs of compute nodes, and for an Add or a pool only if a rule asks. So an input is float because a rule
 refuses it, because no rule asks for it, or because no rule says anything about it. What the builder makes of an input that is
@@ -19,7 +19,7 @@ _SEE = f"see what each rule said with {Command('place', ('MODEL',))}"
 
 
 def why_float(slot: Slot, placement: Placement) -> Explanation | None:
-    """Why placement left one input float; None if it is quantized."""
+    """Return why placement left one input float; None if it is quantized."""
     decision = next((each for each in placement.decisions if each.slot == slot), None)
     if decision is None:
         return Explanation(
@@ -37,7 +37,7 @@ def why_float(slot: Slot, placement: Placement) -> Explanation | None:
 
 
 def why_decided_float(decisions: Iterable[Decision]) -> Iterator[Explanation]:
-    """Every refusal of these inputs once, then the inputs that no rule asked for."""
+    """Yield every refusal of these inputs once, then the inputs that no rule asked for."""
     seen = set()
     quiet = []
     for decision in decisions:
@@ -57,5 +57,5 @@ def why_decided_float(decisions: Iterable[Decision]) -> Iterator[Explanation]:
 
 
 def _claims(opinion: Opinion) -> tuple[Claim, ...]:
-    """What a veto says of engines: of every rule that skips it places Q/DQ, and what the reason adds."""
+    """Return the claim that a veto makes about engines; the default is `IS_KEPT`."""
     return (opinion.claim or IS_KEPT,)

@@ -1,6 +1,6 @@
-"""Backends: what builds engines and what runs models; `builders` holds one file per builder."""
+"""Backends that build engines and run models; `builders` holds one file per builder."""
 
 from qdqtool.plugins import Registry
 
 BUILDERS = Registry(package="qdqtool.backends.builders")
-"""The builders, by name."""
+"""Registry of the builders, by name."""

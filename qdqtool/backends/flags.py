@@ -1,4 +1,4 @@
-"""Flags in trtexec's spelling, the one vocabulary of builders that everybody knows.
+"""Builder flags in trtexec's spelling, which all builders share.
 
     --fp16   --memPoolSize=workspace:1024   --builderOptimizationLevel=5
 
@@ -38,7 +38,7 @@ class Flag:
 
 
 def parse_flags(words: Iterable[str]) -> tuple[Flag, ...]:
-    """The flags in these words; a leading program name is not a flag.
+    """Parse words as flags.
 
     Raises:
         UsageError: a word is not of the form `--name` or `--name=value`.
@@ -55,14 +55,14 @@ def parse_flags(words: Iterable[str]) -> tuple[Flag, ...]:
 
 
 def absolute(flag: Flag) -> Flag:
-    """The flag with the file it names, if it names one, seen from anywhere."""
+    """Make the path in a flag absolute, if its value is a path."""
     if flag.name not in _FILES or not flag.value:
         return flag
     return Flag(name=flag.name, value=str(Path(flag.value).absolute()))
 
 
 def split_flags(text: str) -> tuple[str, ...]:
-    """The words of a line of flags, quotes respected.
+    """Split a line of flags into words, respecting quotes.
 
     Raises:
         UsageError: a quote is not closed.
@@ -74,7 +74,7 @@ def split_flags(text: str) -> tuple[str, ...]:
 
 
 def plain_sizes(flag: Flag) -> Flag:
-    """The flag with sizes that every release of trtexec reads alike: numbers of MiB without a unit.
+    """Rewrite sizes so that every release of trtexec reads them the same way: MiB without a unit.
 
     trtexec 8.4 to 8.6 ignores what stands after the number; 10 and newer read the last letter as the unit, so that 1024MiB is
     1024 bytes (logs of 8.6.0, 10.14.1 and 10.16). A size that is no whole number of MiB keeps one letter, which 10 understands.
@@ -85,7 +85,10 @@ def plain_sizes(flag: Flag) -> Flag:
 
 
 def workspace_pool(flag: Flag) -> Flag:
-    """`--workspace=SIZE`, which is gone since 10, as `--memPoolSize`, which is as old as 8.4; any other flag with plain sizes."""
+    """Rewrite `--workspace=SIZE` (removed in 10) as `--memPoolSize` (since 8.4).
+
+    Sizes in other flags are rewritten by `plain_sizes`.
+    """
     if flag.name == "workspace" and flag.value:
         flag = Flag(name="memPoolSize", value=f"workspace:{flag.value}")
     return plain_sizes(flag)
@@ -103,7 +106,7 @@ def _plain_size(part: str) -> str:
 
 
 def bytes_of(text: str) -> int | None:
-    """A size as people mean it, in bytes: "1024" and "1024MiB" are MiB, also B, KiB, GiB; None for other text."""
+    """Parse a size into bytes; None for other text. "1024" and "1024MiB" are MiB; B, KiB and GiB are understood too."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         return None

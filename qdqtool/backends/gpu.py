@@ -1,4 +1,4 @@
-"""Which NVIDIA GPUs are here, asked of the driver itself (libcuda), without any CUDA package.
+"""Lists the NVIDIA GPUs of this machine by asking the driver (libcuda), without any CUDA package.
 
 Source of the calls: the CUDA driver API (cuInit, cuDeviceGetAttribute 75 and 76 for the compute capability).
 """
@@ -13,12 +13,12 @@ from qdqtool.platform import cuda_driver
 
 _MAJOR, _MINOR = 75, 76
 LIBRARY = cuda_driver()
-"""The driver's library."""
+"""File name of the CUDA driver library."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
-    """One GPU.
+    """An NVIDIA GPU.
 
     Attributes:
         name: as the driver calls it.
@@ -34,7 +34,7 @@ class Gpu:
 
 
 def gpus(library: Any = None) -> tuple[Gpu, ...]:
-    """All GPUs the driver knows; none if there is no driver or it does not work."""
+    """Return all GPUs that the driver lists; an empty tuple if there is no working driver."""
     try:
         cuda = library or ctypes.CDLL(LIBRARY)
     except OSError:

@@ -1,4 +1,4 @@
-"""What is installed here, what works with it, and the exact command for what is missing."""
+"""Inventory of this installation: installed packages, whether they work, and the command to get missing ones."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _EXTRAS = {
     "zstd": ("zstandard",),
     "dataframe": ("pandas",),
 }
-"""Packages of the extras that are not builders."""
+"""Packages of the extras that are not builders, by extra."""
 _OTHERS = {
     "polars": "the same",
     "onnx-graphsurgeon": "graphs of its own kind, in and out of the Python calls",
 }
-"""Packages that are used where they are, and are in no extra."""
+"""Packages that are used if they are installed, but belong to no extra."""
 _ZSTD_FROM = (3, 14)
-"""The Python that reads zstd by itself."""
+"""First Python release that reads zstd without a package."""
 _USES = {
     "qat": "qdqtool qat run, your own training loop",
     "qat-nvidia": "qat.engine: NVIDIA's quantizers in place of our own",
@@ -48,15 +48,15 @@ _USES = {
     "postgres": "studies of sweeps on PostgreSQL",
     "tensorboard": "curves of a training",
 }
-"""What extras are for, and single packages of them that are for less."""
+"""Purpose of each extra, and of single packages that serve only part of an extra's purpose."""
 _NEEDED = ("numpy", "onnx")
 _TRIAL_S: Final = 60.0
-"""Seconds for one model of one node; TensorRT builds an engine for it."""
+"""Time limit in seconds to run a model of one node; TensorRT builds an engine for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Item:
-    """One thing that is here or not.
+    """State of one package, device or builder.
 
     Attributes:
         name: what it is.
@@ -75,7 +75,7 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inventory:
-    """All that was looked for."""
+    """Result of `take_inventory`."""
 
     items: tuple[Item, ...]
 
@@ -84,7 +84,7 @@ INVENTORY = Artefact(kind="doctor", schema=1, type=Inventory)
 
 
 def take_inventory() -> Inventory:
-    """Look for everything; what could crash is loaded in a process of its own."""
+    """Check all packages, devices and builders; anything that could crash is loaded in a separate process."""
     here = gpus()
     items = [
         Item(
@@ -119,7 +119,7 @@ def take_inventory() -> Inventory:
 
 
 def _package(name: str, enables: str, fix: str) -> Item:
-    """One package of Python by its name in the index."""
+    """Check one Python package by its name on the package index."""
     found = _version(name)
     if found is None:
         return Item(name=name, state="missing", detail="not installed", enables=enables, fix=fix)
@@ -134,7 +134,7 @@ def _version(name: str) -> str | None:
 
 
 def _devices() -> list[Item]:
-    """Every device that has a word, tried in a process of its own: a driver that crashes ends that one only."""
+    """Check every value of `--device`. Each is tried in a separate process, so that a crashing driver does not end this one."""
     from qdqtool.runtime.device import DEVICES, provider_of
     from qdqtool.runtime.session import how_to_get, is_installed
 
@@ -162,7 +162,7 @@ def _devices() -> list[Item]:
 
 
 def _tried(word: str) -> tuple[str, str] | None:
-    """Why a device that is installed does not run a model of one node, and what to do; None if it does."""
+    """Run a model of one node on an installed device. Return the problem and its fix; None if the model runs."""
     said: list[bytes] = []
     ended = run(
         (sys.executable, "-m", "qdqtool.runtime.trial", word), on_line=said.append, timeout_s=_TRIAL_S
@@ -175,7 +175,7 @@ def _tried(word: str) -> tuple[str, str] | None:
 
 
 def _onnxruntime() -> Item:
-    """Builds of onnxruntime write the same folder: of two, the later one is there and the other is broken."""
+    """Check onnxruntime. Its packages share one folder: if two are installed, the second overwrites the first."""
     from qdqtool.runtime.session import onnxruntime_packages, release
 
     here = onnxruntime_packages()
@@ -216,7 +216,7 @@ def _gpu(here: tuple[Gpu, ...]) -> Item:
 
 
 def _builder(name: str, enables: str, *, here: tuple[Gpu, ...] | None) -> Item:
-    """A builder; one that is given the GPUs needs one of them."""
+    """Check a builder; if `here` is given, the builder needs one of these GPUs."""
     try:
         found = BUILDERS.load(name).version()
     except MissingPackage as error:

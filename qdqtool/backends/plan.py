@@ -1,4 +1,4 @@
-"""Reads the first bytes of an engine without loading it: who made it, and which release.
+"""Reads maker and release from the first bytes of an engine, without loading it.
 
 Engines hold code for the GPU and the host, so they are only ever loaded when the user trusts them; this looks at
 32 bytes. Source: trtexec's --getPlanVersionOnly checks the tag "ftrt" and reads the release from bytes 24 to 27
@@ -18,12 +18,12 @@ from qdqtool.io.files import require_file, unreadable
 _HEADER = 32
 _MAKERS = {b"ftrt": "TensorRT", b"vtrt": "TensorRT for RTX"}
 MODULES = {"TensorRT": "tensorrt", "TensorRT for RTX": "tensorrt_rtx"}
-"""The Python module that loads engines of a maker."""
+"""Python modules that load engines, by maker."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EnginePlan:
-    """What an engine file says of itself.
+    """Header of an engine file.
 
     Attributes:
         path: the file.
@@ -37,7 +37,7 @@ class EnginePlan:
 
 
 def read_plan(path: Path) -> EnginePlan:
-    """What the engine at `path` says of itself.
+    """Read the header of the engine at `path`.
 
     Raises:
         InputFileError: missing, no engine, or cut short.

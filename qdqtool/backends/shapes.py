@@ -1,4 +1,4 @@
-"""Shapes of dynamic inputs: trtexec's spelling, and one optimization profile made of it.
+"""Shapes of dynamic inputs: parsing of trtexec's spelling, and optimization profiles.
 
     parse_shapes("input:1x3x224x224,tokens:1x128")   {"input": (1, 3, 224, 224), "tokens": (1, 128)}
 
@@ -24,7 +24,7 @@ _EXAMPLE = "write it as trtexec does: input:1x3x224x224,other:1x8"
 
 
 def parse_shapes(text: str) -> dict[str, Shape]:
-    """The shapes spelled in `text`; an empty text gives none.
+    """Parse the shapes in `text`; an empty text gives none.
 
     Raises:
         UsageError: the text is not of the form `name:AxBxC,...`, or names an input twice.
@@ -45,14 +45,14 @@ def parse_shapes(text: str) -> dict[str, Shape]:
 
 
 def spelled(shapes: Shapes) -> str:
-    """The shapes as `parse_shapes` reads them."""
+    """Format shapes as `parse_shapes` reads them."""
     return ",".join(f"{name}:{_spell(shape)}" for name, shape in shapes.items())
 
 
 def profiles(
     inputs: tuple[TensorInfo, ...], low: Shapes, opt: Shapes, high: Shapes, sample_shapes: Shapes
 ) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
-    """The profile of every dynamic input, and a sentence for each choice nobody made.
+    """Return the profile of every dynamic input, and a note for each choice that the user did not make.
 
     A shape that is not given is taken from those that are (the usual shape first); where none is given, the
     samples decide.
@@ -85,12 +85,12 @@ def profiles(
 
 
 _HEIGHT_WIDTH, _TOKENS = 224, 128
-"""What most pictures and texts are tried with, where a model leaves their size open."""
+"""Usual height and width of images, and usual length of texts, if the model leaves their size open."""
 _COLOURS = frozenset({1, 3, 4})
 
 
 def usual_shapes(inputs: tuple[TensorInfo, ...], given: Mapping[str, int] | None = None) -> dict[str, Shape]:
-    """A shape for every dynamic input of known rank, to start with; a symbol has one length everywhere.
+    """Propose a shape for every dynamic input of known rank; a symbol has one length in all inputs.
 
     The batch is 1: the leading dimension, and the middle one of a recurrent state. The free height and width of a picture
     (rank 4 with 1, 3 or 4 channels) are 224, every other free dimension is 128. A symbol that is a sum of others, as the mask
@@ -117,12 +117,12 @@ def usual_shapes(inputs: tuple[TensorInfo, ...], given: Mapping[str, int] | None
 
 
 def spell_shapes(shapes: Shapes) -> str:
-    """The shapes as `parse_shapes` reads them."""
+    """Format shapes as `parse_shapes` reads them."""
     return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
 
 
 def batch_place(shape: Sequence[int | str]) -> int:
-    """Which dimension counts samples: the first, or the free one of a state [layers, batch, channels]."""
+    """Return the batch dimension: the first, or the free one of a state [layers, batch, channels]."""
     match tuple(shape):
         case (int(layers), str(), int()) if layers > 1:
             return 1
@@ -130,7 +130,10 @@ def batch_place(shape: Sequence[int | str]) -> int:
 
 
 def _is_picture(shape: Sequence[int | str]) -> bool:
-    """Whether height and width are free beside one, three or four channels; a cache of four heads has one free length."""
+    """Return whether a shape is an image with 1, 3 or 4 channels.
+
+    With 4 channels, at least two other dimensions must be free: a cache of four heads has only one.
+    """
     free = sum(isinstance(dim, str) for dim in shape[1:])
     channels = {shape[1], shape[3]} & _COLOURS if len(shape) == 4 else set()
     return bool(channels - {4}) or (bool(channels) and free > 1)
@@ -143,7 +146,7 @@ def several_profiles(
     high: Sequence[str],
     usual: Shapes,
 ) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
-    """One optimization profile per spelling: the first of each list make profile 0, the second profile 1, and so on.
+    """Return one optimization profile per text: the first of each list makes profile 0, the second profile 1, and so on.
 
     `usual` are the shapes of inputs that a spelling leaves out.
 

@@ -1,4 +1,4 @@
-"""The one door through which models are written: types, shapes and a session are checked before the file is written.
+"""Writes models; types, shapes and a session are checked before the file is written.
 
 A rewrite of ours that makes an invalid model is found here and not in the builder, which blames the model. The check
 demands no new failure: a model with plug-in operators, or with types that onnxruntime's CPU lacks, is compared with the
@@ -20,7 +20,7 @@ from qdqtool.graph.onnx_io.valid import disagreement, without_weights
 from qdqtool.runtime.runner import refusal
 
 _LONGEST: Final = 300
-"""Characters of what a library says."""
+"""Largest number of characters quoted from a library's message."""
 
 
 def write(model: Model, out: Path, *, step: str) -> None:
@@ -35,7 +35,9 @@ def write(model: Model, out: Path, *, step: str) -> None:
 
 
 def checked(model: Model, *, step: str) -> Model:
-    """The model, if its types and shapes agree and onnxruntime opens it, or if that failed before `step` as well.
+    """Return the model if it is valid, or if its source file was already invalid before `step`.
+
+    Valid means that types and shapes agree and onnxruntime opens the model.
 
     Raises:
         Bug: the model is invalid, and the file that it was made from is not.
@@ -56,7 +58,7 @@ def _closed(proto: Any) -> str | None:
 
 
 def _was_so(check: Callable[[Any], str | None], source: Path) -> bool:
-    """Whether the file that a model was made from fails the same check, both as it is and as `load` opens it."""
+    """Return whether the model's source file fails the same check, both as it is and as `load` opens it."""
     if not source.is_file():
         return False
     try:

@@ -1,4 +1,4 @@
-"""Log reader: any log of a TensorRT builder in, what it says out."""
+"""Log reader: reads any log of a TensorRT builder and returns its facts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 def read(source: Source, watch: Watch | None = None) -> BuildLog:
-    """Everything a log tells.
+    """Read everything that a log contains.
 
     Args:
         source: a path, or a binary or text stream; compressed (xz, gzip, bzip2) and UTF-16 logs are recognised.
@@ -39,12 +39,12 @@ def read(source: Source, watch: Watch | None = None) -> BuildLog:
 
 
 def is_of_builder(run: LogRun | RunDigest) -> bool:
-    """Whether a run holds a line that a builder printed."""
+    """Return whether a run contains a line of a builder."""
     return run.lines > run.blank + run.foreign + run.unread
 
 
 def runs(source: TextSource, watch: Watch | None = None) -> Iterator[LogRun]:
-    """The runs of a log one after the other, so that a log of any size takes the memory of one run.
+    """Yield the runs of a log one after the other, so that a log of any size needs the memory of one run.
 
     Raises:
         InputFileError: the file cannot be opened or read.
@@ -53,7 +53,7 @@ def runs(source: TextSource, watch: Watch | None = None) -> Iterator[LogRun]:
 
 
 def open_runs(source: TextSource, watch: Watch | None = None) -> Iterator[Run]:
-    """The runs of a log while they are collectors still: ask each for its digest, its value, or both.
+    """Yield the runs of a log as collectors: call `digest`, `value`, or both on each.
 
     Raises:
         InputFileError: the file cannot be opened or read.
@@ -62,7 +62,7 @@ def open_runs(source: TextSource, watch: Watch | None = None) -> Iterator[Run]:
 
 
 def digests(source: TextSource, watch: Watch | None = None, *, shown: int = SHOWN) -> Iterator[RunDigest]:
-    """As `runs`, but only what a person wants to know of each run: several times faster.
+    """Yield a short summary of each run, without its tables; several times faster than `runs`.
 
     Args:
         source: the log.

@@ -1,4 +1,4 @@
-"""The first answer of a log: did it build, in which precision, why not INT8, and what to do."""
+"""The first answer from a log: whether the build succeeded, in which precision, why not INT8, and what to do."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from qdqtool.core.wording import counted, listed
 from qdqtool.trt.causes import by_name
 
 _LATER = frozenset({"check", "refit", "engine"})
-"""Areas of causes that come after a build."""
+"""Areas of causes that occur after a build."""
 _BUILDERS = frozenset({"trtexec", "rtx", "mlperf"})
-"""Front ends that build unless they load."""
+"""Front ends that always build, unless they load an engine."""
 _NAMED = 3
-"""Names that a sentence lists."""
+"""Most names that a sentence lists."""
 _FILE = re.compile(r"_(fp32|fp16|int8)\.engine$")
-"""How DeepStream's engine files end."""
+"""End of the names of DeepStream's engine files."""
 
 _TYPES = {
     "--fp16": "FP16",
@@ -36,12 +36,12 @@ _TYPES = {
 """Flags of trtexec that allow a type."""
 
 Decision = tuple[int, Cause]
-"""The line in which an application decides, and its cause."""
+"""Line in which an application decides, and its cause."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunEvidence:
-    """What an answer is made of, besides the header of a run.
+    """Evidence for an answer, besides the header of a run.
 
     Attributes:
         nodes: compute nodes of a model with Q/DQ.
@@ -63,7 +63,7 @@ class RunEvidence:
 
 
 def answer(run: RunHeader, seen: RunEvidence) -> Answer:
-    """The answer for one run."""
+    """Return the answer for one run."""
     if run.failure is not None:
         failure = run.failure
         node = f"node {failure.node}: " if failure.node and failure.meaning else ""
@@ -89,13 +89,13 @@ def answer(run: RunHeader, seen: RunEvidence) -> Answer:
 
 
 def _failed_to_build(failure: Failure) -> bool | None:
-    """False if it is the build that failed; None if an engine was loaded, changed or compared."""
+    """Return False if the build failed; None if an engine was loaded, changed or compared."""
     area = by_name(failure.cause).area if failure.cause else ""
     return None if area in _LATER else False
 
 
 def _built(run: RunHeader, seen: RunEvidence) -> bool | None:
-    """Whether an engine was built: trtexec that passed has built one, unless it loaded one."""
+    """Return whether an engine was built, None if unknown. A passed trtexec run has built one, unless it loaded one."""
     if seen.generated or run.status == "built":
         return True
     if run.status == "failed":
@@ -105,7 +105,7 @@ def _built(run: RunHeader, seen: RunEvidence) -> bool | None:
 
 
 def sentence(told: Answer) -> str:
-    """The answer in one sentence."""
+    """Return the answer in one sentence."""
     if told.built is False:
         return f"not built: {told.why_not or 'the log does not say why'}"
     built = "built" if told.built else "the log shows no finished build"
@@ -133,7 +133,7 @@ def _precision(run: RunHeader, seen: RunEvidence) -> tuple[str, set[int]]:
 
 
 def _allowed(run: RunHeader) -> str:
-    """The types that the build may use: as trtexec prints them, or as its command says; "" if neither does."""
+    """Return the types that the build may use, from trtexec's output or from its command; "" if neither shows them."""
     printed = run.options.get("Build", {}).get("Precision", "")
     asked = [_TYPES[word] for word in run.argv if word in _TYPES]
     loads = any(word.startswith("--loadEngine") for word in run.argv)
@@ -141,7 +141,7 @@ def _allowed(run: RunHeader) -> str:
 
 
 def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tuple[int, ...]]]:
-    """Why layers are not INT8, what to do, and the lines that say it: the first counts."""
+    """Yield reasons why layers are not INT8, with the fix and the lines as evidence. The first reason is used."""
     for line, cause in seen.decisions:
         if cause.effect == "float":
             yield cause.meaning, cause.fix, (line,)

@@ -1,4 +1,4 @@
-r"""Carriers: what other programs' loggers, containers and launchers put around the builder's messages.
+r"""Carriers: text that other programs' loggers, containers and launchers add around the builder's messages.
 
     2024-01-10 21:52:52.123 [V:onnxruntime:TensorrtLogger, provider.h:87 log] [2024-01-10 21:52:52 VERBOSE] Running: ...
     DEBUG: [Torch-TensorRT TensorRT Conversion Context] - Running: ...
@@ -38,28 +38,30 @@ from qdqtool.buildlog.prefilter import LogBlock
 from qdqtool.buildlog.prefix import SEVERITY_WORDS, native, peel, without_position
 
 SAMPLE = 800
-"""Lines of a block that are looked at to learn its carrier."""
+"""Lines of a block that are read to learn its carrier."""
 _FIRST, _FEW, _BEGINNING = 1000, 16, 1 << 15
-"""Lines of the first block, and of the beginning of each other, that are asked whether there is something to learn."""
+"""Lines sampled from the first block and from each other block, and bytes at the beginning of the other
+blocks that are sampled.
+"""
 _ALIKE = 60
-"""Lines of a block with the builder's own prefix, after which nothing else is expected in it."""
+"""Lines of a block with the builder's own prefix after which the search for a carrier stops."""
 DEPTH = 5
-"""Layers inside each other."""
+"""Most nested layers of a carrier."""
 _LONGEST = 400
-"""Characters of a line's beginning in which a carrier is looked for."""
+"""Characters at the beginning of a line that are searched for a carrier."""
 _ENOUGH = 3
-"""Lines that make a form believable; one is enough where it shows a time stamp or a severity."""
+"""Lines needed to accept a form; one is enough if it has a time stamp or a severity."""
 _GOES_ON = 10_000
-"""Lines of one cell of a table."""
+"""Most lines of one cell of a table."""
 _TURNED = "the newest line first (lines are numbered from the oldest)"
 _ALL = 0.95
-"""Share of the lines that have a rank, where one is printed at all, and lines are not printed in pieces."""
+"""Share of lines with a number at the beginning above which the number is a rank, and not an error's code."""
 _MOST = 24
-"""Forms kept of one layer: loggers print a few, one per place in their source."""
+"""Most forms kept of one layer: loggers print a few, one per place in their source."""
 
 _LINE_END = re.compile(r"[\r\n]+")
 _BORDER = re.compile(r"(?:[\]:>|)}\t\"'] ?|- )\"?(?=[^\s\]])|  +(?=\S)| (?=[A-Z\[(=*>-])")
-"""Where a message may begin inside a line."""
+"""Position inside a line at which a message may begin."""
 # Places of a line at which a prefix may end that are tried; more are no prefix but a table.
 _BORDERS = 16
 _ANYWHERE = frozenset(
@@ -68,13 +70,13 @@ _ANYWHERE = frozenset(
         *("host-decides", "engine-written"),
     }
 )
-"""Patterns that begin with a name: whatever stands before them would be taken for a part of it."""
+"""Patterns that begin with a name: text before them would be taken for a part of the name."""
 
 _ERRORS = frozenset({"internal-error", "numbered-error"})
-"""Patterns behind which, or in which, an error's code stands."""
+"""Patterns of messages with the code of an error."""
 
 _VAGUE = frozenset({"parser-error", "tensorrt-llm-said"})
-"""Patterns that take whatever stands behind a word: another logger's prefix, too."""
+"""Patterns that accept any text after a word, also another logger's prefix."""
 
 _TIMES = (
     r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?",
@@ -136,9 +138,9 @@ _RANKS = tuple(
         r"\[(?P<rank>\d{1,5})\] ",
     )
 )
-"""Launchers that print which process a line came from; processes that speak at once are read apart."""
+"""Prefixes of launchers with the process of a line. The lines of parallel processes are read separately."""
 _RANK = re.compile(r"\d{1,5}: ")
-"""What srun prints before a line and the builder before an error; no error begins with another prefix."""
+"""Prefix that srun prints before a line and the builder before an error; no error begins with another prefix."""
 _CODE = re.compile(r"(?<=\S )\d{1,5}: $")
 _JSON_TIMES = ("time", "timestamp", "ts", "@timestamp", "asctime", "Timestamp", "observedTimestamp", "0")
 _JSON_LEVELS = ("level", "severity", "levelname", "lvl", "SEVERITY", "severity_text", "severityText")
@@ -154,7 +156,7 @@ _FRONT_ENDS = (
 
 @dataclass(slots=True)
 class _CarriedLine:
-    """A line while its layers are taken off."""
+    """A line while its layers are removed."""
 
     text: str
     number: int
@@ -165,7 +167,7 @@ class _CarriedLine:
 
 @dataclass(frozen=True, slots=True)
 class _CarrierForm:
-    """One form of a layer: how its lines begin, what the groups of that are (times, severities), how it is shown."""
+    """One form of a layer: pattern of its prefixes, meaning of the groups (times, severities), and its text for display."""
 
     pattern: re.Pattern[str]
     says: tuple[str, ...]
@@ -174,7 +176,7 @@ class _CarrierForm:
 
 
 class Carrier:
-    """What one log's lines are wrapped in; it learns more with each block that it does not understand.
+    """The carrier of one log's lines. It learns more with each block that it does not understand.
 
     Attributes:
         shown: its layers in words, outermost first: `<time> [<severity>:onnxruntime] <message>`; "" if there are none.
@@ -196,16 +198,16 @@ class Carrier:
 
     @property
     def front_end(self) -> str:
-        """The program whose logger it is, where its words tell; else ""."""
+        """The program that the logger belongs to, if its words show it; else ""."""
         words = self.shown.lower()
         return next((name for sign, name in _FRONT_ENDS if sign in words), "")
 
     def unfolded(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """The text of a log, the oldest line first; of a JSON document, its records as lines."""
+        """Yield the text of a log, the oldest line first; the records of a JSON document become lines."""
         return self._order.oldest_first(self._document.lines(pieces))
 
     def decode(self, block: LogBlock) -> Iterator[tuple[str, LogBlock]]:
-        """The block without its carrier, lines of several processes apart: what each is called, and its lines."""
+        """Yield the block without its carrier, as the name of each process and its lines."""
         if self._strange(block):
             self._learn_from(block)
         if not self._layers:
@@ -228,7 +230,7 @@ class Carrier:
             yield name, _block(own)
 
     def _strange(self, block: LogBlock) -> bool:
-        """Whether some lines hide known builder patterns behind something that is not taken off yet."""
+        """Return whether some lines hide known builder patterns after a prefix that is not removed yet."""
         self._blocks += 1
         first = self._blocks == 1
         texts = [text for text in _texts(block.data if first else block.data[:_BEGINNING]) if text]
@@ -246,7 +248,7 @@ class Carrier:
         return hidden > 0 and 40 * hidden > plain
 
     def _learn_from(self, block: LogBlock) -> bool:
-        """Find the layers of this block; whether it has any."""
+        """Find the layers of this block; return whether it has any."""
         texts = [text for text in _texts(block.data) if text.strip()]
         beginning = texts[:SAMPLE]
         texts = texts[:: len(texts) // SAMPLE + 1]
@@ -300,7 +302,7 @@ class Carrier:
 def _decoded(
     layers: Sequence[Callable[[_CarriedLine], bool]], lines: list[_CarriedLine]
 ) -> list[_CarriedLine]:
-    """The lines without these layers; a message of several lines in one (JSON) becomes several."""
+    """Return the lines without these layers; one message with several lines (JSON) becomes several lines."""
     for take in layers:
         out: list[_CarriedLine] = []
         for line in lines:
@@ -317,7 +319,7 @@ def _decoded(
 
 
 def _block(lines: list[_CarriedLine]) -> LogBlock:
-    """Lines behind prefixes that the reader knows."""
+    """Return the lines with prefixes that the reader knows."""
     texts = []
     for line in lines:
         text = line.text
@@ -340,7 +342,7 @@ def _texts(data: bytes) -> list[str]:
 
 
 def _prefix_of(text: str) -> str | None:
-    """What stands before a builder's pattern: "" for a line that the reader understands, None if there is none."""
+    """Return the text before a builder's pattern: "" for a line that the reader understands, None without a pattern."""
     head = text[:_LONGEST]
     rank = _RANK.match(text)
     if rank is not None and (native(text, rank.end()) or _is_no_error(text[rank.end() :].rstrip())):
@@ -361,13 +363,13 @@ def _prefix_of(text: str) -> str | None:
 
 
 def _understood(texts: Iterable[str]) -> int:
-    """How many of these lines have a builder's pattern, at their beginning or behind something."""
+    """Count the lines with a builder's pattern, at their beginning or after a prefix."""
     return sum(_prefix_of(text) is not None for text in texts)
 
 
 @lru_cache(maxsize=4096)
 def _reads(message: str) -> bool:
-    """Whether a message is one that only builders print."""
+    """Return whether only builders print this message."""
     bare = without_position(message)
     if bare is not None and ".py:" in message[: -len(bare)]:
         bare = None  # no part of the builder is Python: the place belongs to the logger's prefix
@@ -379,7 +381,7 @@ def _reads(message: str) -> bool:
 
 
 def _is_no_error(message: str) -> bool:
-    """Whether a message is known, and none of those that builders print behind a code."""
+    """Return whether a message is known, and builders do not print it after a code."""
     found = grammar().read(message)
     return found is not None and found[0] not in _ERRORS | _VAGUE
 
@@ -395,7 +397,7 @@ def _unquoted(message: str, prefix: str) -> str:
 
 
 def _prefix_layer(lines: list[_CarriedLine]) -> tuple[Callable[[_CarriedLine], bool], str] | None:
-    """The forms in which patterns are wrapped; None if the lines need nothing taken off."""
+    """Return the forms of the prefixes before patterns; None if the lines have no prefix to remove."""
     prefixes = [_prefix_of(line.text) for line in lines]
     carried = [prefix for prefix in prefixes if prefix]
     plain = sum(1 for prefix in prefixes if prefix == "")
@@ -428,7 +430,7 @@ def _taken(line: _CarriedLine, found: re.Match[str], form: _CarrierForm) -> None
 
 @lru_cache(maxsize=4096)
 def _told(kinds: tuple[str, ...], values: tuple[str, ...]) -> tuple[str, str]:
-    """The time stamp and the severity that a prefix says; "" if it says none."""
+    """Return the time stamp and the severity of a prefix; "" for a missing one."""
     stamp = severity = ""
     for kind, value in zip(kinds, values, strict=True):
         if kind == "time":
@@ -439,14 +441,14 @@ def _told(kinds: tuple[str, ...], values: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _before_own(lines: list[_CarriedLine], prefixes: Sequence[str | None]) -> Iterator[str]:
-    """The prefixes behind which the builder's own prefix stands."""
+    """Yield the prefixes that the builder's own prefix follows."""
     for line, prefix in zip(lines, prefixes, strict=True):
         if prefix and (native(line.text, len(prefix)) or native(prefix, len(_outer(prefix)))):
             yield prefix
 
 
 def _forms(prefixes: list[str], lines: int, own: AbstractSet[str]) -> list[_CarrierForm]:
-    """The forms of these prefixes of so many lines, the most frequent first.
+    """Return the forms of `prefixes`, found in `lines` lines, the most frequent first.
 
     What says no time and no severity must stand before most lines, or always before the builder's own prefix (`own`):
     where a message has many lines, launchers print it once.
@@ -469,7 +471,7 @@ def _forms(prefixes: list[str], lines: int, own: AbstractSet[str]) -> list[_Carr
 
 
 def _outer(prefix: str) -> str:
-    """A prefix without the builder's own at its end, which the reader takes off, and without the code of an error."""
+    """Return a prefix without the builder's own prefix at its end, which the reader removes, and without an error's code."""
     prefix = _CODE.sub("", prefix)
     for at in range(len(prefix)):
         own = native(prefix, at)
@@ -479,7 +481,7 @@ def _outer(prefix: str) -> str:
 
 
 def _same_words(key: tuple[str, ...], members: list[list[re.Match[str]]]) -> bool:
-    """Whether every word of a form is the same in all its lines, so that it cannot be a piece of a message."""
+    """Return whether every word of a form is equal in all its lines, so that it cannot be a piece of a message."""
     return all(
         len({tokens[at][0] for tokens in members}) == 1 for at, part in enumerate(key) if part == "word"
     )
@@ -520,12 +522,12 @@ def _form(key: tuple[str, ...], members: list[list[re.Match[str]]]) -> _CarrierF
 
 
 def _bears(text: str) -> bool:
-    """Whether a text is a line of a builder, behind whatever prefix."""
+    """Return whether a text is a line of a builder, after any prefix."""
     return _prefix_of(text) is not None
 
 
 def _json_layer(lines: list[_CarriedLine]) -> tuple[Callable[[_CarriedLine], bool], str] | None:
-    """The member of JSON lines that holds what builders print; it has another name in every collector of logs."""
+    """Find the member of JSON lines that holds builder messages; its name differs between collectors of logs."""
     member = message_member((json_of(line.text) for line in lines), _bears)
     if not member:
         return None
@@ -555,7 +557,7 @@ _QUOTED_CELL = re.compile(r"(?:^|[,;\t])\".*\"(?:[,;\t]|$)")
 
 
 def _table_layer(texts: list[str]) -> tuple[Callable[[_CarriedLine], bool], str] | None:
-    """The column of a table that holds what builders print."""
+    """Find the column of a table that holds builder messages."""
     found = sheet_of(texts, _bears)
     if found is None:
         return None
@@ -577,7 +579,7 @@ def _table_layer(texts: list[str]) -> tuple[Callable[[_CarriedLine], bool], str]
 
 
 class _TableLayer:
-    """Takes the cells around a message off; remembers a cell that goes on in the next line."""
+    """Removes the cells around a message; remembers a cell that continues in the next line."""
 
     def __init__(self, sheet: Sheet) -> None:
         self._sheet = sheet
@@ -613,12 +615,12 @@ _DATED = tuple(
 )
 _SINCE_1970 = re.compile(r"\d{9,10}\.\d{1,9}|1\d{12}|1\d{18}")
 _MONTH = re.compile(r"([A-Z][a-z]{2}) (\d{1,2}), (\d{4}) @ (\d\d:\d\d:\d\d)")
-"""How Kibana writes times."""
+"""Format of Kibana's times."""
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def stamp_of(text: str) -> str:
-    """A time in any of the usual spellings as the builder spells it, or "" if it is none of them."""
+    """Convert a time in any usual format to the builder's format, or to "" if it is in none of them."""
     for form in _DATED:
         found = form.match(text)
         if found:

@@ -1,4 +1,4 @@
-"""From the ledger to the compute nodes: what convolutions and matrix products run in, and why some do not as asked."""
+"""Derives verdicts on the compute nodes from the ledger: their precision, and why some differ from the request."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Precisions:
                     self._layers[part] = layer
 
     def all(self) -> tuple[ComputeNode, ...]:
-        """A verdict for every compute node of the model, in its order."""
+        """Return a verdict for every compute node of the model, in its order."""
         return tuple(self._judge(node) for node in self._graph.nodes if node.op in PRODUCTS)
 
     def _judge(self, node: LoggedNode) -> ComputeNode:
@@ -62,21 +62,21 @@ class Precisions:
         )
 
     def _dequantizers(self, node: LoggedNode) -> list[LoggedNode | None]:
-        """For each factor the DQ that makes it, or None."""
+        """Return for each factor the DQ that writes it, or None."""
         makers = [self._graph.maker(tensor) for tensor in node.inputs[:2]]
         return [maker if maker is not None and maker.op == DEQUANTIZE else None for maker in makers]
 
     def _fused_type(self, node: LoggedNode) -> DType:
-        """What the pairs in front of a node hold. Logs before FP8 print no types, and hold INT8."""
+        """Return the quantized type of the Q/DQ pairs before a node. Logs before FP8 print no types and use INT8."""
         held = [self._held(maker) for maker in self._dequantizers(node) if maker is not None]
         return next((dtype for dtype in held if dtype.is_quantized), DType.INT8)
 
     def _held(self, dequantizer: LoggedNode) -> DType:
-        """The type that a DQ reads: INT8 where the log shows neither it nor the DQ's inputs."""
+        """Return the type that a DQ reads: INT8 if the log shows neither the type nor the DQ's inputs."""
         return self._graph.types.get(next(iter(dequantizer.inputs), ""), DType.INT8)
 
     def _asked(self, node: LoggedNode) -> str:
-        """The format that the pairs in front of a node ask for; "" if the log does not show its inputs."""
+        """Return the format that the pairs before a node request; "" if the log does not show its inputs."""
         asked: dict[bool, set[str]] = {True: set(), False: set()}
         for maker in self._dequantizers(node):
             is_weight = maker is not None and bool(self._graph.is_weight(maker.name))
@@ -120,7 +120,7 @@ _CORES = frozenset({"correlation", "gemm", "deconv", "CaskConvolution", "CaskGem
 def layer_verdicts(
     layers: Iterable[LoggedLayer], refused: Mapping[str, tuple[str, int]], names: LoggedNames
 ) -> tuple[ComputeNode, ...]:
-    """A verdict for every compute layer of an engine whose model has no Q and DQ nodes.
+    """Return a verdict for every compute layer of an engine from a model without Q and DQ nodes.
 
     Args:
         layers: the engine's layers.
@@ -154,7 +154,7 @@ def layer_verdicts(
 
 
 def _by_layer(layer: LoggedLayer) -> tuple[str, str]:
-    """The verdict that a kernel's own tensors give on the node it computes."""
+    """Return the verdict on a node from the tensors of its kernel."""
     precision, reason = _by_type(layer, judged(layer.value).precision)
     return precision, reason.replace("its kernel", f"its kernel {layer.name}", 1)
 
@@ -172,7 +172,7 @@ def _by_type(layer: LoggedLayer, precision: DType) -> tuple[str, str]:
 
 
 def _contradiction(precision: str, layer: LoggedLayer | None) -> str:
-    """How the engine layer's tensors disagree with the ledger; "" if they agree or are not printed."""
+    """Describe how the engine layer's tensors disagree with the ledger; "" if they agree or are not printed."""
     if layer is None:
         return ""
     reads, writes = types(layer.inputs), types(layer.outputs)

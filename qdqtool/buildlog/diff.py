@@ -1,4 +1,4 @@
-"""Two logs of one model compared: fusions won and lost, precision, time, and the first decision where they part."""
+"""Comparison of two logs of one model: fusions, precision, time, and the first decision that differs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Key = tuple[EventKind, str, tuple[str, ...], str]
 
 
 def compare(first: LogRun, second: LogRun) -> LogDiff:
-    """How the second run differs from the first."""
+    """Compare the second run with the first."""
     ours, theirs = _decisions(first), _decisions(second)
     return LogDiff(
         versions=(_version(first), _version(second)),
@@ -55,7 +55,7 @@ def _key(event: OptimizerEvent) -> _Key:
 
 
 def _missing(here: list[OptimizerEvent], there: list[OptimizerEvent]) -> tuple[OptimizerEvent, ...]:
-    """Decisions that `here` has more often than `there`, in order."""
+    """Return decisions that `here` has more often than `there`, in order."""
     left = Counter(_key(event) for event in there)
     missing = []
     for event in here:
@@ -113,7 +113,7 @@ def _times(first: LogRun, second: LogRun) -> tuple[TimeChange, ...]:
 
 
 def _timed(run: LogRun) -> dict[str, float]:
-    """Everything a run timed: name with its unit -> value."""
+    """Return everything a run timed: name with its unit -> value."""
     times: dict[str, float] = {}
     if run.performance is not None:
         if run.performance.throughput_qps is not None:

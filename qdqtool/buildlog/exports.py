@@ -24,29 +24,29 @@ from qdqtool.errors import InputFileError
 # messages is learned with a test of the caller's for what a message looks like.
 
 Record = dict[str, str]
-"""The members of an object, or of an array by their place, that are text or numbers, in their order."""
+"""Text and number members of an object or array, in their order; elements of an array are named by their index."""
 
 _DEEPEST = 40
-"""Values inside each other that are looked into."""
+"""Deepest nesting of values that is searched."""
 _MEMBERS = 1000
-"""Members of one record that are kept."""
+"""Most members kept of one record."""
 _KEPT = 8 << 20
-"""Characters that are kept of records that have not ended, beside their messages."""
+"""Most characters kept of unfinished records, besides their messages."""
 _PEEKED = 4 << 20
-"""Bytes of a document in which messages are looked for."""
+"""Bytes of a document that are searched for messages."""
 _TELLING = 1 << 16
-"""Bytes of a document that are waited for before it is looked at."""
+"""Bytes of a document that are collected before it is examined."""
 _LONGEST = 4 << 20
-"""Characters of one text; what is longer is no message, and is let go."""
+"""Most characters of one text; a longer one is not a message and is dropped."""
 _BEGINS = re.compile(rb"\s*(?:\[\s*[\[{]|\{\s*(?:\"|$))")
 _SECOND_LINE = re.compile(rb"[^\n]*\n\s*\S")
 _TOKEN = re.compile(r"\"[^\"\\]*(?:\\.[^\"\\]*)*(?:\"|\\?\Z)|[{}\[\],:]|[^\s\"{}\[\],:]+|\n", re.DOTALL)
-"""A text, also one that goes on behind the piece; a mark; a number or a word; a line end."""
+"""A text, also one that continues after the piece; a mark; a number or a word; a line end."""
 _MARKS = frozenset("{}[],:\n")
 
 
 def json_of(text: str) -> dict[str, object] | None:
-    """The object that a line of JSON is; None for any other text."""
+    """Parse a line that is a JSON object; None for any other text."""
     if not text.startswith("{"):
         return None
     try:
@@ -57,7 +57,7 @@ def json_of(text: str) -> dict[str, object] | None:
 
 
 def records_of(value: object, depth: int = 0) -> Iterator[Record]:
-    """The records of a JSON value, outer ones first."""
+    """Yield the records of a JSON value, outer ones first."""
     if depth == _DEEPEST or not isinstance(value, (dict, list)):
         return
     pairs = value.items() if isinstance(value, dict) else ((str(at), one) for at, one in enumerate(value))
@@ -75,7 +75,7 @@ def records_of(value: object, depth: int = 0) -> Iterator[Record]:
 
 
 def message_member(values: Iterator[object], bears: Callable[[str], bool]) -> str:
-    """The member that holds messages in most records; "" if none does."""
+    """Return the member that holds messages in most records; "" if there is none."""
     found: Counter[str] = Counter()
     for value in values:
         for record in records_of(value):
@@ -84,7 +84,7 @@ def message_member(values: Iterator[object], bears: Callable[[str], bool]) -> st
 
 
 def _bears(text: str, bears: Callable[[str], bool]) -> bool:
-    """Whether a text is a message, or JSON again with a message in it."""
+    """Return whether a text is a message, or JSON with a message in it."""
     value = json_of(text)
     if value is not None:
         return any(_bears(inner, bears) for record in records_of(value) for inner in record.values())
@@ -93,7 +93,7 @@ def _bears(text: str, bears: Callable[[str], bool]) -> bool:
 
 @dataclass(slots=True)
 class _Open:
-    """An object or array that has not ended: the name of the next member, what is known, the lines of its members."""
+    """An unfinished object or array: name of the next member, known members, and their line numbers."""
 
     is_object: bool
     name: str = ""
@@ -104,7 +104,7 @@ class _Open:
 
 
 class Document:
-    """A JSON document whose records become lines of JSON, in constant memory.
+    """Converts the records of a JSON document to lines of JSON, in constant memory.
 
     A record stands in the line of the document in which its message begins. Of a document without line ends, lines
     are its records in order.
@@ -121,7 +121,7 @@ class Document:
         self.member = ""
 
     def lines(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """The same bytes, or those of a document as lines."""
+        """Yield the records of a document as lines; other texts are returned unchanged."""
         begin, ended = next(pieces, b""), False
         if not _BEGINS.match(begin):
             yield from _chained(begin, pieces)
@@ -163,7 +163,7 @@ def _chained(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _records(pieces: Iterator[bytes], message: str = "") -> Iterator[tuple[dict[str, int], Record]]:
-    """The records of a document as they end, each with the line, from 0, in which each member begins.
+    """Yield the records of a document as they end, each with the line of each member, counted from 0.
 
     Of records with very much text, the member `message` is kept, and not all of the others.
     """
@@ -208,7 +208,7 @@ def _text(token: str) -> str:
 
 
 def _tokens(pieces: Iterator[bytes]) -> Iterator[str]:
-    """Texts, numbers, marks and line ends; a text that does not end in time is let go."""
+    """Yield texts, numbers, marks and line ends; a text that is too long is dropped."""
     left = ""
     decode = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode
     for piece in pieces:
@@ -233,15 +233,15 @@ def _tokens(pieces: Iterator[bytes]) -> Iterator[str]:
 # The delimiter and the way in which quotes are written inside quotes are learned. A cell may go on over several lines.
 
 _ALIKE = 0.97
-"""Share of the rows that have as many cells as most."""
+"""Share of rows that must have the most common number of cells."""
 _NAME = re.compile(r"[@_A-Za-z][\w@. ()/-]{0,60}")
 _WIDEST = 1 << 16
-"""Characters of a row that are taken apart."""
+"""Most characters of a row that is split into cells."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """How the rows of a table are written.
+    """Format of the rows of a table.
 
     Attributes:
         delimiter: between cells.
@@ -256,33 +256,33 @@ class Sheet:
     column: int
 
     def cells(self, line: str) -> list[str] | None:
-        """The cells of a row; None for a line that is none, or does not end in its line."""
+        """Return the cells of a row; None for a line that is not a row, or a row that continues in the next line."""
         cells = _cells(line, self.delimiter, doubled=self.doubled)
         return cells if cells is not None and len(cells) == self.columns else None
 
     def begun(self, line: str) -> list[str] | None:
-        """The cells of a row up to its message, which goes on in the next line; None for any other line."""
+        """Return the cells of a row up to a message that continues in the next line; None for any other line."""
         cells = _cells(line + '"', self.delimiter, doubled=self.doubled)
         return cells if cells is not None and len(cells) == self.column + 1 else None
 
     def ended(self, line: str) -> str | None:
-        """The last line of a message of several lines; None if it goes on."""
+        """Return the last line of a message of several lines; None if it continues."""
         cells = _cells('"' + line, self.delimiter, doubled=self.doubled)
         return cells[0] if cells is not None and len(cells) == self.columns - self.column else None
 
     def bare(self, line: str) -> str:
-        """A line inside a message of several lines."""
+        """Return the text of a line inside a message of several lines."""
         return line.replace('""', '"') if self.doubled else line.replace('\\"', '"')
 
     def shown(self) -> str:
-        """A row in words."""
+        """Describe a row in words."""
         words = ["..."] * self.columns
         words[self.column] = '"<message>"'
         return self.delimiter.join(words)
 
 
 def sheet_of(lines: Sequence[str], bears: Callable[[str], bool]) -> tuple[Sheet, list[list[str]]] | None:
-    """How lines that follow each other are written as rows of a table, and the rows; None if they are none.
+    """Find the table format of consecutive lines, and their rows; None if the lines are not a table.
 
     One of its columns must hold texts that `bears` knows.
     """
@@ -309,7 +309,7 @@ def _are_quoted(lines: Sequence[str]) -> bool:
 
 
 def _rows(lines: Sequence[str], delimiter: str, *, doubled: bool) -> list[list[str]]:
-    """The rows that are as wide as most, of lines or of texts over several; none if too few are."""
+    """Return the rows with the most common width, from lines or from texts over several lines; none if too few match."""
     found = [_cells(line, delimiter, doubled=doubled) for line in lines]
     whole = _alike([cells for cells in found if cells is not None], len(lines))
     return whole or _alike(_joined(lines, delimiter, doubled=doubled), 1)
@@ -323,7 +323,7 @@ def _alike(rows: list[list[str]], least: int) -> list[list[str]]:
 
 
 def _joined(lines: Sequence[str], delimiter: str, *, doubled: bool) -> list[list[str]]:
-    """Rows whose cells go on over lines; none if the lines are not all of such rows."""
+    """Return rows with cells over several lines; none unless all lines belong to such rows."""
     escape = None if doubled else "\\"
     rows: list[list[str]] = []
     reader = csv.reader(
@@ -342,12 +342,12 @@ def _joined(lines: Sequence[str], delimiter: str, *, doubled: bool) -> list[list
 
 
 def is_header(cells: Sequence[str]) -> bool:
-    """Whether the cells of a row are names of columns."""
+    """Return whether the cells of a row are names of columns."""
     return all(_NAME.fullmatch(cell) for cell in cells)
 
 
 def _cells(line: str, delimiter: str, *, doubled: bool) -> list[str] | None:
-    """The cells of a line; None if its quotes are not those of a table."""
+    """Split a line into cells; None if its quotes do not fit a table."""
     if len(line) > _WIDEST:
         return None
     escape = None if doubled else "\\"
@@ -367,19 +367,19 @@ def _cells(line: str, delimiter: str, *, doubled: bool) -> list[str] | None:
 # Such a log is read from its end.
 
 HELD = 1 << 28
-"""Bytes that are turned around; more do not fit into memory."""
+"""Most bytes that are reversed; more do not fit into memory."""
 _PEEKED_FOR_TIMES = 1 << 20
-"""Bytes at whose times is looked."""
+"""Bytes that are searched for times."""
 _ENOUGH = 3
-"""Times that are older than those of the line before, without one that is newer."""
+"""Number of times older than the line before, without a newer one, that prove a reversed log."""
 _TURNED = 1 << 16
 """Bytes that are cut into lines at once."""
 _SEARCHED = 2000
-"""Characters of a line in which times are looked for."""
+"""Characters of a line that are searched for times."""
 _COLUMNS = re.compile(rb"\"?[@_A-Za-z][\w@. ()/-]*\"?(?:[,;\t]\"?[@_A-Za-z][\w@. ()/-]*\"?)*\r?")
-"""Names of columns; they stay where they are."""
+"""A line of column names, which stays first."""
 _TIMELESS = 50
-"""Lines without any time, after which none is expected."""
+"""Lines without any time after which the search for times stops."""
 _TIME = re.compile(
     rb"(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
     rb"|(\d\d)/(\d\d)/(\d{4})-(\d\d:\d\d:\d\d)|(?<!\d)(1\d{9}(?:\d{9}|\d{3}|\.\d{1,9}))(?!\d)"
@@ -387,7 +387,7 @@ _TIME = re.compile(
 
 
 class Order:
-    """Whether a log begins with its newest line.
+    """Order of the lines of a log: whether it begins with the newest.
 
     Attributes:
         newest_first: known when its lines are read.
@@ -399,7 +399,7 @@ class Order:
         self._lines = self._falling = 0
 
     def oldest_first(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """The same lines, the oldest first.
+        """Yield the lines in order, the oldest first.
 
         Raises:
             InputFileError: the newest comes first, and the text is larger than 256 MiB.
@@ -429,7 +429,7 @@ class Order:
         yield from _turned(held)
 
     def _is_told(self, lines: list[bytes]) -> bool:
-        """Whether the lines up to these tell their order; `_falling` is how often a time is older than before."""
+        """Return whether the lines so far show their order; `_falling` counts the times older than the one before."""
         for line in lines:
             now = _times(line)
             for form, time in now.items():
@@ -446,7 +446,10 @@ class Order:
 
 
 def _turned(text: bytearray) -> Iterator[bytes]:
-    """The lines of a text from its end, names of columns first; cut a piece at a time, because each byte may be a line."""
+    """Yield the lines of a text from its end, names of columns first.
+
+    Cuts one piece at a time, because each byte may be a line.
+    """
     end = len(text) - text.endswith(b"\n")
     first = text.find(b"\n", 0, end) + 1
     begin = first if first and _COLUMNS.fullmatch(text[: first - 1]) else 0
@@ -458,7 +461,7 @@ def _turned(text: bytearray) -> Iterator[bytes]:
 
 
 def _times(line: bytes) -> dict[int, bytes]:
-    """The first time of each spelling in a line, so that later ones are larger."""
+    """Return the first time of each format in a line, in a form that sorts by time."""
     found: dict[int, bytes] = {}
     for one in _TIME.finditer(line[:_SEARCHED]):
         year, month, day, clock, month2, day2, year2, clock2, since_1970 = one.groups()

@@ -1,4 +1,4 @@
-"""All message patterns, arranged so that a message meets only the few that can fit it."""
+"""All message patterns, arranged so that each message is compared with only a few of them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from qdqtool.plugins import Registry
 
 PATTERNS = Registry(package="qdqtool.buildlog.patterns")
 KEY, SHORT_KEY = 8, 6
-"""Bytes of a message that choose the patterns to try; the shorter key is asked where the longer one finds none."""
+"""Bytes of a message that select the patterns to try; the shorter key is used if the longer one selects none."""
 
 Handler = Callable[..., None]
 SLOW, UNSURE = -2, -1
-"""Buckets of messages that choose none: the one holds nothing, the other the most common patterns."""
+"""Buckets of messages without a key: the first is empty, the second holds the most common patterns."""
 
 
 class Grammar:
@@ -83,7 +83,7 @@ class Grammar:
         self.light = [s for s in patterns if isinstance(s, MessagePattern) and s.light != "no"]
 
     def read(self, body: str) -> tuple[str, Fields] | None:
-        """What a message says: the name of its pattern and its fields; None when no pattern fits."""
+        """Return the name of the pattern of a message and its fields; None if no pattern fits."""
         for keys, key in (
             (self.keys, body[:KEY]),
             (self.short_keys, body[:SHORT_KEY]),
@@ -97,7 +97,7 @@ class Grammar:
         return self._read_rare(body)
 
     def _read_rare(self, body: str) -> tuple[str, Fields] | None:
-        """As `read`, for a message whose first and last bytes choose no pattern."""
+        """Read a message that its first and last bytes assign to no bucket."""
         for anchor, pattern in self._inner:
             if anchor in body:
                 fields = pattern.read(body)
@@ -118,11 +118,11 @@ class Grammar:
         return None
 
     def named(self, name: str, fields: Fields) -> tuple[str, ...]:
-        """The tensors, layers and nodes that a message is about."""
+        """Return the tensors, layers and nodes that a message names."""
         return tuple(str(fields[at]) for at in self._naming.get(name, ()) if at < len(fields))
 
     def is_foreign(self, body: str) -> bool:
-        """Whether a line that no pattern fits has the shape of another program's."""
+        """Return whether a line without a fitting pattern looks like another program's line."""
         return self._any_foreign.fullmatch(body) is not None
 
     @cached_property
@@ -154,9 +154,9 @@ class Grammar:
 
 
 ENDING = 2
-"""Bytes at the end of a message that choose the patterns to try, where its first do not."""
+"""Bytes at the end of a message that select the patterns to try if its first bytes select none."""
 _ENDINGS = {"],": ("node-inputs", "node-outputs")}
-"""How messages end that begin with a name -> what they are most likely."""
+"""Ends of messages that begin with a name -> their most likely patterns."""
 
 _COMMON = (
     "node-inputs",
@@ -169,21 +169,21 @@ _COMMON = (
     "layer-registered",
     "attempt",
 )
-"""Patterns that logs are full of: they are tried before others that could fit as well."""
+"""The most frequent patterns, tried before others that could fit as well."""
 
 
 _NAMES = frozenset({"tensor", "layer", "node", "region", "what"})
-"""Fields that hold names of things; numbers in them are no changing details."""
+"""Fields with names of things; numbers in these names are not changing details."""
 
 
 def _without_names(form: str) -> str:
-    """The same expression without named groups, so that it can stand beside others."""
+    """Remove named groups from an expression, so that it can be combined with others."""
     return re.sub(r"\(\?P<\w+>", "(?:", form)
 
 
 @lru_cache(maxsize=1)
 def grammar() -> Grammar:
-    """The grammar of all registered and all plain message patterns, arranged once."""
+    """Return the grammar of all registered and all plain message patterns, arranged once."""
     return Grammar([*map(PATTERNS.load, PATTERNS.usable()), PatternSet(patterns=messages())])
 
 
@@ -197,12 +197,12 @@ _LIGHT: dict[str | None, Light] = {None: "no", "all": "all", "rest": "rest", "no
 
 @lru_cache(maxsize=1)
 def messages() -> tuple[MessagePattern | RegexPattern, ...]:
-    """The message patterns of the resource, in its order, loaded once."""
+    """Return the message patterns of the resource, in its order, loaded once."""
     return parsed((files("qdqtool.buildlog") / "messages.txt").read_text("utf-8"))
 
 
 def parsed(text: str) -> tuple[MessagePattern | RegexPattern, ...]:
-    """The message patterns of a text in the form of the resource.
+    """Parse message patterns from a text in the format of the resource.
 
     Raises:
         ValueError: a line is none of that form, or an example stands before any pattern.
@@ -244,7 +244,7 @@ Codes = npt.NDArray[np.int16]
 Flags = npt.NDArray[np.bool_]
 
 _BARE = ("layer", "layer-record")
-"""Patterns whose lines have no prefix, being parts of a message of many lines."""
+"""Patterns with lines without a prefix, because they are parts of a message of many lines."""
 TUNED = frozenset({"tactic", "tactic-named", "myelin-row"})
 """Patterns that report one timed kernel each."""
 
@@ -282,7 +282,7 @@ class Arrays:
 
 @lru_cache(maxsize=2)
 def arrays_of(grammar: Grammar) -> Arrays:
-    """The arrays of a grammar, made once."""
+    """Return the arrays of a grammar, made once."""
     return Arrays(grammar)
 
 
@@ -296,7 +296,7 @@ class Keys:
         self._places = np.array([place for _, place in keys], np.int16)
 
     def find(self, words: Words) -> Codes:
-        """The bucket of each word, or `UNSURE`."""
+        """Return the bucket of each word, or `UNSURE`."""
         words = words & self._mask
         at = np.minimum(np.searchsorted(self._keys, words), len(self._keys) - 1)
         return np.where(self._keys[at] == words, self._places[at], UNSURE)
@@ -304,7 +304,7 @@ class Keys:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """Eight bytes of the head of each bucket, with masks where it is shorter."""
+    """Eight bytes of the head of each bucket, with masks for shorter heads."""
 
     keys: Words
     masks: Words
@@ -319,7 +319,7 @@ def _parts(heads: list[str], step: int) -> Parts:
 
 
 def _common_head(bucket: list[MessagePattern]) -> str:
-    """What all patterns of a bucket begin with."""
+    """Return the common beginning of all patterns of a bucket."""
     common = bucket[0].head
     while not all(pattern.head.startswith(common) for pattern in bucket):
         common = common[:-1]
@@ -328,7 +328,7 @@ def _common_head(bucket: list[MessagePattern]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rank:
-    """One light pattern of each bucket that has so many, by bucket.
+    """The n-th light pattern of each bucket, if the bucket has n of them.
 
     Attributes:
         any: whether the bucket has one.
@@ -348,7 +348,7 @@ class Rank:
 
 
 def _ranks(grammar: Grammar) -> tuple[Rank, ...]:
-    """The first light pattern of every bucket, then the second, and so on."""
+    """Return the first light pattern of every bucket, then the second, and so on."""
     light = [[s for s in bucket if s.light != "no" and s.head] for bucket in grammar.buckets]
     return tuple(
         _rank([bucket[depth] if len(bucket) > depth else None for bucket in light])
@@ -370,7 +370,7 @@ def _rank(patterns: list[MessagePattern | None]) -> Rank:
 
 
 def follows(words: Words, begin: Ints, wanted: Parts, code: Codes) -> Flags:
-    """Whether the wanted bytes stand behind a tactic id of any length, or nothing is wanted."""
+    """Return whether the wanted bytes follow a tactic id of any length, or nothing is wanted."""
     keys, masks = wanted.keys[code], wanted.masks[code]
     found: Flags = masks == 0
     for size in _ID_SIZES:
@@ -382,13 +382,13 @@ def follows(words: Words, begin: Ints, wanted: Parts, code: Codes) -> Flags:
 
 
 def word(head: bytes | str) -> np.uint64:
-    """Up to eight bytes as they lie in memory."""
+    """Return up to eight bytes as a number in memory order."""
     raw = head.encode() if isinstance(head, str) else head
     return np.uint64(int.from_bytes(raw[:KEY], "little"))
 
 
 def mask(size: int) -> np.uint64:
-    """The first bytes of a word."""
+    """Return the mask of the first `size` bytes of a word."""
     return np.uint64((1 << 8 * size) - 1)
 
 

@@ -1,4 +1,4 @@
-"""The ledger: what became of every Q and DQ node, step by step, from the optimizer's own words.
+"""The ledger: the fate of every Q and DQ node, step by step, from the optimizer's own words.
 
 Each event adds a step to the rows it names, and most steps settle a row's end:
 
@@ -46,16 +46,16 @@ class Row:
 
     @property
     def lines(self) -> list[int]:
-        """Lines that tell its story, each once, in order."""
+        """Lines of all steps of the node, each once, in order."""
         return sorted({line for line, _ in self.steps})
 
     def take(self, line: int, what: str, end: End, into: str) -> None:
-        """Note a step that settles its end."""
+        """Note a step that decides the fate of the node."""
         self.steps.append((line, what))
         self.end, self.into = end, into
 
     def value(self) -> LedgerRow:
-        """The finished row."""
+        """Return the finished row."""
         return LedgerRow(
             node=self.node,
             kind=self.kind,
@@ -95,7 +95,7 @@ class Ledger:
             self._split(line, concat)
 
     def settle(self, layers: tuple[LoggedLayer, ...], regions: list[Region]) -> None:
-        """Ask the finished engine about rows whose end is open.
+        """Complete rows without a known end from the finished engine.
 
         Args:
             layers: the finished engine, as far as the log prints it.
@@ -112,7 +112,7 @@ class Ledger:
                 row.take(line, f"{end.value}: {into}", end, into)
 
     def summary(self) -> LedgerSummary | None:
-        """The ledger counted, clones apart from the nodes of the model; None without any row."""
+        """Count the ledger, clones separately from the nodes of the model; None without any row."""
         if not self.rows:
             return None
         model = [row for row in self.rows.values() if not row.clone_of]
@@ -126,7 +126,7 @@ class Ledger:
         )
 
     def attempted(self, event: ResolvedEvent) -> None:
-        """`Running: X on Y`."""
+        """Record `Running: X on Y`."""
         line, _, name, (node, *_), _, _ = event
         self._attempt = (name, node)
         if name == _FOLD:
@@ -139,7 +139,7 @@ class Ledger:
             self._row(node, "DQ").take(line, "met the Q behind it", End.CANCELLED, behind)
 
     def fused(self, event: ResolvedEvent) -> None:
-        """`X: Fusing A with B`."""
+        """Record `X: Fusing A with B`."""
         line, _, name, nodes, _, _ = event
         if len(nodes) < 2:
             return
@@ -153,7 +153,7 @@ class Ledger:
                     row.take(line, f"the weight became part of {second}", End.WEIGHT, second)
 
     def quantized(self, event: ResolvedEvent) -> None:
-        """`X: fusing Q into N` and `X: fusing (DQ and DQ) into N`."""
+        """Record `X: fusing Q into N` and `X: fusing (DQ and DQ) into N`."""
         line, _, name, nodes, into, _ = event
         for place, node in enumerate(nodes):
             row = self._row(node, "DQ" if len(nodes) > 1 else _kind_by_name(node))
@@ -161,7 +161,7 @@ class Ledger:
             row.take(line, f"{end.value} of {into} ({name})", end, into)
 
     def swapped(self, event: ResolvedEvent) -> None:
-        """`Swapping M with Q`."""
+        """Record `Swapping M with Q`."""
         line, _, _, nodes, _, _ = event
         for node, other in zip(nodes, reversed(nodes), strict=True):
             if node in self.rows or _looks_quantizing(node):
@@ -171,12 +171,12 @@ class Ledger:
                     row.end, row.into = End.MOVED, other
 
     def duplicate(self, event: ResolvedEvent) -> None:
-        """`Eliminating Q which duplicates (Q) P`."""
+        """Record `Eliminating Q which duplicates (Q) P`."""
         line, _, _, (node, *_), original, _ = event
         self._row(node, "Q").take(line, f"merged into its duplicate {original}", End.MERGED, original)
 
     def removed(self, event: ResolvedEvent) -> None:
-        """`Removing X`: where no event said why, the pass at work took it."""
+        """Record `Removing X`. If no event gave a reason, the current pass has fused it."""
         line, _, _, (node, *_), _, _ = event
         row = self.rows.get(node)
         if row is None:
@@ -188,14 +188,14 @@ class Ledger:
             row.take(line, f"{end.value} of {into} ({name})", end, into)
 
     def retyped(self, event: ResolvedEvent) -> None:
-        """`Swap the layer type of Q from QUANTIZE to kQDQ`."""
+        """Record `Swap the layer type of Q from QUANTIZE to kQDQ`."""
         line, _, _, (node, *_), _, detail = event
         if detail.endswith("kQDQ"):
             row = self._row(node, "DQ" if detail.startswith("DEQUANTIZE") else "Q")
             row.take(line, "left as a kernel of its own", End.COPY, node)
 
     def _side(self, row: Row, place: int) -> End:
-        """Which side of its compute node a fused Q or DQ is."""
+        """Return the side of its compute node that a fused Q or DQ is on."""
         if row.kind == "Q":
             return End.OUTPUT
         weight = self._graph.is_weight(row.node)
@@ -204,7 +204,7 @@ class Ledger:
         return End.WEIGHT if weight else End.INPUT
 
     def _split(self, line: int, concat: str) -> None:
-        """Find whom a split attempt split: the Q behind that Concat, unless it was merged into another."""
+        """Find the Q that a split attempt split: the Q after the Concat, unless it was merged into another."""
         for parent in self._graph.quantizers_of_output(concat):
             row = self.rows.get(parent)
             if row is not None and row.end in _OPEN:
@@ -245,7 +245,7 @@ _WRITERS = {
 def _owners(
     layers: tuple[LoggedLayer, ...], regions: list[Region], names: LoggedNames
 ) -> dict[str, tuple[End, str, int]]:
-    """Node -> what the finished engine says of it, and where; stronger statements replace weaker ones."""
+    """Return node -> its end, owner and line in the finished engine; stronger statements replace weaker ones."""
     owners: dict[str, tuple[End, str, int]] = {}
     for line, region, nodes in regions:
         owners.update(dict.fromkeys(nodes, (End.KERNEL, region, line)))

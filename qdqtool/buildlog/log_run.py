@@ -1,4 +1,4 @@
-"""A run while its log is read: its collectors, and the value they become."""
+"""A run while its log is read: its collectors, and the resulting value."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from qdqtool.core.events import ComputeNode, End, PassCount
 from qdqtool.engine.precision import judged
 
 KEEP = 64 << 20
-"""Bytes that the records of one run may take, estimated; beyond it they are counted and dropped."""
+"""Most bytes for the records of one run, estimated; further records are counted and dropped."""
 RECORD = 400
-"""Bytes that a kept record costs besides its text."""
+"""Bytes of a kept record besides its text."""
 
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 # Kinds of unread lines that are told apart; a foreign text has as many as lines.
@@ -36,7 +36,7 @@ _WORDINGS = 2000
 # Characters by which unread lines are told apart, and of the one that is shown.
 _EXAMPLE = 200
 SHOWN = 20
-"""Entries of long lists that a digest keeps."""
+"""Most entries of a long list that a digest keeps."""
 
 
 class _Collector(Protocol):
@@ -44,7 +44,7 @@ class _Collector(Protocol):
 
 
 class LineVerdict(Enum):
-    """What became of a line."""
+    """Ways to handle a line."""
 
     READ = auto()
     BLANK = auto()
@@ -106,7 +106,7 @@ class Run:
         self._large = (self.network, self.optimizer, self.tuning, self.memory, self.layers)
 
     def handlers(self) -> dict[str, Handler]:
-        """Who handles which pattern; a run that is full handles only what takes no memory."""
+        """Return the handler of each pattern; a full run keeps only handlers that need no memory."""
         collectors: tuple[_Collector, ...] = self._small if self.full else (*self._small, *self._large)
         if self.whole and not self.full:
             collectors = (*collectors, self.tactics)
@@ -118,16 +118,16 @@ class Run:
 
     @property
     def recognised(self) -> int:
-        """Lines that are the builder's and were read."""
+        """Number of the builder's lines that were read."""
         return self.lines - self.blank - self.foreign - self.unread
 
     @property
     def full(self) -> bool:
-        """Whether its records have taken all the memory they may take."""
+        """True if the records of the run have used all their memory."""
         return self._kept > KEEP
 
     def weigh(self, lines: int, text: int, longest: int) -> bool:
-        """Account for what was kept of a block; True when the run keeps less from here on.
+        """Account for the records of a block; return whether the run keeps less from here on.
 
         Args:
             lines: lines of the block that wanted reading.
@@ -165,7 +165,7 @@ class Run:
             self._wordings[key] = Unread(text=body[:_EXAMPLE], count=1, line=line)
 
     def digest(self, shown: int = SHOWN) -> RunDigest:
-        """What a person wants to know of the run, without its tables: at most so many entries of long lists."""
+        """Return a short summary of the run, without its tables: at most `shown` entries of long lists."""
         verdicts, computing = self._verdicts, self._computing
         tuning = self.tuning.finish(self.layers.tactics())
         return RunDigest(
@@ -189,7 +189,7 @@ class Run:
         )
 
     def value(self) -> LogRun:
-        """Everything the log says of the run."""
+        """Return everything that the log says about the run."""
         rows = tuple(row.value() for row in self._ledger.rows.values())
         return LogRun(
             **self._header(),
@@ -295,7 +295,7 @@ class Run:
         return tuple(one for one in (judged(layer.value) for layer in judging) if one.role is Role.COMPUTE)
 
     def _layer_verdicts(self) -> tuple[ComputeNode, ...]:
-        """Without Q/DQ the engine's own layers are judged, by their types and by what the builder refused."""
+        """Judge the engine's own layers without Q/DQ, by their types and by the builder's refusals."""
         troubles = self.troubles
         refused = {
             layer: (tensor, troubles.refused_at[layer]) for layer, tensor in troubles.int8_refused.items()

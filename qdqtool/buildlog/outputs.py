@@ -27,7 +27,7 @@ _RUN = TypeAdapter(LogRun)
 
 
 def write_json(source: TextSource, runs: Any, out: TextIO) -> int:
-    """Write the artefact of a log, byte for byte as `LOG.dump` would; returns how many runs it has.
+    """Write the artefact of a log, byte for byte as `LOG.dump` would; return its number of runs.
 
     Args:
         source: the log being read; its notes are complete when the runs are.
@@ -133,7 +133,7 @@ def _tactics(run: LogRun) -> Rows:
 
 
 def _formats(run: LogRun) -> Rows:
-    """The fastest kernel of each layer in each combination of formats, and how much slower it is than the best."""
+    """Yield the fastest kernel of each layer in each combination of formats, and its slowdown against the best."""
     best: dict[tuple[str, str], TacticRow] = {}
     for row in run.tactics:
         key = row.layer, row.formats
@@ -253,12 +253,12 @@ _STATEMENTS: dict[str, tuple[str, ...]] = {
     "accuracy": ("accuracy-loss", "accuracy-failed"),
     "implicit_int8": ("scale-missing", "int8-rejected", "range-set", "tensor-scale", "default-quantization"),
 }
-"""Tables made of statements of these wordings; those of all others are in the table `statements`."""
+"""Tables of statements with these wordings; statements with other wordings are in the table `statements`."""
 TABLES = (*_TABLES, *_STATEMENTS, "statements")
 
 
 def _said(runs: tuple[LogRun, ...], names: tuple[str, ...]) -> Table:
-    """Statements of some wordings in the order of the log, under all their columns."""
+    """Return statements of some wordings in the order of the log, under all their columns."""
     columns = dict.fromkeys(
         column
         for run in runs
@@ -280,7 +280,7 @@ def _said(runs: tuple[LogRun, ...], names: tuple[str, ...]) -> Table:
 
 
 def _one_type_each(rows: list[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
-    """The rows with columns that hold texts and numbers as texts: a column of a Parquet file has one type."""
+    """Convert columns with both texts and numbers to texts: a column of a Parquet file has one type."""
     mixed = {
         at
         for at in range(len(rows[0]) if rows else 0)
@@ -293,7 +293,7 @@ def _one_type_each(rows: list[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
 
 
 def _said_elsewhere(runs: tuple[LogRun, ...]) -> Table:
-    """All other statements, one row per field."""
+    """Return statements that have no table, one row per field."""
     placed = {name for names in _STATEMENTS.values() for name in names}
     rows: list[tuple[Cell, ...]] = [
         (run.number, row[0], name, column, None if value is None else str(value))
@@ -308,7 +308,7 @@ def _said_elsewhere(runs: tuple[LogRun, ...]) -> Table:
 
 
 def table_of(log: BuildLog, name: str) -> Table:
-    """One table; its first column is the number of the run."""
+    """Return one table; its first column is the number of the run."""
     if name in _STATEMENTS:
         return _said(log.runs, _STATEMENTS[name])
     if name == "statements":
@@ -359,7 +359,7 @@ _PHASES, _TUNING = 1, 2
 
 
 def trace_of(log: BuildLog) -> str:
-    """The trace as JSON text: one process per run, phases above, tuned layers below; times in microseconds."""
+    """Return the trace as JSON text: one process per run, phases above, tuned layers below; times in microseconds."""
     events: list[dict[str, Any]] = []
     for run in log.runs:
         events += [

@@ -1,4 +1,4 @@
-"""Message patterns: how one message of a log is recognised and taken apart.
+"""Message patterns: templates that recognise one message of a log and extract its fields.
 
 A pattern is written as the message itself, with its changing parts in braces:
 
@@ -32,7 +32,7 @@ Read = Callable[[str], "Fields | None"]
 Light = Literal["no", "all", "rest", "noted"]
 _NAMED = re.compile(r"\(\?P<(\w+)>")
 HEX16 = 18
-"""Characters of a tactic id that is spelt as `0x` and 16 digits."""
+"""Characters of a tactic id that is written as `0x` and 16 digits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,12 +107,12 @@ def _matching(form: str) -> Read:
 
 
 def message(name: str, form: str, *examples: str, light: Light = "no") -> MessagePattern:
-    """A pattern, written short."""
+    """Make a message pattern."""
     return MessagePattern(name=name, form=form, examples=examples, light=light)
 
 
 def row(name: str, form: str, *examples: str) -> RegexPattern:
-    """A row, written short."""
+    """Make a pattern of a row."""
     return RegexPattern(name=name, form=form, examples=examples)
 
 
@@ -135,7 +135,7 @@ class LogSection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PatternSet:
-    """Patterns about one subject: what a file of `qdqtool.buildlog.patterns` registers.
+    """Patterns about one subject, as one file of `qdqtool.buildlog.patterns` registers them.
 
     Attributes:
         patterns: tried everywhere.
@@ -296,7 +296,7 @@ def _number(text: str) -> object:
 
 
 def tactic_id(text: str) -> object:
-    """A tactic id as `0x` and 16 digits: releases print it signed decimal, hexadecimal, or hexadecimal padded."""
+    """Convert a tactic id to `0x` and 16 digits. Releases print it signed decimal, hexadecimal, or hexadecimal padded."""
     return known_id(text) or _WRONG
 
 

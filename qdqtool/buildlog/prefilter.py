@@ -1,4 +1,4 @@
-"""The prefilter: a block of a log is looked over as an array of bytes, so that Python meets only the lines that matter.
+"""The prefilter: scans a block of a log as an array of bytes, so that Python handles only relevant lines.
 
 Two thirds of a verbose log are a few light patterns (each kernel timed, each tensor registered). They are
 recognised by the first bytes behind a well-known prefix, counted, and never become strings. The prefilter skips lines
@@ -54,7 +54,7 @@ def blocks_of(
     first_line: int = 1,
     through: Callable[[Iterator[bytes]], Iterator[bytes]] | None = None,
 ) -> Iterator[LogBlock]:
-    """The blocks of a source, whose first line has this number; `through` makes its lines.
+    """Yield the blocks of a source, counting lines from `first_line`; `through` makes its lines.
 
     A line in which carriage returns overwrite each other (progress bars) becomes one line per text that the terminal
     showed, all with its number.
@@ -95,7 +95,7 @@ _QUIET[list(b"VI")] = True
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FilteredBlock:
-    """The lines of a block that want reading, as parallel lists; everything else has been counted.
+    """The lines of a block that must be read, as parallel lists; all other lines have been counted.
 
     Attributes:
         lines: how many lines the block has.
@@ -146,11 +146,11 @@ class _Light:
 
 
 Prefilter = Callable[[bytes], FilteredBlock]
-"""Looks over a block, which ends with a newline."""
+"""Function that scans a block, which ends with a newline."""
 
 
 class BlockPrefilter:
-    """Looks over the blocks of one log in order.
+    """Scans the blocks of one log in order.
 
     Args:
         grammar: knows which patterns are light.
@@ -210,7 +210,7 @@ class BlockPrefilter:
         )
 
     def _codes(self, words: Words, at: Ints, ends: Ints, known: Flags) -> Codes:
-        """The bucket each line's first bytes choose, or its last."""
+        """Return the bucket that the first bytes of each line select, or its last bytes."""
         code = self._arrays.heads.find(words[at])
         code[(words[at + KEY] & self._arrays.common.masks[code]) != self._arrays.common.keys[code]] = UNSURE
         rest = np.flatnonzero(code == UNSURE)
@@ -220,7 +220,7 @@ class BlockPrefilter:
         return np.where(known | self._arrays.bare[code], code, SLOW).astype(np.int16)
 
     def _lighten(self, data: Bytes, words: Words, codes: Codes, at: Ints, ends: Ints) -> _Light:
-        """Which lines are light, which of these are rows of tuning, and which are noted."""
+        """Find the light lines, and among them the rows of tuning and the noted lines."""
         light, tuned, noted, spared = (np.zeros(len(at), np.bool_) for _ in range(4))
         coded = np.flatnonzero(codes >= 0)
         for rank in self._arrays.ranks:
@@ -247,7 +247,7 @@ class BlockPrefilter:
         return _Light(light=light, tuned=tuned, noted=noted)
 
     def _first_of_each(self, hits: Flags) -> Flags:
-        """The first of each run of hits; a run may have begun in the block before."""
+        """Return the first of each run of hits; a run may have begun in the block before."""
         before = np.empty_like(hits)
         before[0] = self._in_run
         before[1:] = hits[:-1]
@@ -256,11 +256,11 @@ class BlockPrefilter:
 
 
 NOTED = "timing"
-"""The pattern that names the layer whose kernels are timed next."""
+"""Pattern that names the layer of the kernels that are timed next."""
 
 
 def _bodies(data: Bytes, words: Words, starts: Ints, ends: Ints) -> Ints:
-    """Where the message behind a well-known, quiet prefix begins; -1 for every other line."""
+    """Return the beginning of the message after a well-known, quiet prefix; -1 for every other line."""
     body = np.full(len(starts), -1, np.int64)
     stamped = (data[starts] == _OPEN) & (ends - starts >= 32)
     # [MM/DD/YYYY-HH:MM:SS] [V] [TRT] msg
@@ -304,14 +304,14 @@ _TWO, _0X = mask(2), word(b"0x")
 _STAMP = re.compile(r"\[(\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d)\]")
 _UNSEEN = (-1, "")
 _LINE = 1 << 16
-"""Characters of a noted message that are given out."""
+"""Most characters of a noted message that are returned."""
 
 Tuned = tuple[str, int, int]
-"""What was announced, the line that announced it, and how many kernels were timed for it."""
+"""An announcement, its line, and the number of kernels timed for it."""
 
 
 class Place:
-    """A block being read, and the line that is being handled.
+    """Position of the reader: a block, and the current line.
 
     Attributes:
         text: the block, one character per byte.
@@ -333,46 +333,46 @@ class Place:
         self._tuned: dict[tuple[str, int], int] = {}
 
     def enter(self, text: str, filtered: FilteredBlock, numbers: Sequence[int]) -> None:
-        """Go on to the next block."""
+        """Begin the next block."""
         self.text, self._filtered, self._numbers = text, filtered, numbers
         self._run_at = self.index = self.number = self._at_note = 0
         self._seen, self._seen_before = _UNSEEN, _UNSEEN
 
     def leave(self) -> None:
-        """Stand behind the last line of the block."""
+        """Move after the last line of the block."""
         if self._filtered is not None:
             self.index, self.number = len(self._filtered.start), self._filtered.lines
             self._settle()
 
     @property
     def at(self) -> int:
-        """Where the line begins that is being handled."""
+        """Offset of the current line in the block."""
         if self._filtered is None:
             return 0
         starts = self._filtered.start
         return starts[self.index] if self.index < len(starts) else len(self.text)
 
     def begin_run(self) -> None:
-        """A run begins at this line."""
+        """Begin a run at the current line."""
         self._run_at = self.at
 
     # Time stamps and prefixes
 
     def saw_stamp(self, stamp: str) -> None:
-        """This line, whose prefix is none of the prefilter's, has a time stamp."""
+        """Note that the current line has a time stamp, after a prefix that the prefilter does not know."""
         if self._seen[0] != self.at:
             self._seen_before = self._seen
         self._seen = (self.at, stamp)
 
     def stamp(self) -> str:
-        """The time stamp of this line, or ""."""
+        """Return the time stamp of the current line, or ""."""
         if self._seen[0] == self.at:
             return self._seen[1]
         found = _STAMP.match(self.text, self.at)
         return found.group(1) if found else ""
 
     def last_stamp(self) -> str:
-        """The time stamp of the last line before this one, in this block and run, or ""."""
+        """Return the time stamp of the last line before the current one, in this block and run, or ""."""
         before = self._before(self._filtered.stamped) if self._filtered is not None else None
         at, stamp = self._seen if self._seen[0] < self.at else self._seen_before
         if before is None or before < at:
@@ -381,7 +381,7 @@ class Place:
         return found.group(1) if found else ""
 
     def prefixed_line(self) -> str | None:
-        """The beginning of the first line with a prefix in this block and run, if it comes before this line."""
+        """Return the beginning of the first line with a prefix in this block and run, if it is before the current line."""
         if self._filtered is None:
             return None
         quiet = self._filtered.quiet
@@ -395,28 +395,28 @@ class Place:
     # Timed kernels
 
     def announce(self, what: str, line: int) -> None:
-        """The kernels that are timed from this line on are those of `what`."""
+        """Announce that kernels timed from this line on belong to `what`."""
         self._settle()
         self._announced = (what, line)
 
     def timed(self) -> None:
-        """A kernel was timed at this line."""
+        """Count a kernel that was timed at the current line."""
         self._settle()
         self._tuned[self._announced] = self._tuned.get(self._announced, 0) + 1
 
     def announced(self) -> str:
-        """The last announcement before this line, or ""."""
+        """Return the last announcement before the current line, or ""."""
         self._settle()
         return self._announced[0]
 
     def tuned(self) -> list[Tuned]:
-        """What was announced and timed up to this line since somebody asked."""
+        """Return announcements with their kernel counts up to the current line, since the last call."""
         self._settle()
         tuned, self._tuned = self._tuned, {}
         return [(what, line, count) for (what, line), count in tuned.items()]
 
     def _settle(self) -> None:
-        """Give the kernels that were skipped up to this line to whom they were announced for."""
+        """Assign the kernels skipped up to the current line to the announcements before them."""
         filtered = self._filtered
         if filtered is None:
             return

@@ -1,4 +1,4 @@
-"""Line prefixes: who speaks, when, and how loud, for every front end that prints TensorRT's messages.
+"""Line prefixes: origin, time and severity of a message, for every front end that prints TensorRT's messages.
 
     [01/10/2024-21:52:52] [V] [TRT] msg     trtexec, the library's messages
     [01/10/2024-21:52:52] [I] msg           trtexec, its own messages
@@ -40,7 +40,7 @@ SEVERITY_WORDS = {word.lower(): letter for word, letter in _WORDS.items()} | {
     "err": "E",
     "critical": "F",
 }
-"""What programs call severities, in lower case."""
+"""Names of severities in other programs, in lower case."""
 _LEVEL = "|".join(_WORDS)
 _STAMP = r"\[{1,2}\s*(?P<stamp>\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d)\]"
 
@@ -74,7 +74,7 @@ _POSITION = re.compile(r"[\w./\\-]{1,200}\.(?:cpp|hpp|h|cc|cu|py|inl)(?::\d{1,7}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prefix:
-    """What stood before a message.
+    """The prefix of a message.
 
     Attributes:
         stamp: `MM/DD/YYYY-HH:MM:SS`, or "".
@@ -91,13 +91,13 @@ class Prefix:
 
 NO_PREFIX = Prefix()
 SOME_PREFIX = Prefix(form=SHORT)
-"""A quiet prefix that nobody looked at closely."""
+"""A quiet prefix that was not parsed."""
 # Prefixes around each other, as in docker around a launcher around a logger.
 _PEELS = 4
 
 
 def peel(line: str) -> tuple[Prefix, str]:
-    """The prefix of a line and its message; of several joined prefixes, the innermost counts."""
+    """Split a line into its prefix and its message; of several joined prefixes, the innermost counts."""
     prefix, body = NO_PREFIX, line.lstrip()
     if body[:1] not in _BEGINNINGS:
         return prefix, body
@@ -110,24 +110,24 @@ def peel(line: str) -> tuple[Prefix, str]:
 
 
 def may_go_on(line: str, at: int) -> bool:
-    """Whether another prefix, or white space, may begin at a place of a line."""
+    """Return whether another prefix, or white space, may begin at a place of a line."""
     return _GOES_ON.match(line, at) is not None
 
 
 def native(text: str, at: int = 0) -> re.Match[str] | None:
-    """The builder's own prefix, with a severity or an origin, that begins at a place of a line."""
+    """Match the builder's own prefix, with a severity or an origin, at a place of a line."""
     return _NATIVE.match(text, at)
 
 
 def without_position(body: str) -> str | None:
-    """The message behind a source position (`ModelImporter.cpp:119: msg`), or None if there is none."""
+    """Return the message after a source position (`ModelImporter.cpp:119: msg`), or None if there is none."""
     found = _POSITION.match(body)
     return body[found.end() :] if found and found.end() < len(body) else None
 
 
 @lru_cache(maxsize=1024)
 def seconds_of(stamp: str) -> float | None:
-    """Seconds since 1970 of a time stamp (its time zone is not printed; differences are right), or None."""
+    """Convert a time stamp to seconds since 1970, or None. Its time zone is not printed; differences are correct."""
     try:
         moment = datetime.strptime(stamp, "%m/%d/%Y-%H:%M:%S")
     except ValueError:
@@ -136,7 +136,7 @@ def seconds_of(stamp: str) -> float | None:
 
 
 def _peel_once(body: str) -> tuple[Prefix | None, str]:
-    """One prefix taken off; None if there is none."""
+    """Remove one prefix; None if there is none."""
     head = body[:1]
     forms: tuple[tuple[int, re.Pattern[str]], ...]
     if head == "[" and body[1:2] in _IN_BRACKETS:
@@ -154,7 +154,7 @@ def _peel_once(body: str) -> tuple[Prefix | None, str]:
 
 _IN_BRACKETS = frozenset("0123456789[ \tTVIWEFX")
 _BEGINNINGS = frozenset(f"[T{''.join(word[0] for word in _WORDS)}")
-"""First characters of prefixes: most lines without one end here."""
+"""First characters of prefixes: most lines without a prefix are rejected by them."""
 
 
 def _prefix(found: re.Match[str], number: int) -> Prefix:

@@ -1,4 +1,4 @@
-"""Reading: blocks of lines in, runs out, in constant memory.
+"""Reads blocks of lines and yields runs, in constant memory.
 
 Every line takes the same way: its prefix is peeled, and its message is tried against the open section, all patterns,
 source positions and joined messages, in that order. What depends on the words of a message alone is kept for when
@@ -30,28 +30,28 @@ _JOINT = re.compile(
     r"|(?<=N)ote: The application clock|(?<=T)ensorRT version: |(?<=P)arsing node: |(?<=I)f not already in use, "
     r"|(?<=[HD])2[HD] Latency: the |(?<=\")[^\x00-\x7f])"
 )
-"""Where messages begin that lost the line end before them; the last is a reader's note in a pasted log."""
+"""Beginnings of messages that lost the line end before them; the last is a person's note in a pasted log."""
 _JOINTS = 8
-"""Lost line ends looked for in one line."""
+"""Most lost line ends that are searched in one line."""
 _LOUD = frozenset("WEF")
 """Severities of warnings and errors; X is Polygraphy's extra verbose."""
 _PREFIXED = frozenset({"attempt", "layers-original", "node-begins", "timing", "onnx-ir"})
-"""Patterns that every front end prints behind a prefix: without one, the log was pasted without its prefixes."""
+"""Patterns that every front end prints after a prefix: without a prefix, the log was pasted without its prefixes."""
 _SHAPED = 600
-"""Characters of a line in which a foreign shape is looked for."""
+"""Characters of a line that are compared with the shapes of other programs' lines."""
 _HEADS = (32, 26, 4)
-"""Characters of the prefixes that are remembered: those of most logs, with a time stamp and without."""
+"""Lengths of the prefixes that are remembered: the usual ones, with a time stamp and without."""
 _QUIET = Prefix(form=SHORT)
-"""A quiet prefix that the prefilter saw, and nobody looked at closely."""
+"""A quiet prefix that the prefilter found and that was not parsed."""
 _REMEMBERED, _MEMORABLE = 1 << 14, 400
-"""Messages that are remembered, and characters of the longest of them."""
+"""Most messages that are remembered, and most characters of one of them."""
 _BANNERS = frozenset({"run-begins", "polygraphy-begins"})
 _STARTS = _BANNERS | {"onnx-file", "layers-original"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadingProgress:
-    """How far the reading is, for a live display: the phase, the layer being tuned and its best kernel so far (ms)."""
+    """Progress of the reading for a live display: phase, layer being tuned, and its best kernel so far (ms)."""
 
     run: int
     lines: int
@@ -65,7 +65,7 @@ Watch = Callable[[ReadingProgress], None]
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """What the words of a message say, wherever they stand.
+    """Parsed words of a message, independent of its place in the log.
 
     Attributes:
         name, fields: its pattern; "" if none fits.
@@ -115,7 +115,7 @@ class LogReader:
         self._numbers = count(1)
 
     def runs(self) -> Iterator[Run]:
-        """The runs of the log, each as soon as it has ended; ask each for its value before the next."""
+        """Yield the runs of the log, each as soon as it has ended. Take the value of a run before the next one."""
         for block in blocks_of(self._source, self._first, self._carrier.unfolded):
             for name, lines in self._carrier.decode(block):
                 process = self._process(name, lines.numbers[0])
@@ -128,7 +128,7 @@ class LogReader:
         yield from self._carried(readable or [self._process("", self._first).run])
 
     def _process(self, name: str, first_line: int) -> _Process:
-        """The reading of one of the processes that speak in this log; most logs have one."""
+        """Return the reader of one of the processes in this log; most logs have one process."""
         process = self._processes.get(name)
         if process is None:
             first_line = first_line if self._processes else self._first
@@ -155,7 +155,7 @@ class LogReader:
 
 
 class _Process:
-    """Reads what one process says.
+    """Reads the lines of one process.
 
     Args:
         name: what its launcher calls it; "" if it speaks alone.
@@ -191,11 +191,11 @@ class _Process:
 
     @property
     def run(self) -> Run:
-        """The run being read."""
+        """The current run."""
         return self._run
 
     def finished(self) -> list[Run]:
-        """The runs that have ended since somebody asked."""
+        """Return the runs that have ended since the last call."""
         done, self._done = self._done, []
         return done
 
@@ -208,12 +208,12 @@ class _Process:
         return self._run
 
     def _bind(self) -> None:
-        """Connect patterns with the collectors of the current run; a run that is full takes fewer of them."""
+        """Connect patterns with the collectors of the current run; a full run uses fewer of them."""
         handlers = self._run.handlers()
         self._handlers = {**handlers, **{name: self._start(name, handlers.get(name)) for name in _STARTS}}
 
     def _start(self, name: str, inner: Handler | None) -> Handler:
-        """The handler of a pattern that may begin a new run; `inner` is that of the current run."""
+        """Return the handler of a pattern that may begin a new run; `inner` is the handler of the current run."""
 
         def handle(line: int, *fields: object) -> None:
             if self._begins(name):
@@ -225,7 +225,7 @@ class _Process:
         return handle
 
     def _begins(self, name: str) -> bool:
-        """Whether this pattern begins another run.
+        """Return whether this pattern begins another run.
 
         A banner does after anything, a model after another model, a graph after a finished engine; but trtexec,
         whose runs have banners, may print several graphs in one run (calibration, backend strategies).
@@ -238,7 +238,7 @@ class _Process:
         return run.identity.generated and not run.identity.command
 
     def _end_run(self, line: int, *, goes_on: bool) -> None:
-        """Close the current run before `line`, which belongs to the next, perhaps of the same process."""
+        """Close the current run before `line`, which begins the next run, perhaps of the same process."""
         run = self._run
         later = _lines_of(self._numbers[self._place.number :])
         self._sum_up()
@@ -251,13 +251,13 @@ class _Process:
         self._run.lines = later
 
     def _sum_up(self) -> None:
-        """What the lines up to here say together: whether they have a prefix, and the last time stamp."""
+        """Update facts of the run from all lines so far: whether they have a prefix, and the last time stamp."""
         run = self._run
         run.last_stamp = self._place.last_stamp() or run.last_stamp
         self._is_prefixed()
 
     def _is_prefixed(self) -> bool:
-        """Whether any line of the current run, up to the current one, had a prefix."""
+        """Return whether any line of the current run, up to the current one, had a prefix."""
         run = self._run
         if not run.prefixed:
             first = self._place.prefixed_line()
@@ -269,7 +269,7 @@ class _Process:
     # Blocks
 
     def read(self, block: LogBlock) -> None:
-        """Read its next lines."""
+        """Read the next lines of the process."""
         filtered = self._prefilter(block.data)
         place, direct, numbers = self._place, self._direct, block.numbers
         place.enter(block.data.decode("latin-1"), filtered, numbers)
@@ -323,7 +323,7 @@ class _Process:
             self._bind()
 
     def _tally(self) -> None:
-        """Count the lines up to here that were not read; of a line in pieces, all pieces together."""
+        """Count the lines so far that were not read; the pieces of one line count together."""
         here = self._place.number
         counted, self._blanks_counted = self._blanks_counted, bisect_left(self._blank, here)
         if isinstance(self._numbers, range):
@@ -343,7 +343,7 @@ class _Process:
     # Single lines
 
     def _handle_known(self, line: int, text: str, *, ascii_only: bool) -> LineVerdict:
-        """Handle a message behind a well-known, quiet prefix, and remember it where it always does the same."""
+        """Handle a message after a well-known, quiet prefix, and remember it if it always has the same effect."""
         body = text.lstrip()
         body = body if ascii_only else _utf8(body)
         verdict = self._handle_message(line, body, _QUIET)
@@ -353,7 +353,7 @@ class _Process:
         return verdict
 
     def _tell(self, line: int, name: str, fields: Fields) -> None:
-        """Give the fields of a message to those whom they concern."""
+        """Pass the fields of a message to its handlers."""
         handle = self._handlers.get(name)
         if handle is not None:
             handle(line, *fields)
@@ -372,7 +372,10 @@ class _Process:
         return self._handle_message(line, body, prefix, joined=joined)
 
     def _peel(self, line: str) -> tuple[Prefix, str]:
-        """As `peel`: the prefixes of one second are the same, and so are those without a time stamp."""
+        """Split a line as `peel` does, with a cache.
+
+        Prefixes of one second are equal, and so are prefixes without a time stamp.
+        """
         for length in _HEADS:
             known = self._prefixes.get(line[:length])
             if known is not None and not may_go_on(line, length):
@@ -384,7 +387,7 @@ class _Process:
         return prefix, body
 
     def _handle_message(self, line: int, body: str, prefix: Prefix, *, joined: bool = True) -> LineVerdict:
-        """Handle a message of any kind; `joined` is whether it may be several that lost their line ends."""
+        """Handle a message of any kind; `joined` is whether it may be several messages that lost their line ends."""
         if not body:
             return LineVerdict.BLANK
         message = self._known.get(body) or self._look_at(body)
@@ -415,7 +418,7 @@ class _Process:
         return LineVerdict.READ
 
     def _look_at(self, body: str) -> _Message:
-        """What the words of a message say; remembered while the memory lasts."""
+        """Parse the words of a message, and remember the result while there is room."""
         found, plain = self._grammar.read(body), True
         if found is None:
             rest = without_position(body)
@@ -443,7 +446,7 @@ class _Process:
     def _recognise(
         self, message: _Message, body: str, *, has_prefix: bool
     ) -> tuple[str, Fields, bool] | None:
-        """The pattern a message is, its fields, and whether it is a row of the open section."""
+        """Return the pattern of a message, its fields, and whether it is a row of the open section."""
         section = self._section
         if section is not None:
             if section.bare and has_prefix:
@@ -457,7 +460,7 @@ class _Process:
         return (message.name, message.fields, False) if message.name else None
 
     def _row(self, section: LogSection, body: str) -> tuple[str, Fields] | None:
-        """The row of a section that a message is; remembered as messages are."""
+        """Parse a message as a row of a section; short messages are remembered."""
         key = section.opens, body
         if key in self._rows:
             return self._rows[key]
@@ -467,7 +470,7 @@ class _Process:
         return found
 
     def _unknown(self, line: int, body: str, prefix: Prefix, message: _Message) -> LineVerdict:
-        """A message that no pattern fits: perhaps it is not the builder's."""
+        """Handle a message that no pattern fits: it may belong to another program."""
         self._section = None
         if prefix.severity in _LOUD:
             self._run.troubles.note(line, prefix.severity, body, "")
@@ -479,26 +482,26 @@ class _Process:
 
 
 def _is_inert(line: str) -> bool:
-    """Whether another program's line has nothing but its words: no prefix, and no second message."""
+    """Return whether another program's line has only its words: no prefix, and no second message."""
     return len(line) <= _MEMORABLE and _JOINT.search(line, 1) is None and peel(line)[0] is NO_PREFIX
 
 
 def _lines_of(numbers: Sequence[int]) -> int:
-    """Lines of the file that these pieces of lines belong to."""
+    """Count the lines of the file that these pieces of lines belong to."""
     if isinstance(numbers, range):
         return len(numbers)
     return sum(1 for at, number in enumerate(numbers) if not at or numbers[at - 1] != number)
 
 
 def _pieces(body: str) -> list[str]:
-    """The messages of a line that lost line ends."""
+    """Return the messages of a line that lost line ends."""
     cuts = [found.start() for found in islice(_JOINT.finditer(body, 1), _JOINTS)]
     pieces = [body[begin:end] for begin, end in pairwise([0, *cuts, len(body)])]
     return [piece for piece in pieces if piece.strip()]
 
 
 def _together(verdicts: list[LineVerdict]) -> LineVerdict:
-    """The verdict on a line that holds several messages: it counts once."""
+    """Return the verdict on a line that holds several messages: it counts once."""
     for worst in (LineVerdict.UNREAD, LineVerdict.READ, LineVerdict.FOREIGN):
         if worst in verdicts:
             return worst

@@ -1,4 +1,4 @@
-"""What a log prints of layers: records that are taken apart when asked, and names of nodes and layers."""
+"""Layers as a log prints them: records that are parsed on request, and names of nodes and layers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from qdqtool.trt.ops import CASTS, MAY_MOVE, MOVING, QDQ, QUANTIZE
 # --- layers ----------------------------------------------------------------------------------------------------------
 
 _LONGEST = 1 << 18
-"""Characters of one record that are taken apart; real ones stay far below."""
+"""Most characters of one record that are parsed; real records are far shorter."""
 
 Tensors = tuple[EngineTensor, ...]
 Region = tuple[int, str, tuple[str, ...]]
-"""A Myelin region: the line that tells of it, its name, the ONNX nodes it holds."""
+"""A Myelin region: its line, its name, its ONNX nodes."""
 
 
 class LoggedLayer:
-    """A layer of which only the name is printed (default profiling verbosity).
+    """A layer with only its name printed (default profiling verbosity).
 
     Attributes:
         line: number of its line in the log.
@@ -39,12 +39,12 @@ class LoggedLayer:
 
     @cached_property
     def value(self) -> EngineLayer:
-        """The layer taken apart completely; a record that does not fit is its name and kind."""
+        """The completely parsed layer; only name and kind if the record does not fit."""
         return layer_of(self._fields() or {"Name": self.name, "LayerType": self.kind})
 
     @property
     def onnx_nodes(self) -> tuple[str, ...]:
-        """ONNX nodes it says it contains."""
+        """ONNX nodes that the layer states."""
         return ()
 
     @property
@@ -54,12 +54,12 @@ class LoggedLayer:
 
     @property
     def constants(self) -> Tensors:
-        """Weights and other constants where the dump lists them apart."""
+        """Weights and other constants, if the dump lists them separately."""
         return self.value.constants
 
     @property
     def outputs(self) -> Tensors:
-        """Results."""
+        """Outputs."""
         return self.value.outputs
 
     def _fields(self) -> Fields | None:
@@ -89,7 +89,7 @@ class RecordLayer(LoggedLayer):
 
 
 def types(tensors: Tensors) -> list[DType]:
-    """Element types of tensors."""
+    """Return the element types of tensors."""
     return [tensor.dtype for tensor in tensors]
 
 
@@ -98,18 +98,18 @@ def types(tensors: Tensors) -> list[DType]:
 
 
 class LoggedNames:
-    """All names a run has shown; decides where one name ends and the next begins."""
+    """All names that a run has printed; they decide where one name ends and the next begins."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._known = set(names)
         self._parts: dict[str, tuple[str, ...]] = {}
 
     def add(self, name: str) -> None:
-        """A name that an optimizer step has just made."""
+        """Add a name that an optimizer step has just created."""
         self._known.add(name)
 
     def split(self, text: str, separator: str) -> tuple[str, str]:
-        """Two names joined by a separator that may also occur inside them.
+        """Split two names at a separator that may also occur inside them.
 
         Where several places are possible, both sides known beats one side known beats the first place.
         The second part is "" if the separator does not occur.
@@ -130,7 +130,7 @@ class LoggedNames:
         return best[1], best[2]
 
     def parts(self, name: str) -> tuple[str, ...]:
-        """The nodes that a fused name is made of: `A + B` and `A || B`, with `PWN(...)` opened."""
+        """Split a fused name into its nodes: `A + B` and `A || B`, with `PWN(...)` opened."""
         if " + " not in name and " || " not in name and not name.startswith("PWN("):
             return (name,)
         known = self._parts.get(name)
@@ -145,7 +145,7 @@ class LoggedNames:
 
 
 _PLACES = 64
-"""Separators looked at in one text; real names have a handful."""
+"""Most separators tried in one text; real names have a handful."""
 
 
 # --- model graph -----------------------------------------------------------------------------------------------------
@@ -165,11 +165,11 @@ class LoggedNode:
 
 
 Block = tuple[str, str, str, str]
-"""What the parser prints of a node: its name, its operator, the text of its inputs and that of its outputs."""
+"""A node as the parser prints it: its name, its operator, the text of its inputs and that of its outputs."""
 
 
 class Graph:
-    """The rebuilt graph, indexed when first asked. Everything is empty or None if the log does not print it.
+    """The rebuilt graph, indexed on first use. Everything is empty or None if the log does not print it.
 
     Args:
         blocks: of all nodes, in the order of the log.
@@ -209,7 +209,7 @@ class Graph:
 
     @cached_property
     def types(self) -> dict[str, DType]:
-        """The types that are printed of what Q nodes read and write, and DQ nodes too."""
+        """Printed types of all tensors that Q and DQ nodes read or write."""
         found: dict[str, DType] = {}
         for _, op, takes, gives in self._blocks:
             for piece in (*pieces_of(takes), *pieces_of(gives)) if op in QDQ else ():
@@ -218,25 +218,25 @@ class Graph:
         return found
 
     def node(self, name: str) -> LoggedNode | None:
-        """The node of that name."""
+        """Return the node called `name`; None if there is none."""
         return self._by_name.get(name)
 
     def maker(self, tensor: str) -> LoggedNode | None:
-        """The node that makes a tensor; None for inputs and initializers."""
+        """Return the node that writes a tensor; None for inputs and initializers."""
         return self._maker.get(tensor)
 
     def around(self, tensor: str) -> tuple[str, ...]:
-        """Names of the nodes that make or read a tensor."""
+        """Return the names of the nodes that write or read a tensor."""
         maker = self._maker.get(tensor)
         return tuple(node.name for node in (*((maker,) if maker else ()), *self._reader.get(tensor, ())))
 
     def readers(self, name: str) -> list[LoggedNode]:
-        """Nodes that read any output of a node."""
+        """Return the nodes that read any output of a node."""
         node = self._by_name.get(name)
         return [reader for tensor in node.outputs for reader in self._reader.get(tensor, ())] if node else []
 
     def is_weight(self, dequantizer: str) -> bool | None:
-        """Whether a DequantizeLinear carries a constant; None if the log does not show it."""
+        """Return whether a DequantizeLinear reads a constant; None if the log does not show it."""
         node = self._by_name.get(dequantizer)
         if node is None or not node.inputs:
             return None
@@ -251,7 +251,7 @@ class Graph:
         return None
 
     def quantizers_of_output(self, name: str) -> tuple[str, ...]:
-        """Q nodes that read what a node makes, directly or through nodes that a Q can move across."""
+        """Return the Q nodes that read the outputs of a node, directly or through nodes that a Q can move across."""
         found: list[str] = []
         waiting = [name]
         for _ in range(_FAR):
@@ -265,24 +265,24 @@ class Graph:
         return tuple(found)
 
     def quantizer_behind(self, name: str) -> str:
-        """The Q that directly reads what a DQ makes, or "" if there is none."""
+        """Return the Q that directly reads the output of a DQ, or "" if there is none."""
         return next((reader.name for reader in self.readers(name) if reader.op == QUANTIZE), "")
 
     def producers_of_inputs(self, name: str) -> tuple[str, ...]:
-        """For each input of a node, the name of the node that makes it ("" for inputs and initializers)."""
+        """Return for each input of a node the node that writes it ("" for inputs and initializers)."""
         node = self._by_name.get(name)
         makers = [self._maker.get(tensor) for tensor in node.inputs] if node else []
         return tuple(maker.name if maker else "" for maker in makers)
 
 
 _PASSING = MOVING | CASTS | {QUANTIZE}
-"""Operators that carry a constant without making it another one."""
+"""Operators that pass a constant on as the same constant."""
 _FAR = 64
-"""Nodes looked at behind one node."""
+"""Most nodes that are searched from one node."""
 
 
 def names_of(text: str) -> list[str]:
-    """Names of the tensors of `[a -> (1, 3)[FLOAT]], [b -> ()[INT8]],`."""
+    """Return the names of the tensors of `[a -> (1, 3)[FLOAT]], [b -> ()[INT8]],`."""
     if "], [" not in text:
         name, found, _ = text.partition(" -> ")
         return [name.lstrip()[1:]] if found else []
@@ -290,6 +290,6 @@ def names_of(text: str) -> list[str]:
 
 
 def pieces_of(text: str) -> list[str]:
-    """The tensors of such a text, each as it is printed."""
+    """Split `[a -> (1, 3)[FLOAT]], [b -> ()[INT8]],` into its tensors, as printed."""
     text = text.strip(" ,")
     return text[1:].removesuffix("]").split("], [") if text.startswith("[") else []

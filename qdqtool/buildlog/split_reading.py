@@ -1,4 +1,4 @@
-"""Big files, read by two processes: each takes whole runs.
+"""Reads big files with two processes: each takes whole runs.
 
 A file is cut in front of the line of a run's banner, where a reader begins anew anyway, so the digests are the same as
 those of one reader.
@@ -24,22 +24,22 @@ from qdqtool.core.buildlog import RunDigest
 from qdqtool.io.text import TextSource, is_plain
 
 BIG = 32 << 20
-"""Bytes from which a file is worth a second process."""
+"""Smallest size of a file that is read with a second process, in bytes."""
 PART = 4 << 20
-"""Bytes of a part, about."""
+"""Approximate size of a part, in bytes."""
 AHEAD = 2
 """Parts that wait for the second process, so that it is never idle."""
 HELD = 8
-"""Parts whose digests may wait for those of an earlier part."""
+"""Most finished parts that wait for the digests of an earlier part."""
 _BANNER = re.compile(rb"\n&&&& RUNNING [^\n#]{1,200}# [^\n]")
-"""A banner at the beginning of its line, where a shell puts it."""
+"""A banner at the beginning of a line, as a shell prints it."""
 PIECE = 1 << 16
-"""Bytes read at once while banners are looked for."""
+"""Bytes read at once in the search for banners."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FilePart:
-    """Bytes `begin` to `end` of a file, whose first line has the number `first_line`."""
+    """Bytes `begin` to `end` of a file; its first line has the number `first_line`."""
 
     path: Path
     begin: int
@@ -48,7 +48,7 @@ class FilePart:
 
 
 def parts_of(path: Path) -> Iterator[FilePart]:
-    """Parts of about 4 MiB, each but the first beginning with a run's banner; one part where that cannot be."""
+    """Yield parts of about 4 MiB, each but the first beginning with a run's banner; one part if that is impossible."""
     begin, line = 0, 1
     for cut, next_line in _cuts_of(path):
         yield FilePart(path=path, begin=begin, end=cut, first_line=line)
@@ -57,7 +57,7 @@ def parts_of(path: Path) -> Iterator[FilePart]:
 
 
 def digests_of(path: Path) -> Iterator[RunDigest]:
-    """The digests of a file's runs in order; of a big file, a second process reads every other part."""
+    """Yield the digests of a file's runs in order. Two processes share the parts of a big file."""
     if _size(path) <= BIG or (os.cpu_count() or 1) < 2:
         with _without_collection():
             yield from (run.digest() for run in LogReader(TextSource(path)).runs())
@@ -70,7 +70,7 @@ def digests_of(path: Path) -> Iterator[RunDigest]:
 
 
 def _by_two(parts: Iterator[FilePart]) -> Iterator[list[RunDigest]]:
-    """The digests of parts, in their order: a free worker takes the next part, this process or another."""
+    """Yield the digests of parts, in their order: a free process takes the next part, this one or the second."""
     done: deque[Future[list[RunDigest]]] = deque()
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as other:
         for part in parts:
@@ -87,7 +87,7 @@ def _by_two(parts: Iterator[FilePart]) -> Iterator[list[RunDigest]]:
 
 
 def digests_of_part(part: FilePart) -> list[RunDigest]:
-    """The digests of the runs in one part, numbered from 1."""
+    """Return the digests of the runs in one part, numbered from 1."""
     source = TextSource(part.path, begin=part.begin, end=part.end)
     with _without_collection():
         return [run.digest() for run in LogReader(source, first_line=part.first_line).runs()]
@@ -95,7 +95,7 @@ def digests_of_part(part: FilePart) -> list[RunDigest]:
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """No search for reference cycles: reading makes none, and looking for them takes a sixth of its time."""
+    """Disable the search for reference cycles: reading creates none, and the search takes a sixth of its time."""
     running = gc.isenabled()
     gc.disable()
     try:
@@ -106,7 +106,7 @@ def _without_collection() -> Iterator[None]:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file; 0 where there is none, so that the open itself says why."""
+    """Return the size of a file in bytes; 0 if it does not exist, so that opening it raises the error."""
     try:
         return path.stat().st_size
     except OSError:
@@ -114,7 +114,7 @@ def _size(path: Path) -> int:
 
 
 def _cuts_of(path: Path) -> Iterator[tuple[int, int]]:
-    """As `_cuts`; nothing for a file that is no plain text, or that cannot be read: its reader says why."""
+    """Yield the cuts of a file; none if it is not plain text or cannot be read, so that its reader reports why."""
     try:
         with path.open("rb", buffering=0) as stream:
             if is_plain(stream.read(4096)):
@@ -125,7 +125,7 @@ def _cuts_of(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def _cuts(stream: BinaryIO | RawIOBase) -> Iterator[tuple[int, int]]:
-    """Where parts begin, and the number of their first line.
+    """Yield the offset of each part, and the number of its first line.
 
     The first banner of a file is no place to cut: what stands before it may belong to its run.
     """

@@ -1,4 +1,4 @@
-"""What can be said of the precision of layers where a log prints none, and how to learn the rest."""
+"""Statements on the precision of layers if a log prints none, and how to get the missing information."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qdqtool.core.wording import counted, listed
 from qdqtool.io.escaping import printable
 
 _NAMED = 3
-"""Names that a sentence holds."""
+"""Most names that a sentence lists."""
 _HOW = {
     "trtexec": "build again with --verbose --profilingVerbosity=detailed --dumpLayerInfo, or describe the finished engine: "
     "trtexec --loadEngine=FILE --exportLayerInfo=layers.json (detailed only where it was built so)",
@@ -23,7 +23,7 @@ _IN_CODE = (
 
 
 def unsaid(run: RunDigest) -> tuple[str, ...]:
-    """Sentences on which layers are INT8, why, and what to do, as far as a log without layers tells."""
+    """Return sentences on which layers are INT8, why, and what to do, as far as a log without layers shows it."""
     return tuple(map(printable, _sentences(run)))
 
 

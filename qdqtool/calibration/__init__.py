@@ -1,1 +1,1 @@
-"""Samples become histograms, and histograms become a table of ranges."""
+"""Calibration: samples become histograms, and histograms become a table of ranges."""

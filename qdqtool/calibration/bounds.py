@@ -1,4 +1,4 @@
-"""Tensors whose values cannot leave a known interval, whatever the sample."""
+"""Finds tensors whose values stay within a known interval for every sample."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bound:
-    """The largest magnitude a tensor can have.
+    """Largest magnitude that a tensor can have.
 
     Attributes:
         amax: that magnitude.
@@ -27,7 +27,7 @@ class Bound:
 
 
 def bounds(view: GraphView) -> dict[str, Bound]:
-    """The bounded tensors of a graph; operators that only move values pass a bound on, a Concat the largest."""
+    """Return the bounded tensors of a graph. Operators that only move values pass a bound on; a Concat passes on the largest."""
     bounded: dict[str, Bound] = {}
     for node in view.nodes:
         bound = _passed_on(view, node, bounded) or _own(view, node)
@@ -37,7 +37,7 @@ def bounds(view: GraphView) -> dict[str, Bound]:
 
 
 def _passed_on(view: GraphView, node: Node, bounded: dict[str, Bound]) -> Bound | None:
-    """The bound of all inputs whose values `node` hands on; None if one of them has none."""
+    """Return the largest bound of all inputs whose values `node` passes on; None if one of these inputs has no bound."""
     given = [bounded.get(node.inputs[index]) for index in carried_inputs(view, node)]
     known = [bound for bound in given if bound is not None]
     if not known or len(known) < len(given):

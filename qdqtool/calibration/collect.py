@@ -1,4 +1,4 @@
-"""One pass over the samples gives a histogram of every tensor that is to be quantized.
+"""Collects a histogram of every tensor to quantize, in one pass over the samples.
 
 Only tensors that placement asks for are fetched, graph optimizations stay on, outputs land in memory that is used
 again, and a compiled loop counts them while they are still in the cache. Samples run one by one, and histograms merge
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 OnProgress = Callable[[int, "int | None"], None]
 _SECONDS_PER_PART = 10.0
-"""Work that may be lost when the process is killed."""
+"""Seconds of work that may be lost when the process is killed."""
 _FIRST_PART = 16
-"""Batches before the pace is known."""
+"""Number of batches in the first part, before the speed is known."""
 
 
 def collect(
@@ -44,7 +44,7 @@ def collect(
     options: CollectOptions = PLAIN,
     on_progress: OnProgress | None = None,
 ) -> Histograms:
-    """Run all samples and count the magnitudes of every activation that `placement` wants quantized.
+    """Run all samples and count the magnitudes of every activation that `placement` quantizes.
 
     Args:
         model: the float model.
@@ -61,14 +61,14 @@ def collect(
 
 
 def activations(placement: Placement) -> tuple[str, ...]:
-    """The tensors that need a range: every quantized activation, and whatever is tied to one; sorted."""
+    """Return the tensors that need a range, sorted: all quantized activations, and tensors tied to them."""
     wanted = {entry.tensor for entry in placement.quantized if entry.kind is SlotKind.ACTIVATION}
     tied = {name for tie in placement.ties if wanted & set(tie.tensors) for name in tie.tensors}
     return tuple(sorted(wanted | tied))
 
 
 class Collection:
-    """One model and one set of samples; parts of it can be collected anywhere and added up.
+    """Collection for one model and one set of samples; parts can be collected anywhere and added up.
 
     `resumable` says that parts will be kept, which takes digests of the model and of all samples. A `watch` keeps values
     of samples that run in one go; the model must return them.
@@ -96,7 +96,7 @@ class Collection:
         self._batch = self._fixed or 1
 
     def identity(self) -> dict[str, str]:
-        """What must agree for two parts to belong together; reads all samples. Needs `resumable`."""
+        """Return the digests that must agree between parts that are added up. Reads all samples; needs `resumable`."""
         assert self._pool.digest is not None
         about = canonical([self._tensors, self._options.bins, self._options.on_nan])
         return {
@@ -106,7 +106,7 @@ class Collection:
         }
 
     def run(self, span: Span, *, on_progress: OnProgress | None = None) -> Histograms:
-        """Collect a part in one go.
+        """Collect a part without saving intermediate results.
 
         The batch of two comes first: it takes memory for all that is fetched, which every processor will take.
         """
@@ -117,7 +117,7 @@ class Collection:
         return self._extended(self._nothing(span), span.left, on_progress)
 
     def resume(self, span: Span, path: Path, *, on_progress: OnProgress | None = None) -> Histograms:
-        """Collect a part, keeping what is done at `path` every few seconds, and going on from what is there.
+        """Collect a part, resuming from the file at `path`. Progress is saved there every few seconds.
 
         Raises:
             InputFileError: `path` holds something else that this would destroy.
@@ -176,7 +176,10 @@ class Collection:
         )
 
     def _kept(self, path: Path, identity: dict[str, str], span: Span) -> Histograms | None:
-        """What an earlier run left at `path`; None when there is nothing, or of another model or other samples."""
+        """Load what an earlier run saved at `path`.
+
+        Return None if there is no file, or if it is for another model, other samples or another part.
+        """
         if not path.exists():
             return None
         try:

@@ -1,4 +1,4 @@
-"""Reading intermediate values out of onnxruntime without copying them."""
+"""Reads intermediate values from onnxruntime without copying them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from qdqtool.runtime.session import failures, ran_out_of_memory
 
 
 class MemoryShortageError(InputFileError):
-    """A sample needs more memory than the CPU or the device had left."""
+    """A sample needs more memory than the CPU or the device has left."""
 
 
 class Fetcher:
-    """Runs a session and shows chosen outputs; one per thread, all on the same session.
+    """Runs a session and returns chosen outputs; each thread has one fetcher, and all share the session.
 
     Outputs are written into memory that is used again for the next run of the same input shapes: what a run
     returned is gone with the next run.
@@ -42,7 +42,7 @@ class Fetcher:
         self._buffers: list[NDArray[Any] | None] | None = None
 
     def run(self, feeds: Feeds, where: str) -> Iterator[tuple[str, NDArray[Any]]]:
-        """The fetched tensors and their values.
+        """Run the session and return the fetched tensors with their values.
 
         Raises:
             MemoryShortageError: memory was not enough.
@@ -69,14 +69,14 @@ class Fetcher:
         return zip(self._tensors, values, strict=True)
 
     def halves(self) -> tuple[Fetcher, ...]:
-        """Two that fetch half of the outputs each; none if there is a single output."""
+        """Return two fetchers for half of the outputs each; an empty tuple for a single output."""
         pairs = list(zip(self._tensors, self._names, strict=True))
         middle = len(pairs) // 2
         parts = (pairs[:middle], pairs[middle:]) if middle else ()
         return tuple(Fetcher(self._session, dict(part), self._options) for part in parts)
 
     def _bound(self, fed: Feeds) -> list[NDArray[Any]] | None:
-        """Run into the buffers; None when there are none, or when onnxruntime finds other shapes than it declared."""
+        """Run into the buffers. Return None if there are no buffers, or if onnxruntime computes other shapes than declared."""
         if self._buffers is None:
             return None
         binding = self._session.io_binding()
@@ -98,7 +98,7 @@ class Fetcher:
         return [value.numpy() if buffer is None else buffer for value, buffer in found]
 
     def _allocated(self, fed: Feeds) -> list[NDArray[Any] | None] | None:
-        """One array per tensor of the shape that the model declares; None for one whose shape depends on the data."""
+        """Allocate one array per tensor with its declared shape; None for a tensor whose shape depends on the data."""
         if not hasattr(self._session, "io_binding"):
             return None  # a model in pieces takes no buffers
         if any(len(self._inputs[name]) != array.ndim for name, array in fed.items()):
@@ -122,7 +122,7 @@ class Fetcher:
 
 
 def _other_sizes(fed: Feeds, declared: Mapping[str, Sequence[Any]]) -> str:
-    """How samples of other sizes are asked for, with a letter for each that the model leaves free.
+    """Return a hint on how to request samples of other sizes, with a letter for each size that the model leaves free.
 
     The sizes of this sample are those that failed; where none is free they are not the reason.
     """

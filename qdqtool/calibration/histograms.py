@@ -1,4 +1,4 @@
-"""Histograms of many tensors, and the file they are kept in.
+"""Histograms of many tensors, and the file that stores them.
 
 `histograms.npz` holds no Python objects: a JSON text as bytes ("about") and one array of counts, (tensors, 4096).
 """
@@ -27,7 +27,7 @@ from qdqtool.io.json_files import canonical
 KIND: Final = "histograms"
 SCHEMA: Final = 1
 EQUALIZED: Final = "histograms.equalized.npz"
-"""In a run folder, those of the network that `weights.equalize: auto` has equalized."""
+"""File name, in a run folder, for histograms of the network that `weights.equalize: auto` has equalized."""
 _NUMBERS: Final = {
     "exponent": (int, type(None)),
     "low": (float,),
@@ -40,7 +40,7 @@ _NUMBERS: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Histograms:
-    """What was seen of every tensor.
+    """Histograms of all tensors, and the samples they come from.
 
     Attributes:
         tensors: histogram by tensor name, sorted by name.
@@ -61,7 +61,7 @@ class Histograms:
 
 
 def save_histograms(path: Path, histograms: Histograms) -> None:
-    """Write all of it at `path`; the same content gives the same bytes."""
+    """Write the histograms to `path`; equal content gives equal bytes."""
     names = sorted(histograms.tensors)
     about = {
         "kind": KIND,
@@ -86,7 +86,7 @@ def save_histograms(path: Path, histograms: Histograms) -> None:
 
 
 def load_histograms(path: Path) -> Histograms:
-    """What `save_histograms` wrote.
+    """Read a file that `save_histograms` wrote.
 
     Raises:
         InputFileError: unreadable, damaged, another kind of file, or a newer schema.
@@ -114,13 +114,13 @@ def load_histograms(path: Path) -> Histograms:
 
 
 def fitting_histograms(run: Path) -> Path:
-    """Where the histograms of the network are that the table of a run folder is for."""
+    """Return the path of the histograms that belong to the table of a run folder."""
     equalized = run / EQUALIZED
     return equalized if equalized.is_file() else run / "histograms.npz"
 
 
 def merged(parts: Iterable[Mapping[str, Histogram]]) -> dict[str, Histogram]:
-    """The histograms of all parts together, sorted by tensor."""
+    """Merge the histograms of all parts, sorted by tensor."""
     result: dict[str, Histogram] = {}
     for part in parts:
         for name, histogram in part.items():
@@ -160,7 +160,7 @@ def _about(path: Path, text: NDArray[Any]) -> dict[str, Any]:
 
 
 def _histogram(path: Path, entry: Any, counts: NDArray[Any]) -> tuple[str, Histogram]:
-    """The name of a tensor and its histogram."""
+    """Return the name of a tensor and its histogram."""
     is_right = isinstance(entry, dict) and isinstance(entry.get("name"), str)
     if not is_right or any(not isinstance(entry.get(name, ""), kinds) for name, kinds in _NUMBERS.items()):
         raise _misfit(path, "holds a damaged description of a tensor")

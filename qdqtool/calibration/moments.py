@@ -1,4 +1,4 @@
-"""Second moments of what layers read: which directions of its input a layer's weights must be exact in.
+"""Second moments of layer inputs; they show in which input directions the weights must be exact.
 
 The moments of a layer are `mean(x.T @ x)` over rows of its input: positions of a convolution, rows of a matrix. They
 are large (columns x columns), so layers are visited in parts whose moments fit into memory together, each with a pass over
@@ -31,27 +31,27 @@ if TYPE_CHECKING:
     from qdqtool.graph.model import Model
 
 ROOM: Final = 1 << 30
-"""Bytes that the moments of one part may take."""
+"""Largest size of the moments of one part, in bytes."""
 SAMPLES: Final = 256
-"""Most samples that are run; fewer where every layer has enough rows before."""
+"""Largest number of samples to run; fewer if every layer has enough rows earlier."""
 _ROWS: Final = 8192
-"""Rows of input that are enough for any layer, unless it has more columns."""
+"""Number of input rows that are enough for a layer, unless it has more columns."""
 # Rows a column: with fewer the moments are those of the samples, not of the data.
 _PER_COLUMN: Final = 4
 _TOGETHER: Final = 512
-"""Rows that are multiplied at a time: with fewer, adding to the moments takes longer than the products."""
+"""Number of rows multiplied at once; with fewer, adding to the moments takes longer than the multiplications."""
 _SPREAD: Final = 32
-"""Samples that the rows come from at least."""
+"""Smallest number of samples that the rows come from."""
 
 _SLIVER: Final = 4
-"""What share of the widest a section has at least."""
+"""Divisor that limits narrow sections: a section has more than `widest // _SLIVER` columns."""
 
 OnProgress = Callable[[int, "int | None"], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moments:
-    """What was seen of one input.
+    """Moments of one layer input.
 
     Attributes:
         square: (groups x sections, width, width): mean products of what weights are multiplied with; without sections the width
@@ -66,7 +66,10 @@ class Moments:
 
     @property
     def trusted(self) -> NDArray[np.float32]:
-        """The moments, products of different columns as small as they are doubtful: of n rows and c columns in a section, n / (n + c)."""
+        """The moments, with uncertain products of different columns reduced.
+
+        The factor is n / (n + c) for n rows and c columns in a section.
+        """
         columns = self.square.shape[1]
         share = np.float32(self.rows / max(1, self.rows + columns))
         found = self.square * share
@@ -80,7 +83,10 @@ class Moments:
         return np.diagonal(self.square, axis1=1, axis2=2).reshape(self.amax.shape)
 
     def sections(self, matrix: NDArray[Any]) -> NDArray[Any]:
-        """(groups, rows, columns) as (groups x sections, rows, width), to go with `square`; single columns become one of each section."""
+        """Split (groups, rows, columns) into (groups x sections, rows, width), the layout of `square`.
+
+        A single column is repeated for each section.
+        """
         groups, rows, columns = matrix.shape
         count = self.amax.shape[1] // self.square.shape[1]
         if columns == 1:
@@ -89,7 +95,7 @@ class Moments:
         return np.ascontiguousarray(np.swapaxes(split, 1, 2)).reshape(groups * count, rows, columns // count)
 
     def joined(self, split: NDArray[Any]) -> NDArray[Any]:
-        """The reverse of `sections` for as many columns as there are."""
+        """Reverse `sections`, for any number of rows."""
         groups, columns = self.amax.shape
         count = columns // split.shape[2]
         whole = np.swapaxes(split.reshape(groups, count, -1, split.shape[2]), 1, 2)
@@ -99,7 +105,9 @@ class Moments:
 def parts(
     layers: Sequence[WeightedLayer], room: int = ROOM, widest: int | None = None
 ) -> list[tuple[WeightedLayer, ...]]:
-    """The layers in graph order, in parts whose moments fit into `room` bytes; what does not fit alone is left out.
+    """Split the layers, in graph order, into parts whose moments fit into `room` bytes.
+
+    A layer too large for `room` is left out.
 
     `widest` is that of `moments`.
     """
@@ -125,7 +133,7 @@ def moments(
     *,
     widest: int | None = None,
 ) -> dict[InputReading, Moments]:
-    """The moments of everything that these layers read, from one pass over the samples, in their order.
+    """Measure the moments of all inputs of these layers, in one ordered pass over the samples.
 
     Layers of more columns than `widest` fall into sections of at most so many. The pass ends after 256 samples, or when there are enough rows of every input.
 
@@ -167,7 +175,7 @@ def _fetcher(model: Model, tensors: tuple[str, ...]) -> Iterator[Fetcher | None]
 
 
 class _Tally:
-    """Adds up the moments of one input."""
+    """Accumulator of the moments of one input."""
 
     def __init__(self, reading: InputReading, columns: int, width: int) -> None:
         self._reading = reading
@@ -208,14 +216,14 @@ class _Tally:
 
 
 def multiplications(layer: WeightedLayer) -> int:
-    """How many the moments of a layer take where all their rows are seen, and about as many as rounding by them takes."""
+    """Estimate the multiplications for the moments of a layer, with all rows, and for rounding by them."""
     columns, groups = layer.columns, layer.reading.groups
     outputs = prod(layer.shape) // (columns * groups)
     return groups * columns**2 * (_enough(columns) + outputs + columns)
 
 
 def _enough(columns: int) -> int:
-    """Rows after which the moments of so many columns are known."""
+    """Return the number of rows after which the moments of `columns` columns are known."""
     return max(_ROWS, _PER_COLUMN * columns)
 
 
@@ -224,7 +232,11 @@ def _bytes(layer: WeightedLayer, widest: int | None) -> int:
 
 
 def _width(columns: int, widest: int | None) -> int:
-    """Columns of a section: as many as may be, all sections being alike; all where that would make slivers of them."""
+    """Return the columns per section.
+
+    Sections have equal width, as wide as possible up to `widest`; a layer that would get very narrow sections
+    is not split.
+    """
     if widest is None or columns <= widest:
         return columns
     divisors = (width for width in range(widest, widest // _SLIVER, -1) if columns % width == 0)

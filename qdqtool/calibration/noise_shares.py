@@ -1,4 +1,4 @@
-"""Whose rounding makes the noise of a network: that of its weights, or that of its activations.
+"""Estimates how much of a network's noise comes from rounding weights, and how much from rounding activations.
 
 Every layer's output has about the relative noise of its weights plus that of its input. Both can be told without a
 run: the one from the stored weights, the other from the histogram of the input.
@@ -27,7 +27,7 @@ def weight_share(
     table: CalibrationTable,
     histograms: Histograms,
 ) -> float:
-    """The share of the layers' relative noise that comes from rounding their weights to the nearest, from 0 to 1."""
+    """Return the share of the layers' relative noise that comes from rounding weights to the nearest, from 0 to 1."""
     formats = {
         entry.tensor: entry.spec.format
         for entry in placement.quantized
@@ -46,7 +46,7 @@ def weight_share(
 
 
 def _of_weights(view: GraphView, layer: QuantizedLayer) -> float:
-    """Energy of what rounding misses, over the energy of the weights."""
+    """Return the energy of the rounding errors over the energy of the weights."""
     value, how = view.constant(layer.product.weight), layer.quantization
     assert value is not None
     assert how.scale is not None

@@ -1,4 +1,4 @@
-"""Threads that run samples and count magnitudes, each with tables of its own."""
+"""Threads that run samples and count magnitudes, each in separate tables."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _ROOMY = 192 << 20
-"""Bytes of fetched tensors in all samples that run at once; where more do not fit, processors share a sample."""
+"""Bytes of fetched tensors in all samples that run at once. If fewer samples than processors fit, processors share a sample."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectOptions:
-    """How values are counted.
+    """Options for counting values.
 
     Attributes:
         bins: count magnitudes; False notes minimum and maximum only, which is enough for the calibrator `max`.
@@ -63,11 +63,11 @@ class CollectOptions:
 
 
 PLAIN: Final = CollectOptions()
-"""Bins, no tolerance for NaN, all processors."""
+"""Default options: count magnitudes, treat NaN as an error, use all processors."""
 
 
 class CollectorPool:
-    """Ready to run samples of one model; opened once, used for any number of parts.
+    """Pool of threads for one model; opened once, used for any number of parts.
 
     Each processor runs whole samples by itself (onnxruntime with one thread, then counting), which wastes less than
     several threads on one sample and lets inference and counting overlap.
@@ -112,7 +112,7 @@ class CollectorPool:
         self._stopped = False
 
     def run(self, work: Iterator[Batch], on_done: Callable[[int], None]) -> dict[str, Histogram]:
-        """The histograms of all batches together; `on_done` is told the size of each finished batch.
+        """Run all batches and return their merged histograms; `on_done` receives the size of each finished batch.
 
         Raises:
             InputFileError: the model fails on a sample, or a tensor holds NaN or Inf.
@@ -129,7 +129,7 @@ class CollectorPool:
         return merged(future.result() for future in futures)
 
     def look(self, batch: Feeds) -> None:
-        """Run the batch that the watch asks for, and give back what it took; a model that fails on it gives none."""
+        """Run the batch of two samples for the watch, and free its memory. If the model fails, the watch gets no values."""
         assert self._watch is not None
         self._open()
         fetcher = Fetcher(self._session, {name: name for name in self._watch.together}, run_giving_back())
@@ -142,7 +142,7 @@ class CollectorPool:
         self._watch.pair = {name: value.copy() for name, value in found}
 
     def _open(self) -> None:
-        """Open the session, if there is something to fetch: late, so that nobody holds the model by then."""
+        """Open the session, if tensors must be fetched. It is opened late, so that the caller can free the model first."""
         if self._probe is None or self._session is not None:
             return
         renamed: dict[str, str] = {}
@@ -194,7 +194,7 @@ class CollectorPool:
 
 
 class _Probe:
-    """The file of a model that returns chosen tensors, in a folder that goes away with this object at the latest.
+    """Temporary file of a model that returns chosen tensors; its folder is removed with this object at the latest.
 
     `staying`, its weights may lie in the files that they came from.
     """
@@ -209,7 +209,7 @@ class _Probe:
         self.file, self.home = made.source, made.home
 
     def digest(self) -> str:
-        """Digest of the model and its weights, which lie beside it."""
+        """Return the digest of the model and of the weights beside it."""
         sha = hashlib.sha256()
         for file in sorted(self.file.parent.iterdir()):
             sha.update(digest_file(file).encode())
@@ -217,19 +217,19 @@ class _Probe:
 
 
 def _in_order(view: GraphView, tensors: set[str]) -> tuple[str, ...]:
-    """The tensors as the graph computes them; constants first."""
+    """Return the tensors in the order in which the graph computes them; constants first."""
     made = [name for node in view.nodes for name in node.outputs if name in tensors]
     return (*sorted(tensors.difference(made)), *made)
 
 
 def fetched_bytes(view: GraphView, tensors: tuple[str, ...]) -> int:
-    """Estimated size of the fetched values of one sample in FP32; free dimensions count as 1."""
+    """Estimate the size of the fetched values of one sample in FP32; free dimensions count as 1."""
     shapes = (view.info(name).shape or () for name in tensors)
     return sum(4 * prod(dim for dim in shape if isinstance(dim, int)) for shape in shapes)
 
 
 def _without_padding(values: NDArray[Any], batch: Batch) -> NDArray[Any]:
-    """The rows of real samples, for tensors whose first dimension is a multiple of the batch."""
+    """Remove the rows of padding samples, if the first dimension of the tensor is a multiple of the batch."""
     whole = len(batch.names) + batch.padding
     if values.shape[0] % whole:
         return values

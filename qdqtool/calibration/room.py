@@ -1,4 +1,4 @@
-"""Samples that fit into the memory of a device: fewer at once, then fewer tensors at once, where it is not enough.
+"""Fits samples into the memory of a device: if memory runs out, runs fewer at once, then fetches fewer tensors at once.
 
 Neither changes a result: each sample is run as before, and histograms add up in any order.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Room:
-    """How many samples may run at once; half as many each time that memory was not enough."""
+    """Limit for samples that run at once; it is halved each time memory runs out."""
 
     def __init__(self, allowed: int) -> None:
         self._allowed = allowed
@@ -32,7 +32,7 @@ class Room:
 
     @contextmanager
     def sample(self) -> Iterator[int]:
-        """Run one sample inside this block; how many were allowed when it began."""
+        """Wait for a free place and run one sample in this block. Yields the limit at its start."""
         with self._changed:
             self._changed.wait_for(lambda: self._running < self._allowed)
             self._running += 1
@@ -45,7 +45,7 @@ class Room:
                 self._changed.notify_all()
 
     def shrink(self, seen: int) -> None:
-        """Allow half of the `seen` samples, unless another thread did so already."""
+        """Halve the limit `seen`, unless another thread has changed it already."""
         with self._changed:
             if self._allowed == seen:
                 self._allowed = max(1, seen // 2)
@@ -54,12 +54,12 @@ class Room:
                 )
 
     def note(self, sentence: str) -> None:
-        """Keep a sentence for the notes of the calibration."""
+        """Add a sentence to the notes of the calibration."""
         self._use.shortages.append(f"{self._use.provider.word}: {sentence}")
 
 
 def fetched(room: Room, fetcher: Fetcher, feeds: Feeds, where: str) -> dict[str, NDArray[Any]]:
-    """All tensors of one sample; where memory is not enough, alone, then half of the tensors at a time.
+    """Return all tensors of one sample. If memory runs out, run the sample alone, then fetch half of the tensors at a time.
 
     Raises:
         MemoryShortageError: not even a single tensor can be fetched.
@@ -75,7 +75,7 @@ def fetched(room: Room, fetcher: Fetcher, feeds: Feeds, where: str) -> dict[str,
 
 
 def _in_parts(room: Room, fetcher: Fetcher, feeds: Feeds, where: str) -> dict[str, NDArray[Any]]:
-    """Half of the tensors after the other, each half cut again if it is too much; the sample runs alone."""
+    """Fetch each half of the tensors separately; a half that is too large is divided again. The sample runs alone."""
     halves = fetcher.halves()
     if not halves:
         return dict(fetcher.run(feeds, where))

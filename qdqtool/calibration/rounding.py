@@ -1,4 +1,4 @@
-"""Rounds the weights of a model by what that does to the outputs of their layers.
+"""Rounds the weights of a model so that the outputs of their layers change little.
 
 `seqmse` chooses the scale of every channel or block so that the noise of the layer's output is smallest, and rounds to
 the nearest. `gptq` and `adaround` keep the scales and choose for every weight one of a few neighbours
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 GPTQ, SEQMSE, ADAROUND = "gptq", "seqmse", "adaround"
 _FRACTIONS: Final = tuple(float(share) for share in np.linspace(1.0, 0.5, 26))
-"""Shares of a channel's largest magnitude that `seqmse` tries."""
+"""Fractions of a channel's largest magnitude that `seqmse` tries."""
 
 OnProgress = Callable[[int, "int | None"], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WeightRounding:
-    """How weights are rounded.
+    """Method of rounding weights.
 
     Attributes:
         method: "gptq", "seqmse" or "adaround", which is gptq for formats with uneven steps.
@@ -59,7 +59,7 @@ class WeightRounding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantizedLayer:
-    """A product with a quantized weight, and how that is quantized."""
+    """A compute node with quantized weights, and their quantization."""
 
     product: WeightedLayer
     quantization: Quantization
@@ -68,7 +68,10 @@ class QuantizedLayer:
 def layers_of(
     model: Model, placement: Placement, table: CalibrationTable, options: InsertOptions
 ) -> tuple[QuantizedLayer, ...]:
-    """The layers whose weights can be rounded, in graph order: each weight is read by one product, in one way."""
+    """Return the layers whose weights can be rounded, in graph order.
+
+    Only one compute node reads each of these weights, with one quantization.
+    """
     assignment = assignment_of(model, placement, table, options)
     found = {}
     for product in products(model.view):
@@ -91,7 +94,7 @@ def round_weights(
     samples: Sequence[Sample],
     on_progress: OnProgress | None = None,
 ) -> CalibrationTable:
-    """The table with rounded weights, and their ranges where the method chose others.
+    """Return the table with rounded weights, and with new ranges if the method changed them.
 
     Args:
         model: the float model, already with the changes of the table.
@@ -143,7 +146,7 @@ def round_weights(
 def output_noise(
     layer: QuantizedLayer, value: NDArray[Any], seen: Moments, factors: NDArray[np.float64], *, search: bool
 ) -> float:
-    """Mean squared error of a layer's outputs with weights multiplied by factors per input, and rounded to the nearest.
+    """Compute the mean squared error of a layer's outputs, with weights scaled per input and rounded to the nearest.
 
     Args:
         layer: a matrix product.
@@ -179,7 +182,7 @@ def _range(entry: TensorRange, made: RoundedWeight | None, method: str) -> Tenso
 
 
 def _is_plain(product: WeightedLayer, quantization: Quantization) -> bool:
-    """Whether there is one scale, one per output channel, or one per block of inputs: what the arithmetic takes."""
+    """Return whether there is one scale, one per output channel, or one per block of inputs. Rounding supports only these."""
     axis = quantization.axis
     if quantization.scale is None or axis is None:
         return quantization.scale is not None
@@ -213,7 +216,7 @@ def _rounded(layer: QuantizedLayer, value: NDArray[Any], seen: Moments, method: 
 
 
 def _scale_matrix(product: WeightedLayer, quantization: Quantization) -> NDArray[np.float32]:
-    """The scale of each weight in matrix form, (groups, rows, columns), or (groups, rows, 1) without blocks."""
+    """Return the scale of each weight in matrix form: (groups, rows, columns), or (groups, rows, 1) without blocks."""
     assert quantization.scale is not None
     scale = effective(quantization.scale, quantization.global_scale)
     axis, block = quantization.axis, quantization.block
@@ -232,7 +235,10 @@ def _scale_matrix(product: WeightedLayer, quantization: Quantization) -> NDArray
 def _nearest(
     scale: NDArray[np.float32], format_: QuantFormat
 ) -> Callable[[NDArray[np.floating[Any]], slice | NDArray[np.intp]], NDArray[np.float32]]:
-    """Rounding of columns to the nearest values of the format; columns are numbered, since blocks have scales of their own."""
+    """Return a function that rounds columns to the nearest values of the format.
+
+    It needs column numbers, because blocks have separate scales.
+    """
     kind = stored_as(format_.dtype)
 
     def nearest(values: NDArray[np.floating[Any]], columns: slice | NDArray[np.intp]) -> NDArray[np.float32]:
@@ -257,7 +263,7 @@ def _nearest(
 def _with_best_scales(
     layer: QuantizedLayer, value: NDArray[Any], weights: NDArray[np.float32], seen: Moments
 ) -> Quantization:
-    """The quantization with the scales whose rounding, to the nearest, makes the least noise at the output.
+    """Return the quantization with the scales that give the lowest output noise when rounding to the nearest.
 
     Errors of different inputs count as independent, each with its input's energy: the cross terms change the choice
     of a scale little (measured on four networks) and cost as much as the rest of calibration together.

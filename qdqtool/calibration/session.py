@@ -1,4 +1,4 @@
-"""Opening a model in onnxruntime for collection."""
+"""Opens a model in onnxruntime for collection."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from qdqtool.runtime.device import CPU, current
 from qdqtool.runtime.session import RuntimeOptions, failures, open_session
 
 _COLLECTING = RuntimeOptions(faithful=False)
-"""Float models are collected from; threads may wait for work."""
+"""Options for collecting: models are float, so Q/DQ need not be exact, and waiting threads may spin."""
 _UNKNOWN_OPERATOR = "is not a registered function/op"
-"""What onnxruntime says of an operator that neither it nor the model defines."""
+"""Part of onnxruntime's message about an operator that neither onnxruntime nor the model defines."""
 
 
 def open_collecting(model: Path, threads: int, home: Path | None = None) -> Any:
-    """An onnxruntime session that uses `threads` threads inside one run.
+    """Open an onnxruntime session that uses `threads` threads for each run.
 
     Weights outside the file are looked for in `home`, where that is not its folder.
 
@@ -35,7 +35,9 @@ def open_collecting(model: Path, threads: int, home: Path | None = None) -> Any:
 def open_blocked(
     model: Path, threads: int, ordered: Collection[str] = (), home: Path | None = None
 ) -> tuple[Any, dict[str, str]]:
-    """The same on the CPU, but tensors of convolutions, less those in `ordered`, are returned in blocks of channels, as computed.
+    """Open a session on the CPU that returns tensors of convolutions in blocks of channels, as computed.
+
+    Tensors in `ordered` are returned in their normal layout.
 
     With the session come the names under which such outputs are found. Beside `model` a copy of it is written, as
     onnxruntime optimized it.
@@ -57,7 +59,10 @@ def open_blocked(
 
 @lru_cache(maxsize=1)
 def channels_per_block() -> int:
-    """How many channels onnxruntime puts into a block on this processor: to so many it fills up those of a convolution."""
+    """Return how many channels onnxruntime puts into one block on this processor.
+
+    It pads the channels of a convolution to full blocks.
+    """
     from qdqtool.graph.instrumented.blocked import example_model, filled_up
 
     with TemporaryDirectory(prefix="qdqtool-") as folder:
@@ -84,5 +89,5 @@ def _opened(model: Path, options: RuntimeOptions) -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's text."""
+    """Return the first line of an error's text; the name of its type if it has no text."""
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,4 +1,4 @@
-"""Parts of a collection, made anywhere, added up exactly."""
+"""Adds up parts of a collection exactly, wherever they were made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAMES = {"model": "another model", "samples": "other samples", "collected": "ot
 
 
 def merge_files(paths: Iterable[Path]) -> Histograms:
-    """The histograms of all shards together, bit for bit those of a single pass.
+    """Merge the histograms of all shards; the result is identical, bit for bit, to a single pass.
 
     Raises:
         InputFileError: a part belongs elsewhere, is there twice, is missing, or was interrupted.
@@ -23,7 +23,7 @@ def merge_files(paths: Iterable[Path]) -> Histograms:
 
 
 def merge_parts(parts: Mapping[str, Histograms]) -> Histograms:
-    """The same for parts in memory, by a name for messages.
+    """Merge the histograms of all shards in memory; keys are their names in messages.
 
     Raises:
         InputFileError: as above.
@@ -63,7 +63,7 @@ def merge_parts(parts: Mapping[str, Histograms]) -> Histograms:
 
 
 def releases() -> dict[str, str]:
-    """The releases that decide the bits of a part."""
+    """Return the releases of packages that affect the bits of a part."""
     import numpy as np
 
     from qdqtool._version import __version__

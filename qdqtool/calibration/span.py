@@ -1,4 +1,4 @@
-"""Which part of the samples a collection stands for."""
+"""Part of the samples that a collection covers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qdqtool.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class Span:
-    """Every `shards`-th sample, starting with number `shard`, of which the first `done` were run.
+    """Every `shards`-th sample, starting with number `shard`; the first `done` of them were run.
 
     Attributes:
         shard: 0 to shards - 1.
@@ -28,12 +28,12 @@ class Span:
 
     @property
     def positions(self) -> range:
-        """The positions of this part among all samples."""
+        """Positions of this part among all samples."""
         return range(self.shard, self.total, self.shards)
 
     @property
     def left(self) -> range:
-        """The positions that were not run yet."""
+        """Positions that were not run yet."""
         return self.positions[self.done :]
 
     @property
@@ -47,11 +47,11 @@ class Span:
 
 
 NOTHING: Final = Span()
-"""No samples at all."""
+"""Empty span without samples."""
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """Shard number (from 0) and count from words like "2/8", which name the second of eight.
+    """Parse a shard such as "2/8", the second of eight, into its number (from 0) and the count.
 
     Raises:
         UsageError: not of that form.

@@ -1,4 +1,4 @@
-"""From histograms and weights to one range per tensor."""
+"""Chooses one range per tensor from histograms and weights."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 _WITHOUT_NETWORK = "best"
-"""What `auto` comes down to where there is no network to run, as when shards are merged without samples."""
+"""Calibrator that `auto` uses if no network can be run, for example when merging shards without samples."""
 Choose = Callable[[Histogram, Grid], Range]
 
 
 def make_table(
     histograms: Histograms, placement: Placement, view: GraphView, options: CalibrationOptions
 ) -> CalibrationTable:
-    """One range per quantized tensor: activations from histograms, weights from their values.
+    """Choose one range per quantized tensor: activations from histograms, weights from their values.
 
     Tensors that are tied share the range of their common histogram. A tensor with a hard bound (sigmoid, softmax,
     a clip) never gets a range beyond it, and where values crowd at the bound, none below what was seen.
@@ -54,7 +54,7 @@ def make_table(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Constants:
-    """What a table holds that no sample can change.
+    """Parts of a table that do not depend on samples.
 
     Attributes:
         weights: the ranges of all quantized weights.
@@ -66,7 +66,7 @@ class Constants:
 
 
 def constants(placement: Placement, view: GraphView, method: str) -> Constants:
-    """The ranges of all quantized weights by "max" or "mse", and the bounded tensors.
+    """Compute the ranges of all quantized weights by "max" or "mse", and find the bounded tensors.
 
     Raises:
         InputFileError: weights hold NaN or Inf.
@@ -84,7 +84,7 @@ def constants(placement: Placement, view: GraphView, method: str) -> Constants:
 def make_tables(
     histograms: Histograms, placement: Placement, known: Constants, choices: Sequence[CalibrationOptions]
 ) -> tuple[CalibrationTable, ...]:
-    """A table for each of several options; the model itself is not needed any more.
+    """Make a table for each of several options; the model itself is no longer needed.
 
     Raises:
         UsageError: no such calibrator, or a parameter it cannot take.
@@ -123,7 +123,10 @@ def _table(histograms: Histograms, ranges: Iterable[TensorRange]) -> Calibration
 
 
 def _shared_out(function: Callable[[Given], Made], work: Sequence[Given]) -> list[Made]:
-    """The results of all the work in any order, one even share to each processor: single tasks are too small."""
+    """Apply `function` to all work in parallel, and return the results in any order.
+
+    Each processor gets one equal share, because single tasks are too small.
+    """
     count = processors()
     shares = [work[number::count] for number in range(count)]
     with ThreadPoolExecutor(count) as pool:
@@ -137,7 +140,10 @@ def _has_blocks(decision: Decision) -> bool:
 
 
 def formats_of(placement: Placement) -> dict[str, QuantFormat]:
-    """The format of every quantized activation; of one that is read in several, that with even steps."""
+    """Return the format of every quantized activation.
+
+    If a tensor is read in several formats, the one with even steps is used.
+    """
     found: dict[str, QuantFormat] = {}
     for decision in placement.quantized:
         if decision.kind is SlotKind.ACTIVATION and decision.spec is not None:
@@ -148,7 +154,7 @@ def formats_of(placement: Placement) -> dict[str, QuantFormat]:
 
 
 def groups(placement: Placement) -> tuple[tuple[str, ...], ...]:
-    """The quantized activations, those that must share a range together; sorted."""
+    """Return the quantized activations, sorted, in groups that must share a range."""
     activations = {entry.tensor for entry in placement.quantized if entry.kind is SlotKind.ACTIVATION}
     shared = classes([*((name,) for name in activations), *(tie.tensors for tie in placement.ties)])
     return tuple(sorted(tuple(sorted(group)) for group in shared if group & activations))
@@ -156,7 +162,7 @@ def groups(placement: Placement) -> tuple[tuple[str, ...], ...]:
 
 @dataclass(frozen=True)
 class Chooser:
-    """Chooses the range of activations."""
+    """Chooser of the ranges of activations."""
 
     options: CalibrationOptions
     histograms: Mapping[str, Histogram]
@@ -164,7 +170,7 @@ class Chooser:
     formats: Mapping[str, QuantFormat] = field(default_factory=dict)
 
     def choose(self, group: tuple[str, ...]) -> list[TensorRange]:
-        """The range of tensors that share one.
+        """Choose the range of a group of tensors that share one.
 
         Raises:
             UsageError: their calibrators cannot be found.
@@ -225,13 +231,13 @@ class Chooser:
         )
 
     def _override(self, group: tuple[str, ...]) -> tuple[str, ...]:
-        """The pattern of `calibrate.overrides` that names the group, in words."""
+        """Return a note on the pattern of `calibrate.overrides` that matches the group; empty if none does."""
         pattern = override_of(group, self.options)
         return () if pattern is None else (f"calibrate.overrides names {pattern!r}",)
 
 
 def method_of(group: tuple[str, ...], options: CalibrationOptions) -> str:
-    """The calibrator of a group: the first override that matches one of its tensors, else the recipe's."""
+    """Return the calibrator of a group: the first override that matches one of its tensors, else the recipe's."""
     pattern = override_of(group, options)
     if pattern is not None:
         return options.overrides[pattern]
@@ -243,14 +249,14 @@ def method_of(group: tuple[str, ...], options: CalibrationOptions) -> str:
 
 
 def override_of(group: tuple[str, ...], options: CalibrationOptions) -> str | None:
-    """The first pattern of `calibrate.overrides` that matches a tensor of the group; None if none does."""
+    """Return the first pattern of `calibrate.overrides` that matches a tensor of the group; None if none does."""
     return next(
         (pattern for pattern in options.overrides if any(fnmatchcase(name, pattern) for name in group)), None
     )
 
 
 def factor_of(group: tuple[str, ...], options: CalibrationOptions) -> float:
-    """What the range of a group is multiplied with: the first factor whose glob matches one of its tensors."""
+    """Return the factor for the range of a group: the first whose glob matches one of its tensors, else 1."""
     return next(
         (
             factor
@@ -262,7 +268,7 @@ def factor_of(group: tuple[str, ...], options: CalibrationOptions) -> float:
 
 
 def needs_bins(words: str) -> bool:
-    """Whether a calibrator, as a recipe names it, needs counted magnitudes or only their extremes."""
+    """Return whether a calibrator, named as in a recipe, needs histograms and not only the extremes."""
     if words == AUTO:
         return True
     plugin = CALIBRATORS.load(words.partition(":")[0])
@@ -270,7 +276,7 @@ def needs_bins(words: str) -> bool:
 
 
 def working_methods() -> tuple[str, ...]:
-    """The names of all calibrators; one of another distribution that fails is left out with a warning."""
+    """Return the names of all calibrators. A third-party calibrator that fails is left out with a warning."""
     nothing, grid = empty(), grid_for(INT8)
     return tuple(
         name
@@ -281,7 +287,7 @@ def working_methods() -> tuple[str, ...]:
 
 @lru_cache(maxsize=32)
 def calibrator(words: str) -> Choose:
-    """The calibrator of that name, with its parameter where one is given: "entropy", "percentile:99.9".
+    """Return a calibrator by name, with an optional parameter: "entropy", "percentile:99.9".
 
     Raises:
         UsageError: no such calibrator, or not a parameter it can take.

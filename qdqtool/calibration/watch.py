@@ -1,4 +1,4 @@
-"""What the pass over the samples keeps of some of them, beside counting: nobody has to run these a second time."""
+"""Keeps values of some samples during the pass that counts, so that these samples need no second run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A sample with the values of the watched tensors, and the means of the averaged ones."""
+    """A sample with the values of the watched tensors and the means of the averaged tensors."""
 
     sample: Sample
     values: dict[str, NDArray[Any]]
 
 
 class WatchedValues:
-    """Values of some tensors and means of others for some samples, and values for the first two samples as one batch.
+    """Values and channel means of chosen tensors for some samples, and values for the first two samples as one batch.
 
     Args:
         tensors: outputs of the model that is run.
@@ -58,26 +58,26 @@ class WatchedValues:
 
     @property
     def seen(self) -> tuple[Seen, ...]:
-        """The samples that were run, in order."""
+        """Samples that were run, in order."""
         return tuple(self._seen[number] for number in sorted(self._seen))
 
     @property
     def peaks(self) -> dict[str, NDArray[np.float32]]:
-        """The largest magnitudes, (channels,), by tensor; none if no sample was run."""
+        """Largest magnitudes, (channels,), by tensor; empty if no sample was run."""
         return {
             name: np.maximum.reduce([one[name] for one in self._peaks.values()])
             for name in (self._peaked if self._peaks else ())
         }
 
     def noted(self, positions: range, samples: Iterable[Sample]) -> Iterator[Sample]:
-        """The samples, one per position, while their feeds are looked out for."""
+        """Yield the samples, one per position, and register those whose values are to be kept."""
         for number, sample in zip(positions, samples, strict=True):
             if number in self.numbers or number < self._first:
                 self._coming[id(sample.feeds)] = (number, sample)
             yield sample
 
     def keep(self, feeds: Feeds, values: Mapping[str, NDArray[Any]], blocks: Mapping[str, int]) -> None:
-        """Copy and average the values, if they are those of a sample that is looked out for.
+        """Copy and average the values, if they belong to a registered sample.
 
         `blocks` says of tensors that lie in blocks of channels how large these are.
         """
@@ -93,7 +93,7 @@ class WatchedValues:
 
 
 def two_as_one(samples: Iterable[Sample]) -> Feeds | None:
-    """Two samples as one batch; None if there are fewer, or their shapes do not allow it."""
+    """Join two samples into one batch; return None if there are fewer, or their shapes do not allow it."""
     first = [sample.feeds for sample in samples][:2]
     if len(first) < 2:
         return None
@@ -104,7 +104,7 @@ def two_as_one(samples: Iterable[Sample]) -> Feeds | None:
 
 
 def means_of_channels(values: NDArray[Any], block: int) -> NDArray[np.float32]:
-    """(rows, channels) means of images, (rows, channels, ...), whose channels lie in blocks of that size."""
+    """Compute the (rows, channels) means of images (rows, channels, ...), whose channels are stored in blocks of `block`."""
     rows, channels = values.shape[:2]
     if block == 1:
         found: NDArray[np.float32] = values.reshape(rows, channels, -1).mean(axis=2, dtype=np.float32)
@@ -114,7 +114,10 @@ def means_of_channels(values: NDArray[Any], block: int) -> NDArray[np.float32]:
 
 
 def peaks_of_channels(values: NDArray[Any], block: int) -> NDArray[np.float32]:
-    """(channels,) largest magnitudes of images, (rows, channels, ...), whose channels lie in blocks of that size."""
+    """Compute the largest magnitude of each channel, (channels,), of images (rows, channels, ...).
+
+    The channels are stored in blocks of `block`.
+    """
     rows, channels = values.shape[:2]
     if block == 1:
         parts = values.reshape(rows, channels, -1)

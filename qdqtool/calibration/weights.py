@@ -1,4 +1,4 @@
-"""Ranges of constants, straight from their values."""
+"""Ranges of constants, computed from their values."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from qdqtool.graph.view import GraphView
 
 NEVER_FIRED: Final = 1.0
-"""The range of a tensor that holds nothing but zeros: any range represents it exactly."""
+"""Range of a tensor that holds only zeros, which any range represents exactly."""
 
 
 def weight_range(decision: Decision, view: GraphView, method: str) -> TensorRange:
-    """The range of a constant by "max" or "mse", per channel where placement says so.
+    """Compute the range of a constant by "max" or "mse", per channel if the placement requests it.
 
     Raises:
         InputFileError: not a constant, or it holds NaN or Inf.

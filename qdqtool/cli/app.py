@@ -1,4 +1,4 @@
-"""Puts every file of the package `commands` on one command line and turns errors into exit codes."""
+"""Builds the command line from the files of the package `commands`, and turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    """The exit code of a command; only what is no user error of any kind is raised."""
+    """Run a command and return its exit code; raise only errors that are not user errors."""
     try:
         code = application()(_current(arguments), standalone_mode=False)
     except QdqError as error:
@@ -71,7 +71,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _current(arguments: list[str]) -> list[str]:
-    """The arguments in today's words: `audit --fix` became the command `fix`."""
+    """Return the arguments with `audit --fix`, an older spelling, replaced by the command `fix`."""
     commands = [place for place, word in enumerate(arguments) if not word.startswith("-")]
     if not commands or arguments[commands[0]] != "audit" or "--fix" not in arguments:
         return arguments
@@ -82,7 +82,7 @@ def _current(arguments: list[str]) -> list[str]:
 
 
 def _failed(known: QdqError | None, error: Exception, arguments: list[str]) -> int:
-    """Show what stopped us: a signal, the system, or else a bug."""
+    """Show why the command failed (a signal, an error of the system, or a bug), and return the exit code."""
     told = process.stopped() or known
     return _shown(told) if told is not None else _bug(error, arguments)
 
@@ -93,19 +93,19 @@ def _shown(error: QdqError) -> int:
 
 
 def _close_stdout() -> None:
-    """Let what is still buffered go nowhere: the interpreter would fail on it at exit."""
+    """Discard buffered standard output, because the interpreter would fail to flush it at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def application() -> typer.main.Typer | Any:
-    """The command made of every file in the package `commands`."""
+    """Return the command line with one command per file of the package `commands`."""
     return _assembled(tuple((name, COMMANDS.load(name)) for name in COMMANDS.usable()))
 
 
 @lru_cache(maxsize=2)
 def _assembled(plugins: tuple[tuple[str, Any], ...]) -> typer.main.Typer | Any:
-    """The command of these plugins; a process that runs many commands puts them together once."""
+    """Build the command line from these plug-ins; cached for processes that run many commands."""
     app = typer.Typer(
         name="qdqtool",
         help="INT8, FP8, INT4 and NVFP4 for NVIDIA TensorRT by explicit Q/DQ: place, calibrate, insert, build, audit, compare, report.",
@@ -126,7 +126,7 @@ def _assembled(plugins: tuple[tuple[str, Any], ...]) -> typer.main.Typer | Any:
 
 
 def _of_group(group: typer.Typer, name: str) -> typer.Typer:
-    """The same group, whose commands have the options that all commands have, and their own examples."""
+    """Return a copy of the group whose commands have the options of all commands and their own examples."""
     ours = copy(group)
     ours.registered_commands = [copy(command) for command in group.registered_commands]
     for command in ours.registered_commands:
@@ -164,7 +164,7 @@ def _options(
 
 
 def _bug(error: Exception, arguments: list[str]) -> int:
-    """Write a report that can be attached to an issue, and say where it is."""
+    """Write a bug report that can be attached to an issue, and print its path."""
     trace = "".join(traceback.format_exception(error))
     versions = f"qdqtool {__version__}, Python {platform.python_version()}, {platform.platform()}"
     text = redacted(f"{versions}\narguments: {arguments}\n\n{trace}")
@@ -188,25 +188,25 @@ def _bug(error: Exception, arguments: list[str]) -> int:
 
 
 class _Whole:
-    """In the list of commands every one has its whole sentence, over several lines where it is long."""
+    """Mixin that shows the whole first paragraph of the help in the list of commands, over several lines if it is long."""
 
     help: str | None
 
     def get_short_help_str(self, limit: int = 0) -> str:
-        """The first paragraph of the help; `limit` is where the parser would cut it."""
+        """Return the first paragraph of the help; `limit`, the length at which the parser would cut it, is ignored."""
         del limit
         return " ".join((self.help or "").partition("\n\n")[0].split())
 
 
 class QdqGroup(_Whole, TyperGroup):
-    """A command that only holds others."""
+    """A group of commands."""
 
 
 class QdqCommand(_Whole, TyperCommand):
-    """A command whose `--cluster` may stand alone, and whose paths are never empty."""
+    """A command that accepts `--cluster` without an address and refuses empty paths."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """The words that the parser leaves over.
+        """Parse the arguments and return the words that the parser did not consume.
 
         Raises:
             UsageError: a path is empty.
@@ -219,7 +219,7 @@ class QdqCommand(_Whole, TyperCommand):
 
 
 def _refuse_empty_paths(words: Sequence[str], values: dict[str, Any], inputs: Collection[str | None]) -> None:
-    """An empty path would mean the current folder: `--out "$UNSET"` of a script wrote there.
+    """Refuse empty paths, which would mean the current folder: `--out "$UNSET"` in a script would write there.
 
     Inputs may be more than paths (- for standard input, a function in a file), and so plain words.
     """
@@ -245,7 +245,7 @@ _ADDRESS = re.compile(r"local|[a-z][a-z0-9+.-]*://\S*|[^\s/\\]+:\d+")
 
 
 def spelled_out(words: Sequence[str]) -> list[str]:
-    """The same words, where a `--cluster` that no address follows is followed by "local".
+    """Return the words with "local" added after each `--cluster` that has no address.
 
     An address is `local`, `scheme://...` or `host:port`; anything else belongs to somebody else on the line.
     """

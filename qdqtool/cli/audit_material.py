@@ -1,4 +1,4 @@
-"""What the audit command looks at: a run folder, a model that is built for it, or layer information."""
+"""The input of the audit command: a run folder, a Q/DQ model that is built first, or layer information."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MODEL = ".onnx"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """What the user named.
+    """The arguments of the audit command.
 
     Attributes:
         subject: run folder, Q/DQ model, or layer information.
@@ -51,7 +51,7 @@ class Wanted:
 
 
 def gather(wanted: Wanted) -> AuditContext:
-    """The scene of an audit; what is named by itself wins over what a run folder holds.
+    """Return the context of an audit; files that the user names override those of the run folder.
 
     Raises:
         UsageError: there is no layer information.
@@ -65,7 +65,7 @@ def gather(wanted: Wanted) -> AuditContext:
 
 
 def build(model: Path, folder: Path, sm: str) -> Path:
-    """Build the model with TensorRT for RTX; the file of its layer information.
+    """Build the model with TensorRT for RTX and return the path of its layer information.
 
     Dynamic inputs are built for their usual shapes.
 
@@ -123,7 +123,7 @@ def _layers(wanted: Wanted, folder: Path | None) -> Path:
 
 
 def _compared(context: AuditContext, wanted: Wanted) -> AuditContext:
-    """The scene with times, and with another engine to compare with, where they are named."""
+    """Return the context with layer times, and with a comparison to a second engine if the user named one."""
     profile = read_profile(wanted.profile) if wanted.profile else None
     explored = view(context.engine, profile=profile, cost_model=CostModel.EXACT)
     if wanted.against is None:

@@ -1,4 +1,4 @@
-"""Progress bars on a terminal; where there is none, a line now and then: a log must show that a long step goes on."""
+"""Progress bars on a terminal. Without a terminal, a line every 30 seconds, so that a log shows that a long step still runs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 from rich.progress import Progress, Task
 
 EVERY: Final = 30.0
-"""Seconds between lines."""
+"""Seconds between progress lines without a terminal."""
 
 
 class SpeakingProgress(Progress):
-    """As rich's, and without a terminal a line per step that has run for a while.
+    """Rich's progress bars; without a terminal, a line for each step that has run for a while.
 
     Attributes:
         every: seconds between lines.
@@ -22,14 +22,14 @@ class SpeakingProgress(Progress):
     _over: Event | None = None
 
     def start(self) -> None:
-        """Show the bars, or begin to speak."""
+        """Show the bars, or start printing lines if there is no terminal."""
         super().start()
         if not self.console.is_terminal and self._over is None:
             self._over = Event()
             Thread(target=self._speak, args=(self._over,), daemon=True, name="progress").start()
 
     def stop(self) -> None:
-        """Take the bars away, and be silent."""
+        """Remove the bars, and stop printing lines."""
         if self._over is not None:
             self._over.set()
             self._over = None
@@ -56,5 +56,5 @@ def _line(task: Task) -> str:
 
 
 def _spelled(seconds: float) -> str:
-    """Seconds up to two minutes, then minutes."""
+    """Format a duration: seconds up to two minutes, then minutes."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -36,7 +36,7 @@ from qdqtool.runtime.runner import open_runner
 
 
 def drawn(explored: Explored, out: Path) -> None:
-    """The engine graph as .svg, .png or .dot, or as an .onnx file with one node per layer.
+    """Write the engine graph as .svg, .png or .dot, or as an .onnx file with one node per layer.
 
     Raises:
         UsageError: another ending, or too many layers for a picture.
@@ -63,7 +63,7 @@ def drawn(explored: Explored, out: Path) -> None:
 
 
 def annotated(explored: Explored, model: Path, out: Path) -> None:
-    """The ONNX model with what the engine says of each node in the node's metadata.
+    """Write the ONNX model with each node's engine facts in the node's metadata.
 
     Raises:
         UsageError: `out` is no .onnx file, or no layer names a node of the model.
@@ -84,7 +84,7 @@ def annotated(explored: Explored, model: Path, out: Path) -> None:
 def besides(
     plans: list[Path] | None, outputs: list[Path] | None, profiles: list[Path] | None
 ) -> ExtraEvidence:
-    """What is known of two engines besides their layers; each list holds a file of the INT8 and of the float one.
+    """Read further evidence about two engines; each list holds one file for the INT8 engine and one for the float engine.
 
     Raises:
         UsageError: a list has another length.
@@ -102,7 +102,7 @@ def besides(
 
 
 def missed(found: NoOpReport, least: float) -> list[str]:
-    """What to say where an engine is not INT8, or less so than the user wants."""
+    """Return the messages for an engine that is not INT8, or less so than the user wants."""
     if found.verdict is NoOpVerdict.NO_OP:
         return ["this engine is not INT8"]
     if found.verdict is NoOpVerdict.OTHER:
@@ -136,7 +136,7 @@ _PLAN = "engine.plan"
 
 
 def recorded(layers: Path, reference: Path | None, besides: ExtraEvidence) -> NoOpReport:
-    """The verdict on layer information that is there already.
+    """Judge existing layer information.
 
     Raises:
         InputFileError: a file cannot be read.
@@ -146,7 +146,7 @@ def recorded(layers: Path, reference: Path | None, besides: ExtraEvidence) -> No
 
 
 def _layers(path: Path) -> Path:
-    """The layer information that `path` is, or that a run folder holds.
+    """Return the path of the layer information: `path` itself, or the file in a run folder.
 
     Raises:
         InputFileError: the folder holds none.
@@ -195,7 +195,7 @@ def built(model: Path, plain: Path | None, sm: str) -> NoOpReport:
 
 
 def _same_outputs(model: Path, plain: Path) -> bool | None:
-    """Whether both models give the same on one random sample, to the last bit; None if one does not run."""
+    """Return whether both models give bit-identical outputs on one random sample; None if one does not run."""
     sample = next(iter(open_samples("random:1", load(model).view.inputs)))
     try:
         results = [open_runner(path, description=path.name).run(sample.feeds) for path in (model, plain)]

@@ -1,4 +1,4 @@
-"""Engines and their differences in words."""
+"""Engines and their differences as text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qdqtool.trt.histories import event_words, fate_words, myelin_words, tuning_
 
 
 def cell(value: object) -> str:
-    """A value of a table: unknown ones as a question mark, numbers in groups of three digits."""
+    """Format a table cell: unknown values as a question mark, numbers in groups of three digits."""
     if value is None:
         return "?"
     if isinstance(value, float):
@@ -25,7 +25,7 @@ def cell(value: object) -> str:
 
 
 def summary(view: EngineView, shown: int) -> list[str]:
-    """What was read, and how well the profile and the log fit."""
+    """Summarize the layers that were read, and how well the profile and the log match them."""
     lines = [
         f"{shown} of {counted(len(view.layers), 'layer')}, form {view.form}",
         f"bytes and MACs follow from the recorded shapes and types (cost model {view.cost_model.value})",
@@ -44,12 +44,12 @@ def summary(view: EngineView, shown: int) -> list[str]:
 
 
 def _int8(totals: EngineTotals) -> int | None:
-    """Compute layers in INT8; None if no layer's precision is known."""
+    """Return the number of compute layers in INT8; None if no layer's precision is known."""
     return totals.int8 if totals.int8 or totals.others or not totals.compute else None
 
 
 def difference(found: EngineDiff) -> Iterator[str]:
-    """Two engines side by side, the outcome in a sentence, and the causes, the largest first."""
+    """Yield two engines side by side, the outcome in a sentence, and the causes, the largest first."""
     width = 3 + max(12, len(found.left.name), len(found.right.name))
     rows: list[tuple[str, object, object]] = [
         ("kernels", found.left.kernels, found.right.kernels),
@@ -74,7 +74,7 @@ def difference(found: EngineDiff) -> Iterator[str]:
 
 
 def _outcome(found: EngineDiff) -> str:
-    """The comparison in a sentence: which engine is faster, and how many layers got slower."""
+    """Return the comparison in a sentence: which engine is faster, and how many layers got slower."""
     before, after = found.left.ms, found.right.ms
     slower = [pair for pair in found.pairs if (pair.ms or 0.0) > 0]
     aligned = (
@@ -94,7 +94,7 @@ def _outcome(found: EngineDiff) -> str:
 
 
 def stories(view: EngineView, layers: tuple[LayerView, ...]) -> Iterator[str]:
-    """Lines about each of `layers`: facts, then what the log of the build tells of it."""
+    """Yield lines about each of `layers`: facts, then the related lines of the build log."""
     ledger = {row.node: row for row in view.ledger}
     for layer in layers:
         yield layer.name

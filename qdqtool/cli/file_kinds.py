@@ -1,4 +1,7 @@
-"""What a file is, whatever its name says, and which commands read it: for people who typed another one."""
+"""Kinds of files, recognized by content whatever the name, and the commands that read them.
+
+Used in messages about a wrong file.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,10 @@ _TIMES = re.compile(rb"\s*\[\s*\{\s*\"(?:start(?:In|Enq|H2d|Compute)Ms|(?:in|h2d
 _CACHE = re.compile(rb"TRT-\d{3,6}-\w+\s*\n|[^\n]+: [0-9a-f]{8}\r?\n")
 _LAYERS = re.compile(rb'"Layers"\s*:|"LayerType"\s*:|"averageMs"')
 _ARTEFACT = re.compile(rb'\n "kind": "([a-z-]+)",\n "provenance"')
-"""Artefacts are written with sorted keys, so that what they are stands behind their data."""
+"""Pattern of an artefact's kind. Artefacts are written with sorted keys, so the kind follows the data, near the end."""
 _TAIL = 4096
 _OTHER_KIND = re.compile(r"\b(?:is not|is no|are not|holds no layer|not JSON|not UTF-8)\b")
-"""What errors say of a file of another kind than was wanted."""
+"""Pattern of error messages about a file of the wrong kind."""
 _OF_MODELS = frozenset(
     [
         "run",
@@ -46,7 +49,7 @@ _OF_MODELS = frozenset(
         "report",
     ]
 )
-"""Commands that read ONNX models in some place."""
+"""Commands that accept an ONNX model in some argument."""
 _OF_SAMPLES = frozenset({"--samples", "--eval-samples"})
 _ONNX = re.compile(rb"\x08[\x01-\x20](?:[\x12\x1a\x22\x28\x3a\x42]|\x00)")
 
@@ -67,7 +70,7 @@ class FileKind:
 
 
 def advised(error: QdqError, arguments: list[str]) -> QdqError:
-    """The same error with the commands that read the file that was given, where it is of another kind than was wanted."""
+    """If the user passed a file of the wrong kind, return the error with the commands that read this file."""
     if not isinstance(error, (InputFileError, UsageError)) or not error.where:
         return error
     # A place inside a file of JSON is its name and an index: "times.json[0], input 'x'".
@@ -91,7 +94,7 @@ def advised(error: QdqError, arguments: list[str]) -> QdqError:
 
 
 def kind_of(path: Path) -> FileKind | None:
-    """What the file is, by its first bytes; None if that is not known."""
+    """Return the kind of the file by its content; None if unknown."""
     try:
         with path.open("rb") as stream:
             head = stream.read(_HEAD)

@@ -1,4 +1,4 @@
-"""Tables that fit a terminal: numbers whole, long names cut in the middle, and a reason that repeats told once."""
+"""Tables that fit a terminal: numbers stay whole, long names lose their middle, repeated reasons are printed once."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _ONE = r"[-+~<>]?[\d.,]+(?:[eE][-+]?\d+)?(?:\s?(?:%|ms|us|s|x|dB|[KMGT]?i?B))?"
 _NUMBER = re.compile(rf"{_ONE}(?: (?:to|of|\.\.) {_ONE})?|\?|-|")
 _GAP = 2
 _SHORT, _LEAST = 12, 6
-"""Columns of the terminal: what is narrower is never cut, and to how many a name may be cut."""
+"""Widths in terminal columns: cells up to the first are never cut, and names are never cut below the second."""
 _READABLE, _PROSE_LEAST = 20, 26
-"""To how many a name is cut, and how narrow a sentence gets, before columns that can be spared are left out."""
+"""Least widths of a name and of a sentence before spare columns are left out."""
 _PROSE_WORDS = 6
-"""Words of a cell from which on it is a sentence, which is wrapped and not cut."""
+"""Number of words from which a cell counts as a sentence, which is wrapped and not cut."""
 _SAME = '"'
-"""Stands for the sentence above."""
+"""Ditto mark, printed instead of the sentence of the row above."""
 
 
 def fitted(table: Table, width: int, spare: Sequence[str] = ()) -> tuple[Table, tuple[str, ...]]:
-    """The same table within `width` columns of a terminal, and the titles of the columns that were left out.
+    """Fit a table into `width` terminal columns; return it with the titles of the columns that were left out.
 
     Numbers and short cells stay whole, and titles wrap at words. Sentences wrap at words; one that stands right above is
     replaced by a ditto mark. Names give way for the rest: they lose their middle, because both ends tell them apart.
@@ -72,15 +72,15 @@ def fitted(table: Table, width: int, spare: Sequence[str] = ()) -> tuple[Table, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Column:
-    """A column's texts, and which kind it is."""
+    """The texts of a column, and its kind."""
 
     head: Text
     cells: list[Text]
     justify: JustifyMethod
     told: bool
-    """Holds sentences, which wrap."""
+    """True if the column holds sentences, which wrap."""
     fixed: bool
-    """Holds numbers, or nothing long: it is never cut."""
+    """True if the column holds numbers, or only short cells: it is never cut."""
 
     @classmethod
     def read(cls, column: Column) -> _Column:
@@ -101,7 +101,7 @@ class _Column:
 
     @property
     def least(self) -> int:
-        """What the cells need, with the title's words below each other."""
+        """Width that the cells need if the words of the title are on separate lines."""
         return max([self.content, *map(len, self.head.plain.split())])
 
 
@@ -114,7 +114,7 @@ def _widths(columns: Sequence[_Column], width: int) -> list[int]:
 
 
 def _too_short(columns: Sequence[_Column], given: Sequence[int]) -> bool:
-    """Whether names are cut to what no longer tells them apart, or the numbers alone are too wide."""
+    """Return whether names would be cut too short to be distinguished, or the numbers alone are too wide."""
     return any(
         size < min(_PROSE_LEAST if column.told else _READABLE, column.least)
         for column, size in zip(columns, given, strict=True)
@@ -143,7 +143,7 @@ def _is_prose(cells: Sequence[Text]) -> bool:
 
 
 def _is_fixed(cells: Sequence[Text]) -> bool:
-    """Whether a column holds numbers, or nothing long."""
+    """Return whether a column holds only numbers or short cells."""
     return all(_NUMBER.fullmatch(text.plain.strip()) or text.cell_len <= _SHORT for text in cells)
 
 
@@ -157,7 +157,7 @@ def _once(cells: Sequence[Text]) -> list[Text]:
 
 
 def _shared(columns: Sequence[_Column], needed: Sequence[int], room: int) -> list[int]:
-    """Columns of the terminal for each column.
+    """Return the width of each column, in terminal columns.
 
     Fixed ones get what they need, sentences at least a line of some words, names what they need of the rest.
     """
@@ -177,7 +177,7 @@ def _shared(columns: Sequence[_Column], needed: Sequence[int], room: int) -> lis
 
 
 def _cut(text: Text, width: int) -> Text:
-    """The text with its middle replaced by an ellipsis where it is longer than `width`."""
+    """Replace the middle of the text by an ellipsis if it is longer than `width`."""
     if text.cell_len <= width:
         return text
     half = (width - 1) // 2

@@ -1,4 +1,4 @@
-"""The forms in which findings are printed: for people, for scripts, and for what shows them beside the code."""
+"""Output formats of findings: for people, for scripts, and for tools that show findings beside the code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ FORMS = ("text", "json", "sarif", "junit", "markdown", "github")
 
 
 def check_form(form: str) -> None:
-    """Refuse a form that is none.
+    """Refuse an unknown output format.
 
     Raises:
         UsageError: no form is called so.

@@ -17,14 +17,14 @@ from qdqtool.io.escaping import printable
 # The longest heading of the digest.
 _WIDTH = 12
 SHOWN = 5
-"""Entries of a list that are shown where nobody asks for all."""
+"""Number of list entries shown without --all."""
 # Two lines of a terminal.
 _LONGEST = 160
 _MIB = 1 << 20
 
 
 def digest_words(run: RunDigest, *, shown: int = SHOWN, cache: Collection[str] | None = None) -> str:
-    """Everything a person wants to know of one run.
+    """Return the digest of one run as text.
 
     Args:
         run: the run.
@@ -52,33 +52,33 @@ def digest_words(run: RunDigest, *, shown: int = SHOWN, cache: Collection[str] |
 
 
 def brief_words(run: RunDigest) -> str:
-    """One line for one of many runs."""
+    """Return one line about a run, for a log with many runs."""
     summary = run.ledger_summary
     qdq = f", {summary.accounted} of {summary.q + summary.dq} Q/DQ accounted for" if summary else ""
     return _said([f"{_title(run)}{qdq}"])
 
 
 class Wordings:
-    """Lines nobody has named yet, of several runs together: how often, where first, one example."""
+    """Unrecognized lines of several runs together: count, first line number, one example."""
 
     def __init__(self) -> None:
         self._known: dict[str, Unread] = {}
 
     def add(self, lines: tuple[Unread, ...]) -> None:
-        """Count the lines of one more run."""
+        """Count the unrecognized lines of one more run."""
         for one in lines:
             known = self._known.get(one.text)
             count = one.count + (known.count if known else 0)
             self._known[one.text] = Unread(text=one.text, count=count, line=known.line if known else one.line)
 
     def words(self) -> str:
-        """The lines, most frequent first."""
+        """Return the lines, most frequent first."""
         lines = sorted(self._known.values(), key=lambda one: (-one.count, one.line))
         return "".join(f"{one.count:>8} {one.line:>10}  {clean(one.text)}\n" for one in lines)
 
 
 def progress_words(seen: ReadingProgress) -> str:
-    """What a builder does at this moment, as far as its log has come."""
+    """Return the builder's current step, as far as its log has been read."""
     from rich.markup import escape
 
     layer = f": {clean(seen.layer, 80)}" if seen.layer and seen.phase == "autotuning" else ""
@@ -87,7 +87,7 @@ def progress_words(seen: ReadingProgress) -> str:
 
 
 def clean(text: str, longest: int = _LONGEST) -> str:
-    """Text for a terminal: control characters as escapes, cut at a width."""
+    """Return text for a terminal: control characters as escapes, cut to `longest` characters."""
     plain = printable(text[: longest + 1])
     return plain if len(plain) <= longest else plain[: longest - 3] + "..."
 
@@ -109,12 +109,12 @@ def _row(title: str, text: str) -> str:
 
 
 def _whole(title: str, text: str) -> str:
-    """A row with its text in full: the reason of an error often stands at its end."""
+    """Return a row with its text in full, because the reason of an error is often at its end."""
     return f"{title:<{_WIDTH}}{printable(text)}"
 
 
 def _answer(run: RunDigest) -> Iterator[str]:
-    """What a person asks first: did it build, in which precision, why not INT8, what to do."""
+    """Yield the main answers: whether it built, in which precision, why not INT8, what to do."""
     told = run.answer
     if told is None or not (told.built is not None or told.precision or told.why_not):
         return
@@ -206,7 +206,7 @@ def _quantization(run: RunDigest, shown: int) -> Iterator[str]:
 
 
 def _implicit(run: RunDigest, shown: int) -> Iterator[str]:
-    """What runs in INT8 where the model has no Q/DQ: what its engine layers compute in, and what was refused."""
+    """Yield the precisions of engine layers for a model without Q/DQ, and the INT8 layers that were refused."""
     asked = "INT8" in run.options.get("Build", {}).get("Precision", "")
     if run.layer_precisions:
         counts = ", ".join(f"{count} {precision}" for precision, count in run.layer_precisions.items())
@@ -224,7 +224,7 @@ def _implicit(run: RunDigest, shown: int) -> Iterator[str]:
 
 
 def _without_scale(run: RunDigest, shown: int, cache: Collection[str] | None) -> Iterator[str]:
-    """Tensors without a scale with the nodes around them, what a calibration cache knows of them, and the fix."""
+    """Yield tensors without a scale with their nodes, whether a calibration cache has them, and the fix."""
     tensors = run.without_scale or {tensor: (layer,) for layer, tensor in run.int8_refused.items()}
     if not tensors:
         return
@@ -250,7 +250,7 @@ def _without_scale(run: RunDigest, shown: int, cache: Collection[str] | None) ->
 
 
 def _constraints(run: RunDigest, shown: int) -> Iterator[str]:
-    """Requests that the builder did not follow: layers on DLA, precisions of layers."""
+    """Yield requests that the builder did not follow: layers on DLA, precisions of layers."""
     for at, (layer, reason) in enumerate(list(run.dla_refused.items())[:shown]):
         yield _row("" if at else "not on DLA", f"{layer}: {reason}")
     yield from _more(len(run.dla_refused), shown)
@@ -273,7 +273,7 @@ def _accuracy(run: RunDigest, shown: int) -> Iterator[str]:
 
 
 def _more(count: int, shown: int) -> Iterator[str]:
-    """That a list is longer than what is shown of it."""
+    """Yield a note if a list is longer than its shown part."""
     if count > shown:
         yield _row("", f"and {count - shown} more: --all")
 
@@ -320,7 +320,7 @@ def _engine(run: RunDigest, shown: int) -> Iterator[str]:
 
 
 def _workspace(memory: Memory) -> Iterator[str]:
-    """Kernels that were left out for lack of memory, and what to do about the limit that did it."""
+    """Yield kernels that were skipped for lack of memory, and what to do about the memory limit."""
     limit, most = memory.workspace_limit, memory.skipped_most
     if not memory.skipped or most is None:
         return
@@ -398,7 +398,7 @@ def _release(version: str) -> str:
 
 
 def diff_words(found: LogDiff) -> str:
-    """Two logs compared, in words."""
+    """Return the comparison of two logs as text."""
     lines = [
         (
             f"{'':<{_WIDTH}}first: {_release(found.versions[0])}, {_count(found.layers[0])} layers; "

@@ -1,4 +1,4 @@
-"""What is worth typing after a run."""
+"""Commands to suggest after a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FP32 = "QDQ212"
 def next_commands(
     request: RunRequest, report: Report, given: Sequence[str], *, has_samples: bool, is_quantized: bool
 ) -> list[str]:
-    """At most three commands, each with a comment, the most useful first.
+    """Return at most three commands, each with a comment, the most useful first.
 
     `given` are the options of the run that say how to quantize, so that the commands quantize in the same way.
     """

@@ -1,4 +1,4 @@
-"""Options that every command has, wherever on the line they stand, and what they said.
+"""Options that every command has, at any position on the line, and their values.
 
 Each command is wrapped once, so that no command repeats them: `--verbose`, `--wide` and `--max-memory` on all, `--trust` on those that
 take a recipe.
@@ -44,18 +44,18 @@ _MAX_MEMORY = Annotated[
     ),
 ]
 _OF_RECIPES = frozenset({"recipe", "changes"})
-"""Parameters of the commands that load a recipe."""
+"""Parameters whose presence shows that a command loads a recipe."""
 
 
 def is_trusted() -> bool:
-    """Whether functions that a recipe names may be run: --trust, or `trust: true` in the user's configuration."""
+    """Return whether functions that a recipe names may be run: --trust, or `trust: true` in the user's configuration."""
     return _trust.get() or _configured()
 
 
 def load_recipe(
     recipe: str | None, changes: Iterable[str] | None = None, *, labels: str | None = None
 ) -> Recipe:
-    """The recipe of this name or path with `--set` changes and for these labels, under the trust that the user gave.
+    """Load a recipe by name or path, with `--set` changes, settings for the labels, and the user's trust.
 
     Raises:
         UsageError: mistakes in the recipe or the changes; functions, or a file outside its folder, without trust.
@@ -73,7 +73,7 @@ def fitting_recipe(
     *,
     labels: str | None = None,
 ) -> tuple[str, Recipe]:
-    """Name and content of the recipe that was named, else of the one that fits the model, and says which that is.
+    """Return name and content of the named recipe, or else of the one that fits the model, and print which.
 
     `model` is opened in the second case alone: a file, or what opens it.
 
@@ -99,7 +99,7 @@ def building(
     builder: str | None,
     shapes: tuple[str, str, str],
 ) -> list[str]:
-    """What the options about the engine change in a recipe; `shapes` are the smallest, the usual and the largest."""
+    """Return the recipe changes for the engine options; `shapes` are the smallest, the usual and the largest."""
     names = ("min_shapes", "opt_shapes", "max_shapes")
     typed = [f"build.{name}='{value}'" for name, value in zip(names, shapes, strict=True) if value]
     typed += [f"build.builder={builder}"] if builder else []
@@ -107,7 +107,7 @@ def building(
 
 
 def configuration() -> Path:
-    """The user's own configuration; it need not exist."""
+    """Return the path of the user's configuration; the file need not exist."""
     return Path(typer.get_app_dir("qdqtool")) / "config.yaml"
 
 
@@ -122,14 +122,14 @@ def log_to_stderr(*, verbose: bool) -> None:
 
 
 class _Redacting(logging.Formatter):
-    """Formats a record, its traceback included, and hides passwords."""
+    """Formatter of log records that hides passwords, in tracebacks too."""
 
     def format(self, record: logging.LogRecord) -> str:
         return redacted(super().format(record))
 
 
 def examples(module: str, command: str = "") -> str:
-    """The lines of a module's documentation that can be typed, for the end of its help; those of one command of it."""
+    """Return the example commands of a module's documentation for the end of its help; only those of `command` if given."""
     start = f"    qdqtool {command} " if command else "    qdqtool "
     lines = [line.strip() for line in module.splitlines() if f"{line} ".startswith(start)]
     # \b keeps the help from joining the lines
@@ -161,11 +161,11 @@ _VALUES: dict[str, Callable[[], list[str]]] = {
     "target": lambda: ["rtx", "8.6", "10", "11"],
     "fail_on": lambda: ["error", "warning", "info", "never"],
 }
-"""What a shell may complete behind an option of this name."""
+"""Values that a shell may complete, by name of the option."""
 
 
 def _completed(parameter: inspect.Parameter) -> None:
-    """Let the shell complete the values of an option that has a known set of them."""
+    """Add shell completion to an option that has a known set of values."""
     values = _VALUES.get(parameter.name)
     for described in getattr(parameter.annotation, "__metadata__", ()) if values else ():
         if getattr(described, "autocompletion", 0) is None:
@@ -173,7 +173,7 @@ def _completed(parameter: inspect.Parameter) -> None:
 
 
 def with_common(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with the options that all commands have."""
+    """Return the command with the options that all commands have."""
     signature = inspect.signature(command, eval_str=True)
     for parameter in signature.parameters.values():
         _completed(parameter)
@@ -212,7 +212,7 @@ def with_common(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _start_opening(model: object) -> None:
-    """Start the process that checks models where the command will open one: it is ready once our own imports are done."""
+    """If the command will open a model, start the checker process early; it is ready when the imports are done."""
     if isinstance(model, str | Path) and Path(model).suffix == ".onnx" and Path(model).is_file():
         from qdqtool.graph.onnx_io.passes import warm_up
 

@@ -1,4 +1,4 @@
-"""How many nodes a placement quantizes, in the words of a run: compute nodes of all compute nodes, and what else."""
+"""The number of nodes that a placement quantizes, as text: compute nodes of all compute nodes, and other nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def nodes_of(view: GraphView, placement: Placement) -> str:
-    """`63 of 64 compute nodes and 14 others`, of the prepared model that was placed.
+    """Return `63 of 64 compute nodes and 14 others` for the prepared model that was placed.
 
     The others add, join or pool what the compute nodes give; a run counts compute nodes alone, because an engine has
     kernels for these.

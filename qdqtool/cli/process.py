@@ -1,4 +1,4 @@
-"""The process around a command: what signals mean, what the streams can write, what `ps` may show.
+"""The process of a command: signals, the encoding of standard streams, and arguments hidden from `ps`.
 
 Imports nothing but the standard library's smallest modules, so that a signal that arrives while everything else is
 imported, `qdqtool.platform` with its sockets and processes included, is answered as later ones are.
@@ -20,7 +20,7 @@ _received: list[int] = []
 
 
 def open_streams() -> None:
-    """Give the standard streams that the caller closed (`>&-`, some service managers) to the null device.
+    """Open the null device for standard streams that the caller closed (`>&-`, some service managers).
 
     Without, the next file that is opened gets the number of the stream, and what other libraries print gets into it.
     """
@@ -35,7 +35,7 @@ def open_streams() -> None:
 
 
 def watch_signals() -> None:
-    """Let SIGTERM and SIGHUP end the work as Ctrl-C does: every `finally` runs, so that drafts and child processes go.
+    """Handle SIGTERM and SIGHUP like Ctrl-C: every `finally` runs, so drafts and child processes are removed.
 
     A signal that the caller ignores, as a shell does for jobs in the background and `nohup` for SIGHUP, stays ignored.
     """
@@ -54,7 +54,7 @@ def _answer(number: int) -> None:
 
 
 def stopped() -> QdqError | None:
-    """What to say where a signal has asked this process to stop; None if none has.
+    """Return the error to show if a signal has asked this process to stop; None without a signal.
 
     Asked after any exception: C extensions turn a KeyboardInterrupt during their import into an ImportError.
     """
@@ -68,12 +68,12 @@ def stopped() -> QdqError | None:
 
 
 def interrupted() -> QdqError:
-    """What to say after Ctrl-C."""
+    """Return the error to show after Ctrl-C."""
     return Interrupted("stopped by Ctrl-C", fix=_RESUMES)
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal arrived.
+    """Raised when a signal arrives.
 
     The interpreter ends itself by SIGINT after any plain KeyboardInterrupt that passed through its own `exec` (dataclasses
     use it), handled or not; it compares the class exactly, so a subclass keeps the documented exit code.
@@ -86,7 +86,7 @@ def _stop(number: int, _frame: FrameType | None) -> None:
 
 
 def write_any_text() -> None:
-    r"""Let standard output and error take every character, whatever their encoding: others become \uXXXX.
+    r"""Write any character to standard output and error: those that the encoding lacks become \uXXXX.
 
     JSON stays JSON that way; a pipe on Windows has cp1252, and the name of a tensor may hold anything.
     """
@@ -105,11 +105,11 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
 
 
 class AnswerUnread(BrokenPipeError):  # noqa: N818 -- what happened
-    """The reader of our answer went away."""
+    """Raised when the reader of standard output has closed it."""
 
 
 def is_unread() -> bool:
-    """Whether nobody reads standard output any more; True if the system does not tell."""
+    """Return whether the reader of standard output is gone; True if the system cannot say."""
     import select
 
     if not hasattr(select, "poll"):
@@ -123,7 +123,7 @@ def is_unread() -> bool:
 
 
 def hide_arguments() -> None:
-    """Take passwords out of the argument list that other users of the machine can read."""
+    """Remove passwords from the argument list that other users of the machine can read."""
     from qdqtool.platform import overwrite_arguments
 
     shown = [redacted(word) for word in sys.orig_argv]

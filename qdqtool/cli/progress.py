@@ -1,4 +1,4 @@
-"""Tells a person at a terminal which step runs, how far it is, and what it cost."""
+"""Progress on a terminal: the running step, how far it is, and its cost."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RichProgress:
             self._bars.update(self._task, completed=done, total=total)
 
     def said(self, words: str) -> None:
-        """One line that stays, above the bar."""
+        """Print a line above the bar that stays."""
         self._heading()
         stderr().print(f"  {self._step:<10}{words}", markup=False, highlight=False)
         if self._task is not None:
@@ -82,7 +82,7 @@ class Bars:
         self._bars.stop()
 
     def show(self, step: str, done: int, total: int | None) -> None:
-        """`done` of `total` pieces of `step` are finished."""
+        """Show that `done` of `total` parts of `step` are finished."""
         if step not in self._tasks:
             self._tasks[step] = self._bars.add_task(step, total=total)
         self._bars.update(self._tasks[step], completed=done, total=total)

@@ -1,4 +1,4 @@
-"""Where words go: the answer to standard output, talk and progress bars to standard error."""
+"""Output streams: results go to standard output, messages and progress bars to standard error."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 wide: ContextVar[bool] = ContextVar("wide", default=False)
-"""Whether tables are printed as wide as their content: --wide of this command."""
+"""True if tables are printed as wide as their content (--wide of the current command)."""
 
 
 @lru_cache(maxsize=1)
 def stderr() -> Console:
-    """The console for talk; colours follow NO_COLOR and the terminal."""
+    """Return the console for messages; colours follow NO_COLOR and the terminal."""
     return _console()(stderr=True, soft_wrap=True, emoji=False)
 
 
 @lru_cache(maxsize=1)
 def stdout() -> Console:
-    """The console for answers; a tensor called a:b:c is no emoji."""
+    """Return the console for results; `a:b:c` in a tensor name is not read as an emoji."""
     return _console()(soft_wrap=True, emoji=False)
 
 
@@ -36,7 +36,7 @@ def _console() -> type[Console]:
     from rich.console import Console
 
     class Printable(Console):
-        """A console to which no text of ours can carry a control character: names come from models and logs."""
+        """A console that shows control characters as escapes, because names come from models and logs."""
 
         def print(self, *objects: Any, **settings: Any) -> None:
             super().print(*(readable(one) if isinstance(one, str) else one for one in objects), **settings)
@@ -88,21 +88,21 @@ def show_journal(search: str, objective: str, rows: Iterable[Sequence[str]]) -> 
 
 
 def readable(text: str) -> str:
-    """The text with control characters shown, so that a name cannot steer the terminal; line breaks stay."""
+    """Return the text with control characters shown as escapes, so that a name cannot control the terminal. Line breaks stay."""
     from qdqtool.io.escaping import printable
 
     return printable(text, lines=True)
 
 
 def escaped(text: str) -> str:
-    """A name for a table: neither markup nor control characters in it do anything."""
+    """Escape markup and control characters in a name, for use in a table."""
     from rich.markup import escape
 
     return escape(readable(text.replace("\n", "\\n")))
 
 
 def progress() -> Progress:
-    """A progress display on standard error: bars that leave nothing behind, or lines where that is no terminal."""
+    """Return a progress display on standard error: bars that are removed at the end, or lines without a terminal."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,

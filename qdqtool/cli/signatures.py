@@ -1,4 +1,4 @@
-"""Options that several commands have, each once: the recipe, changes of it, and the builder that it is for."""
+"""Options that several commands share: the recipe, changes of it, and the builder to quantize for."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def for_operators(libraries: Sequence[Path] | None, plugins: Sequence[Path] | No
 
 
 def for_builder(target: str | None, sm: str | None) -> list[str]:
-    """What `--target` and `--sm` change in a recipe."""
+    """Turn `--target` and `--sm` into changes of the recipe."""
     return [*([f"build.sm=[{sm}]"] if sm else []), *([f"place.target='{target}'"] if target else [])]
 
 
@@ -98,7 +98,7 @@ def for_builder(target: str | None, sm: str | None) -> list[str]:
 
 
 def asked_target(target: str, old: str | None, spelled: str, sm: Sequence[str] = ()) -> Target:
-    """The builder that was asked for; `old` is what stood behind the older option `spelled`.
+    """Return the requested builder; `old` is the value of the older option `spelled`.
 
     Raises:
         UsageError: no such builder or GPU architecture.
@@ -114,9 +114,9 @@ def asked_target(target: str, old: str | None, spelled: str, sm: Sequence[str] =
 
 
 def comma_words(given: Sequence[str] | None) -> list[str]:
-    """Words out of an option that may be repeated and hold commas: `--sm 86,89 --sm 120`."""
+    """Split the values of an option that may be repeated and may hold commas: `--sm 86,89 --sm 120`."""
     return [word.strip() for entry in given or () for word in entry.split(",") if word.strip()]
 
 
 _FORMER = {"classic": "10"}
-"""Words of older options; all releases of TensorRT were predicted as one."""
+"""Values of older options and the current target; older versions predicted all releases of TensorRT as one."""

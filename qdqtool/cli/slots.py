@@ -1,4 +1,4 @@
-"""The inputs that an edit of a Q/DQ model changed, in lines."""
+"""Lines about the node inputs that an edit of a Q/DQ model changed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from qdqtool.core.fixes import SlotChange
 
 _SHOWN = 3
-"""Inputs that are spelled out."""
+"""Number of inputs that are listed."""
 
 
 def slot_lines(changes: Sequence[SlotChange]) -> Iterator[str]:
-    """How many inputs are quantized otherwise than before, and the first of them."""
+    """Yield the number of inputs whose quantization changed, and the first of them."""
     if not changes:
         return
     yield f"{counted(len(changes), 'input is', 'inputs are')} quantized otherwise than before:"

@@ -1,4 +1,4 @@
-"""Turns results into an exit code by the limits of the recipe."""
+"""Turns results into an exit code, by the limits of the recipe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qdqtool.errors import ThresholdExceeded, UsageError
 
 
 def exit_code(report: Report, recipe: Recipe) -> int:
-    """0, or 1 where `audit.fail_on`, `compare.max_drop` or a limit of `accuracy` is exceeded."""
+    """Return 1 if `audit.fail_on`, `compare.max_drop` or a limit of `accuracy` is exceeded, else 0."""
     limit = recipe.audit.fail_on
     missed = _judged(report.verdict, limit) if limit in VERDICTS else findings_missed(report.findings, limit)
     missed += unrealised(report.verdicts) if recipe.audit.fail_on_unrealised else []
@@ -23,12 +23,12 @@ def exit_code(report: Report, recipe: Recipe) -> int:
 
 
 def _judged(answer: str, limit: str) -> list[str]:
-    """What to say when the whole run is judged `limit` or worse."""
+    """Return the message if the whole run is judged `limit` or worse."""
     return [f"the verdict is {answer}"] if is_judged(answer, limit) else []
 
 
 def _noise_missed(comparison: Comparison | None, limit: float | None) -> list[str]:
-    """What to say when the scored output is noisier than `limit` in dB."""
+    """Return the message if the SQNR of the scored output is below `limit` in dB."""
     found = comparison.sqnr if comparison else None
     if limit is None or found is None or found.sqnr_db >= limit:
         return []
@@ -36,7 +36,7 @@ def _noise_missed(comparison: Comparison | None, limit: float | None) -> list[st
 
 
 def unrealised(verdicts: tuple[NodeVerdict, ...]) -> list[str]:
-    """What to say when nodes do not run in the format that was asked for."""
+    """Return the message if nodes do not run in the format that was asked for."""
     missed = [verdict for verdict in verdicts if not verdict.is_as_asked]
     if not missed:
         return []
@@ -47,14 +47,14 @@ def unrealised(verdicts: tuple[NodeVerdict, ...]) -> list[str]:
 
 
 def tell(missed: list[str]) -> int:
-    """Say on standard error which thresholds were exceeded; 1 where there are any, else 0."""
+    """Print the exceeded thresholds on standard error; return 1 if there are any, else 0."""
     for line in missed:
         stderr().print(f"threshold exceeded: {line}", style="bold red", markup=False, highlight=False)
     return ThresholdExceeded.exit_code if missed else 0
 
 
 def accuracy_missed(comparison: Comparison | None, limit: float | None) -> list[str]:
-    """What to say when the first task metric fell by more than `limit` points."""
+    """Return the message if the first task metric fell by more than `limit` points."""
     task = comparison.task[0] if comparison and comparison.task else None
     if limit is None or task is None:
         return []
@@ -63,7 +63,7 @@ def accuracy_missed(comparison: Comparison | None, limit: float | None) -> list[
 
 
 def check_limit(limit: str, *, judged: bool = False) -> None:
-    """Refuse a --fail-on that means nothing, before any work starts.
+    """Refuse an unknown --fail-on before any work starts.
 
     Args:
         limit: what was typed.
@@ -82,7 +82,7 @@ def check_limit(limit: str, *, judged: bool = False) -> None:
 
 
 def findings_missed(findings: tuple[Finding, ...], limit: str) -> list[str]:
-    """What to say when findings are at least as severe as `limit`: error, warning, info or never.
+    """Return the message if findings are at least as severe as `limit`: error, warning, info or never.
 
     Raises:
         UsageError: `limit` is another word.

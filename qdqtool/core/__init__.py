@@ -1,1 +1,1 @@
-"""The values that all packages share, frozen, and the Protocols that backends fulfil."""
+"""Frozen values that all packages share, and the Protocols that backends implement."""

@@ -1,4 +1,4 @@
-"""Advice: fixes made of commands and settings, several fixes as one, and what a fix promises.
+"""Advice: fixes that name commands and settings, merged fixes, and what a fix promises.
 
 `promises` says what the engine must show once a fix was typed; `core.commands` has what can be typed.
 """
@@ -19,17 +19,17 @@ _OPTION = "--set "
 _LIST_SETTING = re.compile(r"--set '(?P<key>[a-z_]+\.[a-z_]+)=\[(?P<values>[^\]]*)\]'(?P<rest>.*)", re.DOTALL)
 
 _FOLLOWED = re.compile(r"`qdqtool [a-z]|--set \S|python -c \"")
-"""What in a fix can be typed: a command of this tool, a setting of a recipe, or a line of Python."""
+"""The parts of a fix that a user can type: a command of this tool, a setting of a recipe, or a line of Python."""
 _NOTHING = "nothing to do"
 _LEFT = re.compile(rf"{_NOTHING}(?: with this release)?(?::|$)")
-"""How a fix begins that knows no other way; "nothing to do where ..." and "nothing to do; ..." go on to one."""
+"""Start of a fix that offers no alternative. "nothing to do where ..." and "nothing to do; ..." do offer one and do not match."""
 _REPAIR = "`qdqtool repair"
 _CONVERT = "`qdqtool convert"
 _FLOATS, _INTEGERS = "--float", "--int8"
 _NODES = re.compile(rf" (?:{_FLOATS}|{_INTEGERS}) (?:'[^']*'|[^\s`'])+")
 """One option with its node, quoted as a shell needs it."""
 _PLAIN = re.compile(r"(?!(?:true|false|null|yes|no|on|off|y|n)$)[a-z_/][\w/.-]*", re.IGNORECASE | re.ASCII)
-"""Words that a list of a recipe takes for text without quotes."""
+"""Words that a YAML list in a recipe reads as text without quotes."""
 _END = re.compile(rf"({_REPAIR}[^`]*)`")
 
 
@@ -37,7 +37,9 @@ _TRIES, _LOOKS = "fix", frozenset({"audit", "engine", "explain", "lint", "place"
 
 
 def promises(fix: str, *, of_finding: bool) -> tuple[Claim, ...]:
-    """The claims of a fix on the engine after it: of a finding that it is gone, of a node that it runs in few bits.
+    """Return the claims of a fix about the engine after the fix. For a finding: it is gone.
+
+    For a node: it runs in a low-bit format.
 
     >>> [str(claim.says.value) for claim in promises("--set place.last_layer=int8", of_finding=False)]
     ['runs_quantized']
@@ -75,7 +77,7 @@ def _takes_off(one: Action) -> bool:
 
 
 def setting(key: str, value: str | Mapping[str, str] | Iterable[str]) -> str:
-    r"""The option that gives `value` to a key of the recipe, as a shell takes it.
+    r"""Return the option that gives `value` to a key of the recipe, quoted for a shell.
 
     >>> setting("place.skip_rules", ["gemv", "narrow"])
     "--set 'place.skip_rules=[gemv, narrow]'"
@@ -92,7 +94,7 @@ def setting(key: str, value: str | Mapping[str, str] | Iterable[str]) -> str:
 
 
 def repairing(*, to_float: Iterable[str] = (), to_int8: Iterable[str] = (), samples: bool = False) -> str:
-    """The command that makes nodes float or INT8 in a model that has Q/DQ; `with_files` names the files in it.
+    """Return the command that makes nodes float or INT8 in a model that has Q/DQ. `with_files` adds the file names.
 
     >>> repairing(to_float=["/head/Gemm", "a b"])
     "`qdqtool repair --float /head/Gemm --float 'a b'`"
@@ -105,7 +107,7 @@ def repairing(*, to_float: Iterable[str] = (), to_int8: Iterable[str] = (), samp
 
 
 def with_files(fix: str, model: str, out: str = "repaired.onnx") -> str:
-    """The fix with the files that `qdqtool repair` and `qdqtool convert` read and write, so that they run as printed.
+    """Return the fix with input and output files added to its `qdqtool repair` and `qdqtool convert` commands.
 
     >>> with_files("take the pair off; `qdqtool repair` does", "my model.onnx")
     "take the pair off; `qdqtool repair 'my model.onnx' --out repaired.onnx` does"
@@ -115,7 +117,7 @@ def with_files(fix: str, model: str, out: str = "repaired.onnx") -> str:
 
 
 def repair_commands(fix: str) -> tuple[str, ...]:
-    """The commands of `qdqtool repair` in the text of a fix.
+    """Return the commands of `qdqtool repair` in the text of a fix.
 
     >>> repair_commands("leave it float; `qdqtool repair --float mm` does")
     ('qdqtool repair --float mm',)
@@ -125,7 +127,9 @@ def repair_commands(fix: str) -> tuple[str, ...]:
 
 
 def node_options(fixes: Iterable[str]) -> tuple[str, ...]:
-    """The options that make nodes float or INT8 in the commands of these fixes, each once; float where both are named.
+    """Return the --float and --int8 options in the commands of these fixes, each once.
+
+    If a node has both, only --float is returned.
 
     >>> node_options(["`qdqtool repair --int8 a --float b` does", "`qdqtool repair --float a` does"])
     (' --float b', ' --float a')
@@ -139,7 +143,7 @@ def node_options(fixes: Iterable[str]) -> tuple[str, ...]:
 
 
 def of_all(fixes: Iterable[str]) -> tuple[str, ...]:
-    """The fixes, each once; those that differ only in the nodes of --float and --int8 become one that names all.
+    """Return the fixes, each once. Fixes that differ only in the nodes of --float and --int8 become one fix with all nodes.
 
     >>> of_all(["`qdqtool repair --float a` does", "`qdqtool repair --float b` does", "calibrate again"])
     ('`qdqtool repair --float a --float b` does', 'calibrate again')
@@ -157,7 +161,7 @@ def of_all(fixes: Iterable[str]) -> tuple[str, ...]:
 
 
 def settings_in(fix: str) -> tuple[str, ...]:
-    """The settings that the text of a fix names, as `recipes.load` takes them.
+    """Return the settings in the text of a fix, in the form that `recipes.load` reads.
 
     >>> settings_in("--set 'place.skip_rules=[gemv]' quantizes it all the same; --set place.first_layer=int8")
     ('place.skip_rules=[gemv]', 'place.first_layer=int8')
@@ -166,7 +170,7 @@ def settings_in(fix: str) -> tuple[str, ...]:
 
 
 def is_followed(fix: str) -> bool:
-    """Whether a fix holds a command or a setting, or says that there is none.
+    """Return True if a fix contains a command or a setting, or says that there is nothing to do.
 
     >>> is_followed("--set place.first_layer=int8"), is_followed("nothing to do: it is small"), is_followed("retrain")
     (True, True, False)
@@ -175,7 +179,7 @@ def is_followed(fix: str) -> bool:
 
 
 def is_worth_trying(fix: str) -> bool:
-    """Whether a fix says what could be done, and not that there is nothing.
+    """Return True if a fix says what to do; False if it is empty or says that there is nothing to do.
 
     >>> is_worth_trying("--set place.first_layer=int8"), is_worth_trying("nothing to do: it is small"), is_worth_trying("")
     (True, False, False)
@@ -184,7 +188,7 @@ def is_worth_trying(fix: str) -> bool:
 
 
 def leaves_nothing(fix: str) -> bool:
-    """Whether a fix says that there is nothing to do, under no condition and with no other way beside it.
+    """Return True if a fix says that there is nothing to do, without a condition and without an alternative.
 
     >>> leaves_nothing("nothing to do: it is small"), leaves_nothing("nothing to do: it is small; --set place.sm=[89]")
     (True, False)
@@ -195,7 +199,7 @@ def leaves_nothing(fix: str) -> bool:
 
 
 def graded(severity: Severity, fix: str) -> Severity:
-    """How much a finding with this fix matters: every finding's severity goes through here.
+    """Return the severity of a finding, adjusted for its fix; every finding passes through this function.
 
     A warning that nobody can follow would only hide those that somebody can. An error stays one: what cannot be built must be
     changed, and a fix that says otherwise is wrong.
@@ -204,7 +208,7 @@ def graded(severity: Severity, fix: str) -> Severity:
 
 
 def followed(fix: str, *, command: str = "", at: str = "") -> str:
-    """The fix, so that it can be followed as it is printed: every finding's and every verdict's goes through here.
+    """Return the fix in a form that a user can follow as printed; every finding and verdict uses this function.
 
     What nothing can be typed for is an edit of the model, which its maker alone can do: that is told as a limit.
 
@@ -229,7 +233,7 @@ def followed(fix: str, *, command: str = "", at: str = "") -> str:
 
 
 def as_float(nodes: Iterable[str], *, placed: bool) -> str:
-    """What leaves nodes float: a setting where this tool placed the Q/DQ, else a command.
+    """Return the advice that keeps nodes float: a setting if this tool placed the Q/DQ, else a command.
 
     >>> as_float(["/head/Gemm"], placed=True)
     "--set 'place.exclude=[/head/Gemm]' leaves it float"
@@ -242,7 +246,7 @@ def as_float(nodes: Iterable[str], *, placed: bool) -> str:
 
 
 def excluding(nodes: Iterable[str]) -> str:
-    r"""The setting that keeps these nodes float, and no others.
+    r"""Return the setting that keeps only these nodes float.
 
     >>> excluding(["/head/Gemm", "a[1]"])
     '--set \'place.exclude=[/head/Gemm, "a[[]1]"]\''
@@ -251,13 +255,13 @@ def excluding(nodes: Iterable[str]) -> str:
 
 
 def _glob(name: str) -> str:
-    """The pattern that matches this name alone, quoted where a list of a recipe needs it."""
+    """Return the pattern that matches only this name, quoted if a list of a recipe needs it."""
     pattern = escape(name)
     return pattern if _PLAIN.fullmatch(pattern) else json.dumps(pattern, ensure_ascii=False)
 
 
 def joined(fixes: Iterable[str]) -> str:
-    """The fixes in one text, each once; settings of one list become one setting, because the last one would win.
+    """Join the fixes into one text, each once. Settings of one list become one setting, because the last one would win.
 
     >>> joined(["--set 'place.skip_rules=[a]' quantizes it", "--set 'place.skip_rules=[b]' quantizes it"])
     "--set 'place.skip_rules=[a, b]' quantizes it"

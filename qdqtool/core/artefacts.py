@@ -32,7 +32,7 @@ class Artefact(Generic[T]):
         _BY_TYPE.setdefault(self.type, self)
 
     def dump(self, data: T, provenance: dict[str, str] | None = None) -> str:
-        """The canonical JSON text of `data` in its envelope."""
+        """Return the canonical JSON text of `data` in its envelope."""
         envelope = {
             "kind": self.kind,
             "schema": self.schema,
@@ -42,11 +42,11 @@ class Artefact(Generic[T]):
         return canonical(envelope)
 
     def write(self, path: Path, data: T, provenance: dict[str, str] | None = None) -> None:
-        """Write `data` at `path`, all or nothing."""
+        """Write `data` to `path` atomically."""
         write_text(path, self.dump(data, provenance))
 
     def read(self, path: Path) -> T:
-        """The data of the artefact at `path`.
+        """Read the data of the artefact at `path`.
 
         Raises:
             InputFileError: unreadable, another kind, a newer schema, or data that does not fit.
@@ -83,11 +83,11 @@ class Artefact(Generic[T]):
 
 
 _BY_TYPE: Final[dict[Any, Artefact[Any]]] = {}
-"""Every kind of file that was declared, by the type of its data: results save themselves without importing each other."""
+"""All declared kinds of files, by the type of their data. Results use it to save themselves without importing each other."""
 
 
 def artefact_of(kind: type[T]) -> Artefact[T]:
-    """The kind of file that holds data of this type.
+    """Return the kind of file that stores data of this type.
 
     Raises:
         TypeError: no file holds it, or `qdqtool.core.kinds` was never imported.
@@ -98,13 +98,13 @@ def artefact_of(kind: type[T]) -> Artefact[T]:
 
 
 def get_ready(*kinds: Artefact[Any]) -> None:
-    """Make what checks and writes these kinds of files, so that the first of them takes no longer than the others."""
+    """Create the validators of these kinds of files in advance, so that the first read or write is not slower than later ones."""
     for kind in kinds:
         _adapter(kind.type)
 
 
 _ADAPTERS: Final[dict[Any, TypeAdapter[Any]]] = {}
-"""What checks and writes data, by its type; making one takes longer than most uses of it."""
+"""Validators and serializers, by type of data. They are cached, because creating one is slower than most uses of it."""
 
 
 def _adapter(kind: Any) -> TypeAdapter[Any]:

@@ -1,4 +1,4 @@
-"""What a builder is asked, and what it answers."""
+"""The request to a builder, and its result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputProfile:
-    """Smallest, usual and largest shape of one dynamic input; `number` is that of its optimization profile."""
+    """Smallest, usual and largest shape of one dynamic input; `number` is the number of its optimization profile."""
 
     name: str
     low: Shape
@@ -24,7 +24,7 @@ class InputProfile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildRequest:
-    """One engine, please.
+    """A request to build one engine.
 
     Attributes:
         model: the ONNX file.
@@ -50,7 +50,7 @@ class BuildRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class BuildResult(Shown):
-    """An engine and what is known of its making.
+    """A built engine and the facts about its build.
 
     Attributes:
         builder: backend name ("rtx").
@@ -82,7 +82,7 @@ class BuildResult(Shown):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildCost:
-    """What a build cost here: measured, so never part of an artefact that must be reproducible."""
+    """Measured cost of a build on this machine. It is not reproducible, so it is never part of an artefact."""
 
     seconds: float
     peak_mib: float | None
@@ -91,7 +91,7 @@ class BuildCost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildProgress:
-    """How far a builder says it is: `done` of `total` steps of the phase; total None when unknown."""
+    """Progress that a builder reports: `done` of `total` steps of the phase; `total` is None if it is unknown."""
 
     phase: str
     done: int

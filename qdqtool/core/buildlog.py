@@ -1,4 +1,4 @@
-"""A builder's log, read: its runs and everything each run tells."""
+"""The parsed log of a builder: its runs, and everything that each run reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qdqtool.core.tensors import TensorInfo
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OnnxHeader:
-    """The model's header as the parser prints it; "" for what it does not say."""
+    """The model's header as the parser prints it; "" for fields that are not printed."""
 
     file: str
     ir_version: str = ""
@@ -25,7 +25,7 @@ class OnnxHeader:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogNode:
-    """A node of the model, rebuilt from its parsing block."""
+    """A node of the model, reconstructed from the log lines of its parsing."""
 
     name: str
     op: str
@@ -36,7 +36,7 @@ class LogNode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogNetwork:
-    """The model's graph, rebuilt from the log; empty if the log does not print it."""
+    """The model's graph, reconstructed from the log; empty if the log does not print it."""
 
     inputs: tuple[TensorInfo, ...] = ()
     nodes: tuple[LogNode, ...] = ()
@@ -44,7 +44,7 @@ class LogNetwork:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FunnelStep:
-    """How many layers were left after a stage; stages repeat."""
+    """Number of layers left after a stage of the builder; a stage can occur more than once."""
 
     stage: str
     layers: int
@@ -53,7 +53,7 @@ class FunnelStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Phase:
-    """A stretch of the build.
+    """A phase of the build and its duration.
 
     Attributes:
         name: what was done.
@@ -121,7 +121,7 @@ class MyelinTuning:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tuning:
-    """All of autotuning.
+    """All autotuning of a run.
 
     Attributes:
         layers: classic layers, slowest to tune first where that is known, else most candidates first.
@@ -167,7 +167,7 @@ class TacticRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Statements:
-    """What all messages of one wording say: the line of each, then its fields in the order of `columns`."""
+    """All messages of one wording: for each message its line number, then its fields in the order of `columns`."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str | int | float | None, ...], ...]
@@ -175,7 +175,7 @@ class Statements:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Memory:
-    """Memory in bytes (peaks in MiB); None if the log does not say.
+    """Memory in bytes (peaks in MiB); None if the log does not print it.
 
     Attributes:
         workspace_limit: the limit that trtexec prints; None for the default.
@@ -200,7 +200,7 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Times:
-    """A metric of the performance summary, in milliseconds; percentiles by their percent."""
+    """Times of one metric of the performance summary, in milliseconds. `percentiles` maps a percent to its time."""
 
     min: float | None = None
     max: float | None = None
@@ -211,7 +211,7 @@ class Times:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Performance:
-    """What trtexec measured, and what it means.
+    """Performance that trtexec measured, and a diagnosis.
 
     Attributes:
         throughput_qps: queries per second.
@@ -233,7 +233,7 @@ class Performance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedProfileRow:
-    """One layer of the profile: total, average and median milliseconds, percent; elided layers have 0 everywhere."""
+    """One layer of the profile: total, average and median milliseconds, and percent. Elided layers have 0 in all of them."""
 
     layer: str
     total_ms: float
@@ -244,7 +244,7 @@ class LoggedProfileRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """Why a build failed: the message that decides, what it means and what to do.
+    """Reason for a failed build: the deciding message, its meaning and the fix.
 
     Attributes:
         line, text: the message that decides, whole.
@@ -265,7 +265,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What a person asks of a log first.
+    """Short answer to the first questions about a log.
 
     Attributes:
         built: whether an engine was built; None if the log does not say.
@@ -286,7 +286,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AccuracyLoss:
-    """What trtexec's accuracy check (TensorRT 11.1) measured for an output; algorithms cannot be compared.
+    """Loss of one output in trtexec's accuracy check (TensorRT 11.1). Losses of different algorithms cannot be compared.
 
     Attributes:
         tensor: the output.
@@ -303,7 +303,7 @@ class AccuracyLoss:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unread:
-    """A wording nobody has named yet: one example, how often, and where first."""
+    """An unrecognised wording: one example, its count, and the line of its first occurrence."""
 
     text: str
     count: int
@@ -312,7 +312,7 @@ class Unread:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunHeader:
-    """Who ran, how it ended, and how much of it was read. Empty values mean that the log does not say.
+    """Program, outcome and parsing statistics of a run. Empty values mean that the log does not say.
 
     Attributes:
         number: 1 for the first run of the log.
@@ -382,7 +382,7 @@ class RunHeader:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogRun(RunHeader):
-    """Everything one run tells.
+    """Everything that one run reports.
 
     Attributes:
         placement: "GPU" and "DLA" -> layers.
@@ -406,7 +406,7 @@ class LogRun(RunHeader):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunDigest(RunHeader):
-    """What a person wants to know of a run: counts, and the first twenty of each list.
+    """Digest of a run: counts, and the first twenty entries of each list.
 
     Attributes:
         nodes: nodes of the model that the log shows.
@@ -443,7 +443,7 @@ class RunDigest(RunHeader):
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class BuildLog(Shown):
-    """A log: its runs in order, and what had to be done to read its bytes ("utf-16", "xz", "cut short", ...)."""
+    """A log: its runs in order, and notes on the decoding of its bytes ("utf-16", "xz", "cut short", ...)."""
 
     runs: tuple[LogRun, ...]
     notes: tuple[str, ...] = ()

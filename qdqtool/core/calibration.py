@@ -1,4 +1,4 @@
-"""Ranges of tensors, and the table of all of them."""
+"""Ranges of tensors, and the calibration table that contains them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from qdqtool.plugins import Registry
 # --- table of ranges -------------------------------------------------------------------------------------------------
 
 CALIBRATORS: Final = Registry(package="calibrators.methods")
-"""Every way to choose a range from a histogram; each is a `calibrators.Calibrator`."""
+"""All methods that choose a range from a histogram; each is a `calibrators.Calibrator`."""
 LOST_CHANNELS: Final = ("CAL150", "lost_channels")
-"""Code and name of the finding of calibration: channels that one scale rounds away."""
+"""Code and name of the calibration finding about channels that are almost lost in the step of a shared scale."""
 _TOLD: Final = 4
-"""Constants that are named in a sentence."""
+"""Largest number of constants that a sentence names."""
 _CPU: Final = "CPUExecutionProvider"
 INT8_LEVELS = float(INT8.qmax)
 """Largest magnitude of symmetric INT8: scale = amax / 127."""
@@ -36,7 +36,7 @@ INT8_LEVELS = float(INT8.qmax)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TensorRange:
-    """The magnitude that becomes the largest number of a format, for a whole tensor or per channel.
+    """The magnitude that maps to the largest number of a format, for a whole tensor or per channel.
 
     Attributes:
         tensor: the tensor's name in the float model.
@@ -73,12 +73,12 @@ class TensorRange:
     )
 
     def since(self, *steps: str, **changed: Any) -> TensorRange:
-        """The range after more decisions: `changed` are its new fields."""
+        """Return a copy of the range with more decision steps; `changed` are its new field values."""
         return replace(self, origin=(*self.origin, *steps), **changed)
 
     @property
     def symmetric(self) -> TensorRange:
-        """The range without a zero point that holds the same values, for readers that have none."""
+        """A symmetric range that covers all values of this range, for readers without zero points."""
         if not self.zero_point:
             return self
         steps = max(INT8.qmax - self.zero_point, self.zero_point - INT8.qmin)
@@ -90,7 +90,7 @@ class TensorRange:
         return self.scales_in(self.format)
 
     def scales_in(self, format_: QuantFormat) -> tuple[float, ...]:
-        """Quantization steps of any format, amax / its largest number, in the order of `amax`."""
+        """Return the quantization steps for any format, amax / its largest number, in the order of `amax`."""
         qmax = format_.qmax
         return tuple([amax / qmax for amax in self.amax])
 
@@ -100,7 +100,7 @@ _InMemory = GetPydanticSchema(lambda _source, _handler: core_schema.any_schema()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeShift:
-    """What is added to the bias of one node, one value per output channel."""
+    """Correction that is added to the bias of one node, one value per output channel."""
 
     node: str
     shift: tuple[float, ...]
@@ -108,7 +108,7 @@ class NodeShift:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Equalized:
-    """Channels that were scaled by constants on both sides of a tensor.
+    """Channels of a tensor that were rescaled by constants before and after the tensor.
 
     Attributes:
         way: as `weights.equalize` names it.
@@ -123,14 +123,14 @@ class Equalized:
 
     @property
     def told(self) -> str:
-        """It in words."""
+        """The equalization described in words."""
         gain = "" if self.gain_db is None else f"{self.gain_db:+.1f} dB at the output, before any softmax; "
         return f"equalized: {gain}{self.way}, by {listed(self.constants, _TOLD)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ZeroPoints:
-    """Tensors with zero points, which are written as constants: `calibrate.symmetric`.
+    """Summary of tensors with zero points, which are written as constants; see `calibrate.symmetric`.
 
     Attributes:
         tensors: how many have one.
@@ -148,7 +148,7 @@ class ZeroPoints:
 
     @property
     def told(self) -> str:
-        """It in words."""
+        """The use of zero points described in words."""
         gain = "gain not measured" if self.gain_db is None else f"{self.gain_db:+.1f} dB at the output"
         words = [f"zero points on {counted(self.tensors, 'tensor')}: {gain}, before any softmax"]
         if self.kernels is None:
@@ -199,7 +199,7 @@ class CalibrationTable(Shown):
     provider: Annotated[str, Field(exclude_if=lambda provider: provider == _CPU)] = _CPU
 
     def by_tensor(self) -> dict[str, TensorRange]:
-        """The same ranges, found by tensor name."""
+        """The ranges by tensor name."""
         return {entry.tensor: entry for entry in self.ranges}
 
 
@@ -212,10 +212,10 @@ _SUFFIX: Final = ".weights.npz"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CalibrationFile(Artefact[CalibrationTable]):
-    """The artefact `calibration`, which may have a file of weights beside it."""
+    """The artefact `calibration`, optionally with a weights file next to it."""
 
     def write(self, path: Path, data: CalibrationTable, provenance: dict[str, str] | None = None) -> None:
-        """Write `data` at `path`, and the weights it changes beside it."""
+        """Write `data` to `path`, and the weights that it changes to a file next to it."""
         beside = path.with_name(path.stem + _SUFFIX)
         if data.weights:
             from qdqtool.core.weights import save_weights
@@ -229,7 +229,7 @@ class CalibrationFile(Artefact[CalibrationTable]):
         Artefact.write(self, path, data, provenance)
 
     def read(self, path: Path) -> CalibrationTable:
-        """The table at `path`, with the weights it changes.
+        """Read the table at `path`, with the weights that it changes.
 
         Raises:
             InputFileError: as `Artefact.read`, or the file of weights is missing, damaged or another one.

@@ -1,4 +1,4 @@
-"""A known reason why a build fails, or why layers stay float."""
+"""Known reasons for a failed build, or for layers that stay float."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Fault = Literal["build", "model file", "machine"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cause:
-    """A text that builders and applications print, what it means, and what to do.
+    """A message that builders and applications print, its meaning, and the fix.
 
     Attributes:
         name: what it is called here.
@@ -46,7 +46,7 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explained:
-    """What `qdqtool explain` found: the page as text, and the cause if the words are an error text."""
+    """Result of `qdqtool explain`: the page as text, and the cause if the words are an error message."""
 
     words: str
     text: str

@@ -14,7 +14,7 @@ from pydantic import Field
 
 
 class Part(str, Enum):
-    """The sentence that makes a claim."""
+    """The kind of sentence that makes a claim."""
 
     REASON = "reason"
     FIX = "fix"
@@ -25,50 +25,50 @@ class Says(str, Enum):
     """A statement, and the experiment that can contradict it."""
 
     IS_FLOAT = "is_float"
-    """No kernel of the engine multiplies this node or layer in few bits."""
+    """No kernel of the engine multiplies this node or layer in a low-bit format."""
     STANDS_ALONE = "stands_alone"
-    """The engine has this kernel, and it multiplies no matrices."""
+    """The engine has this kernel, and the kernel does not multiply matrices."""
     FROM_CONSTANTS = "from_constants"
-    """The engine has this kernel, and it reads nothing that is known at run time only."""
+    """The engine has this kernel, and the kernel reads only constants, not run-time values."""
     WRITES_FLOAT = "writes_float"
-    """The engine has this kernel, and it writes floats."""
+    """The engine has this kernel, and the kernel writes floats."""
     READS_FLOAT = "reads_float"
-    """A kernel with this node reads floats."""
+    """A kernel that contains this node reads floats."""
     NO_HALF = "no_half"
     """The engine multiplies floats and has no tensor in FP16 or BF16."""
     RANDOM = "random"
     """The samples of the run are random numbers."""
     IS_KEPT = "is_kept"
-    """The rule or the setting that the reason names is all that keeps the node float: without it Q/DQ is placed."""
+    """The named rule or setting is the only reason for the node to stay float. Without it, Q/DQ is placed."""
     QUANTIZES_MORE = "quantizes_more"
-    """With this node quantized the model has more QuantizeLinear nodes."""
+    """If this node is quantized, the model has more QuantizeLinear nodes."""
     LOSES_ACCURACY = "loses_accuracy"
-    """With this node quantized an output of the model has more noise."""
+    """If this node is quantized, an output of the model has more noise."""
     MORE_KERNELS = "more_kernels"
-    """With this node quantized the engine has more kernels."""
+    """If this node is quantized, the engine has more kernels."""
     NO_KERNEL = "no_kernel"
-    """No kernel computes this node in the format, whatever Q/DQ is in front of it."""
+    """No kernel computes this node in the format, whatever Q/DQ feeds the node."""
     RUNS_QUANTIZED = "runs_quantized"
     """After the fix the node runs in the format."""
     STAYS_FLOAT = "stays_float"
-    """Also with the setting that the fix names the node is float."""
+    """The node stays float even with the setting that the fix names."""
     HALF_THEN = "half_then"
     """After the fix the engine has tensors in FP16 or BF16."""
     FINDING_GONE = "finding_gone"
     """After the fix the audit no longer has this finding."""
     IS_TRIED = "is_tried"
-    """The command tries edits at what the finding names, and says what each one changed."""
+    """The command tries edits of the subject of the finding, and reports the effect of each edit."""
     ANSWERS = "answers"
-    """The command ends with an answer, and not with an error."""
+    """The command ends with an answer, not with an error."""
     NOTHING_HELPS = "nothing_helps"
-    """Q/DQ on a float node, or none around a kernel, gives no engine with fewer bytes in as many kernels or fewer."""
+    """Q/DQ added to a float node, or removed around a kernel, never gives fewer bytes without more kernels."""
     KERNELS = "kernels"
-    """After the fix the engine has `kernels` kernels more; a negative number means fewer."""
+    """After the fix the engine has `kernels` more kernels; a negative number means fewer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """A claim of one sentence.
+    """A claim made by one sentence.
 
     Attributes:
         part: the sentence.
@@ -82,12 +82,12 @@ class Claim:
 
 
 def of_reason(says: Says) -> Claim:
-    """A claim of a reason."""
+    """Return a claim made by a reason."""
     return Claim(part=Part.REASON, says=says)
 
 
 def of_fix(says: Says) -> Claim:
-    """A claim of a fix."""
+    """Return a claim made by a fix."""
     return Claim(part=Part.FIX, says=says)
 
 

@@ -1,4 +1,4 @@
-"""Commands and settings as values: a text that advises one renders the value, and `actions` reads it back.
+"""Commands and settings as values. Advice texts render these values, and `actions` parses them from the text.
 
 So a search, a test or a benchmark does what a reader would type.
 """
@@ -14,7 +14,7 @@ _OPTION = "--set "
 
 @dataclass(frozen=True)
 class Setting:
-    """A value of the recipe, as the option that gives it.
+    """A setting of the recipe; its text is the option that sets it.
 
     >>> str(Setting("place.first_layer", "int8"))
     '--set place.first_layer=int8'
@@ -25,7 +25,7 @@ class Setting:
 
     @classmethod
     def of(cls, text: str) -> Setting:
-        """The setting that `recipes.load` takes as this text."""
+        """Parse a setting from text in the form that `recipes.load` reads."""
         key, _, value = text.partition("=")
         return cls(key, value)
 
@@ -34,13 +34,13 @@ class Setting:
 
     @property
     def text(self) -> str:
-        """The setting as `recipes.load` takes it."""
+        """The setting in the form that `recipes.load` reads."""
         return f"{self.key}={self.value}"
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command of this tool; words in capital letters stand for the reader's files.
+    """A command of this tool; words in capital letters are placeholders for the user's files.
 
     >>> str(Command("repair", ("--float", "a b")))
     "`qdqtool repair --float 'a b'`"
@@ -54,7 +54,7 @@ class Command:
 
     @property
     def line(self) -> str:
-        """The command line, as a shell takes it."""
+        """The command line, quoted for a shell."""
         return shlex.join(("qdqtool", self.name, *self.arguments))
 
 
@@ -64,7 +64,7 @@ _TYPED = re.compile(r"`qdqtool (?P<command>[a-z][^`]*)`|--set (?=\S)")
 
 
 def actions(fix: str) -> tuple[Action, ...]:
-    """The settings and commands in the text of a fix, in their order.
+    """Return the settings and commands in the text of a fix, in order.
 
     >>> actions("--set 'place.skip_rules=[gemv]' quantizes it; `qdqtool repair --float mm` does not")
     (Setting(key='place.skip_rules', value='[gemv]'), Command(name='repair', arguments=('--float', 'mm')))
@@ -81,7 +81,7 @@ def actions(fix: str) -> tuple[Action, ...]:
 
 
 def _first_word(text: str) -> str:
-    """The first word of a command line, as a shell reads it, without punctuation of the sentence around it."""
+    """Return the first word of a command line as a shell reads it, without punctuation of the surrounding sentence."""
     words = shlex.shlex(text, posix=True)
     words.whitespace_split, words.commenters = True, ""
     return (words.get_token() or "").rstrip(",;")

@@ -1,4 +1,4 @@
-"""How far two runners are apart on the same samples."""
+"""Differences between two runners on the same samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qdqtool.core.showing import Shown
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measure:
-    """One metric of one output over all samples; where it is undefined `value` is None and `note` says why."""
+    """One metric of one output over all samples. If it is undefined, `value` is None and `note` says why."""
 
     metric: str
     value: float | None
@@ -48,7 +48,7 @@ class OutputComparison:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartComparison:
-    """Signal to noise of what an output is made of and hides.
+    """Signal to noise of one inner part of an output, such as the boxes or the scores of a detector.
 
     Attributes:
         output: the output's name.
@@ -65,12 +65,12 @@ class PartComparison:
 
 
 BOXES: Final = "boxes"
-"""The task metric of a detector: the mean F1 score of the candidate's boxes in an image against the reference's."""
+"""The task metric of a detector: mean F1 score per image of the candidate's boxes against the reference's boxes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskAccuracy:
-    """A task metric of reference and candidate on labelled samples.
+    """A task metric of reference and candidate on the compared samples.
 
     Attributes:
         metric: "top1", "top5", "agreement", `BOXES` ...
@@ -93,7 +93,7 @@ class TaskAccuracy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleError:
-    """How much one sample suffers: the SQNR in dB of its worst output."""
+    """Error of one sample: the SQNR in dB of its worst output."""
 
     sample: str
     output: str
@@ -101,7 +101,7 @@ class SampleError:
 
 
 class MismatchCause(str, Enum):
-    """Why a candidate's output differs from the Q/DQ model run as its graph says."""
+    """Reason for a difference between a candidate's output and an exact run of the Q/DQ graph."""
 
     SAME = "same"
     ROUNDING = "explained by rounding"
@@ -133,7 +133,7 @@ class MismatchExplanation:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Comparison(Shown):
-    """Reference against candidate.
+    """Comparison of a candidate with a reference.
 
     Attributes:
         reference: what the first runner is, in words.

@@ -1,4 +1,4 @@
-"""What became of a model whose float part was given a narrower type."""
+"""Result of a conversion of a model's float part to a narrower type."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qdqtool.core.showing import Shown
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptNode:
-    """A node that went on computing in FP32, and why."""
+    """A node that still computes in FP32, and the reason."""
 
     node: str
     op: str
@@ -20,7 +20,7 @@ class KeptNode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutOfRangeTensor:
-    """A tensor whose measured values a narrow type cannot hold.
+    """A tensor with measured values that a narrow type cannot represent.
 
     Attributes:
         tensor: its name.
@@ -36,7 +36,7 @@ class OutOfRangeTensor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DynamicRangeReport:
-    """How far the values of a model's tensors reach.
+    """Magnitudes of a model's tensors, compared with the range of a type.
 
     Attributes:
         dtype: the type they are to have.
@@ -52,18 +52,18 @@ class DynamicRangeReport:
 
     @property
     def overflowing(self) -> frozenset[str]:
-        """Names of the tensors that would become infinite."""
+        """Names of the tensors that would overflow to infinity."""
         return frozenset(found.tensor for found in self.strayed if found.kind == "overflow")
 
     @property
     def faint(self) -> frozenset[str]:
-        """Names of the tensors that would lose their digits."""
+        """Names of the tensors that would lose precision, because all of their values are subnormal."""
         return frozenset(found.tensor for found in self.strayed if found.kind == "subnormal")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Conversion(Shown):
-    """A model with a narrower float type, in words.
+    """Description of a model that was converted to a narrower float type.
 
     Attributes:
         model: file name of the original.

@@ -1,4 +1,4 @@
-"""What was found out about samples, labels and recipe."""
+"""Result of the checks of samples, labels and recipe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qdqtool.core.showing import Shown
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class DataReport(Shown):
-    """Findings about the data, and the figures behind them.
+    """Findings about the data, and the figures that they are based on.
 
     Attributes:
         findings: the most severe first; codes DATnnn.

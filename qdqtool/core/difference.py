@@ -1,4 +1,4 @@
-"""How two engines of the same model differ."""
+"""Differences between two engines of the same model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Side:
 
     @property
     def arithmetic(self) -> str:
-        """The type in words, of layers that differ all types."""
+        """The arithmetic type in words; all types if the layers differ."""
         return " and ".join(map(str, self.types)) or str(self.precision)
 
 
@@ -53,12 +53,12 @@ class LayerPair:
 
     @property
     def ms(self) -> float | None:
-        """Milliseconds that the second engine takes longer; negative where it is faster."""
+        """Time of the second engine minus that of the first, in milliseconds; negative if the second is faster."""
         return None if self.left.ms is None or self.right.ms is None else self.right.ms - self.left.ms
 
     @property
     def bytes(self) -> int | None:
-        """Bytes that the second engine moves more."""
+        """Bytes moved by the second engine minus those of the first."""
         if self.left.bytes is None or self.right.bytes is None:
             return None
         return self.right.bytes - self.left.bytes
@@ -66,7 +66,7 @@ class LayerPair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineTotals:
-    """One engine in figures.
+    """Totals of one engine.
 
     Attributes:
         name: as the user calls it.
@@ -93,7 +93,7 @@ class EngineTotals:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DifferenceCause:
-    """One thing that makes the second engine different, in words.
+    """One cause of a difference between the second and the first engine, in words.
 
     Attributes:
         text: what happened, with its layers.
@@ -110,7 +110,7 @@ class DifferenceCause:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class EngineDiff(Shown):
-    """Two engines side by side.
+    """A comparison of two engines.
 
     Attributes:
         left: totals of the first.
@@ -131,12 +131,12 @@ class EngineDiff(Shown):
     notes: tuple[str, ...] = ()
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the artefact of one comparison."""
+        """Write this comparison as an artefact."""
         return EngineDiffs(diffs=(self,)).save(path)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class EngineDiffs(Shown):
-    """One engine against several others: each is the second of its comparison."""
+    """Comparisons of several engines with the same first engine; each of the others is the second of its comparison."""
 
     diffs: tuple[EngineDiff, ...]

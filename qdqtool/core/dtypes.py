@@ -1,4 +1,4 @@
-"""Data types of tensors, with a place for what nobody recognises."""
+"""Data types of tensors, including a value for unrecognised types."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class DType(str, Enum):
-    """A tensor's element type; `UNKNOWN` is a value of its own, never a guess."""
+    """A tensor's element type; unrecognised types are `UNKNOWN`, never a guess."""
 
     FLOAT32 = "fp32"
     FLOAT16 = "fp16"
@@ -30,22 +30,22 @@ class DType(str, Enum):
 
     @property
     def bits(self) -> int | None:
-        """Bits per element, or None if that is not known."""
+        """Bits per element; None if unknown."""
         return _BITS.get(self)
 
     @property
     def is_float(self) -> bool:
-        """Whether values of this type are floating-point numbers of 16 bits or more."""
+        """True if values of this type are floating-point numbers of 16 bits or more."""
         return self in _FLOATS
 
     @property
     def is_quantized(self) -> bool:
-        """Whether a tensor of this type was quantized: eight bits or fewer, with a scale."""
+        """True if a tensor of this type was quantized: eight bits or fewer, with a scale."""
         return self in _QUANTIZED
 
     @classmethod
     def parse(cls, word: str) -> DType:
-        """The type that `word` means in ONNX, numpy or any TensorRT release; UNKNOWN for other words."""
+        """Return the type that `word` means in ONNX, numpy or any TensorRT release; UNKNOWN for other words."""
         return _WORDS.get(word.strip().lower(), cls.UNKNOWN)
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class DType(str, Enum):
 
 
 QUANTIZED_FROM = frozenset({DType.FLOAT32, DType.FLOAT16, DType.UNKNOWN})
-"""Types of values that Q/DQ can be put on here; a type that is not known is believed to be one."""
+"""Types of values that this tool can quantize; an unknown type is assumed to be one of them."""
 _QUANTIZED = frozenset({DType.INT8, DType.INT4, DType.FLOAT8, DType.FLOAT8_E5M2, DType.FLOAT4})
 _FLOATS = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.FLOAT64})
 _BITS = {

@@ -1,4 +1,4 @@
-"""What an engine is made of, as its layer information states it."""
+"""The layers of an engine, as its layer information describes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qdqtool.core.showing import Shown
 
 
 class Certainty(str, Enum):
-    """How a fact about an engine is known."""
+    """The source of a fact about an engine."""
 
     STATED = "stated"
     INFERRED = "inferred"
@@ -23,7 +23,7 @@ class Certainty(str, Enum):
 
 
 class Role(str, Enum):
-    """What a layer is for.
+    """The purpose of a layer.
 
     COMPUTE holds a convolution, a matrix product or an attention; QDQ only quantizes, dequantizes, casts or
     reformats; NONE launches nothing (signal, wait, shape_call, NoOp, Constant); OTHER is everything else.
@@ -37,7 +37,7 @@ class Role(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineTensor:
-    """A tensor at the border of an engine layer.
+    """An input, constant or output tensor of an engine layer.
 
     Attributes:
         name: as dumped.
@@ -55,7 +55,7 @@ class EngineTensor:
 
     @property
     def bytes(self) -> int | None:
-        """Bytes without vector padding, or None when shape or type is unknown."""
+        """Bytes without vector padding; None if shape or type is unknown."""
         if self.shape is None or self.dtype.bits is None or any(dim < 0 for dim in self.shape):
             return None
         return (prod(self.shape) * self.dtype.bits + 7) // 8
@@ -104,7 +104,7 @@ class EngineLayer:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Engine(Shown):
-    """All layers in launch order.
+    """An engine: all layers in launch order.
 
     Attributes:
         layers: in the order of the dump.
@@ -131,18 +131,18 @@ class Engine(Shown):
 
 
 VECTOR_PRODUCT: Final = "MulSum"
-"""How a generated kernel is called that multiplies a matrix with one row: `...CastMulCastReshMulSum`."""
+"""Part of the name of a generated kernel that multiplies a matrix with one row: `...CastMulCastReshMulSum`."""
 
 
 def is_computing(layer: EngineLayer) -> bool:
-    """Whether a kernel multiplies matrices: by its role, or as a generated one does it for one row with a stored weight."""
+    """Return True for a COMPUTE layer, or for a generated kernel that multiplies one row with a stored weight."""
     if layer.role is Role.COMPUTE:
         return True
     return VECTOR_PRODUCT in layer.name and stored_weight((layer,)) is not None
 
 
 def computed_in(layers: Iterable[EngineLayer]) -> dict[str, int]:
-    """How many layers compute in each format, float apart, the most frequent first.
+    """Count the layers per format, without float layers, the most frequent format first.
 
     A format ("int8", "nvfp4") where the layer multiplies in it; one of weights alone ("int4-weights") where float arithmetic
     reads weights that are stored in few bits.
@@ -152,7 +152,7 @@ def computed_in(layers: Iterable[EngineLayer]) -> dict[str, int]:
 
 
 def _computed(layer: EngineLayer) -> str:
-    """The format of one layer; "" for float and for what is not known."""
+    """Return the format that one layer computes in; "" for float and for unknown types."""
     if layer.precision.is_quantized:
         return NAMES.get(layer.precision, str(layer.precision))
     held = stored_weight((layer,)) if layer.precision.is_float else None
@@ -160,7 +160,7 @@ def _computed(layer: EngineLayer) -> str:
 
 
 def stored_weight(layers: Iterable[EngineLayer]) -> EngineTensor | None:
-    """The largest constant in few bits that is no list of scales; None without one."""
+    """Return the largest low-bit constant that is not a list of scales; None if there is none."""
     found = [
         constant
         for layer in layers

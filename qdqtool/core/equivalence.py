@@ -1,4 +1,4 @@
-"""Equivalence classes out of overlapping groups."""
+"""Equivalence classes of overlapping groups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 def classes(groups: Iterable[Iterable[T]]) -> tuple[frozenset[T], ...]:
-    """The smallest partition that puts members of one group into one class, in no particular order."""
+    """Merge overlapping groups into disjoint classes. The order of the classes is not defined."""
     parent: dict[T, T] = {}
 
     def root(item: T) -> T:

@@ -1,4 +1,4 @@
-"""What a builder's log says it did: records, optimizer events, and the fate of every Q and DQ."""
+"""Events that a builder's log reports: records, optimizer events, and the fate of every Q and DQ."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LogRecord:
 
 
 class EventKind(str, Enum):
-    """What a line of the optimizer reports. An attempt is not an effect."""
+    """The kind of event that an optimizer line reports. An attempt is not an effect."""
 
     ATTEMPT = "attempt"
     FUSED = "fused"
@@ -52,7 +52,7 @@ class EventKind(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerEvent:
-    """One thing the graph optimizer tried or did.
+    """One action that the graph optimizer tried or performed.
 
     Attributes:
         line: number of the log line, from 1.
@@ -73,7 +73,7 @@ class OptimizerEvent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PassCount:
-    """How often a pass was tried and how often it changed the graph.
+    """Number of attempts of a pass, and number of attempts that changed the graph.
 
     Attributes:
         attempts: `Running: X on Y` lines.
@@ -88,7 +88,7 @@ class PassCount:
 
 
 class End(str, Enum):
-    """What became of a Q or DQ node."""
+    """The fate of a Q or DQ node."""
 
     FOLDED = "constant-folded"
     INPUT = "fused-input"
@@ -108,7 +108,7 @@ class End(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerStep:
-    """One thing that happened to a Q or DQ node, and the line that says so."""
+    """One step in the history of a Q or DQ node, with its line number in the log."""
 
     line: int
     what: str
@@ -143,7 +143,7 @@ class LedgerRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerSummary:
-    """The ledger counted: nodes of the model, clones, ends, and how many of the model's nodes have a known end."""
+    """Counts of the ledger: Q and DQ nodes of the model, clones, ends, and nodes of the model with a known end."""
 
     q: int
     dq: int
@@ -153,12 +153,12 @@ class LedgerSummary:
 
 
 FLOAT_OUT = "-in"
-"""Behind the type that a kernel reads where it writes floats: int8-in."""
+"""Suffix of `precision` for a kernel that reads a low-bit type and writes floats: int8-in."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComputeNode:
-    """What a convolution or matrix product of the model runs in, as far as the log tells.
+    """Precision of a convolution or matrix product of the model, as far as the log shows it.
 
     Attributes:
         node: its name in the model.
@@ -183,11 +183,11 @@ class ComputeNode:
 
     @property
     def reads(self) -> DType:
-        """The type that is multiplied; UNKNOWN for floats, whose width the log need not tell."""
+        """The type of the multiplied values; UNKNOWN for floats, because the log may not print their width."""
         dtype = DType.parse(self.precision.removesuffix(FLOAT_OUT))
         return dtype if dtype.is_quantized else DType.UNKNOWN
 
     @property
     def is_quantized(self) -> bool:
-        """Whether few bits are read and written."""
+        """True if both input and output are in a low-bit type."""
         return DType.parse(self.precision).is_quantized

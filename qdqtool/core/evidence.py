@@ -1,4 +1,4 @@
-"""Is B better than A? One answer for paired numbers, one per sample, of which lower ones are better (noise, loss, time).
+"""Is B better than A? One test for paired numbers, one per sample; lower numbers are better (noise, loss, time).
 
 Both candidates ran the same samples, so their differences are compared (paired t-test, Student 1908): a hard sample is hard
 for both. Student's t allows for few samples. If several candidates are compared, the best of them looks better than it is:
@@ -24,7 +24,7 @@ from functools import lru_cache
 from typing import Final
 
 CONFIDENCE: Final = 0.95
-"""Default confidence: false alarms once in twenty comparisons."""
+"""Default confidence: one false alarm in twenty comparisons."""
 
 
 def better(
@@ -34,7 +34,7 @@ def better(
     confidence: float = CONFIDENCE,
     candidates: int = 1,
 ) -> bool:
-    """Whether the mean of `a` is below the mean of `b` by more than `at_least`, with this confidence.
+    """Return True if the mean of `a` is below the mean of `b` by more than `at_least`, with this confidence.
 
     `candidates` is how many comparisons are made, for all of which together the confidence holds. Fewer than two samples and
     numbers that are not finite show nothing.
@@ -48,7 +48,7 @@ def better(
 
 
 def false_alarm(a: Sequence[float], b: Sequence[float], at_least: float = 0.0) -> float:
-    """Probability that samples show at least this much gain of `a` over `b` if the true gain is `at_least` (one-sided).
+    """Return the probability that samples show at least this gain of `a` over `b` if the true gain is `at_least` (one-sided).
 
     Equal differences on all samples have no spread to compare the gain with; there the sign test answers.
 
@@ -67,12 +67,12 @@ def false_alarm(a: Sequence[float], b: Sequence[float], at_least: float = 0.0) -
 
 
 def chance(a: Sequence[float], b: Sequence[float]) -> float:
-    """Probability that two equally good candidates differ at least this much, in either direction; 1 if unknown."""
+    """Return the probability that two equally good candidates differ at least this much, in either direction; 1 if unknown."""
     return min(1.0, 2 * min(false_alarm(a, b), false_alarm(b, a)))
 
 
 def tied(numbers: Mapping[str, Sequence[float]], confidence: float = CONFIDENCE) -> dict[str, float]:
-    """The candidates that may be the best, with the `chance` that each is as good as the one that looks best.
+    """Return the candidates that are statistically tied with the best. The value of each is its `chance` against the best.
 
     The truly best one is among them with this confidence (multiple comparisons with the best, Hsu 1981): each other one
     is compared with the one that looks best. Candidates with numbers that are not finite are left out, unless all have such.
@@ -88,7 +88,7 @@ def tied(numbers: Mapping[str, Sequence[float]], confidence: float = CONFIDENCE)
 
 
 def student_tail(t: float, freedom: int) -> float:
-    """Probability that Student's t with this many degrees of freedom exceeds `t`.
+    """Return the probability that Student's t with `freedom` degrees of freedom exceeds `t`.
 
     Exact for whole degrees of freedom: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
     """
@@ -105,7 +105,7 @@ def student_tail(t: float, freedom: int) -> float:
 
 @lru_cache(maxsize=256)
 def student_quantile(freedom: int, level: float) -> float:
-    """The value that Student's t with this many degrees of freedom exceeds with probability 1 - `level`."""
+    """Return the value that Student's t with `freedom` degrees of freedom exceeds with probability 1 - `level`."""
     low, high = -math.pi / 2, math.pi / 2
     root = math.sqrt(freedom)
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""An engine as an explorer shows it: every layer with its cost and its time."""
+"""An engine for the explorer: every layer with its cost and its time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qdqtool.core.history import LayerHistory
 
 
 class CostModel(str, Enum):
-    """How bytes are counted.
+    """The method of counting bytes.
 
     TREX is what NVIDIA's trt-engine-explorer counts: one input of a convolution, weights in the input's type, no bias
     and no padding. EXACT counts every input, weights and bias in their own types, and padded channels.
@@ -23,14 +23,14 @@ class CostModel(str, Enum):
 
 
 _FP8_FROM = 89
-"""The first architecture whose tensor cores multiply FP8."""
+"""The first SM architecture with FP8 tensor cores."""
 _FP4_FROM = 100
-"""The first architecture whose tensor cores multiply FP4."""
+"""The first SM architecture with FP4 tensor cores."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """What a layer reads, writes and multiplies; None if the dump does not tell.
+    """Bytes and multiplications of a layer; None if the dump does not contain them.
 
     Attributes:
         bytes: inputs, weights and outputs together.
@@ -86,7 +86,7 @@ class Device:
         return int(self.sm.removeprefix("sm"))
 
     def peak(self, dtype: DType) -> float | None:
-        """Operations per second in units of 10^12 for arithmetic in `dtype`; None if no rate is known.
+        """Return operations per second in units of 10^12 for arithmetic in `dtype`; None if no rate is known.
 
         FP8 products with FP32 accumulation run at twice the FP16 rate from SM89 on (whitepapers of Ada and Hopper), FP4 ones
         at twice the INT8 rate from SM100 on (Blackwell's).
@@ -104,7 +104,7 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerView:
-    """One layer with what it costs.
+    """One layer with its cost.
 
     Attributes:
         name: as dumped.

@@ -1,4 +1,4 @@
-"""What an audit says: verdicts on nodes, and findings with reason, fix and evidence."""
+"""Results of an audit: verdicts on nodes, and findings with reason, fix and evidence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qdqtool.core.engine import Certainty
 
 
 class Severity(str, Enum):
-    """How much a finding matters; `rank` orders them."""
+    """Severity of a finding; `rank` orders severities."""
 
     INFO = "info"
     WARNING = "warning"
@@ -31,7 +31,7 @@ class Severity(str, Enum):
 
 
 class Verdict(str, Enum):
-    """What became of a compute node in the engine."""
+    """The fate of a compute node in the engine."""
 
     INT8 = "int8"
     FP16 = "fp16"
@@ -48,7 +48,7 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeVerdict:
-    """The precision of one compute node in the engine, and why.
+    """The precision of one compute node in the engine, and the reason.
 
     Attributes:
         node: ONNX node name.
@@ -82,18 +82,18 @@ class NodeVerdict:
 
     @property
     def is_as_asked(self) -> bool:
-        """Whether the engine does what the Q/DQ nodes ask for; they ask nothing of a float node."""
+        """True if the engine computes in the format that the Q/DQ nodes ask for; always true for a float node."""
         return self.asked in {"float", self.realised}
 
     @property
     def is_quantized(self) -> bool:
-        """Whether the node multiplies few bits, or reads stored weights as asked: it needs the Q/DQ in front of it."""
+        """True if the node multiplies in a low-bit type, or reads stored weights as asked. It then needs the Q/DQ before it."""
         return self.precision.is_quantized or (self.is_as_asked and self.asked != "float")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """Where a claim can be checked: a file of the run folder and a place in it."""
+    """Evidence for a claim: a file of the run folder and a place in it."""
 
     file: str
     place: str
@@ -101,7 +101,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One thing worth a person's attention.
+    """One problem or remark that a user should see.
 
     Attributes:
         code: stable identifier of the check ("QDQ201").
@@ -135,7 +135,7 @@ _CODE = re.compile(r"[A-Za-z]{3}\d{3}")
 
 
 def waivers(entries: Iterable[str]) -> dict[str, str]:
-    """Reasons by code or name: "" for an entry without a reason. Codes may be written in small letters."""
+    """Return reasons by code or name; "" for an entry without a reason. Codes may be written in lower case."""
     found = {}
     for entry in entries:
         word, _, reason = (part.strip() for part in entry.partition("="))

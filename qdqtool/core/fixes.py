@@ -1,4 +1,4 @@
-"""Edits of a Q/DQ model, slot by slot: what insertion writes, repair applies, and a search tries with a real builder."""
+"""Edits of a Q/DQ model, slot by slot, for insertion, repair, and searches that use a real builder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qdqtool.core.showing import Shown
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotEdit:
-    """How one input is quantized from now on.
+    """New quantization of one input.
 
     Attributes:
         slot: the input.
@@ -52,7 +52,7 @@ class SlotEdit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotChange:
-    """What became of one input between two models.
+    """Change of one input's quantization between two models.
 
     Attributes:
         slot: the input.
@@ -66,7 +66,7 @@ class SlotChange:
 
 
 class FixOutcome(str, Enum):
-    """What became of a trial."""
+    """Outcome of a trial."""
 
     KEPT = "kept"
     UNDONE = "undone"
@@ -75,7 +75,7 @@ class FixOutcome(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metrics:
-    """How good an engine is.
+    """Quality figures of an engine.
 
     Attributes:
         int8: compute nodes that run INT8.
@@ -96,7 +96,7 @@ class Metrics:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FixTrial:
-    """One suggested fix.
+    """Trial of one suggested fix.
 
     Attributes:
         subject: the ONNX node or engine layer that the finding is about.
@@ -123,7 +123,7 @@ class FixTrial:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class FixReport(Shown):
-    """All trials in their order.
+    """All trials of fixes in order.
 
     Attributes:
         model: file name of the model.
@@ -151,7 +151,7 @@ class FixReport(Shown):
 
     @property
     def journal(self) -> Journal:
-        """The trials as rows of a journal; fewer kernels are a gain."""
+        """The trials as rows of a journal; fewer kernels count as a gain."""
         return Journal(
             search="fixes",
             objective="kernels of the engine",
@@ -160,7 +160,7 @@ class FixReport(Shown):
         )
 
     def count(self, outcome: FixOutcome) -> int:
-        """How many trials ended so."""
+        """Count the trials with this outcome."""
         return sum(trial.outcome is outcome for trial in self.trials)
 
 

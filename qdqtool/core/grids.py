@@ -18,12 +18,12 @@ _CODES: Final = {
     DType.FLOAT8_E8M0: "float8_e8m0fnu",
     DType.INT4: "int4",
 }
-"""What ml_dtypes, which reads them for onnx, calls element types that NumPy has not."""
+"""Names in ml_dtypes of element types that NumPy does not have."""
 
 
 @cache
 def grid_for(wanted: QuantFormat) -> Grid:
-    """The grid of a format; of integers the magnitudes that positive and negative numbers share."""
+    """Return the grid of a format. For integers, it has the magnitudes that both positive and negative numbers can take."""
     if wanted.is_integer:
         return grid_of(np.arange(wanted.qmax + 1))
     kind: Any = stored_as(wanted.dtype)
@@ -33,7 +33,7 @@ def grid_for(wanted: QuantFormat) -> Grid:
 
 @cache
 def stored_as(dtype: DType) -> np.dtype[Any]:
-    """The NumPy type of arrays of an element type that a format stores."""
+    """Return the NumPy type of arrays with an element type that a format stores."""
     import ml_dtypes
 
     return np.dtype(np.int8 if dtype is DType.INT8 else getattr(ml_dtypes, _CODES[dtype]))

@@ -1,4 +1,4 @@
-"""What a builder's log tells of every layer of the engine: Q/DQ nodes, optimizer events, tuning."""
+"""History of every engine layer in a builder's log: Q/DQ nodes, optimizer events, tuning."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qdqtool.core.events import OptimizerEvent
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerHistory:
-    """How one layer came to be, as the log tells it.
+    """History of one layer in the log.
 
     Attributes:
         qdq: names of the Q and DQ nodes that ended in it; the ledger has their stories.
@@ -28,7 +28,7 @@ class LayerHistory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Histories:
-    """The log told layer by layer.
+    """History of all layers in the log.
 
     Attributes:
         layers: one per layer of the engine, in its order.

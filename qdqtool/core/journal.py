@@ -1,4 +1,4 @@
-"""The journal of a search: every candidate that was tried, what it gained, and why it was kept or not.
+"""The journal of a search: every tried candidate, its gain, and the reason to keep or reject it.
 
 Calibration, a limit of accuracy, fixes of an audit and cures of a sensitivity study write rows of one kind, so that one table
 shows all of them.
@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class TrialOutcome(str, Enum):
-    """What became of a candidate."""
+    """Outcome of a candidate."""
 
     KEPT = "kept"
     BETTER = "better"
@@ -23,7 +23,7 @@ class TrialOutcome(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialRecord:
-    """One candidate.
+    """One candidate of a search.
 
     Attributes:
         what: the change, in words.
@@ -51,7 +51,7 @@ class TrialRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Journal:
-    """All candidates of one search in their order; of those that were tried together, the best one first.
+    """All candidates of one search in order; among candidates that were tried together, the best one comes first.
 
     Attributes:
         search: what was searched, in words.
@@ -72,7 +72,7 @@ class Journal:
 
     @property
     def rows(self) -> tuple[tuple[str, ...], ...]:
-        """Rows of text under `HEAD`; neighbours with one outcome, gain and reason are one row, with the first two names."""
+        """Rows of text under `HEAD`. Neighbours with equal outcome, gain and reason share one row, with the first two names."""
         alike: list[tuple[list[str], tuple[str, ...]]] = []
         for one in self.trials:
             told = (one.outcome.value, *_gain(one, self.unit), str(one.samples or ""), one.why)
@@ -88,7 +88,7 @@ HEAD = ("candidate", "outcome", "gain", "95 % interval", "samples", "why")
 
 
 _NAMED = 2
-"""Candidates of one row that are named."""
+"""Number of candidates that a shared row names."""
 
 
 def _several(names: list[str]) -> str:

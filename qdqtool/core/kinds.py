@@ -1,4 +1,4 @@
-"""All kinds of JSON artefacts, by the name of their file in a run folder."""
+"""All kinds of JSON artefacts, by their file name in a run folder."""
 
 from __future__ import annotations
 

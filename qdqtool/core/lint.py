@@ -1,4 +1,4 @@
-"""What lint says about a Q/DQ model before any build."""
+"""Results of lint: findings about a Q/DQ model before any build."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qdqtool.core.showing import Shown
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LintFinding:
-    """One thing in a Q/DQ graph that costs accuracy, speed or the build.
+    """One problem in a Q/DQ graph that costs accuracy or speed, or makes the build fail.
 
     Attributes:
         code: stable identifier of the rule ("QDQ122").

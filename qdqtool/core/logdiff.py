@@ -1,4 +1,4 @@
-"""How two builds of a model differ, as their logs tell."""
+"""Differences between two builds of a model, read from their logs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qdqtool.core.showing import Shown
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PassChange:
-    """Effects of a pass in the first and in the second log."""
+    """Number of effects of a pass in the first and in the second log."""
 
     name: str
     first: int
@@ -19,7 +19,7 @@ class PassChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeChange:
-    """Something about a node that is not the same: what it was and what it is ("" if one log does not have it)."""
+    """A property of a node that differs: its value in the first and in the second log, "" if a log does not have it."""
 
     node: str
     first: str
@@ -28,7 +28,7 @@ class NodeChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimeChange:
-    """A time in the first and in the second log, in the unit that `what` names; None if one does not have it."""
+    """A time in the first and in the second log, in the unit that `what` names; None if a log does not have it."""
 
     what: str
     first: float | None
@@ -37,7 +37,7 @@ class TimeChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class LogDiff(Shown):
-    """Two runs compared.
+    """A comparison of two runs.
 
     Attributes:
         versions: of the builders, "8.6.0"; "?" where unknown.

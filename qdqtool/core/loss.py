@@ -1,4 +1,4 @@
-"""How much accuracy a comparison lost, and whether that is worth a finding."""
+"""Accuracy loss of a comparison, and its severity as a finding."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from qdqtool.core.wording import metric
 POINTS, MANY_POINTS = 1.0, 5.0
 BOX_POINTS, MANY_BOX_POINTS = 5.0, 20.0
 DECIBELS, FEW_DECIBELS = 15.0, 8.0
-"""Points of a task metric, those of boxes that both models find, and dB of SQNR, that make a warning and an error."""
+"""Limits for a warning and for an error: points of a task metric, points of the boxes metric, and dB of SQNR."""
 
 
 def is_lost(comparison: Comparison) -> bool:
-    """Whether it is worth looking for the nodes that cost most."""
+    """Return True if the accuracy loss is large enough to search for the nodes that cause it."""
     return comparison.meaningful and loss(comparison)[0] is not None
 
 
 def loss(comparison: Comparison) -> tuple[Severity | None, str]:
-    """How severe the loss is, and the loss in words; None if it is not worth a finding."""
+    """Return the severity of the loss, and the loss in words. The severity is None if the loss is not worth a finding."""
     if comparison.task:
         found = [_of_task(task) for task in decisive(comparison)]
         return max(found, key=lambda one: _ORDER.index(one[0]))
@@ -50,23 +50,23 @@ def _of_task(task: TaskAccuracy) -> tuple[Severity | None, str]:
 
 
 def allowed(task: TaskAccuracy) -> tuple[float, float]:
-    """Points of a task metric that nobody misses, and points from which the loss is an error."""
+    """Return the tolerated loss in points of a task metric, and the loss in points from which it is an error."""
     return (BOX_POINTS, MANY_BOX_POINTS) if task.metric == BOXES else (POINTS, MANY_POINTS)
 
 
 def decisive(comparison: Comparison) -> tuple[TaskAccuracy, ...]:
-    """The task metrics that decide: the first one, and the boxes of a detector."""
+    """Return the task metrics that decide: the first one, and the boxes metric of a detector."""
     # the class of a detector's best box says nothing of the others
     return tuple(task for task in comparison.task if task is comparison.task[0] or task.metric == BOXES)
 
 
 def sqnr(comparison: Comparison) -> float | None:
-    """SQNR of the noisiest output, or part of one, in dB; None if none was measured."""
+    """Return the SQNR in dB of the noisiest output, or output part; None if none was measured."""
     return min((one.decibel for one in _levels(comparison)), default=None)
 
 
 def subject(comparison: Comparison) -> str:
-    """The output that a loss is about: the scored one where there is a task, else the noisiest."""
+    """Return the output with the loss: the scored output if there is a task, else the noisiest one."""
     if not comparison.task:
         for one in sorted(_levels(comparison), key=lambda one: one.decibel):
             return one.output
@@ -75,7 +75,7 @@ def subject(comparison: Comparison) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Level:
-    """SQNR of an output or of one part of it, in dB, and what it is called in a sentence."""
+    """SQNR in dB of an output or of one part of it, with its name for a sentence."""
 
     output: str
     words: str
@@ -83,7 +83,7 @@ class _Level:
 
 
 def _levels(comparison: Comparison) -> list[_Level]:
-    """All that is known; of an output that has parts only these."""
+    """Return all known SQNR levels. An output with parts is represented by its parts only."""
     parts = {part.output for part in comparison.parts}
     found = [
         (entry.output, f"output {entry.output!r}", each.value)

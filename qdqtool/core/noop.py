@@ -1,4 +1,4 @@
-"""Whether an engine that is called INT8 really is."""
+"""Check whether an engine that is called INT8 really computes in INT8."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class NoOpVerdict(str, Enum):
-    """The verdict: INT8 throughout, in part, not at all but in another format, float, or not to be told."""
+    """The verdict on an INT8 engine: all INT8, partly INT8, another low-bit format, float (no-op), or unknown."""
 
     INT8 = "int8"
     PARTLY = "partly int8"
@@ -17,7 +17,7 @@ class NoOpVerdict(str, Enum):
 
 
 class Vote(str, Enum):
-    """What a sign speaks for."""
+    """The conclusion that an observation supports."""
 
     INT8 = "int8"
     NO_OP = "no-op"
@@ -26,7 +26,7 @@ class Vote(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
-    """One observation.
+    """One observation about the engine.
 
     Attributes:
         text: what was seen, with its figures.
@@ -39,7 +39,7 @@ class Observation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoOpReport:
-    """The verdict on an engine that is called INT8, and every sign that led there.
+    """The verdict on an engine that is called INT8, and all observations behind it.
 
     Attributes:
         verdict: the kernels decide; where they do not tell, size and outputs do.

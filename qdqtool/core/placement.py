@@ -1,4 +1,4 @@
-"""Where to quantize, who said so, and why.
+"""Placement of Q/DQ: which inputs are quantized, by which rule, and why.
 
 The unit is a slot, one input of one node: a residual branch may be quantized for one consumer and not for another.
 """
@@ -29,7 +29,7 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantSpec:
-    """How the values of a slot are stored.
+    """Storage format of the values of a slot.
 
     Attributes:
         format: the number format; artefacts call it "dtype".
@@ -45,14 +45,14 @@ class QuantSpec:
 
 
 class Stance(str, Enum):
-    """What an opinion asks for."""
+    """The request or veto of an opinion."""
 
     REQUEST = "request"
     VETO = "veto"
 
 
 class SlotKind(str, Enum):
-    """Whether a slot holds a run-time value or a constant."""
+    """Kind of a slot's value: a run-time value or a constant."""
 
     ACTIVATION = "activation"
     WEIGHT = "weight"
@@ -98,7 +98,7 @@ class Tie:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bond:
-    """Slots that are quantized together or not at all, because half of them makes the builder compute in float.
+    """Slots that are quantized all together or not at all. If only some are quantized, the builder computes in float.
 
     Attributes:
         slots: all of them or none.
@@ -115,7 +115,7 @@ class Bond:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """What was decided for one slot, and every opinion that led there.
+    """The decision on one slot, and every opinion behind it.
 
     Attributes:
         slot: the input in question.
@@ -137,7 +137,7 @@ class Decision:
 
     @property
     def is_refused(self) -> bool:
-        """Whether a rule vetoes it."""
+        """True if a rule vetoes quantization of the slot."""
         return any(opinion.stance is Stance.VETO for opinion in self.opinions)
 
 

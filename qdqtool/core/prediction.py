@@ -1,4 +1,4 @@
-"""What a builder makes of a Q/DQ graph: predicted from rules, and completed by a build where one ran."""
+"""Prediction of an engine from a Q/DQ graph: from rules, or from an actual build if one ran."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qdqtool.core.showing import Shown
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PredictedNode:
-    """A node of the model in the engine to come.
+    """A node of the model in the predicted engine.
 
     Attributes:
         node: its name.
@@ -35,7 +35,7 @@ class PredictedNode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PredictedLayer:
-    """Nodes that run as one engine layer, in graph order, Q/DQ of weights and results included."""
+    """Nodes that run as one engine layer, in graph order, including Q/DQ of weights and results."""
 
     name: str
     nodes: tuple[str, ...]
@@ -56,7 +56,7 @@ class PredictionDoubt:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Prediction(Shown):
-    """What one builder makes of a model.
+    """The predicted engine of one builder for a model.
 
     Attributes:
         profile: "classic" (TensorRT 8.x and 10.x) or "rtx" (TensorRT for RTX).

@@ -1,4 +1,4 @@
-"""What became of a model before placement and after insertion, in words."""
+"""Descriptions of changes to a model before placement and after insertion."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qdqtool.core.tensors import TensorInfo
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preparation:
-    """The prepared model in words.
+    """Description of the prepared model.
 
     Attributes:
         model: file name of the original.
@@ -28,6 +28,6 @@ class Preparation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Insertion:
-    """What a reader of the Q/DQ model must know: values that overflow FP16, opset raised, and the like."""
+    """Notes for users of the Q/DQ model: values that overflow FP16, a raised opset, and the like."""
 
     notes: tuple[str, ...]

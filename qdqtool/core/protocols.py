@@ -1,4 +1,4 @@
-"""What a backend must be able to do."""
+"""The interfaces of a backend: samples, runners and builders."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class Sample:
 
 
 class SampleSource(Protocol):
-    """Samples that can be read again and again, always in the same order."""
+    """Samples that can be read repeatedly, always in the same order."""
 
     @property
     def description(self) -> str:
-        """What the samples are, in words."""
+        """Description of the samples."""
 
     @property
     def meaningful(self) -> bool:
-        """False for random data: whatever is measured on it says nothing about accuracy."""
+        """False for random data, because measurements on it say nothing about accuracy."""
 
     @property
     def digest(self) -> str:
-        """Changes whenever the samples change."""
+        """Digest of the samples; it changes if any sample changes."""
 
     def __len__(self) -> int: ...
 
@@ -51,33 +51,33 @@ class SampleSource(Protocol):
 
 
 class Runner(Protocol):
-    """Something that computes a model's outputs."""
+    """A runner that computes the outputs of a model."""
 
     @property
     def description(self) -> str:
-        """What runs what, in words."""
+        """Description of the runner and of the model that it runs."""
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """What it wants to be fed."""
+        """The inputs that the model expects."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Names of what it returns."""
+        """Names of the outputs."""
 
     @property
     def at_once(self) -> int:
-        """How many calls of `run` may go on at a time; 1 where their order matters or one takes all cores."""
+        """Largest number of concurrent calls of `run`; 1 if their order matters or one call uses all cores."""
 
     def run(self, feeds: Feeds) -> dict[str, NDArray[Any]]:
-        """One array per output."""
+        """Run the model on `feeds` and return one array per output."""
 
 
 class Builder(Protocol):
-    """Something that makes an engine from an ONNX file."""
+    """A builder that makes an engine from an ONNX file."""
 
     def version(self) -> str:
-        """The builder's own version.
+        """Return the builder's own version.
 
         Raises:
             MissingPackage: it is not installed.
@@ -86,7 +86,7 @@ class Builder(Protocol):
     def build(
         self, request: BuildRequest, on_progress: OnProgress | None = None
     ) -> tuple[BuildResult, BuildCost]:
-        """The engine, its log and its layer information, in `request.folder`.
+        """Build the engine. Write it, its log and its layer information into `request.folder`.
 
         Raises:
             BuildError: refused, crashed or out of time; the log is kept.

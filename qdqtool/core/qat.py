@@ -1,4 +1,4 @@
-"""What quantization-aware training brought."""
+"""Results of quantization-aware training."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qdqtool.core.showing import Shown
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Epoch:
-    """One pass over the training samples; number 0 is the network as calibration left it.
+    """One pass over the training samples; number 0 is the calibrated network before training.
 
     Attributes:
         number: passes so far.
@@ -28,7 +28,7 @@ class Epoch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QatRow:
-    """One model of the table.
+    """One model in the result table of QAT.
 
     Attributes:
         name: "FP32", "PTQ" or "QAT".
@@ -55,7 +55,7 @@ class QatRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UntrainedSlot:
-    """A quantized slot without a quantizer in training: it keeps a calibrated range."""
+    """A quantized slot that had no quantizer in training; it keeps its calibrated range."""
 
     slot: str
     reason: str
@@ -63,7 +63,7 @@ class UntrainedSlot:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class QatResult(Shown):
-    """The table, and how training went.
+    """The result table of QAT, and the course of the training.
 
     Attributes:
         metric: what the table shows: "top1", the recipe's own function, or "sqnr_db" of the first output against FP32

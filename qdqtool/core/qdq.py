@@ -1,4 +1,4 @@
-"""Quantize/dequantize pairs as they stand in a graph, of any origin."""
+"""Quantize/dequantize pairs in a graph, whichever tool wrote them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qdqtool.core.placement import Slot, SlotKind
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QdqPair:
-    """A QuantizeLinear and a DequantizeLinear behind it, or one of them alone.
+    """A QuantizeLinear and the DequantizeLinear after it, or only one of the two.
 
     Attributes:
         tensor: the float tensor that is quantized; for a DequantizeLinear alone, the integers it reads.

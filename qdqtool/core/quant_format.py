@@ -22,7 +22,7 @@ from qdqtool.core.dtypes import DType
 
 
 class Granularity(str, Enum):
-    """How many values of a weight share one scale."""
+    """Number of weight values that share one scale: all, one channel, or one block."""
 
     TENSOR = "tensor"
     CHANNEL = "channel"
@@ -31,7 +31,7 @@ class Granularity(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantFormat:
-    """One way to write numbers with few bits: `value = scale * (stored - zero_point)`, always symmetric here.
+    """A low-bit number format: `value = scale * (stored - zero_point)`, always symmetric here.
 
     Attributes:
         name: what recipes, placements and reports call it.
@@ -69,12 +69,12 @@ class QuantFormat:
 
     @property
     def is_integer(self) -> bool:
-        """Whether stored values are integers, so that steps are even and histograms of steps apply."""
+        """True if stored values are integers, so that steps are even and histograms of steps apply."""
         return self.dtype in {DType.INT8, DType.INT4}
 
     @property
     def two_level(self) -> bool:
-        """Whether block scales are stored in few bits behind one global scale."""
+        """True if block scales are stored in a low-bit type and multiplied by one global scale."""
         return self.scale_limit > 0
 
     def __str__(self) -> str:
@@ -97,7 +97,7 @@ FP8_E5M2: Final = QuantFormat(
     sm=0,
     release=(0, 0),
 )
-"""ONNX has it and TensorRT's parser refuses it (`Failed to import initializer`), so `sm` names no architecture."""
+"""FP8 E5M2 is valid in ONNX, but TensorRT's parser refuses it (`Failed to import initializer`); no architecture supports it."""
 INT4: Final = QuantFormat(
     name="int4",
     dtype=DType.INT4,
@@ -145,13 +145,13 @@ FORMATS: Final = MappingProxyType({entry.name: entry for entry in (INT8, FP8, FP
 NAMES: Final[Mapping[DType, str]] = MappingProxyType(
     {entry.dtype: entry.name for entry in reversed(tuple(FORMATS.values()))}
 )
-"""The format that pairs of a type ask for where nothing says more: FP8 scales are E8M0 only in MXFP8."""
+"""Default format name of each stored element type. FP8 values mean "fp8": only MXFP8 uses E8M0 scales."""
 FLOAT: Final = "float"
-"""What is asked for by no Q/DQ."""
+"""Format name of an input without Q/DQ."""
 
 
 def asked_as(weights: AbstractSet[str], activations: AbstractSet[str]) -> str:
-    """One word for the formats of a node's constant factors and of those that are computed at run time."""
+    """Return one word for the formats of a node's constant factors and run-time factors."""
     asked = weights | activations
     if asked <= {FLOAT}:
         return FLOAT
@@ -165,7 +165,7 @@ def asked_as(weights: AbstractSet[str], activations: AbstractSet[str]) -> str:
 
 
 def first_sm(format_: QuantFormat, *, rtx: bool) -> int:
-    """The first GPU architecture that a builder takes a format for; TensorRT for RTX has no SM100.
+    """Return the first GPU architecture for which a builder accepts a format; TensorRT for RTX does not support SM100.
 
     It builds MXFP8 from SM89 on, in float.
     """
@@ -175,7 +175,7 @@ def first_sm(format_: QuantFormat, *, rtx: bool) -> int:
 
 
 def by_name(name: str) -> QuantFormat:
-    """The format called so.
+    """Return the format with this name.
 
     Raises:
         ValueError: there is none.
@@ -186,7 +186,7 @@ def by_name(name: str) -> QuantFormat:
 
 
 def of_dtype(dtype: DType, scale_dtype: DType | None = None) -> QuantFormat | None:
-    """The format whose values have this element type and whose block scales have that one; None without one."""
+    """Return the format with this element type of values and this type of block scales; None if there is none."""
     same = (entry for entry in FORMATS.values() if entry.dtype is dtype and entry.scale_dtype is scale_dtype)
     return next(same, None)
 
@@ -200,12 +200,12 @@ def _schema(_source: Any, _handler: Any) -> core_schema.CoreSchema:
 
 
 NamedFormat = Annotated[QuantFormat, GetPydanticSchema(_schema)]
-"""A format that artefacts hold by its name."""
+"""A format that is stored in artefacts by its name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scheme:
-    """What a recipe asks for a layer: a format for its weights, and one for what it reads at run time.
+    """Formats that a recipe asks for in a layer: one for its weights, and one for its run-time inputs.
 
     Attributes:
         name: what recipes call it.
@@ -221,7 +221,7 @@ class Scheme:
 
     @property
     def weight_only(self) -> bool:
-        """Whether only weights are stored with few bits, and the arithmetic is float."""
+        """True if only weights are stored in a low-bit format and the arithmetic is float."""
         return self.weights is not None and self.activations is None
 
 

@@ -1,4 +1,4 @@
-"""Scales read out of a Q/DQ model."""
+"""Scales read from a Q/DQ model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was fixed in somebody else's Q/DQ model, and what it costs."""
+"""Results of a repair of a third-party Q/DQ model: the changes and their cost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Remainder:
-    """Something that no repair can fix without more than the model.
+    """A problem that no repair can fix from the model alone.
 
     Attributes:
         subject: the node.
@@ -54,7 +54,7 @@ class Remainder:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class RepairReport(Shown):
-    """All changes in the order they were made.
+    """All changes of a repair, in the order in which they were made.
 
     Attributes:
         model: file name of the model.

@@ -1,4 +1,4 @@
-"""The public shape of `report.json`: what scripts may rely on."""
+"""The public structure of `report.json`, which scripts may rely on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qdqtool.core.verdict import Assumption, RunVerdict
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AccuracySummary:
-    """The headline metric: a task metric where there are labels, else SQNR of the outputs.
+    """The headline metric: a task metric if there are labels, else SQNR of the outputs.
 
     Attributes:
         metric: its name.
@@ -46,7 +46,7 @@ class AccuracySummary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Summary:
-    """Ten seconds of reading.
+    """The summary of a run, readable in ten seconds.
 
     Attributes:
         model: file name of the float model.
@@ -144,7 +144,7 @@ class RangeRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TensorRow:
-    """A tensor at the border of an engine layer; what the dump does not say is None, UNKNOWN or ""."""
+    """An input, constant or output of an engine layer. Values that the dump does not contain are None, UNKNOWN or ""."""
 
     name: str
     shape: tuple[int, ...] | None
@@ -204,7 +204,7 @@ class LayerRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Report(Shown):
-    """Everything the report page shows; HTML is made from this and nothing else.
+    """All data of the report page; the HTML is generated from this alone.
 
     Attributes:
         summary: ten seconds of reading.
@@ -238,5 +238,5 @@ class Report(Shown):
 
     @property
     def verdict(self) -> str:
-        """One word: good, doubtful or bad."""
+        """The verdict of the run: good, doubtful or bad."""
         return self.summary.verdict.answer

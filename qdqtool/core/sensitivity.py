@@ -1,4 +1,4 @@
-"""How much each quantized node costs in accuracy, and which ones to keep float."""
+"""Accuracy cost of each quantized node, and the nodes to keep float."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qdqtool.core.wording import counted
 
 
 class CauseKind(str, Enum):
-    """What makes most of a node's noise."""
+    """The main cause of a node's noise."""
 
     CLIPPED = "clipped"
     COARSE = "too coarse"
@@ -27,7 +27,7 @@ class CauseKind(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoiseCause:
-    """Why a node is noisy: measured at its own output, with float inputs.
+    """Causes of a node's noise, measured at its own output with float inputs.
 
     Attributes:
         kind: what makes most of the noise.
@@ -60,7 +60,7 @@ class NoiseCause:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cure:
-    """A change that was tried, and what the outputs of the whole quantized network gained by it.
+    """A tried change, and the gain at the outputs of the whole quantized network.
 
     Attributes:
         what: in words.
@@ -80,20 +80,20 @@ class Cure:
 
     @property
     def helps(self) -> bool:
-        """Whether the gain is more than chance would give."""
+        """True if the gain is statistically significant."""
         if self.gain_low is not None:
             return self.gain_low > 0
         return self.gain_db is None or self.gain_db > 0
 
     @property
     def level(self) -> float:
-        """The gain as a number that sorts, infinite if no noise is left."""
+        """The gain as a sortable number; infinite if no noise is left."""
         return inf if self.gain_db is None else self.gain_db
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeSensitivity:
-    """What quantizing one node does to the model's outputs.
+    """Effect of quantizing one node, or one group of nodes, on the model's outputs.
 
     Attributes:
         node: its name; for a group, the names of its nodes lie in `members`.
@@ -159,7 +159,7 @@ class FloatSet:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Sensitivity(Shown):
-    """All of it.
+    """The result of a sensitivity study.
 
     Attributes:
         model: file name of the Q/DQ model.
@@ -185,7 +185,7 @@ class Sensitivity(Shown):
 
     @property
     def journal(self) -> Journal:
-        """The cures as rows of a journal; a study changes nothing, so that none is kept."""
+        """The cures as rows of a journal. A study changes nothing, so no cure has the outcome "kept"."""
         tried = [(row.node, cure) for row in self.nodes for cure in row.cures]
         tried += [("the whole network", cure) for cure in self.cures]
         return Journal(
@@ -219,7 +219,7 @@ def _cure_record(about: str, cure: Cure) -> TrialRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineCost:
-    """What an engine is made of, as built.
+    """Size figures of a built engine.
 
     Attributes:
         nodes_int8: compute nodes that run as their Q/DQ asks.
@@ -236,7 +236,7 @@ class EngineCost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alternative:
-    """What the nodes that leave INT8 may compute in, and what that gave.
+    """A trial of types for the nodes that leave INT8, and its result.
 
     Attributes:
         formats: by node "fp8" or "fp16", or "float" for the type of the float part.
@@ -258,13 +258,13 @@ class Alternative:
 
     @property
     def is_float(self) -> bool:
-        """Whether all nodes compute in the type of the float part."""
+        """True if all nodes compute in the type of the float part."""
         return set(self.formats.values()) <= {"float"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class FloatLimit(Shown):
-    """A limit of accuracy, the smallest set of float nodes found that keeps it, and what that costs.
+    """An accuracy limit, the smallest set of float nodes found that keeps it, and the cost of that set.
 
     Attributes:
         max_drop: points of the task metric that may be lost; None sets no limit.
@@ -307,7 +307,7 @@ class FloatLimit(Shown):
 
     @property
     def journal(self) -> Journal:
-        """The sets of float nodes that were checked, and what their nodes were tried in, as rows of a journal."""
+        """The checked sets of float nodes, and the tried types of their nodes, as rows of a journal."""
         in_points = self.max_drop is not None and self.whole.task is not None
         return Journal(
             search="limit of accuracy",
@@ -361,7 +361,7 @@ class FloatLimit(Shown):
         )
 
     def _gained(self, one: FloatSet | Alternative, *, in_points: bool) -> tuple[float | None, float | None]:
-        """The objective, and what it gains over every node quantized; None if not known."""
+        """Return the objective, and its gain over the network with every node quantized; None if unknown."""
         whole = self.whole
         if in_points:
             if one.task is None or whole.task is None:

@@ -1,4 +1,4 @@
-"""What every result can do: be saved, become a dict or a data frame, and show itself shortly or in a notebook."""
+"""Common methods of all results: save, convert to a dict or data frame, and short display, also in notebooks."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _CELL = ' style="text-align:left"'
 
 
 def lists_of(result: Any) -> list[str]:
-    """The fields of a result that are lists, and so can be data frames."""
+    """Return the names of the fields that are lists and can become data frames."""
     return [field.name for field in fields(result) if isinstance(getattr(result, field.name), tuple)]
 
 
 def no_list(table: str, lists: list[str]) -> UsageError:
-    """The mistake of asking for a list that is not among `lists`."""
+    """Return the error for a list name that is not in `lists`."""
     return UsageError(f"has no list {table!r}", fix=f"take one of {', '.join(lists)}", where="table")
 
 
 class Shown:
-    """A result that is a frozen dataclass. It adds no field and no attribute.
+    """Base class of results that are frozen dataclasses. It adds no fields and no attributes.
 
     Subclasses are decorated with `repr=False`, because the representation that dataclasses write fills a screen.
     """
@@ -49,14 +49,14 @@ class Shown:
         return html_of(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists, dicts, numbers and strings, named as in the JSON artefact."""
+        """Return the result as plain lists, dicts, numbers and strings, named as in the JSON artefact."""
         from pydantic import TypeAdapter
 
         found: dict[str, Any] = TypeAdapter(type(self)).dump_python(self, mode="json", by_alias=True)
         return found
 
     def to_dataframe(self, table: str = "") -> Any:
-        """One of its lists as a pandas data frame, or a polars one where pandas is not installed.
+        """Return one list of the result as a pandas data frame, or as a polars one if pandas is not installed.
 
         What an entry holds stands in columns of its own: `outcome.accuracy`.
 
@@ -100,7 +100,7 @@ def _frame(rows: list[dict[str, Any]]) -> Any:
 
 
 def _flat(row: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """The row without dicts in it; their entries are called `outer.inner`."""
+    """Return the row with nested dicts flattened; their entries are named `outer.inner`."""
     found: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, Mapping):
@@ -111,7 +111,7 @@ def _flat(row: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def _short(value: Any) -> str:
-    """A value in few characters; of lists only the length."""
+    """Return a short text for a value; for a list, only its length."""
     if isinstance(value, (tuple, list, Mapping)):
         return f"[{len(value)}]"
     if is_dataclass(value):
@@ -121,7 +121,7 @@ def _short(value: Any) -> str:
 
 
 def html_of(value: Any) -> str:
-    """A dataclass as HTML: plain fields in one table, lists of dataclasses folded under their number."""
+    """Render a dataclass as HTML: plain fields in one table, and collapsible lists of dataclasses."""
     plain: list[tuple[str, str]] = []
     lists: list[str] = []
     for field in fields(value):
@@ -155,7 +155,7 @@ def _folded(name: str, found: tuple[Any, ...]) -> str:
 
 
 def _cell(value: Any) -> str:
-    """A value in a table, escaped and cut; "" for what says nothing."""
+    """Return the escaped and shortened text of a value for a table cell; "" for an empty value."""
     text = _text(value)
     return escape(text if len(text) <= _WORDS else f"{text[:_WORDS]}...")
 

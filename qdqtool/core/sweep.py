@@ -1,4 +1,4 @@
-"""What a sweep finds: trials, and the ones that nothing beats."""
+"""Results of a sweep: its trials, and the Pareto front."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Value = str | int | float | bool
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """One configuration and what came of it.
+    """One configuration and its results.
 
     Attributes:
         settings: the recipe keys that differ from the base, as `--set` takes them.
@@ -49,13 +49,13 @@ class Outcome:
 
     @property
     def quantized(self) -> int:
-        """Compute nodes in any format of few bits."""
+        """Number of compute nodes in any low-bit format."""
         return sum(self.formats.values()) if self.formats else self.nodes_int8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
-    """The accuracy of a trial on samples that chose nothing.
+    """The accuracy of a trial on held-out samples, which were not used to choose trials.
 
     Attributes:
         accuracy: the metric of the sweep.
@@ -71,7 +71,7 @@ class Checked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FloatPoint:
-    """The network without any quantized node.
+    """Accuracy and time of the network without any quantized node.
 
     Attributes:
         name: "FP32" or "FP16".
@@ -113,7 +113,7 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Sweep(Shown):
-    """A whole study.
+    """A complete sweep.
 
     Attributes:
         model: file name of the float model.
@@ -141,7 +141,7 @@ class Sweep(Shown):
 
     @property
     def journal(self) -> Journal:
-        """The trials as rows of a journal; points of the Pareto front are kept. Gains are over the first trial."""
+        """The trials as rows of a journal. Points of the Pareto front have the outcome "kept"; gains are over the first trial."""
         done = [trial.outcome.accuracy for trial in self.trials if trial.outcome is not None]
         front = {trial.number for trial in self.pareto}
         return Journal(

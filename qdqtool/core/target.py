@@ -1,4 +1,4 @@
-"""The builder whose abilities count: TensorRT for RTX, or a release of TensorRT, and the GPU architectures.
+"""The target builder: TensorRT for RTX, or a release of TensorRT, and the GPU architectures.
 
 One spelling for every command and recipe: `rtx`, a family (`8`, `10`, `11`), or a release of TensorRT (`8.6.1`, `10.13`, `v11.4`)
 or of TensorRT for RTX (`rtx-1.7.1`). What changed between releases is in the table `_DOES`.
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from qdqtool.errors import UsageError
 
 FAMILIES = ("8", "10", "11", "rtx")
-"""One target per set of behaviours that rules tell apart; releases 9.x behave as 8.x."""
+"""One target name per set of behaviours that rules distinguish; releases 9.x behave as 8.x."""
 _NEWEST = {8: (8, 6), 9: (9, 3), 10: (10, 99), 11: (11, 99)}
-"""What a family without a release counts as: its newest member."""
+"""The release assumed for a TensorRT family without a release: its newest member."""
 _NEWEST_RTX = (1, 7, 1)
-"""What TensorRT for RTX without a release counts as: the newest release that was built with."""
+"""The release assumed for TensorRT for RTX without a release: the newest one used for test builds."""
 _Span = tuple[tuple[int, ...], tuple[int, ...] | None]
-"""The first release that does something, and the first that does not any more; None for all since."""
+"""The first release with a behaviour, and the first release without it again; None if it was never removed."""
 _ALWAYS: tuple[_Span, ...] = (((0,), None),)
 _DOES: dict[str, tuple[tuple[_Span, ...], tuple[_Span, ...]]] = {
     # What                        TensorRT                                    TensorRT for RTX
@@ -28,14 +28,14 @@ _DOES: dict[str, tuple[tuple[_Span, ...], tuple[_Span, ...]]] = {
     "reads_stored_weights": ((((10, 0), None),), _ALWAYS),
     "builds_without_type_flags": ((((10,), None),), _ALWAYS),
 }
-"""What releases do, as spans of releases; each is a property of `Target`. When a number format is imported: `core.quant_format`."""
+"""Behaviours of releases, as spans of releases; each is a property of `Target`. For number formats see `core.quant_format`."""
 _RELEASE = re.compile(r"v?(\d{1,4})((?:\.\d{1,4}){0,3})", re.ASCII)
 _SM = re.compile(r"(?:sm)?[_-]?(\d+)\.?(\d)", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """A builder.
+    """A builder with its release and GPU architectures.
 
     Attributes:
         kind: "rtx" (TensorRT for RTX) or "trt" (TensorRT, the full one).
@@ -49,7 +49,7 @@ class Target:
 
     @classmethod
     def parse(cls, word: str, sm: Iterable[str] = (), *, where: str = "--target") -> Target:
-        """A target as people write it.
+        """Parse a target in any accepted spelling.
 
         Raises:
             UsageError: no such builder, or no GPU architecture; `where` names the option or the place in a recipe.
@@ -72,28 +72,28 @@ class Target:
 
     @property
     def is_rtx(self) -> bool:
-        """Whether it is TensorRT for RTX."""
+        """True for TensorRT for RTX."""
         return self.kind == "rtx"
 
     @property
     def family(self) -> str:
-        """One of `FAMILIES`."""
+        """The family of the target, one of `FAMILIES`."""
         return "rtx" if self.is_rtx else str(8 if self.release[0] == 9 else self.release[0])
 
     @property
     def name(self) -> str:
-        """How a reader names it: rtx, rtx-1.7.1, 10, 10.13."""
+        """The name for users: rtx, rtx-1.7.1, 10, 10.13."""
         return "-".join(filter(None, ("rtx" if self.is_rtx else "", ".".join(map(str, self.release)))))
 
     def is_before(self, *release: int) -> bool:
-        """Whether a TensorRT is older than `release`; TensorRT for RTX never is."""
+        """Return True if this TensorRT is older than `release`; always False for TensorRT for RTX."""
         if self.is_rtx:
             return False
         return self._known < release
 
     @property
     def _known(self) -> tuple[int, ...]:
-        """The release whose behaviour counts."""
+        """The release whose behaviour applies."""
         if len(self.release) > 1:
             return self.release
         return _NEWEST_RTX if self.is_rtx else _NEWEST[self.release[0]]
@@ -104,7 +104,7 @@ class Target:
 
     @property
     def transposed_axis(self) -> int | None:
-        """The axis along which the weights of a ConvTranspose have their scales; None if it is unknown.
+        """The axis of the scales of ConvTranspose weights; None if it is unknown.
 
         TensorRT 8: the input channels (NVIDIA/TensorRT issues 1519, 1694 and 1699 on 8.0 and 8.2, 2380 on 8.4). TensorRT 9 and
         newer: unknown. NVIDIA's own tools for them differ (axis 0 and axis 1), and no log or thread says what the builder reads.
@@ -116,17 +116,17 @@ class Target:
 
     @property
     def reads_stored_weights(self) -> bool:
-        """Whether it reads weights that are stored in a low-bit type before a DequantizeLinear; TensorRT 8 wants Q before it."""
+        """True if it reads weights stored in a low-bit type before a DequantizeLinear. TensorRT 8 needs a Q before the DQ."""
         return self._does("reads_stored_weights")
 
     @property
     def builds_without_type_flags(self) -> bool:
-        """Whether the types of the model decide those of the engine, so that no flag such as --fp16 is needed."""
+        """True if the types in the model decide the types in the engine, so that no flag such as --fp16 is needed."""
         return self._does("builds_without_type_flags")
 
 
 def _architecture(word: str, where: str) -> str:
-    """A GPU architecture as "86", out of "86", "8.6", "SM_86" or "sm86"."""
+    """Normalize a GPU architecture to "86", from "86", "8.6", "SM_86" or "sm86"."""
     spelled = _SM.fullmatch(word.strip())
     if spelled is None or not 2 <= len(spelled[1] + spelled[2]) <= 3:
         raise UsageError(

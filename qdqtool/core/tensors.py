@@ -1,4 +1,4 @@
-"""What is known of a tensor without its values."""
+"""Properties of a tensor without its values."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class TensorInfo:
 
     @property
     def is_static(self) -> bool:
-        """Whether every dimension is a number."""
+        """True if every dimension is a number."""
         return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
 
     @property
     def elements(self) -> int | None:
-        """Number of elements, or None when a dimension is not known."""
+        """Number of elements; None if a dimension is unknown."""
         if self.shape is None:
             return None
         dims = [dim for dim in self.shape if isinstance(dim, int)]

@@ -1,4 +1,4 @@
-"""Measured times: of every layer, and of whole inferences."""
+"""Measured times of layers and of whole inferences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ProfileRow:
 
     @property
     def elided(self) -> bool:
-        """Whether the layer took no time at all: it was optimized away, which is not the same as being fast."""
+        """True if the layer took no time: it was optimized away, which is not the same as being fast."""
         return self.average_ms == 0
 
 
@@ -59,7 +59,7 @@ class Profile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimeSpread:
-    """Milliseconds of one quantity over many inferences."""
+    """Statistics, in milliseconds, of one time over many inferences."""
 
     name: str
     count: int

@@ -1,4 +1,4 @@
-"""The verdict of a run: three questions, the evidence of each answer, and one word that one table takes from them."""
+"""The verdict of a run: three questions, the evidence of each answer, and one word derived from them by a table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 State = Literal["yes", "no", "unknown"]
 GOOD, DOUBTFUL, BAD = VERDICTS = ("good", "doubtful", "bad")
-"""Best first."""
+"""All verdicts, best first."""
 
 ASKED, ACCURATE, WORTH = QUESTIONS = ("asked", "accurate", "worth")
 TITLES: Final = {ASKED: "As asked", ACCURATE: "Accurate", WORTH: "Worth it"}
@@ -16,8 +16,9 @@ _LEVELS: Final[dict[str, dict[State, str]]] = {
     ACCURATE: {"yes": GOOD, "unknown": DOUBTFUL, "no": BAD},
     WORTH: {"yes": GOOD, "unknown": DOUBTFUL, "no": DOUBTFUL},
 }
-"""The one table: what each answer allows the verdict to be at best. A wrong result must not be used; one that is not as it was
-asked for, or not faster than FP16, can be."""
+"""The best verdict that each answer allows. A wrong result must not be used. A result that is not in the
+requested format, or not faster than FP16, can be used.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,13 +36,13 @@ class Reply:
     settle: str = ""
 
     def level(self, question: str) -> str:
-        """Returns the word of the table that colours a tile, or "unknown"."""
+        """Return the word that colours a tile, from the table, or "unknown"."""
         return "unknown" if self.state == "unknown" else _LEVELS[question][self.state]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunVerdict:
-    """Whether the result of a run can be used.
+    """The verdict on the result of a run: whether it can be used.
 
     Attributes:
         answer: "good", "doubtful" or "bad": the worst that the table gives for the three answers.
@@ -59,12 +60,12 @@ class RunVerdict:
 
     @property
     def answers(self) -> tuple[tuple[str, Reply], ...]:
-        """The three questions with their answers, in their order."""
+        """The three questions with their answers, in order."""
         return ((ASKED, self.asked), (ACCURATE, self.accurate), (WORTH, self.worth))
 
 
 def verdict_of(asked: Reply, accurate: Reply, worth: Reply, settle: str = "") -> RunVerdict:
-    """The verdict that the table takes from three answers."""
+    """Return the verdict that the table gives for three answers."""
     levels = (
         _LEVELS[question][answer.state]
         for question, answer in zip(QUESTIONS, (asked, accurate, worth), strict=True)
@@ -76,17 +77,17 @@ def verdict_of(asked: Reply, accurate: Reply, worth: Reply, settle: str = "") ->
 
 _NOBODY = Reply(state="unknown", evidence="nobody looked")
 UNDECIDED: Final = verdict_of(_NOBODY, _NOBODY, _NOBODY)
-"""The verdict before the judge is asked."""
+"""The verdict of a run that was not judged yet."""
 
 
 def is_judged(answer: str, limit: str) -> bool:
-    """Whether the verdict `answer` is `limit` or worse."""
+    """Return True if the verdict `answer` is `limit` or worse."""
     return VERDICTS.index(answer) >= VERDICTS.index(limit)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assumption:
-    """A value that a result depends on, and where it comes from.
+    """A value that a result depends on, and its source.
 
     Attributes:
         what: "scale", "size", "colour order", "shape of x" ...
@@ -100,7 +101,7 @@ class Assumption:
 
     @property
     def is_guessed(self) -> bool:
-        """Whether nothing says that the value is right."""
+        """True if nothing confirms that the value is right."""
         return self.source.startswith("guessed")
 
 

@@ -1,4 +1,4 @@
-"""What calibration changes in a model's constants: weights rounded otherwise than to the nearest, and scaled channels."""
+"""Changes that calibration makes to a model's constants: rounding other than to nearest, and scaled channels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class RoundedWeight:
-    """A constant in its format.
+    """A constant stored in its number format.
 
     Attributes:
         codes: the stored values, in the shape of the constant and the NumPy type of the format.
@@ -68,7 +68,7 @@ class ScaledInput:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class WeightChanges:
-    """Changes of constants, by name; the nodes stay, so that a placement of the model stays valid.
+    """Changes of constants, by name. The nodes do not change, so a placement of the model stays valid.
 
     Attributes:
         values: new float values; together they compute what the old ones did.
@@ -84,7 +84,7 @@ class WeightChanges:
         return bool(self.values or self.rounded or self.scaled)
 
     def rounding(self, rounded: Mapping[str, RoundedWeight]) -> WeightChanges:
-        """The same with these weights rounded."""
+        """Return a copy of the changes with these rounded weights added."""
         return replace(self, rounded={**self.rounded, **rounded})
 
 
@@ -95,7 +95,7 @@ _FIX: Final = f"run {Command('calibrate')} again"
 
 
 def save_weights(path: Path, changes: WeightChanges) -> None:
-    """Write all of it at `path`; the same content gives the same bytes."""
+    """Write the changes to `path`; equal content gives equal bytes."""
     arrays: dict[str, NDArray[Any]] = {}
     about: dict[str, Any] = {"values": [], "rounded": [], "scaled": []}
     for name, value in sorted(changes.values.items()):
@@ -116,7 +116,7 @@ def save_weights(path: Path, changes: WeightChanges) -> None:
 
 
 def load_weights(path: Path) -> WeightChanges:
-    """What `save_weights` wrote.
+    """Read the changes that `save_weights` wrote.
 
     Raises:
         InputFileError: unreadable or damaged.

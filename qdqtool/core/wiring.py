@@ -1,4 +1,4 @@
-"""Who writes and who reads what among the kernels of an engine."""
+"""Connections between the kernels of an engine: the writers and the readers of each tensor."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ class Wiring:
                     self._read[tensor.name].append((place, layer))
 
     def writers(self, layer: EngineLayer) -> tuple[EngineLayer, ...]:
-        """The kernels that make the inputs of `layer`."""
+        """Return the kernels that write the inputs of `layer`."""
         return self._reach(layer, forward=False)
 
     def readers(self, layer: EngineLayer) -> tuple[EngineLayer, ...]:
-        """The kernels that read the outputs of `layer`."""
+        """Return the kernels that read the outputs of `layer`."""
         return self._reach(layer, forward=True)
 
     def in_parts(self, tensor: EngineTensor) -> bool:
-        """Whether several kernels write `tensor`, each a part of it, as a concatenation in place does."""
+        """Return True if several kernels write parts of `tensor`, as for a concatenation in place."""
         return len(self._made.get(tensor.name, [])) > 1
 
     def compute_before(self, layer: EngineLayer) -> tuple[EngineLayer, ...]:
-        """The first compute kernels met on every way up from `layer`, by name."""
+        """Return the nearest compute kernels upstream of `layer` on every path, by name."""
         return _first_computing(layer, self.writers)
 
     def compute_after(self, layer: EngineLayer) -> tuple[EngineLayer, ...]:
-        """The first compute kernels met on every way down from `layer`, by name."""
+        """Return the nearest compute kernels downstream of `layer` on every path, by name."""
         return _first_computing(layer, self.readers)
 
     def round_trip_of(self, layer: EngineLayer) -> EngineLayer | None:
-        """The low-precision kernel whose float result `layer` only quantizes again; None if `layer` is no such kernel."""
+        """Return the low-bit compute kernel whose float result `layer` only quantizes again; None if there is none."""
         if layer.role is not Role.QDQ or not quantizes(layer):
             return None
         writers = self.writers(layer)
@@ -74,7 +74,7 @@ class Wiring:
         return tuple(found.values())
 
     def _others(self, name: str, start: int, *, forward: bool) -> list[EngineLayer]:
-        """Readers after `start`, or writers before it; all of them where launch order leaves none.
+        """Return the readers after `start`, or the writers before it. If launch order leaves none, return all of them.
 
         Several kernels may write parts of one tensor in place, and an early one may be read before a late one writes.
         """
@@ -84,17 +84,17 @@ class Wiring:
 
 
 def quantizes(layer: EngineLayer) -> bool:
-    """Float in, a quantized type out."""
+    """Return True if a layer reads float and writes a quantized type."""
     return not _quantized(layer.inputs) and _quantized(layer.outputs)
 
 
 def dequantizes(layer: EngineLayer) -> bool:
-    """A quantized type in, float out."""
+    """Return True if a layer reads a quantized type and writes float."""
     return _quantized(layer.inputs) and not _quantized(layer.outputs)
 
 
 def rounds(layer: EngineLayer) -> bool:
-    """Float in, rounded to few bits inside, float out: a fake-quantize."""
+    """Return True if a layer reads float, rounds to a low-bit grid inside, and writes float: a fake-quantize."""
     return "Roun" in layer.name and not _quantized(layer.inputs) and not _quantized(layer.outputs)
 
 

@@ -1,4 +1,4 @@
-"""How lists and counts are told in a sentence."""
+"""Wording of lists and counts in a sentence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _METRICS = {
 
 
 def listed(names: Collection[object], most: int) -> str:
-    """The first names, and how many there are beyond them.
+    """Return the first names, and the number of the other ones.
 
         >>> listed(["a", "b", "c"], 2)
         'a, b and 1 more'
@@ -31,7 +31,7 @@ def listed(names: Collection[object], most: int) -> str:
 
 
 def counted(number: int, one: str, many: str = "", *, grouped: bool = False) -> str:
-    """A count and what is counted, one of it or several.
+    """Return a count with its noun, in the singular or plural.
 
         >>> counted(1, "finding"), counted(0, "finding"), counted(2, "node was", "nodes were")
         ('1 finding', '0 findings', '2 nodes were')
@@ -46,12 +46,12 @@ def counted(number: int, one: str, many: str = "", *, grouped: bool = False) -> 
 
 
 def metric(name: str) -> str:
-    """A metric's name as people write it: "top-1" for "top1"."""
+    """Return a metric's name as people write it: "top-1" for "top1"."""
     return _METRICS.get(name, name)
 
 
 def computing_in(format_: str) -> str:
-    """What a kernel does in a format that `core.engine.computed_in` counts.
+    """Return words for a format that `core.engine.computed_in` counts.
 
     >>> computing_in("fp8"), computing_in("int4-weights")
     ('in FP8', 'with INT4 weights')

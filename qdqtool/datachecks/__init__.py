@@ -1,4 +1,4 @@
-"""Audits what a user brings: samples, labels, preprocessing and recipe, and the accuracy that came of them."""
+"""Checks of the user's data: samples, labels, preprocessing and recipe, and the resulting accuracy."""
 
 from qdqtool.datachecks.all_checks import CHECKS, check_data
 from qdqtool.datachecks.evidence import DataEvidence, InputStatistics, Predictions, SampleSet, Spread, Variant

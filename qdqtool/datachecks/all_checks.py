@@ -1,4 +1,4 @@
-"""Asks every data check."""
+"""Runs every data check."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CHECKS = Registry(package="qdqtool.datachecks.checks")
 
 
 def check_data(evidence: DataEvidence, ignore: tuple[str, ...] = ()) -> tuple[Finding, ...]:
-    """All findings, the most severe first; `ignore` names codes or checks that are left out."""
+    """Return all findings, the most severe first; `ignore` lists codes or names of checks to skip."""
     found: list[Finding] = []
     waived = waivers(ignore)
     for name in sorted(CHECKS.coded().values()):

@@ -1,4 +1,4 @@
-"""What was measured of samples, labels and models, for the checks to judge."""
+"""Measurements of samples, labels and models, which the data checks evaluate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qdqtool.core.findings import Severity
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputStatistics:
-    """Values of one float input over a set of samples.
+    """Statistics of one float input over a set of samples.
 
     Attributes:
         name: the input.
@@ -54,13 +54,14 @@ class SampleSet:
 
 
 CONVERGED = 0.10
-"""Relative difference of the median range of two halves below which ranges have converged. Chosen with
-digits and a ResNet-20 on CIFAR-10, where halves of 4 samples may differ by more, and halves of 8 do not."""
+"""Largest relative difference between the median ranges of two halves for converged ranges. Chosen with
+digits and a ResNet-20 on CIFAR-10: halves of 4 samples may differ by more, and halves of 8 do not.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spread:
-    """How far ranges from one half of the calibration samples are from those of the other half.
+    """Difference between the ranges from two halves of the calibration samples.
 
     Attributes:
         samples: how many samples were split.
@@ -77,7 +78,7 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Predictions:
-    """Classes that the float model found on labelled samples, one per sample."""
+    """Predicted and true classes of the float model on labelled samples, one per sample."""
 
     found: tuple[int, ...]
     truth: tuple[int, ...]
@@ -85,13 +86,13 @@ class Predictions:
 
     @property
     def hits(self) -> int:
-        """How often it was right."""
+        """Number of correct predictions."""
         return sum(left == right for left, right in zip(self.found, self.truth, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Variant:
-    """The float model on some samples that were prepared in another plausible way, and on the same ones as they are.
+    """Predictions of the float model on some samples: with another plausible preparation, and unchanged.
 
     Attributes:
         name: the preparation in words.
@@ -109,7 +110,7 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FloatCure:
-    """The nodes at whose outputs most of the signal is lost, and what keeping them float brings.
+    """The nodes with the largest loss of signal at their outputs, and the gain if they stay float.
 
     Attributes:
         nodes: the nodes, worst first.
@@ -126,7 +127,7 @@ class FloatCure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NarrowLoss:
-    """What the type of the float part costs, measured beside what quantization costs.
+    """Accuracy loss from the type of the float part, measured separately from the loss by quantization.
 
     Attributes:
         types: the type, "fp16" or "bf16".
@@ -147,7 +148,7 @@ class NarrowLoss:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataEvidence:
-    """Everything that the checks may ask.
+    """All data that the checks can use.
 
     Attributes:
         calibration: the calibration samples.
@@ -180,7 +181,7 @@ class DataEvidence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Doubt:
-    """A finding before it gets the code and name of its check; `severity` overrides the check's own."""
+    """A finding before it gets the code and name of its check; `severity` overrides the severity of the check."""
 
     subject: str
     reason: str
@@ -190,7 +191,7 @@ class Doubt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataCheck:
-    """A plug-in of the registry.
+    """A data check, as its plug-in file defines it.
 
     Attributes:
         code: stable identifier, "DAT101".

@@ -1,4 +1,4 @@
-"""Reads what an engine says of itself: every layer-information form and profile, costs, comparison."""
+"""Reads descriptions of engines: every layer-information form and profile, costs, comparison."""
 
 from qdqtool.engine.layer_info import read, read_text
 

@@ -1,4 +1,4 @@
-"""What other files of trtexec and of NVIDIA's explorer hold: times, profile, outputs, options, device.
+"""Contents of other files of trtexec and of NVIDIA's explorer: times, profile, outputs, options, device.
 
 --exportTimes      [{"computeMs": ..., "latencyMs": ...}, ...]
 --exportOutput     [{"name": "y", "dimensions": "1x10", "values": [...]}, ...]
@@ -26,12 +26,12 @@ from qdqtool.io.text import text_of
 # --- facts of a file -------------------------------------------------------------------------------------------------
 
 _SLOWEST = 5
-"""Layers of a profile that are listed."""
+"""Most layers of a profile that are listed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fact:
-    """One line: under which heading, what, and its value in words."""
+    """One line about a file: heading, subject, and value in words."""
 
     heading: str
     name: str
@@ -40,7 +40,7 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class About:
-    """What a file holds.
+    """Contents of a file.
 
     Attributes:
         form: "times", "outputs", "profile", "options" or "device".
@@ -52,7 +52,7 @@ class About:
 
 
 def about(path: Path) -> About:
-    """What the file at `path` holds.
+    """Describe the contents of the file at `path`.
 
     Raises:
         InputFileError: unreadable, or in none of the known forms.
@@ -145,11 +145,11 @@ _QUANTITIES = {
     "d2h": ("d2hMs", "outMs"),
     "end to end": ("endToEndMs",),
 }
-"""What is measured, and what releases call it."""
+"""Measured quantities, with their names in each release."""
 
 
 def spans_of(value: Any) -> tuple[TimeSpread, ...]:
-    """Statistics of the times that are there, in milliseconds, in the order of the quantities."""
+    """Return statistics of the available times in milliseconds, in the order of `_QUANTITIES`."""
     records = [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
     spans = (_span(name, spellings, records) for name, spellings in _QUANTITIES.items())
     return tuple(span for span in spans if span is not None)
@@ -180,7 +180,7 @@ Values = dict[str, list[object]]
 
 
 def same_outputs(first: Path, second: Path) -> bool:
-    """Whether two files hold the same tensors with the same values, to the last printed digit.
+    """Return whether two files hold the same tensors with the same values, to the last printed digit.
 
     Raises:
         InputFileError: a file is unreadable or holds no outputs.
@@ -189,7 +189,7 @@ def same_outputs(first: Path, second: Path) -> bool:
 
 
 def read_outputs(path: Path) -> Values:
-    """The values of every output, flat, by name.
+    """Return the values of every output, flat, by name.
 
     Raises:
         InputFileError: unreadable, or no list of outputs.
@@ -205,7 +205,7 @@ def read_outputs(path: Path) -> Values:
 
 
 def outputs_of(value: Any) -> Values:
-    """The values of every output in parsed JSON; empty if there are none."""
+    """Return the values of every output in parsed JSON; empty if there are none."""
     found: Values = {}
     for entry in value if isinstance(value, list) else []:
         name, values = (

@@ -22,7 +22,7 @@ Gemm = tuple[int, int, int]
 
 
 def cost(layer: EngineLayer, model: CostModel) -> Cost:
-    """What `layer` costs under `model`; of a layer whose tensors are not listed, nothing is known."""
+    """Return the cost of `layer` under `model`. Every cost is unknown for a layer without listed tensors."""
     if layer.role is not Role.NONE and not (layer.inputs or layer.outputs or layer.constants):
         return Cost()
     macs, gemm = _work(layer)
@@ -38,7 +38,7 @@ def cost(layer: EngineLayer, model: CostModel) -> Cost:
 
 
 def _trex(layer: EngineLayer) -> tuple[int | None, int | None, int | None]:
-    """Input, weight and output bytes as trt-engine-explorer counts them."""
+    """Return input, weight and output bytes as trt-engine-explorer counts them."""
     outputs = _sum(tensor.bytes for tensor in layer.outputs)
     held = weight(layer)
     if not _convolves(layer) or held is None or held.shape is None or not layer.inputs:
@@ -49,7 +49,7 @@ def _trex(layer: EngineLayer) -> tuple[int | None, int | None, int | None]:
 
 
 def _exact(layer: EngineLayer) -> tuple[int | None, int | None, int | None]:
-    """Input, weight and output bytes with padding; a tensor that is listed twice is read once."""
+    """Return input, weight and output bytes with padding; a tensor that is listed twice counts once."""
     inputs = {tensor.name or str(index): tensor for index, tensor in enumerate(layer.inputs)}
     return (
         _sum(padded_bytes(tensor) for tensor in inputs.values()),
@@ -59,7 +59,7 @@ def _exact(layer: EngineLayer) -> tuple[int | None, int | None, int | None]:
 
 
 def _work(layer: EngineLayer) -> tuple[int | None, Gemm | None]:
-    """MACs and the matrix view of a compute layer."""
+    """Return MACs and the matrix view of a compute layer."""
     if layer.role is not Role.COMPUTE or not layer.inputs or not layer.outputs:
         return None, None
     left, result = without_block_scales(layer.inputs)[0].shape, layer.outputs[0].shape
@@ -89,12 +89,12 @@ def _convolution(
 
 
 def _positions(shape: Shape) -> int:
-    """N times the spatial positions of an N, C, ... tensor."""
+    """Return N times the spatial positions of an N, C, ... tensor."""
     return shape[0] * prod(shape[2:])
 
 
 def _product(factor: Shape | None, left: Shape, result: Shape) -> tuple[int | None, Gemm | None]:
-    """MACs of a matrix product; `factor` is the right-hand side where it is known."""
+    """Return MACs and matrix view of a matrix product; `factor` is the shape of the right-hand side if known."""
     if len(left) < 2 or len(result) < 2:
         return None, None
     depth = _depth(factor, left, result)
@@ -105,7 +105,7 @@ def _product(factor: Shape | None, left: Shape, result: Shape) -> tuple[int | No
 
 
 def _depth(factor: Shape | None, left: Shape, result: Shape) -> int | None:
-    """The length of the dimension that is summed over; None if it is ambiguous."""
+    """Return the length of the dimension that is summed over; None if it is ambiguous."""
     if factor is None:
         return left[-1]
     if len(factor) < 2:
@@ -127,7 +127,10 @@ def _factor(layer: EngineLayer, held: EngineTensor | None) -> Shape | None:
 
 
 def _attention(layer: EngineLayer) -> int | None:
-    """Two products over query and key of shape (heads, tokens, width) and (heads, width, tokens)."""
+    """Return the MACs of both products of an attention.
+
+    Queries have shape (heads, tokens, width), keys (heads, width, tokens).
+    """
     shapes = [tensor.shape for tensor in without_block_scales(layer.inputs)[:3]]
     if len(shapes) != 3 or any(shape is None or len(shape) != 3 or not _static(shape) for shape in shapes):
         return None

@@ -81,7 +81,7 @@ _GPUS = (
 
 
 def devices() -> tuple[Device, ...]:
-    """All GPUs that are known."""
+    """Return all known GPUs."""
     return tuple(
         _device(name, sm, sms, clock, bandwidth, geforce=geforce, source=source)
         for name, sm, sms, clock, bandwidth, geforce, source in _GPUS
@@ -89,7 +89,7 @@ def devices() -> tuple[Device, ...]:
 
 
 def usual_device(sm: Sequence[str]) -> str:
-    """The name of the first known GPU of the first architecture that is known, as "86"; without any, of SM86."""
+    """Return the first known GPU of the first known architecture in `sm` ("86"); by default, of SM86."""
     known = {device.sm: device.name for device in reversed(devices())}
     wanted = (f"sm{word.removeprefix('sm')}" for word in (*sm, "86"))
     return next(known[word] for word in wanted if word in known)
@@ -121,7 +121,7 @@ def find_device(words: str) -> Device:
 
 
 def device_of_metadata(path: Path) -> Device:
-    """The GPU that the metadata JSON of a trtexec run describes (`device_information`).
+    """Return the GPU that the metadata JSON of a trtexec run describes (`device_information`).
 
     Raises:
         InputFileError: unreadable, or without the figures that are needed.
@@ -138,7 +138,7 @@ def device_of_metadata(path: Path) -> Device:
 
 
 def _as_trtexec(value: Any) -> dict[str, Any] | None:
-    """The device metadata of NVIDIA's explorer (CUDA attributes, clocks in kHz) under trtexec's names."""
+    """Convert the device metadata of NVIDIA's explorer (CUDA attributes, clocks in kHz) to trtexec's names."""
     fields = value[0] if isinstance(value, list) and value and isinstance(value[0], Mapping) else {}
     capability = fields.get("ComputeCapability")
     clocks = [number(fields.get(name)) for name in ("CLOCK_RATE", "MEMORY_CLOCK_RATE")]
@@ -168,7 +168,7 @@ def _described(fields: Mapping[str, Any], source: str) -> Device | None:
 
 
 def _figure(value: Any) -> float | None:
-    """A number, also one with its unit behind it, as some scripts keep it: "1.425 GHz", "192 bits"."""
+    """Parse a number, also with a unit after it as some scripts write it: "1.425 GHz", "192 bits"."""
     found = re.match(r"\d+(\.\d+)?", value) if isinstance(value, str) else None
     return float(found.group()) if found else number(value)
 

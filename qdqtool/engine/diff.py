@@ -1,4 +1,4 @@
-"""How two engines of the same model differ: aligned by ONNX node, with the causes in words."""
+"""Differences between two engines of the same model: aligned by ONNX node, with the causes in words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from qdqtool.trt.names import parts, stem
 
 
 def compare(left: Explored, right: Explored) -> EngineDiff:
-    """How the second engine differs from the first; times count where both have a profile."""
+    """Compare the second engine with the first; times count if both have a profile."""
     first, second = computing(left.engine.kernels), computing(right.engine.kernels)
     matches = align(first, second)
     pairs = tuple(
@@ -51,7 +51,7 @@ def compare(left: Explored, right: Explored) -> EngineDiff:
 
 
 def totals(side: Explored) -> EngineTotals:
-    """One engine in figures."""
+    """Return the totals of one engine."""
     kernels = side.engine.kernels
     compute = computing(kernels)
     conversions = [layer for layer in kernels if layer.role is Role.QDQ]
@@ -101,14 +101,14 @@ def _notes(lonely: tuple[int, int], pairs: tuple[LayerPair, ...]) -> tuple[str, 
 
 @dataclass(frozen=True, kw_only=True)
 class Explored:
-    """An engine, its layers with costs and times, and what the user calls it."""
+    """An engine, its layers with costs and times, and the user's name for it."""
 
     name: str
     engine: Engine
     view: EngineView
 
     def of(self, layers: Iterable[EngineLayer]) -> list[LayerView]:
-        """The views of `layers`."""
+        """Return the views of `layers`."""
         return [self._views[id(layer)] for layer in layers]
 
     @cached_property
@@ -117,11 +117,11 @@ class Explored:
         return {id(layer): view for layer, view in pairs}
 
     def ms(self, layers: Iterable[EngineLayer]) -> float | None:
-        """Measured milliseconds of `layers` together, or None if one is not known."""
+        """Return the measured milliseconds of `layers` together, or None if one is unknown."""
         return _ms(self.of(layers))
 
     def bytes(self, layers: Iterable[EngineLayer]) -> int | None:
-        """What `layers` read and write together, or None if one is not known."""
+        """Return the bytes that `layers` read and write together, or None if one is unknown."""
         return _bytes(self.of(layers))
 
 
@@ -147,7 +147,7 @@ _Shape = tuple[int, ...]
 _Signature = tuple["_Shape | None", "_Shape | None"]
 _Keys = list[frozenset[str]]
 _NUMBERED = re.compile(r"[A-Za-z]+_\d+")
-"""Names that an exporter counted up (`Conv_84`): inserting Q/DQ nodes shifts them, so they prove little."""
+"""Numbered names from an exporter (`Conv_84`): inserting Q/DQ nodes shifts them, so they are weak evidence."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,7 +161,7 @@ class AlignedLayers:
 
 
 def align(left: list[EngineLayer], right: list[EngineLayer]) -> list[AlignedLayers]:
-    """Matches between two lists of compute layers, in the order of the left one."""
+    """Match two lists of compute layers, in the order of the left one."""
     matches = _by_name(left, right)
     taken_left = {index for match in matches for index in match.left}
     taken_right = {index for match in matches for index in match.right}
@@ -186,7 +186,7 @@ def _by_name(left: list[EngineLayer], right: list[EngineLayer]) -> list[AlignedL
 
 
 def _telling(left: list[EngineLayer], right: list[EngineLayer]) -> tuple[_Keys, _Keys]:
-    """The names by which layers may be matched: known on both sides, unique ones preferred."""
+    """Return the names by which layers may be matched: known on both sides, unique ones preferred."""
     all_left, all_right = [_names(layer) for layer in left], [_names(layer) for layer in right]
     count_left, count_right = _count(all_left), _count(all_right)
     both = count_left.keys() & count_right.keys()
@@ -213,7 +213,7 @@ def _count(keys: _Keys) -> dict[str, int]:
 
 
 def _components(left: _Keys, right: _Keys) -> list[tuple[list[int], list[int], list[str]]]:
-    """Connected groups of layers that share names."""
+    """Return connected groups of layers that share names."""
     holders: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for side, keys in enumerate((left, right)):
         for index, own in enumerate(keys):
@@ -247,7 +247,7 @@ def _components(left: _Keys, right: _Keys) -> list[tuple[list[int], list[int], l
 
 
 def _agree(left: list[EngineLayer], right: list[EngineLayer]) -> bool:
-    """Whether the results may be of the same size; an unknown size agrees with everything."""
+    """Return whether the results may be of the same size; an unknown size agrees with everything."""
     if len(left) != 1 or len(right) != 1 or any("Pool" in layer.kind for layer in (*left, *right)):
         return True
     first, second = _result(left[0]), _result(right[0])
@@ -282,7 +282,7 @@ def _by_shape(
 def _out_of_order(
     first: list[_Signature], second: list[_Signature], steps: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Equal signatures that the sequence match left over, as where two branches come in another order."""
+    """Match equal signatures that the sequence match left over, for example two branches in another order."""
     used_first, used_second = {one for one, _ in steps}, {other for _, other in steps}
     waiting: dict[_Signature, deque[int]] = defaultdict(deque)
     for index, signature in enumerate(second):
@@ -295,7 +295,10 @@ def _out_of_order(
 def _only_weights(
     first: list[_Signature], second: list[_Signature], steps: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Layers left over whose weight shape no other layer left over has: a pooling fused into one changes its result."""
+    """Match remaining layers with a weight shape that occurs once per engine.
+
+    Result shapes are ignored, because a fused pooling changes them.
+    """
     used_first, used_second = {one for one, _ in steps}, {other for _, other in steps}
     lone_first = _unique(first, used_first)
     lone_second = _unique(second, used_second)
@@ -303,7 +306,7 @@ def _only_weights(
 
 
 def _unique(signatures: list[_Signature], used: set[int]) -> dict[_Shape, int]:
-    """Places by weight shape, of shapes that occur once."""
+    """Return the position of each weight shape that occurs once among the unused layers."""
     found: dict[_Shape, list[int]] = defaultdict(list)
     for place, (shape, _) in enumerate(signatures):
         if shape is not None and place not in used:
@@ -317,7 +320,7 @@ def _signature(layer: EngineLayer) -> _Signature:
 
 
 def computing(layers: tuple[EngineLayer, ...]) -> list[EngineLayer]:
-    """The compute layers among `layers`."""
+    """Return the compute layers among `layers`."""
     return [layer for layer in layers if layer.role is Role.COMPUTE]
 
 
@@ -325,17 +328,17 @@ def computing(layers: tuple[EngineLayer, ...]) -> list[EngineLayer]:
 # Why the second engine is faster or slower, in words, the largest cause first.
 
 _NAMED = 8
-"""Layers that a sentence names; the rest is counted."""
+"""Most layers that a sentence names; the others are counted."""
 _WORTH = 0.02
-"""Share by which a single layer must be slower to be mentioned; less is noise."""
+"""Smallest slowdown of a single layer that is mentioned, as a share; less is noise."""
 _SHARE = 0.002
-"""Share of the whole engine's time that this must be."""
+"""Smallest slowdown that is mentioned, as a share of the whole engine's time."""
 
 
 def causes(
     left: Explored, right: Explored, pairs: tuple[LayerPair, ...], before: EngineTotals, after: EngineTotals
 ) -> tuple[DifferenceCause, ...]:
-    """All causes, ranked by milliseconds where they are measured and by bytes elsewhere."""
+    """Return all causes, ranked by milliseconds if measured, else by bytes."""
     found = [
         *_precisions(pairs),
         *_round_trips(left, right),
@@ -347,7 +350,7 @@ def causes(
 
 
 def _precisions(pairs: tuple[LayerPair, ...]) -> Iterator[DifferenceCause]:
-    """Layers that changed their type, by type."""
+    """Yield layers that changed their type, by type."""
     groups: dict[tuple[str, str], list[LayerPair]] = defaultdict(list)
     for pair in pairs:
         groups[pair.left.arithmetic, pair.right.arithmetic].append(pair)
@@ -364,7 +367,7 @@ def _precisions(pairs: tuple[LayerPair, ...]) -> Iterator[DifferenceCause]:
 
 
 def _round_trips(left: Explored, right: Explored) -> Iterator[DifferenceCause]:
-    """INT8 kernels whose float result another kernel only turns back into INT8."""
+    """Yield INT8 kernels with a float result that another kernel only converts back to INT8."""
     old, new = _trips(left.engine), _trips(right.engine)
     if len(old) == len(new):
         return
@@ -407,7 +410,7 @@ def _conversions(before: EngineTotals, after: EngineTotals) -> Iterator[Differen
 def _others(
     pairs: tuple[LayerPair, ...], before: EngineTotals, after: EngineTotals
 ) -> Iterator[DifferenceCause]:
-    """Everything that neither multiplies nor converts, by subtraction."""
+    """Yield the time of all layers that neither multiply nor convert, by subtraction."""
     compute = _sum_ms(list(pairs))
     spent = (before.ms, after.ms, before.conversion_ms, after.conversion_ms)
     if compute is None or None in spent or not pairs:

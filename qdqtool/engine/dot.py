@@ -12,7 +12,7 @@ from qdqtool.trt.tensor_formats import short
 
 
 def dot(view: EngineView, colours: Mapping[str, str]) -> str:
-    """One box per kernel, one edge per tensor from its writer to its readers; layers without a kernel are left out.
+    """Write one box per kernel and one edge per tensor from its writer to its readers. Layers without a kernel are left out.
 
     Args:
         view: the engine.
@@ -42,7 +42,7 @@ def dot(view: EngineView, colours: Mapping[str, str]) -> str:
 
 
 def _passed(view: EngineView) -> dict[str, str]:
-    """The tensor behind every tensor that a layer without a kernel hands on."""
+    """Map each output of a layer without a kernel to the input that it passes on."""
     return {
         out.name: layer.inputs[0].name
         for layer in view.layers
@@ -52,7 +52,7 @@ def _passed(view: EngineView) -> dict[str, str]:
 
 
 def _maker(name: str, makers: Mapping[str, int], through: Mapping[str, str]) -> int | None:
-    """The kernel that makes a tensor, seen through layers without a kernel."""
+    """Return the kernel that writes a tensor, skipping layers without a kernel."""
     seen: set[str] = set()
     while name not in makers and name in through and name not in seen:
         seen.add(name)
@@ -63,7 +63,7 @@ def _maker(name: str, makers: Mapping[str, int], through: Mapping[str, str]) -> 
 def _ports(
     bindings: tuple[EngineTensor, ...], makers: Mapping[str, int], layers: list[tuple[int, LayerView]]
 ) -> list[str]:
-    """The engine's own inputs and outputs."""
+    """Return the lines for the engine's own inputs and outputs."""
     lines = []
     for number, binding in enumerate(bindings):
         lines.append(f"  io{number} [label={dot_string(binding.name)}, shape=ellipse, fillcolor=white];")

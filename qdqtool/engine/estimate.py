@@ -24,7 +24,7 @@ from qdqtool.core.explore import Device, EngineView, LayerView
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Roof:
-    """What engines reach of a device.
+    """Shares of a device's peak rates that engines reach, and the start time of a kernel.
 
     Attributes:
         start_ms: milliseconds that every kernel takes whatever it does.
@@ -44,7 +44,9 @@ ROOF = Roof(start_ms=0.006, bandwidth=0.9, moving=0.4, arithmetic=0.6)
 SPREAD = (0.65, 1.6)
 """Recorded over estimated time of networks that were left out of the fit: smallest and largest."""
 RATIO_ERROR = (0.17, 0.32)
-"""How far the estimated ratio of two builds of such a network is off, as a share of the recorded one: median and largest."""
+"""Error of the estimated time ratio of two builds of a network left out of the fit, as a share of the
+recorded ratio: median and largest.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +65,7 @@ class Estimate:
 
 
 def estimate(view: EngineView, device: Device, roof: Roof = ROOF) -> Estimate:
-    """The time of all kernels of `view` on `device`, one after the other."""
+    """Return the time of all kernels of `view` on `device`, one after the other."""
     kernels = [layer for layer in view.layers if layer.role is not Role.NONE]
     times = [_time(layer, device, roof) for layer in kernels]
     return Estimate(
@@ -74,7 +76,7 @@ def estimate(view: EngineView, device: Device, roof: Roof = ROOF) -> Estimate:
 
 
 def _time(layer: LayerView, device: Device, roof: Roof) -> float | None:
-    """Milliseconds that one kernel works; None if its bytes are unknown."""
+    """Return the milliseconds of one kernel after its start; None if its bytes are unknown."""
     if layer.bytes is None:
         return None
     bandwidth = roof.bandwidth if layer.role is Role.COMPUTE else roof.moving
@@ -85,7 +87,7 @@ def _time(layer: LayerView, device: Device, roof: Roof) -> float | None:
 
 
 def _peak(layer: LayerView, device: Device) -> float | None:
-    """Operations per second in units of 10^12; FP32 products run as TF32, at half the FP16 rate, from SM80 on."""
+    """Return the peak rate in 10^12 operations per second. FP32 products run as TF32, at half the FP16 rate, from SM80 on."""
     if layer.precision is DType.FLOAT32 and device.fp16_tflops and device.generation >= 80:
         return device.fp16_tflops / 2
     return device.peak(layer.precision)

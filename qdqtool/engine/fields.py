@@ -1,4 +1,4 @@
-"""From the fields of one layer, as any form names them, to an `EngineLayer` whose role and precision are judged."""
+"""Turns the fields of one layer, in any form, into an `EngineLayer` with role and precision."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from qdqtool.engine.weights import stated_constants
 from qdqtool.trt.layer_records import layer_of
 
 MOST_LAYERS = 20_000
-"""Layers after which reading stops; no engine comes near."""
+"""Most layers that are read; real engines have far fewer."""
 
 
 def layer(fields: Mapping[str, Any]) -> EngineLayer:
-    """The layer with these fields; missing and odd ones are left empty, nothing raises."""
+    """Return the layer with these fields. Missing and invalid fields are left empty; nothing raises."""
     stated = layer_of(fields)
     return judged(replace(stated, constants=stated.constants or stated_constants(fields)))

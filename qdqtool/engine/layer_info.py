@@ -1,4 +1,4 @@
-"""Reads layer information from a file, whichever form it has."""
+"""Reads layer information from a file in any form."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from qdqtool.trt.names import profile_of
 
 _ARTEFACT = re.compile(r'"kind": *"engine"')
 _EDGE = 4096
-"""Characters at either end of a file in which an artefact says what it is."""
+"""Characters at either end of a file in which an artefact states its kind."""
 _PLAN = "ftrt"
-"""How a serialized engine begins."""
+"""First characters of a serialized engine."""
 _PLANS = frozenset({".plan", ".engine", ".trt"})
 _READERS: tuple[LayerReader, ...] = (dump, lines, replay, names)
-"""Forms of text, the most detailed first: a log may hold several. The inspector's JSON goes before all of them."""
+"""Text forms, the most detailed first, because a log may hold several. The inspector's JSON is tried before all of them."""
 
 
 def read(path: Path) -> Engine:
-    """The layers that the file at `path` describes.
+    """Return the layers that the file at `path` describes.
 
     Raises:
         InputFileError: unreadable, or in no known form of layer information.
@@ -52,14 +52,14 @@ def read(path: Path) -> Engine:
 
 
 def _tail(path: Path) -> str:
-    """The last characters of a file: an artefact says its kind after its data."""
+    """Return the last characters of a file: an artefact states its kind after its data."""
     with path.open("rb") as stream:
         stream.seek(max(0, path.stat().st_size - _EDGE))
         return stream.read().decode("utf-8", "replace")
 
 
 def read_text(text: str, *, where: str) -> Engine:
-    """The layers that `text` describes; `where` names it in messages.
+    """Return the layers that `text` describes; `where` names it in messages.
 
     Raises:
         InputFileError: `text` is in no known form of layer information.
@@ -80,7 +80,7 @@ def _text(text: str, *, where: str) -> Engine:
 
 
 def _finished(engine: Engine) -> Engine:
-    """The engine with what only all its layers together tell."""
+    """Complete the engine with facts that need all its layers together."""
     return replace(
         engine,
         layers=with_profiles(settled(engine.layers)),
@@ -90,7 +90,7 @@ def _finished(engine: Engine) -> Engine:
 
 
 def _described(engine: Engine) -> tuple[EngineTensor, ...]:
-    """The bindings, with type and shape from the layers where the dump gives their names only."""
+    """Return the bindings, with type and shape from the layers if the dump gives only their names."""
     known = {
         tensor.name: tensor
         for layer in engine.layers
@@ -112,7 +112,7 @@ def _described(engine: Engine) -> tuple[EngineTensor, ...]:
 
 
 def with_profiles(layers: tuple[EngineLayer, ...]) -> tuple[EngineLayer, ...]:
-    """`layers` with the number of their profile."""
+    """Return `layers` with the number of their profile."""
     current = 0
     found: list[EngineLayer] = []
     for layer in layers:
@@ -128,7 +128,7 @@ def with_profiles(layers: tuple[EngineLayer, ...]) -> tuple[EngineLayer, ...]:
 
 
 def unknown_formats(engine: Engine) -> tuple[tuple[str, int], ...]:
-    """The words of every tensor whose type is unknown, with how often they occur, in alphabetical order."""
+    """Return the printed formats of all tensors of unknown type, with their counts, in alphabetical order."""
     counts = Counter(
         tensor.format
         for layer in engine.layers
@@ -142,9 +142,9 @@ def unknown_formats(engine: Engine) -> tuple[tuple[str, int], ...]:
 # Log text with the lines that say nothing of layers left out, so that a large log fits into memory.
 
 _FULL = 1 << 26
-"""Characters up to which a text is kept as it is."""
+"""Characters up to which a text is kept unchanged."""
 _STEP = 1 << 22
-"""Characters that are thinned out at once."""
+"""Characters that are filtered at once."""
 _SILENT = re.compile(
     r"^\[(?![^\n]*(?:Layer\(|Layers:|LayerType|Layer Information|Layer: |Algorithm: |Tactic Name: |Bindings:))"
     r"[^\n]*\n",
@@ -153,7 +153,7 @@ _SILENT = re.compile(
 
 
 def lean(pieces: Iterable[str], path: Path) -> str:
-    """The text of all pieces; of a long one without the logger's lines that have nothing to do with layers.
+    """Join the text of all pieces. Long texts lose the logger's lines that have nothing to do with layers.
 
     Raises:
         InputFileError: what is left is larger than 256 MiB.

@@ -48,7 +48,7 @@ COLUMNS = tuple(_COLUMNS)
 def select(
     view: EngineView, *, where: tuple[str, ...] = (), sort: str = "", limit: int | None = None
 ) -> tuple[LayerView, ...]:
-    """The layers that fit every condition, in launch order or sorted.
+    """Return the layers that fit every condition, in launch order or sorted.
 
     Args:
         view: the engine.
@@ -67,7 +67,7 @@ def select(
 
 
 def cells(layers: tuple[LayerView, ...], columns: tuple[str, ...] = COLUMNS) -> list[list[Cell]]:
-    """One row per layer.
+    """Return one row per layer.
 
     Raises:
         UsageError: no such column.
@@ -77,7 +77,7 @@ def cells(layers: tuple[LayerView, ...], columns: tuple[str, ...] = COLUMNS) -> 
 
 
 def table_of(layers: tuple[LayerView, ...], columns: tuple[str, ...] = COLUMNS) -> Table:
-    """The layers as a table for a file.
+    """Return the layers as a table for a file.
 
     Raises:
         UsageError: no such column.
@@ -122,7 +122,7 @@ def _tensors(tensors: tuple[EngineTensor, ...]) -> str:
 
 
 def brief(tensor: EngineTensor) -> str:
-    """Type and shape in a few characters: `int8[1x64x56x56]`."""
+    """Return type and shape in a few characters: `int8[1x64x56x56]`."""
     shape = "?" if tensor.shape is None else "x".join(str(dim) for dim in tensor.shape)
     return f"{tensor.dtype}[{shape}]"
 
@@ -132,7 +132,7 @@ def brief(tensor: EngineTensor) -> str:
 
 
 def node_facts(engine: Engine, view: EngineView, nodes: frozenset[str]) -> dict[str, dict[str, str]]:
-    """Facts by node name, as text; nodes that no layer names are left out.
+    """Return facts by node name, as text. Nodes that no layer names are left out.
 
     A node that a compute layer holds gets that layer's precision; the time and the bytes are those of all layers that
     hold it, which several nodes may share.

@@ -1,4 +1,4 @@
-"""Dynamic shapes at the optimization profile's optimum, which is what a builder tunes an engine for.
+"""Replaces dynamic shapes by the optimum of the optimization profile, for which a builder tunes an engine.
 
 Layer information of recent releases gives the optimum of the engine's inputs; inside the engine the dynamic dimensions
 stay -1. They are followed from layer to layer where a layer cannot change them: convolutions keep the batch, products
@@ -22,7 +22,7 @@ _RESIZES = frozenset({"Conc", "Slic", "Gath", "Repl", "Redu", "Sum", "Max", "Min
 
 
 def at_optimum(engine: Engine) -> Engine:
-    """The engine with its dynamic dimensions at the first profile's optimum, as far as they can be told."""
+    """Return the engine with its dynamic dimensions at the optimum of the first profile, as far as they can be derived."""
     if not engine.opt_shapes or not any(map(_is_dynamic, engine.layers)):
         return engine
     known: dict[str, Shape] = dict(engine.opt_shapes)
@@ -30,7 +30,7 @@ def at_optimum(engine: Engine) -> Engine:
 
 
 def about(engine: Engine) -> tuple[str, ...]:
-    """At which shapes figures of `at_optimum` hold, where the engine's own are dynamic."""
+    """Return a note with the shapes for which figures of `at_optimum` hold; empty if the engine is not dynamic."""
     if at_optimum(engine) is engine:
         return ()
     shapes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in engine.opt_shapes)
@@ -42,7 +42,7 @@ def _is_dynamic(layer: EngineLayer) -> bool:
 
 
 def _settled(layer: EngineLayer, known: dict[str, Shape]) -> EngineLayer:
-    """The layer with known shapes; what it writes becomes known to the layers behind it."""
+    """Return the layer with known shapes, and record the shapes of its outputs for downstream layers."""
     inputs = tuple(_at(tensor, known) for tensor in layer.inputs)
     given = replace(layer, inputs=inputs)
     for tensor in layer.outputs:
@@ -63,7 +63,7 @@ def _at(tensor: EngineTensor, known: Mapping[str, Shape]) -> EngineTensor:
 
 
 def _fits(shape: Shape, dumped: Shape | None) -> bool:
-    """Whether a shape is one of those that a dynamic one stands for."""
+    """Return whether a static shape is an instance of a dynamic one."""
     return (
         dumped is not None
         and len(shape) == len(dumped)
@@ -72,7 +72,7 @@ def _fits(shape: Shape, dumped: Shape | None) -> bool:
 
 
 def _written(given: EngineLayer, dumped: EngineLayer, tensor: EngineTensor) -> Shape | None:
-    """The shape of what a layer writes, or None if it cannot be told."""
+    """Return the output shape of a layer, or None if it cannot be derived."""
     shape = tensor.shape
     read = without_block_scales(given.inputs)
     if shape is None or min(shape, default=0) >= 0 or not read:
@@ -88,12 +88,12 @@ def _written(given: EngineLayer, dumped: EngineLayer, tensor: EngineTensor) -> S
 
 
 def _keeps(layer: EngineLayer, tensor: EngineTensor) -> bool:
-    """Whether the kernel writes as many elements as it reads: one input, one output, nothing summed or repeated."""
+    """Return whether the kernel writes as many elements as it reads: one input, one output, nothing summed or repeated."""
     return (layer.pointwise or layer.role is Role.QDQ) and tensor in without_block_scales(layer.outputs)
 
 
 def _same_count(shape: Shape, source: Shape) -> Shape | None:
-    """One dynamic dimension takes what the others leave of the elements."""
+    """Fill a single dynamic dimension so that the number of elements stays the same."""
     static = prod(dim for dim in shape if dim >= 0)
     if sum(dim < 0 for dim in shape) != 1 or not static or prod(source) % static:
         return None
@@ -103,7 +103,7 @@ def _same_count(shape: Shape, source: Shape) -> Shape | None:
 def _same_dims(
     shape: Shape, read: tuple[EngineTensor, ...], dumped: tuple[EngineTensor, ...]
 ) -> Shape | None:
-    """Each dynamic dimension is that of the inputs at the same place, where all that are dynamic there agree."""
+    """Fill each dynamic dimension from the inputs at the same place, if all inputs that are dynamic there agree."""
     settled = list(shape)
     for place, dim in enumerate(shape):
         if dim >= 0:

@@ -1,4 +1,4 @@
-"""In which type a layer computes, and how that is known.
+"""Type in which a layer computes, and the evidence for it.
 
 There is no precision field in any layer information: it follows from the types of the tensors and from the name of the
 kernel. A kernel computes in INT8 (FP8, FP4) only when its run-time input and its weights are; the type of its output says
@@ -17,13 +17,13 @@ from qdqtool.trt.tactics import math_type, spelled_type, tensor_cores
 
 _Known = tuple[DType, Certainty]
 _FACTORS_OF_ATTENTION = 3
-"""Query, key and value."""
+"""Number of factors: query, key and value."""
 _BLOCK_SCALES = frozenset({DType.FLOAT8, DType.FLOAT8_E8M0})
 _UNKNOWN: _Known = (DType.UNKNOWN, Certainty.UNKNOWN)
 
 
 def judged(layer: EngineLayer) -> EngineLayer:
-    """`layer` with its role and its precision filled in."""
+    """Return `layer` with its role and its precision filled in."""
     role = role_of(layer)
     precision, certainty = _arithmetic(layer) if role is Role.COMPUTE else _result(layer)
     return replace(
@@ -37,7 +37,7 @@ def judged(layer: EngineLayer) -> EngineLayer:
 
 
 def weight(layer: EngineLayer) -> EngineTensor | None:
-    """The weight constant: the one with most elements among those of rank 2 and more, or one of unknown shape.
+    """Return the weight constant: the largest among those of rank 2 and more, or one of unknown shape.
 
     Where the weight comes from another kernel, a constant that only spreads along the channels is its scale.
     """
@@ -53,7 +53,7 @@ def weight(layer: EngineLayer) -> EngineTensor | None:
 def without_block_scales(
     tensors: tuple[EngineTensor, ...], beside: tuple[EngineTensor, ...] = ()
 ) -> tuple[EngineTensor, ...]:
-    """The tensors without the scales of their blocks, or of the blocks of those `beside` them.
+    """Return the tensors without their block scales, and without the block scales of the tensors `beside` them.
 
     Such are FP8 beside FP4 (NVFP4) and powers of two beside FP8 (MXFP8).
     """
@@ -66,14 +66,14 @@ def without_block_scales(
 
 
 def _multiplies_two_inputs(layer: EngineLayer) -> bool:
-    """Whether a second run-time input can be a factor: what is added to the result has the shape of the result."""
+    """Return whether a second run-time input can be a factor. An added tensor would have the shape of the result."""
     results = {tensor.shape for tensor in layer.outputs}
     second = without_block_scales(layer.inputs)[1:2]
     return any(tensor.shape is not None and tensor.shape not in results for tensor in second)
 
 
 def _spreads(constant: EngineTensor) -> bool:
-    """Whether a constant holds one number per channel, as [1, C, 1, 1] does: it has nothing to sum over."""
+    """Return whether a constant holds one number per channel, as [1, C, 1, 1] does: it has no dimension to sum over."""
     shape = constant.shape or ()
     return bool(shape) and shape[0] == 1 and sum(dim != 1 for dim in shape) < 2
 
@@ -91,7 +91,7 @@ def _arithmetic(layer: EngineLayer) -> _Known:
 
 
 def _agreed(dtype: DType, both_seen: bool, tactic: str) -> _Known:
-    """All factors have `dtype`; only a kernel name that spells out its types can overrule them."""
+    """Return the type if all factors have `dtype`. Only a kernel name that spells out its types can overrule them."""
     exact, hinted = spelled_type(tactic), math_type(tactic)
     if exact not in {None, dtype}:
         return exact or dtype, Certainty.INFERRED
@@ -101,7 +101,7 @@ def _agreed(dtype: DType, both_seen: bool, tactic: str) -> _Known:
 
 
 def operands(layer: EngineLayer) -> tuple[EngineTensor, ...]:
-    """The tensors that are multiplied: input and weight, or the first two inputs, or all of an attention."""
+    """Return the tensors that are multiplied: input and weight, or the first two inputs, or all inputs of an attention."""
     inputs = without_block_scales(layer.inputs)
     if is_attention(layer) and len(inputs) >= _FACTORS_OF_ATTENTION:
         # Anything else, at run time or constant, is added to the scores: a mask, a position bias.
@@ -116,7 +116,7 @@ def operands(layer: EngineLayer) -> tuple[EngineTensor, ...]:
 
 
 def _met_by(held: EngineTensor, inputs: tuple[EngineTensor, ...]) -> tuple[EngineTensor, ...]:
-    """The input that meets the weights: the first one, others being residuals or scales.
+    """Return the input that is multiplied with the weights: the first one, others being residuals or scales.
 
     A residual of another float type may stand first (`FcAddCastAdd`): float factors are of one type.
     """

@@ -1,4 +1,4 @@
-"""What a layer is for: computing, converting, something else, or nothing at all."""
+"""Role of a layer: computing, converting, something else, or nothing at all."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _NO_KERNEL = frozenset({"signal", "wait", "shape_call", "NoOp", "Constant", "Tra
 _COMPUTE_KIND = re.compile(r"conv|gemm|matrixmultiply|matmul|fullyconnected|correlation", re.IGNORECASE)
 _ATTENTION = re.compile(r"_gem[mv]_mha|kgen_mha|fmha|flash_attention|QKVToContext", re.IGNORECASE)
 _ATTENTION_WORDS = ("mha", "flash_attention", "qkvtocontext")
-"""One of these is in whatever the expression finds."""
+"""Words for a quick check: every match of `_ATTENTION` contains one of them."""
 _COMPUTE_PLUGIN = re.compile(
     r"QKVToContext|FullyConnected|CustomFC|MultiHead|Attention|DeformableConv", re.IGNORECASE
 )
 _REFORMAT = frozenset({"Reformat", "MyelinReformat", "Quantize", "Dequantize", "Cast"})
 _REARRANGES = frozenset({"SLICE", "CONCAT"})
-"""Origins of a Reformat layer that copies because the graph slices or concatenates, not to convert."""
+"""Origins of a Reformat layer that copies for a slice or a concatenation, not to convert."""
 _FUSION_WORDS = frozenset({"Fc", "Corr", "Deco"})
 _MOVES = frozenset({"Tran", "Move", "Resh", "Cast", "Repl"})
 _DYNAMIC = "Dyna"
-"""Quantizes with scales that it computes itself: `TRT_FP4DynamicQuantize`, `TRT_MXFP8DynamicQuantize`."""
+"""Word of kernels that compute their scales at run time: `TRT_FP4DynamicQuantize`, `TRT_MXFP8DynamicQuantize`."""
 _QUANTIZE = _MOVES | {"Mul", "Div", "Min", "Max", "Roun", "Conc", _DYNAMIC}
 _POINTWISE = _QUANTIZE | frozenset(
     {"Add", "Sub", "Silu", "Relu", "Sigm", "Sqrt", "Erf", "Exp", "Tanh", "Pow", "Abs", "Neg"}
@@ -32,7 +32,7 @@ _SUFFIX = re.compile(r"_myl\d+_\d+$")
 
 
 def words(layer: EngineLayer) -> tuple[str, ...]:
-    """The operations a generated kernel is named after: `__myl_MulMinMaxRounCast_myl0_0` has five.
+    """Return the operations in the name of a generated kernel: `__myl_MulMinMaxRounCast_myl0_0` has five.
 
     A last word "Etc" means that the name was cut and further operations are not shown.
     """
@@ -42,7 +42,7 @@ def words(layer: EngineLayer) -> tuple[str, ...]:
 
 
 def role_of(layer: EngineLayer) -> Role:
-    """What the layer is for, as far as it alone can tell."""
+    """Return the role of the layer, as far as the layer alone shows it."""
     if layer.kind in _NO_KERNEL:
         return Role.NONE
     named = frozenset(words(layer))
@@ -52,7 +52,7 @@ def role_of(layer: EngineLayer) -> Role:
 
 
 def is_attention(layer: EngineLayer) -> bool:
-    """Whether the kernel is a fused attention."""
+    """Return whether the kernel is a fused attention."""
     return _names_attention(layer.name) or _names_attention(layer.tactic)
 
 
@@ -63,21 +63,21 @@ def _names_attention(text: str) -> bool:
 
 
 def dequantizes_first(layer: EngineLayer) -> bool:
-    """Whether a compute kernel turns its INT8 input into floats before it multiplies (`CastMul...Fc`)."""
+    """Return whether a compute kernel converts its INT8 input to floats before it multiplies (`CastMul...Fc`)."""
     named = words(layer)
     core = next((at for at, word in enumerate(named) if word in _FUSION_WORDS), 0)
     return "Cast" in named[:core]
 
 
 def is_pointwise(layer: EngineLayer, role: Role) -> bool:
-    """Whether a generated kernel of this role works element by element, so that a compute kernel could take it in."""
+    """Return whether a generated kernel of this role works element by element, so that a compute kernel could fuse it."""
     named = frozenset(words(layer))
     joins = "Conc" in named and len(layer.inputs) > 1
     return role in {Role.OTHER, Role.QDQ} and bool(named) and named <= _POINTWISE and not joins
 
 
 def settled(layers: tuple[EngineLayer, ...]) -> tuple[EngineLayer, ...]:
-    """`layers` with the roles that only their neighbours can tell.
+    """Return `layers` with the roles that depend on their neighbours.
 
     The result of a kernel that multiplies quantized numbers must be rescaled by somebody, so a generated kernel that
     does this and quantizes for the next one is an epilogue, not a mere conversion.

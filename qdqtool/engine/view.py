@@ -31,7 +31,7 @@ def view(
     device: Device | None = None,
     log: LogRun | None = None,
 ) -> EngineView:
-    """Every layer of `engine` with what it costs, how long it takes and what limits it, as far as known.
+    """Return every layer of `engine` with its cost, its time and its limit, as far as known.
 
     With the log of its build also how each layer came to be, and the weights that the layer information leaves out.
     """
@@ -91,7 +91,7 @@ def _layer(layer: EngineLayer, costs: Cost, row: ProfileRow | None, device: Devi
 
 
 def bound(layer: LayerView, device: Device) -> str | None:
-    """Which roof of `device` the layer meets first: its arithmetic rate ("compute") or its "memory" bandwidth."""
+    """Return the limit of `device` that the layer reaches first: its arithmetic rate ("compute") or its "memory" bandwidth."""
     peak = device.peak(layer.precision)
     if peak is None or layer.intensity is None or layer.role is not Role.COMPUTE:
         return None
@@ -103,7 +103,7 @@ def bound(layer: LayerView, device: Device) -> str | None:
 # Which row of a profile belongs to which layer: by normalized name, and by order where names repeat.
 
 _FOREIGN = 0.5
-"""Below this share of matched rows the profile is taken for that of another engine."""
+"""Share of matched rows below which the profile is taken for a profile of another engine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,14 +168,14 @@ FORMAT = "as the log shows it"
 
 
 def with_weights(engine: Engine, network: LogNetwork) -> Engine:
-    """`engine` whose compute layers have the weight and bias of the one node they hold, where they state none."""
+    """Give compute layers without listed weights the weight and bias of the one node that they hold."""
     nodes = {node.name: node for node in network.nodes if node.op in PRODUCTS and len(node.inputs) > 1}
     running = _running(network)
     return replace(engine, layers=tuple(_completed(layer, nodes, running) for layer in engine.layers))
 
 
 def _running(network: LogNetwork) -> set[str]:
-    """Names of the tensors of run time: inputs, and what nodes make of them."""
+    """Return the names of run-time tensors: inputs, and all tensors computed from them."""
     found = {tensor.name for tensor in network.inputs}
     for node in network.nodes:
         if any(tensor.name in found for tensor in node.inputs):

@@ -11,13 +11,13 @@ from qdqtool.core.engine import EngineLayer, EngineTensor
 from qdqtool.trt.tensor_formats import dtype_of
 
 RESULT = "ConvDimensions"
-"""Attribute that a log adds to a layer: the shape that its convolution gives, before any pooling."""
+"""Attribute that a log adds to a layer: the output shape of its convolution, before any pooling."""
 _PREFIXES = ("", "Conv")
-"""A fused convolution, activation and pooling writes its parameters as `ConvKernel`, `ConvWeights`, ..."""
+"""Prefixes of parameter names. A fused convolution, activation and pooling writes `ConvKernel`, `ConvWeights`, ..."""
 
 
 def stated_constants(fields: Mapping[str, Any]) -> tuple[EngineTensor, ...]:
-    """Weight and bias as constants; the weight's shape is (output channels, input channels / groups, *kernel)."""
+    """Return weight and bias as constants; the weight's shape is (output channels, input channels / groups, *kernel)."""
     for prefix in _PREFIXES:
         weights = _parameter(fields.get(f"{prefix}Weights"))
         if weights is not None:
@@ -29,7 +29,7 @@ def stated_constants(fields: Mapping[str, Any]) -> tuple[EngineTensor, ...]:
 
 
 def before_pooling(layer: EngineLayer, source: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape that the convolution of a fused convolution and pooling gives, from its parameters or from a log.
+    """Return the convolution's output shape in a fused convolution and pooling, from its parameters or from a log.
 
     Args:
         layer: the fused layer.
@@ -68,7 +68,7 @@ def _weight(fields: Mapping[str, Any], prefix: str, weights: tuple[str, int]) ->
 
 
 def integers(value: Any) -> tuple[int, ...]:
-    """A number or a list of numbers, as JSON or as text; () if it is neither."""
+    """Parse a number or a list of numbers, as JSON or as text; () if it is neither."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -82,7 +82,7 @@ def integers(value: Any) -> tuple[int, ...]:
 
 
 def _parameter(value: Any) -> tuple[str, int] | None:
-    """Type and count of `{"Type": "Int8", "Count": 864}`, as JSON or as text; None if there is nothing."""
+    """Parse type and count of `{"Type": "Int8", "Count": 864}`, as JSON or as text; None if there is nothing."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -1,4 +1,4 @@
-"""Is INT8 faster here? The precisions of a network in the order of their expected time on a device, with the doubt.
+"""Advice on precisions: whether INT8 is faster on a device, with the expected order of all precisions and its uncertainty.
 
 The ratio of INT8 to FP16 time comes from published pairs: times of one network in both precisions on one device
 (`benchmarks/data/advice_pairs.tsv`). `benchmarks/advice.py` fits it and judges it on networks that the fit has not seen. It
@@ -38,11 +38,11 @@ GENERATIONS: Final[Mapping[str, str]] = {
     "sm120": "blackwell",
     "sm121": "blackwell",
 }
-"""Architectures of which there are published pairs."""
+"""Architectures with published pairs of INT8 and FP16 times."""
 _GAINING: Final = ("orin", "xavier", "geforce ampere", "turing")
-"""Generations whose gain grows with the work; of the others too few sizes were published."""
+"""Generations with a gain that grows with the work; for the others too few sizes were published."""
 _SHORTEST, _LONGEST = -1.5, 1.2
-"""Decimal logarithms of milliseconds at the peak rate between which pairs were published."""
+"""Range of work with published pairs: decimal logarithms of milliseconds at the peak rate."""
 
 COEFFICIENTS: Final[Mapping[str, float]] = {
     "ada": 0.0026,
@@ -60,13 +60,15 @@ COEFFICIENTS: Final[Mapping[str, float]] = {
     "work, volta": 0.2401,
     "xavier": 0.0211,
 }
-"""Of the logarithm of INT8 over FP16 time, by feature. `python benchmarks/advice.py --fit` prints them; a test compares."""
+"""Coefficients of the logarithm of INT8 over FP16 time, by feature. `python benchmarks/advice.py --fit`
+prints them; a test compares.
+"""
 SURE: Final = 0.05
-"""Logarithm of the ratio below which the advice is "cannot say"."""
+"""Smallest logarithm of a ratio that counts as faster or slower; below it, the advice is "cannot say"."""
 SPREAD: Final = 0.17
-"""Logarithm by which four of five unseen pairs differ from what was expected, at most."""
+"""Half-width of the expected range, as a logarithm of the ratio; four of five unseen pairs are inside."""
 LAUNCHES: Final = 0.9
-"""Share of the time in nodes that are bound by launches from which on no precision is called faster or slower: a choice."""
+"""Time share of launch-bound nodes from which on no precision is called faster or slower; a chosen value."""
 # Below this share of a node's time a change of its precision is noise.
 _PAYS: Final = 0.03
 FP8_FROM: Final = 89
@@ -75,7 +77,7 @@ FP8_FROM: Final = 89
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeWork:
-    """One compute node and what it costs on a device, estimated.
+    """One compute node and its estimated cost on a device.
 
     Attributes:
         node: its name.
@@ -145,7 +147,7 @@ ADVICE: Final = Artefact(kind="advice", schema=1, type=PrecisionAdvice)
 
 
 def features(generation: str, peak_ms: float | None, *, transformer: bool) -> dict[str, float]:
-    """Name the quantities that the expected ratio depends on.
+    """Return the quantities that the expected ratio depends on.
 
     Args:
         generation: a value of `GENERATIONS`.
@@ -164,7 +166,7 @@ def features(generation: str, peak_ms: float | None, *, transformer: bool) -> di
 
 
 def expected(found: Mapping[str, float], coefficients: Mapping[str, float] | None = None) -> float:
-    """Logarithm of INT8 over FP16 time."""
+    """Return the expected logarithm of INT8 over FP16 time."""
     known = COEFFICIENTS if coefficients is None else coefficients
     return sum(known.get(name, 0.0) * value for name, value in found.items())
 
@@ -317,7 +319,7 @@ def _works(view: GraphView, device: Device, batch: int, roof: Roof = ROOF) -> li
 
 
 def sum_of(parts: tuple[float, float, float]) -> float:
-    """Milliseconds of a kernel from its start, its bytes and its arithmetic, which overlap in part."""
+    """Return the milliseconds of a kernel from its start, its bytes and its arithmetic, which overlap in part."""
     start, moving, computing = parts
     return start + hypot(moving, computing)
 
@@ -330,7 +332,7 @@ def _parts(
 
 
 def _work(view: GraphView, node: Node, batch: int) -> tuple[int, int]:
-    """MACs of a node, and the elements that it reads and writes."""
+    """Return the MACs of a node, and the number of elements that it reads and writes."""
     shapes = [_shape(view, name, batch) for name in (*node.inputs[:2], node.outputs[0])]
     left, right, result = shapes
     if node.op == "ConvTranspose":
@@ -355,7 +357,7 @@ def _shape(view: GraphView, tensor: str, batch: int) -> tuple[int, ...]:
 
 
 def _is_transformer(view: GraphView) -> bool:
-    """Whether products of two run-time tensors and a Softmax are in it, as in attention."""
+    """Return whether the graph has products of two run-time tensors and a Softmax, as in attention."""
     runtime = (
         node for node in view.nodes if node.op == "MatMul" and not any(map(view.is_constant, node.inputs))
     )

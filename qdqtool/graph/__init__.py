@@ -1,1 +1,1 @@
-"""The only package that opens ONNX. Every other asks a `GraphView`."""
+"""The only package that opens ONNX files; all other packages ask a `GraphView`."""

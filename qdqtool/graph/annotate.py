@@ -1,4 +1,4 @@
-"""Writes what is known of nodes into the model, where viewers such as Netron show it."""
+"""Writes facts about nodes into the model, so that viewers such as Netron show them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import onnx
 from qdqtool.graph.model import Model
 
 _LOWEST_IR = 10
-"""The first IR version whose nodes have metadata of their own."""
+"""First IR version whose nodes have metadata."""
 
 
 def annotate(model: Model, facts: Mapping[str, Mapping[str, str]]) -> Model:
-    """A copy of `model` whose nodes carry `facts` (by node name) as metadata and as documentation.
+    """Return a copy of `model` whose nodes carry `facts` (by node name) as metadata and as documentation.
 
     Metadata is what recent viewers show; the documentation string repeats it for older ones. Nothing that computes is
     changed.

@@ -1,4 +1,4 @@
-"""Products beside an attention: the one that makes its queries, keys and values, and the one that reads its result.
+"""MatMuls beside an attention: the MatMul that computes queries, keys and values, and the MatMul that reads the result.
 
     x ─ MatMul ─ Add ─ Split ─┬─ q ─┬ MatMul ─ Softmax ─┐
                               ├─ k ─┘                   ├ MatMul ─ Transpose ─ Reshape ─ MatMul
@@ -42,7 +42,7 @@ _PASSED = QDQ | CASTS
 
 
 def is_split(view: GraphView, node: Node) -> bool:
-    """Whether a product makes what the builder takes for queries, keys and values, and cuts its weight for."""
+    """Return True if a MatMul computes queries, keys and values in one, so that the builder splits its weight."""
     if node.op not in MATRIX_PRODUCTS or not node.outputs:
         return False
     tensor = node.outputs[0]
@@ -66,7 +66,10 @@ def is_split(view: GraphView, node: Node) -> bool:
 
 
 def reads_attention(view: GraphView, node: Node) -> bool:
-    """Whether a product reads the result of an attention, moved only and never of two dimensions."""
+    """Return True if a MatMul reads the result of an attention.
+
+    Only operators that move values are in between, and the tensors on the way do not have two dimensions.
+    """
     if node.op not in MATRIX_PRODUCTS:
         return False
     values, ranks = _origin(view, node.inputs[0], LAYOUT | _PASSED)
@@ -77,7 +80,7 @@ def reads_attention(view: GraphView, node: Node) -> bool:
 
 
 def _origin(view: GraphView, tensor: str, passed: frozenset[str]) -> tuple[Node | None, set[int]]:
-    """What makes the values of a tensor, and the numbers of dimensions on the way."""
+    """Return the node that computes the values of a tensor, and the numbers of dimensions on the way."""
     ranks: set[int] = set()
     for _ in range(_FARTHEST):
         ranks.add(len(view.info(tensor).shape or ()))
@@ -95,7 +98,10 @@ def _is_bias(view: GraphView, node: Node) -> bool:
 
 
 def _followed(view: GraphView, node: Node, axis: int) -> int:
-    """Where the columns, or the outermost of the axes that they were cut into, are behind a node; -1 where that is open."""
+    """Return the axis that holds the columns after a node; -1 if unknown.
+
+    If the columns were reshaped into several axes, it is the outermost of them.
+    """
     if node.op == "Transpose":
         rank = len(view.info(node.outputs[0]).shape or ())
         order = [int(step) for step in node.attribute("perm", range(rank)[::-1])]
@@ -113,7 +119,7 @@ def _followed(view: GraphView, node: Node, axis: int) -> int:
 
 
 def _parts(view: GraphView, picks: list[Node], axis: int) -> Iterator[str]:
-    """The results of nodes that pick along an axis; none if one picks along another."""
+    """Yield the outputs of nodes that pick along an axis; nothing if one of them picks along another axis."""
     if all(_picked_axis(view, pick) == axis for pick in picks):
         for pick in picks:
             yield from (name for name in pick.outputs if name)
@@ -132,7 +138,7 @@ def _picked_axis(view: GraphView, node: Node) -> int | None:
 
 
 def _is_turned(view: GraphView, tensor: str) -> bool:
-    """Whether nothing but a Transpose reads a tensor, in another shape."""
+    """Return True if a tensor is reshaped and then transposed, and has no other consumer."""
     for moves in range(_FARTHEST):
         uses = [use.node for use in view.uses(tensor) if use.node.op not in SHAPE_READERS]
         if len(uses) != 1 or uses[0].op not in LAYOUT:
@@ -144,7 +150,7 @@ def _is_turned(view: GraphView, tensor: str) -> bool:
 
 
 def _is_factor(view: GraphView, tensor: str) -> bool:
-    """Whether a product of two run-time values reads a tensor, behind layout and one factor."""
+    """Return True if a MatMul of two run-time values reads a tensor, after layout operators and scaling by constants."""
     waiting, seen = [tensor], set[str]()
     while waiting and len(seen) < _FARTHEST:
         for use in view.uses(waiting.pop()):

@@ -53,35 +53,35 @@ COUNTING = (
         *("Pad", "Range", "Reciprocal", "ReduceProd", "Relu", "Sign", "Sqrt", "Trilu"),
     }
 )
-"""What computes indices, lengths and positions: arithmetic, and what moves values."""
+"""Operators that compute indices, lengths and positions: arithmetic, and operators that move values."""
 
 
 EXACT_INPUTS = {"OneHot": (0, 1), "Range": (0, 1, 2), "Resize": (1, 2), "Upsample": (1,)}
-"""Float inputs that say how many, how far, or which."""
+"""Float inputs that hold a count, a size or an index."""
 
 
 NO_LARGER = MOVING | {
     *("Abs", "Cast", "Ceil", "Floor", "Neg", "ReduceMax", "ReduceMin", "Relu", "Round", "Sign", "Trilu"),
 }
-"""Operators that make no integer of their first input larger, and nothing else of integers."""
+"""Operators that return integers for integers, none larger than those of their first input."""
 
 
 ADDING_TWO = frozenset({"Add", "Sub"})
 
 
 CHOOSING = frozenset({"Concat", "Max", "Min"})
-"""Operators whose every value is one of their inputs'."""
+"""Operators whose every output value is a value of one of their inputs."""
 
 
 ANGLE: Final = "an angle"
 _INDICES: Final = SHAPE_MAKERS | SELECTING | {"Range"}
 """Operators that make indices or lengths."""
 _BIG_CONSTANT: Final = 1 << 20
-"""A constant of more values is a table of weights."""
+"""A constant with more values is taken for a table of weights, and is not read."""
 _FREQUENCIES: Final = MATRIX_PRODUCTS | {"Einsum"}
-"""Products of positions and frequencies, where an angle is computed from them."""
+"""Operators that multiply positions by frequencies, to compute angles."""
 _TYPES: Final = {DType.BOOL: 1.0, DType.INT8: 128.0, DType.UINT8: 255.0}
-"""The largest magnitudes of small types."""
+"""Largest magnitude of each small type."""
 
 
 class Counting:
@@ -101,7 +101,7 @@ class Counting:
         self._plain: set[str] = set()
         """Float tensors computed by arithmetic alone from inputs, constants and integers."""
         self._angles: set[str] = set()
-        """Float tensors after a product of such positions with frequencies; the product may also be a layer of a network."""
+        """Float tensors after a product of computed positions and frequencies; the product may also be a network layer."""
         for info in view.inputs:
             self._plain.add(info.name)
         for node in view.nodes:
@@ -109,7 +109,7 @@ class Counting:
 
     @cached_property
     def nodes(self) -> dict[str, str]:
-        """Node name -> description of what it computes, for each node that must stay exact."""
+        """Nodes that must stay exact: node name -> description of what the node computes."""
         found: dict[str, str] = {}
         for node in self._view.nodes:
             if node.domain in STANDARD_DOMAINS:
@@ -123,7 +123,7 @@ class Counting:
         return found
 
     def _ends(self, node: Node) -> Iterator[tuple[str, str, bool]]:
-        """Yield tensors that this node needs exact, a description, and whether the node itself must read FP32."""
+        """Yield the tensors that this node needs exact, a description, and True if the node itself must read FP32."""
         floats = self._floats(node)
         known = [name for name in floats if name in self._counts or name in self._plain]
         exact = [name for name in known if not self._is_exact(name)]
@@ -159,7 +159,7 @@ class Counting:
         return tensor in self._counts or tensor in self._plain or tensor in self._angles
 
     def _look_at(self, node: Node) -> None:
-        """Record what the outputs of a node hold."""
+        """Record facts about the outputs of a node."""
         if node.domain not in STANDARD_DOMAINS:
             return
         self._follow_indices(node)
@@ -197,11 +197,11 @@ class Counting:
         return node.op == "Cast" and not self._view.info(node.inputs[0]).dtype.is_float
 
     def _is_exact(self, tensor: str) -> bool:
-        """Whether the tensor holds small integers and nothing else."""
+        """Return True if the tensor holds only integers that the float type represents exactly."""
         return self._largest(tensor) <= self._exact
 
     def _has_large_constant(self, floats: list[str]) -> bool:
-        """Whether inputs of the model are compared with integers beyond the exact ones."""
+        """Return True if model inputs are compared with integers that the float type cannot represent exactly."""
         constants = [name for name in floats if self._view.is_constant(name)]
         others = [name for name in floats if name not in constants]
         return all(name in self._plain for name in others) and any(
@@ -215,7 +215,7 @@ class Counting:
         return [name for name in node.inputs if name and self._is_float(name)]
 
     def _largest(self, tensor: str) -> float:
-        """Largest magnitude of a tensor of integers; infinite if unknown or if the tensor may hold fractions."""
+        """Return the largest magnitude of a tensor of integers; infinite if unknown or if the tensor may hold fractions."""
         if tensor in self._whole:
             return self._whole[tensor]
         if (dtype := self._view.info(tensor).dtype) in _TYPES:
@@ -233,12 +233,12 @@ class Counting:
         return found
 
     def _all_largest(self, tensors: Sequence[str]) -> list[float]:
-        """Largest magnitudes; does not read weights if another tensor is unbounded."""
+        """Return the largest magnitude of each tensor; does not read weights if another tensor is unbounded."""
         computed = [self._largest(name) for name in tensors if not self._view.is_constant(name)]
         return [inf] * len(tensors) if inf in computed else [self._largest(name) for name in tensors]
 
     def _bound(self, node: Node) -> float | None:
-        """Largest magnitude of the integers in the first output; None if unknown."""
+        """Return the largest magnitude of the integers in the first output; None if unknown."""
         if node.op.startswith("Arg"):
             shape, axis = self._view.info(node.inputs[0]).shape or (), node.integer("axis", 0)
             size = shape[axis] if -len(shape) <= axis < len(shape) else ""

@@ -1,4 +1,4 @@
-"""A private copy of a model's main graph that may be changed, and becomes a `Model` again when done."""
+"""A private copy of a model's main graph that may be changed and then turned into a `Model` again."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Edit:
 
     @property
     def nodes(self) -> list[onnx.NodeProto]:
-        """Private copies of the nodes and the new ones, in any order; `finish` sorts them."""
+        """Private copies of the model's nodes, and the new nodes, in any order; `finish` sorts them."""
         if self._gone:
             self._nodes = [node for node in self._nodes if id(node) not in self._gone]
             self._gone = set()
@@ -68,15 +68,15 @@ class Edit:
 
     @property
     def pinned(self) -> frozenset[str]:
-        """Tensors whose names must not change: model outputs, and what bodies of control flow read."""
+        """Tensors whose names must not change: model outputs, and tensors that bodies of control flow read."""
         return self._captured | {value.name for value in self.outputs}
 
     def producers(self) -> dict[str, onnx.NodeProto]:
-        """The maker of each tensor, as things stand now."""
+        """Return the node that makes each tensor, at the time of the call."""
         return {name: node for node in self.nodes for name in node.output if name}
 
     def consumers(self) -> dict[str, list[tuple[onnx.NodeProto, int]]]:
-        """The readers of each tensor with the input number, as things stand now; bodies are not looked into."""
+        """Return the consumers of each tensor with the input number, at the time of the call; ignores subgraph bodies."""
         found: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
         for node in self.nodes:
             for index, name in enumerate(node.input):
@@ -85,7 +85,7 @@ class Edit:
         return found
 
     def readers(self, tensor: str) -> list[tuple[onnx.NodeProto, int]]:
-        """The readers of one tensor with the input number, after every change so far; bodies are not looked into."""
+        """Return the consumers of one tensor with the input number, after every change so far; ignores subgraph bodies."""
         found = {id(node): node for node in self._reading().get(tensor, ()) if id(node) not in self._gone}
         return [
             (node, index)
@@ -95,30 +95,30 @@ class Edit:
         ]
 
     def maker(self, tensor: str) -> onnx.NodeProto | None:
-        """The node that makes a tensor, after every change so far; None for inputs and constants."""
+        """Return the node that makes a tensor, after every change so far; None for inputs and constants."""
         if self._makers is None:
             self._makers = self.producers()
         node = self._makers.get(tensor)
         return node if node is not None and id(node) not in self._gone and tensor in node.output else None
 
     def value(self, tensor: str) -> NDArray[Any] | None:
-        """The value of a constant; None for other tensors."""
+        """Return the value of a constant; None for other tensors."""
         proto = self.constants.get(tensor)
         return None if proto is None else array(proto)
 
     def fresh(self, base: str) -> str:
-        """A tensor name that nobody has, as near to `base` as possible."""
+        """Return an unused tensor name, as close to `base` as possible."""
         return self._tensors.take(base)
 
     def forget_shapes(self, tensors: Iterable[str]) -> None:
-        """Believe nothing that the model notes of these shapes: they are inferred anew."""
+        """Forget the shapes of these tensors that the model declares, so that they are inferred anew."""
         self._unknown.update(tensors)
         for value in self.outputs:
             if value.name in self._unknown:
                 value.type.tensor_type.ClearField("shape")
 
     def constant(self, base: str, value: NDArray[Any]) -> str:
-        """A new constant under a fresh name, which is returned."""
+        """Add a constant under an unused name, and return the name."""
         name = self.fresh(base)
         self.put(name, value)
         return name
@@ -130,11 +130,11 @@ class Edit:
     def node(
         self, op: str, inputs: Sequence[str], outputs: Sequence[str], *, name: str, **attributes: Any
     ) -> onnx.NodeProto:
-        """A new node under a fresh name, as near to `name` as possible."""
+        """Add a node under an unused name, as close to `name` as possible, and return it."""
         return self.add(onnx.helper.make_node(op, list(inputs), list(outputs), **attributes), name=name)
 
     def add(self, node: onnx.NodeProto, *, name: str) -> onnx.NodeProto:
-        """A node that was made elsewhere, from now on part of this graph, under a fresh name as near to `name` as possible."""
+        """Add an existing node to this graph under an unused name, as close to `name` as possible."""
         node.name = self._names.take(name)
         self._nodes.append(node)
         if self._readers is not None:
@@ -144,37 +144,37 @@ class Edit:
         return node
 
     def remove(self, gone: Iterable[onnx.NodeProto]) -> None:
-        """Take these nodes out."""
+        """Remove these nodes."""
         self._gone |= {id(node) for node in gone}
 
     def connect(self, node: onnx.NodeProto, index: int, tensor: str) -> None:
-        """Let input `index` of a node read `tensor`."""
+        """Connect input `index` of a node to `tensor`."""
         node.input[index] = tensor
         if self._readers is not None:
             self._readers.setdefault(tensor, []).append(node)
 
     def rewire(self, node: onnx.NodeProto, inputs: Sequence[str]) -> None:
-        """Let a node read these tensors, and no others."""
+        """Replace all inputs of a node by these tensors."""
         del node.input[:]
         node.input.extend(inputs)
         if self._readers is not None:
             _register(self._readers, node)
 
     def write(self, node: onnx.NodeProto, index: int, tensor: str) -> None:
-        """Let output `index` of a node be called `tensor`."""
+        """Rename output `index` of a node to `tensor`."""
         node.output[index] = tensor
         if self._makers is not None:
             self._makers[tensor] = node
 
     def redirect(self, old: str, new: str) -> None:
-        """Let every node that reads `old` now read `new`; inputs changed by hand since the first call are missed."""
+        """Connect every consumer of `old` to `new` instead. Misses inputs that were changed by hand after the first call."""
         for node in self._reading().pop(old, []):
             for index, name in enumerate(node.input):
                 if name == old:
                     self.connect(node, index, new)
 
     def _reading(self) -> dict[str, list[onnx.NodeProto]]:
-        """Nodes by the tensors that they read, or have read once."""
+        """Return nodes by the tensors that they read, or once read."""
         if self._readers is None:
             self._readers = {}
             for node in self.nodes:
@@ -182,7 +182,7 @@ class Edit:
         return self._readers
 
     def prune(self) -> int:
-        """Drop nodes that no output needs, then constants that no node reads; returns how many nodes went."""
+        """Remove nodes that no output needs, then constants that no node reads; return the number of removed nodes."""
         makers = self.producers()
         needed = {value.name for value in self.outputs}
         waiting = list(needed)
@@ -201,7 +201,7 @@ class Edit:
         return before - len(self._nodes)
 
     def finish(self, *, retyped: bool = False, shapes: bool = True) -> Model:
-        """The changed model: sorted, with shapes; `retyped` says that tensors may have new element types.
+        """Return the changed model, sorted and with shapes; `retyped` says that tensors may have new element types.
 
         Without `shapes` none are inferred, for models that only a runtime will see: it infers them itself.
 

@@ -1,4 +1,4 @@
-"""What ends a network and hides its noise: what its candidates are compared by instead of its outputs.
+"""Last operators of a network that hide its noise, and the tensors that are compared instead of the outputs.
 
     x - ... - MatMul - scores - Softmax - Reshape - output
 
@@ -37,21 +37,23 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import COMPUTE, GATES, LAYOUT, PLACEABLE, REPEATING, SELECTING, SHAPE_READERS
 
 MAXIMA = frozenset({"Max", "ReduceMax"})
-"""What a written-out softmax subtracts from its scores; JAX puts a Max with minus infinity behind the reduction."""
+"""Operators whose result a written-out softmax subtracts from its scores. JAX adds a Max with minus infinity
+after the reduction.
+"""
 
 
 _MOVES: Final = LAYOUT | REPEATING | {"Cast"}
 _BOUNDED: Final = GATES | {"Softmax"}
-"""What makes scores between 0 and 1."""
+"""Operators that make scores between 0 and 1."""
 _MOST: Final = 64
-"""Parts that an output may fall into."""
+"""Most parts that an output may be divided into."""
 
 Reading = tuple[str, int]
-"""A node, and the number of one of its inputs."""
+"""A node name and the number of one of its inputs."""
 
 
 def endings(view: GraphView, *, softmax: bool = True) -> dict[str, tuple[Reading, ...]]:
-    """By output what is compared in its place: what these nodes read; without outputs that are compared as they are.
+    """Return, by output, the node inputs to compare instead of the output; omits outputs that are compared unchanged.
 
     Of a softmax it is the scores, unless `softmax` is False. Written out as exponentials over their sum, a softmax reads them where it subtracts the largest, or where it takes the
     exponential. What only moves or casts values may stand behind it. An output that holds many softmaxes a sample (a text line, an
@@ -80,12 +82,14 @@ def endings(view: GraphView, *, softmax: bool = True) -> dict[str, tuple[Reading
 
 
 def is_chosen(view: GraphView, output: str) -> bool:
-    """Whether an output holds values that the network chose, in the order in which it did."""
+    """Return True if an output holds values that the network selected, in the order of the selection."""
     return not _parts(view, output) and bool(_chosen_from(view, output))
 
 
 def in_front_of(view: GraphView, ops: AbstractSet[str]) -> tuple[str, ...]:
-    """Where the model can be ended so that none of these operators is in it: what its outputs are chosen from, and other outputs.
+    """Return the tensors at which to end the model so that it contains none of these operators.
+
+    These are the tensors that its outputs are chosen from, and its other outputs.
 
     Nothing where they are not at its end. A tensor behind Q/DQ has the name that it has without them. An output that no layer computes
     is left out: it may be the number of what was chosen, which somebody folded.
@@ -103,7 +107,7 @@ def in_front_of(view: GraphView, ops: AbstractSet[str]) -> tuple[str, ...]:
 
 
 def scores(view: GraphView, ends: Mapping[str, tuple[Reading, ...]]) -> dict[str, str]:
-    """The tensors to compare, in the order of the outputs: what `ends` names, or the output itself.
+    """Return the tensors to compare, in the order of the outputs: the inputs that `ends` names, or the output itself.
 
     Each is under the name of its output, with a number where it is one of several parts. The view may be that of another form of
     the network, as long as nodes kept their names.
@@ -119,7 +123,7 @@ def scores(view: GraphView, ends: Mapping[str, tuple[Reading, ...]]) -> dict[str
 
 
 def quantities(view: GraphView, ends: Mapping[str, tuple[Reading, ...]]) -> tuple[tuple[str, ...], ...]:
-    """The names that `scores` gives, those of one quantity together: parts that have the same place in their Concat."""
+    """Return the names that `scores` gives, grouped by quantity. Parts at one position of their Concats are one quantity."""
     found: dict[tuple[str, str, int], list[str]] = {}
     for info in view.outputs:
         read = ends.get(info.name, ((info.name, 0),))
@@ -131,7 +135,7 @@ def quantities(view: GraphView, ends: Mapping[str, tuple[Reading, ...]]) -> tupl
 
 
 def returning(model: Model, tensors: Mapping[str, str]) -> Model:
-    """The model that returns these tensors in the place of its outputs, by which they are named."""
+    """Return the model with these tensors as its only outputs; they keep their tensor names."""
     if all(name == tensor for name, tensor in tensors.items()):
         return model
     edit = Edit(model)
@@ -141,7 +145,7 @@ def returning(model: Model, tensors: Mapping[str, str]) -> Model:
 
 
 def returning_too(model: Model, tensors: Mapping[str, str]) -> Model:
-    """The model that returns these tensors too, under the names by which they are given."""
+    """Return the model with these tensors as additional outputs, named by the keys of `tensors`."""
     edit = Edit(model)
     for name, tensor in tensors.items():
         edit.node("Identity", [tensor], [name], name=name)
@@ -152,12 +156,12 @@ def returning_too(model: Model, tensors: Mapping[str, str]) -> Model:
 
 
 def _is_single(shape: tuple[int | str | None, ...] | None) -> bool:
-    """Whether a sample has one row of values, along one axis."""
+    """Return True if a sample has one row of values, along one axis."""
     return shape is not None and sum(dim != 1 for dim in shape[1:]) == 1
 
 
 def _parts(view: GraphView, output: str) -> tuple[Reading, ...]:
-    """The parts of an output that holds quantities of different kinds; none if it does not."""
+    """Return the parts of an output that holds quantities of different kinds; () for other outputs."""
     whole = view.info(output).shape
     if whole is None:
         return ()
@@ -175,7 +179,7 @@ def _parts(view: GraphView, output: str) -> tuple[Reading, ...]:
 
 
 def _joined(view: GraphView, output: str) -> Iterator[Reading]:
-    """What a tensor is put together of by one Concat or several that follow each other."""
+    """Yield the parts that a Concat, or several Concats in a row, joins into a tensor."""
     node = _source(view, output)
     if node is None or node.op != "Concat":
         return
@@ -188,7 +192,7 @@ def _joined(view: GraphView, output: str) -> Iterator[Reading]:
 
 
 def _chosen_from(view: GraphView, output: str) -> tuple[Reading, ...]:
-    """The values that an output was chosen from, behind the last layers of the network; none where nothing chose it."""
+    """Return the values that an output was chosen from, after the last network layers; () if nothing was chosen."""
     tail = _tail(view, output)
     behind: set[str] = set()
     for node in tail:
@@ -217,7 +221,7 @@ def _chosen_from(view: GraphView, output: str) -> tuple[Reading, ...]:
 
 
 def _tail(view: GraphView, output: str) -> list[Node]:
-    """The nodes behind the last layers that lead to an output, in graph order."""
+    """Return the nodes after the last layers that lead to an output, in graph order."""
     found: dict[str, Node] = {}
     left = [output]
     while left:
@@ -229,7 +233,10 @@ def _tail(view: GraphView, output: str) -> list[Node]:
 
 
 def _is_computed(view: GraphView, tensor: str, apart_from: AbstractSet[str]) -> bool:
-    """Whether a layer or an input of the network is in a tensor otherwise than by others: a mask of anchors has none of either."""
+    """Return True if a layer or a model input feeds a tensor on a path that avoids `apart_from`.
+
+    A mask of anchors depends on neither.
+    """
     fed = {info.name for info in view.inputs}
     return any(
         name in fed or (node is not None and node.op in COMPUTE)
@@ -238,7 +245,7 @@ def _is_computed(view: GraphView, tensor: str, apart_from: AbstractSet[str]) -> 
 
 
 def _is_layered(view: GraphView, tensor: str) -> bool:
-    """Whether a layer computes a tensor, or anything else that may be quantized."""
+    """Return True if a layer, or another node that may be quantized, computes a tensor."""
     return any(
         node.op in COMPUTE
         or view.body_ops(node)
@@ -251,7 +258,10 @@ def _is_layered(view: GraphView, tensor: str) -> bool:
 def _made_from(
     view: GraphView, tensor: str, apart_from: AbstractSet[str] = frozenset()
 ) -> Iterator[tuple[str, Node | None]]:
-    """The tensor and all whose values are in it, but for some and what these are made from, each with its maker; shapes are no values."""
+    """Yield the tensor and all tensors that its values come from, each with its producer.
+
+    Skips the tensors in `apart_from`, and shapes.
+    """
     left, seen = [tensor], {tensor}
     while left:
         name = left.pop()
@@ -270,13 +280,13 @@ def _made_in(view: GraphView, tensor: str, nodes: AbstractSet[str]) -> bool:
 
 
 def _is_discrete(view: GraphView, tensor: str) -> bool:
-    """Whether a tensor is constant, or holds numbers or flags."""
+    """Return True if a tensor is constant, or holds integers or flags."""
     dtype = view.info(tensor).dtype
     return view.is_constant(tensor) or (dtype is not DType.UNKNOWN and not dtype.is_float)
 
 
 def _read(view: GraphView, reading: Reading) -> str:
-    """The tensor that a node reads there."""
+    """Return the tensor that a node reads at the given input."""
     return view.by_name[reading[0]].inputs[reading[1]]
 
 
@@ -300,7 +310,7 @@ def _softmax(view: GraphView, output: str) -> Node | None:
 
 
 def _source(view: GraphView, tensor: str) -> Node | None:
-    """The node that computes what a tensor holds."""
+    """Return the node that computes the values of a tensor, before operators that only move or cast them."""
     node = view.producer(tensor)
     while node is not None and node.op in _MOVES:
         node = view.producer(node.inputs[0])

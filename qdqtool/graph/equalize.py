@@ -1,4 +1,4 @@
-"""Channels of a tensor made larger or smaller by constants on both sides of it, so that the network computes the same.
+"""Scales the channels of a tensor by constants before and after it, so that the network computes the same function.
 
     W1 / s -> Relu -> x / s -> W2 * s        what makes x is divided, and every layer that reads it multiplied
     x -> Mul(1 / s) -> W2 * s                where no constant in front of x can be divided
@@ -47,11 +47,11 @@ _CHANNELWISE: Final = HOMOGENEOUS | AVERAGE_POOLS | MAXIMUM_POOLS
 # Branches that cannot agree would go round for ever.
 _SWEEPS: Final = 20
 _SETTLED: Final = 1e-3
-"""Relative change of factors below which equalization of layers that follow each other has come to rest."""
+"""Relative change of factors below which equalization of consecutive layers has converged."""
 TAIL: Final = 4.0
-"""Standard deviations that the largest of many values reaches."""
+"""Largest of many values, in standard deviations."""
 _WIDEST: Final = 2.0**16
-"""A factor beyond it, or below its inverse, would move a channel that never fires into the numbers that FP16 lacks."""
+"""Largest factor; its inverse is the smallest. A larger factor would move a channel that never fires out of the range of FP16."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +75,7 @@ class Scalable:
 
 
 def scalables(view: GraphView) -> tuple[Scalable, ...]:
-    """Every tensor that is read by layers with constant weights only, in graph order."""
+    """Return every tensor that only layers with constant weights read, in graph order."""
     names = [info.name for info in view.inputs]
     names += [name for node in view.nodes for name in node.outputs if name]
     found = (_scalable(view, name) for name in names)
@@ -83,7 +83,7 @@ def scalables(view: GraphView) -> tuple[Scalable, ...]:
 
 
 def cross_layer(view: GraphView, among: Iterable[Scalable]) -> WeightChanges:
-    """Weights whose ranges per channel are the same in front of a tensor as behind it; no samples are needed."""
+    """Return weights with equal ranges per channel before and after each tensor; needs no samples."""
     values: dict[str, NDArray[Any]] = {}
     chosen = [one for one in among if one.divided and one.weight]
     for _ in range(_SWEEPS):
@@ -101,7 +101,7 @@ def cross_layer(view: GraphView, among: Iterable[Scalable]) -> WeightChanges:
 
 
 def scaled(view: GraphView, factors: Mapping[Scalable, Factors]) -> WeightChanges:
-    """The tensors divided by these factors, in constants where there are any, else by a Mul in front of the readers."""
+    """Divide tensors by these factors: in the constants before them if there are any, otherwise by a Mul before the consumers."""
     values: dict[str, NDArray[Any]] = {}
     inputs: list[ScaledInput] = []
     for one, each in factors.items():
@@ -115,7 +115,7 @@ def scaled(view: GraphView, factors: Mapping[Scalable, Factors]) -> WeightChange
 
 
 def migration(amax: NDArray[Any], weights: NDArray[Any], strength: float) -> Factors:
-    """SmoothQuant's factors: the share `strength` of the spread of an activation's channels goes into the weights.
+    """Return SmoothQuant's factors: the share `strength` of the spread of an activation's channels moves to the weights.
 
     Args:
         amax: largest magnitude of every channel of the activation.
@@ -128,7 +128,7 @@ def migration(amax: NDArray[Any], weights: NDArray[Any], strength: float) -> Fac
 
 
 def protection(energy: NDArray[Any], strength: float) -> Factors:
-    """AWQ's factors: weights of channels with much energy are made larger, so that rounding hurts them less."""
+    """Return AWQ's factors: weights of channels with much energy become larger, so that rounding affects them less."""
     fires = energy > 0
     root = np.where(fires, energy, 1.0) ** (strength / 2)
     return _bounded(root / _middle(root, fires), fires)
@@ -140,7 +140,7 @@ def behind(
     values: Mapping[str, NDArray[Any]] = MappingProxyType({}),
     most: int | None = None,
 ) -> NDArray[np.float64]:
-    """Largest magnitude of what each channel is multiplied with, for all outputs or about `most` of them.
+    """Return, per channel, the largest magnitude of the weights that multiply it, over all outputs or about `most` outputs.
 
     `values` are constants that have changed.
     """
@@ -155,14 +155,14 @@ def read_energy(
     values: Mapping[str, NDArray[Any]] = MappingProxyType({}),
     most: int | None = None,
 ) -> NDArray[np.float64]:
-    """Sum of the squares of what each channel is multiplied with, as `behind`."""
+    """Return, per channel, the sum of squares of the weights that multiply it; arguments as for `behind`."""
     found = [_energy(_rows(view, values, r, most)) for r in one.readers]
     summed: NDArray[np.float64] = np.sum(found, axis=0)
     return summed
 
 
 def largest_in_front(view: GraphView, one: Scalable) -> NDArray[np.float64]:
-    """About how large each channel becomes, up to a factor that all share, by the constants in front of it.
+    """Estimate how large the constants before a tensor make each channel, up to a common factor.
 
     What a layer reads is taken for independent, of mean square 1, and so is what a normalization gives.
     """
@@ -170,7 +170,7 @@ def largest_in_front(view: GraphView, one: Scalable) -> NDArray[np.float64]:
 
 
 def likely_in_front(view: GraphView, one: Scalable) -> NDArray[np.float64] | None:
-    """About how large each channel is behind the layer in front, as `largest_in_front`; None if that layer is not found.
+    """Estimate how large each channel is after the preceding layer, as `largest_in_front`; None if no layer is found.
 
     Activations between them are passed by: what is large stays large.
     """
@@ -197,7 +197,10 @@ def _likely(view: GraphView, first: tuple[str, int], *added: tuple[str, int]) ->
 
 
 def rescaled(view: GraphView, values: dict[str, NDArray[Any]], one: Scalable, factors: Factors) -> None:
-    """Divide a tensor by these factors in the constants around it; in place, of the originals where `values` has none."""
+    """Divide a tensor by these factors in the constants around it.
+
+    Changes `values` in place, starting from the original constant if `values` does not have it.
+    """
     changes = [(name, axis, 1 / factors) for name, axis in one.divided]
     changes += [(reader.weight, _read_axis(reader), factors) for reader in one.readers]
     for name, axis, by in changes:
@@ -213,7 +216,7 @@ def weight_noise(
     energy: Factors,
     values: Mapping[str, NDArray[Any]] = MappingProxyType({}),
 ) -> float:
-    """Mean energy that rounding to 8 bits with a scale per output adds behind the layers, once they are scaled.
+    """Return the mean energy that rounding to 8 bits with a scale per output adds after the scaled layers.
 
     Args:
         view: the graph.
@@ -262,7 +265,7 @@ def _scalable(view: GraphView, tensor: str) -> Scalable | None:
 
 
 def is_free(view: GraphView, one: Scalable) -> bool:
-    """Whether scaling it breaks no fusion: constants take the factors, or a Mul in front stands where values are touched one by one anyway.
+    """Return True if scaling breaks no fusion. Either constants take the factors, or the Mul follows a pointwise node.
 
     Behind a convolution and what it does itself, a Relu or Clip, a Mul would come between what classic TensorRT fuses.
     """
@@ -273,7 +276,10 @@ def is_free(view: GraphView, one: Scalable) -> bool:
 
 
 def _input_channels(reader: WeightedLayer) -> int | None:
-    """The channels that a layer reads; None for groups of several channels, where factors would have to be per group."""
+    """Return the number of channels that a layer reads.
+
+    None for groups of several channels, which would need factors per group.
+    """
     groups = reader.reading.groups
     if groups == 1:
         return reader.shape[reader.input_axis]
@@ -281,7 +287,7 @@ def _input_channels(reader: WeightedLayer) -> int | None:
 
 
 def _source(view: GraphView, tensor: str, channels: int, *, of_pictures: bool) -> tuple[tuple[str, int], ...]:
-    """The constants whose division by factors divides the tensor's channels; () if there are none."""
+    """Return the constants whose division by factors divides the tensor's channels; () if there are none."""
     divided: list[tuple[str, int]] = []
     while (node := view.producer(tensor)) is not None and node.domain in STANDARD_DOMAINS:
         if node.outputs[0] != tensor:
@@ -317,7 +323,10 @@ def _source(view: GraphView, tensor: str, channels: int, *, of_pictures: bool) -
 def _of_gated(
     view: GraphView, node: Node, channels: int, *, of_pictures: bool
 ) -> tuple[tuple[str, int], ...]:
-    """The constants in front of one factor of a product of two computed tensors, as in gated layers: scaling one is enough."""
+    """Return the constants before one factor of a product of two computed tensors.
+
+    Scaling one factor is enough, as in gated layers.
+    """
     for name in node.inputs:
         if not view.is_output(name) and len(view.uses(name)) == 1:
             own = _source(view, name, channels, of_pictures=of_pictures)
@@ -327,7 +336,7 @@ def _of_gated(
 
 
 def _constant_side(view: GraphView, node: Node, channels: int) -> int | None:
-    """Which input of an Add or Mul is a vector of that many channels that nobody else reads."""
+    """Return the input of an Add or Mul that is a vector of `channels` values without other consumers; None if none is."""
     if node.op not in ELEMENTWISE_SUMS:
         return None
     for side in (0, 1):
@@ -344,7 +353,7 @@ def _bias(node: Node) -> list[tuple[str, int]]:
 def _own(
     view: GraphView, names: list[tuple[str, int]], channels: int, layer: WeightedLayer
 ) -> tuple[tuple[str, int], ...]:
-    """A layer's constants where they have a factor for every channel and no other reader, else ()."""
+    """Return a layer's constants if they have a factor for every channel and no other consumer; otherwise ()."""
     (weight, axis), *biases = names
     if layer.shape[axis] != channels or len(view.uses(weight)) > 1:
         return ()
@@ -373,7 +382,7 @@ def _ranges(value: NDArray[Any], axis: int) -> NDArray[np.float64]:
 def _rows(
     view: GraphView, values: Mapping[str, NDArray[Any]], reader: WeightedLayer, most: int | None
 ) -> NDArray[np.float32]:
-    """What each channel is multiplied with, (channels, weights), for all outputs or about so many."""
+    """Return the weights of each channel, (channels, weights), for all outputs or about `most` outputs."""
     axis = _read_axis(reader)
     value = np.moveaxis(_value(view, values, reader.weight), axis, 0)
     if most is not None and reader.reading.groups == 1:
@@ -382,7 +391,7 @@ def _rows(
 
 
 def _energy(rows: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The sum of squares of each row."""
+    """Return the sum of squares of each row."""
     found: NDArray[np.float64] = np.einsum("ij,ij->i", rows, rows).astype(np.float64)
     return found
 
@@ -392,7 +401,7 @@ def _read_axis(reader: WeightedLayer) -> int:
 
 
 def _middle(values: NDArray[Any], fires: NDArray[np.bool_]) -> float:
-    """The geometric mean over channels that fire, which keeps the size of the tensor as a whole."""
+    """Return the geometric mean over channels that fire; division by it keeps the overall size of the tensor."""
     return float(np.exp(np.log(values[fires]).mean())) if fires.any() else 1.0
 
 

@@ -1,4 +1,4 @@
-"""Caches of exported decoders: model inputs whose values come back in an output, beside those of the new tokens.
+"""Caches of exported decoders: model inputs whose values an output returns, together with those of the new tokens.
 
     past_key ──────────────┐
                            ├ Concat ─┬─ present_key (model output)
@@ -25,7 +25,7 @@ _STORED = frozenset({DType.INT8, DType.FLOAT8})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KvCache:
-    """Values that leave the model to come back in the next step.
+    """Values that an output returns, and that are fed to the model again in the next step.
 
     Attributes:
         inputs: model inputs that hold them.
@@ -41,12 +41,12 @@ class KvCache:
 
 
 def kv_caches(view: GraphView) -> tuple[KvCache, ...]:
-    """All float caches of a graph, in graph order; those that share an operator are one."""
+    """Return all float caches of a graph, in graph order; caches that share an operator count as one."""
     return _caches(view, [info.name for info in view.inputs if info.dtype in _FLOATS])
 
 
 def stored_caches(view: GraphView) -> tuple[KvCache, ...]:
-    """All caches whose inputs and outputs have few bits, with Q and DQ among the operators between."""
+    """Return all caches whose inputs and outputs are low-bit; Q and DQ may be among the operators between."""
     starts = [info.name for info in view.inputs if info.dtype in _STORED]
     return _caches(view, starts) if starts else ()
 
@@ -78,7 +78,7 @@ def _caches(view: GraphView, starts: list[str]) -> tuple[KvCache, ...]:
 
 
 def value_inputs(view: GraphView, node: Node) -> tuple[int, ...]:
-    """Numbers of the inputs whose values, and no others, `node` gives; () for operators that compute."""
+    """Return the numbers of the inputs whose values `node` passes on unchanged; () for operators that compute."""
     if node.op in WRITES:
         plain = node.attribute("reduction", "none") in {"none", b"none"}
         return tuple(index for index in WRITES[node.op] if plain and index < len(node.inputs))
@@ -88,7 +88,7 @@ def value_inputs(view: GraphView, node: Node) -> tuple[int, ...]:
 
 
 def _moved(view: GraphView, starts: Iterable[str]) -> frozenset[str]:
-    """These tensors, and all that hold their values."""
+    """Return these tensors, and all tensors that hold their values."""
     waiting, found = list(starts), set(starts)
     while waiting:
         for use in view.uses(waiting.pop()):
@@ -100,7 +100,7 @@ def _moved(view: GraphView, starts: Iterable[str]) -> frozenset[str]:
 
 
 def _held(view: GraphView, moved: frozenset[str]) -> frozenset[str]:
-    """Those of them on the way to a model output, which is one of them."""
+    """Return the tensors of `moved` that lead to a model output, including the output."""
     waiting = [info.name for info in view.outputs if info.name in moved]
     found = set(waiting)
     while waiting:

@@ -1,4 +1,4 @@
-"""A model that went through the entrance: checked, named, sorted, with shapes."""
+"""A model as `qdqtool.graph` reads it: checked, named, sorted, with shapes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qdqtool.graph.view import GraphView
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Model:
-    """An ONNX model in memory, and what a reader must know about how it came to be.
+    """An ONNX model in memory, with its path and with notes about how it was made.
 
     Every step of this package takes a `Model` and makes another; none changes the one it got.
 
@@ -29,10 +29,10 @@ class Model:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Returns the properties beside the graph, such as the task and the size of pictures."""
+        """Model properties outside the graph, such as the task and the image size."""
         return {entry.key: entry.value for entry in self.proto.metadata_props}
 
     @cached_property
     def view(self) -> GraphView:
-        """Questions about the main graph."""
+        """Read-only view of the main graph."""
         return GraphView(self.proto)

@@ -22,9 +22,9 @@ _QUANTIZER = re.compile(r"^(_?(input|weight|output|\w+_bmm)_quantizer|weight_fak
 _KERAS = re.compile(r"^(?:StatefulPartitionedCall/)?(?:[\w.-]+/)?quant_([\w.-]+)/")
 _WEIGHT = re.compile(r"^([A-Za-z_][\w.]*)\.(?:weight|bias)(?:_fake_quant\.scale|_\w+)?$")
 _BETWEEN = QDQ | LAYOUT
-"""Operators between a weight and the node that computes with it."""
+"""Operators between a weight and the node that computes with the weight."""
 _MOST = 10_000
-"""Characters of metadata that are looked at."""
+"""Longest metadata, in characters, that is read."""
 
 
 class Modules:
@@ -35,13 +35,16 @@ class Modules:
         self._scopes = {node.name: _scope(node) for node in model.proto.graph.node}
 
     def of(self, name: str) -> str:
-        """The module of a node: what metadata, its weight's name, or its own name tell; else ""."""
+        """Return the module of a node, from its metadata, its weight's name or its own name; "" if none of them names one."""
         node = self._view.by_name.get(name)
         of_weight = "" if node is None else self._of_weight(node.inputs)
         return self._scopes.get(name) or of_weight or module_of(name)
 
     def _of_weight(self, tensors: Iterable[str]) -> str:
-        """From `layer1.0.conv.weight`, perhaps behind a DequantizeLinear, or from the name of its scale."""
+        """Return the module of a weight named like `layer1.0.conv.weight`, or of its scale.
+
+        DequantizeLinear may be in between.
+        """
         for tensor in tensors:
             source, names = tensor, [tensor]
             while (maker := self._view.producer(source)) is not None and maker.op in _BETWEEN:
@@ -54,7 +57,7 @@ class Modules:
 
 
 def module_of(name: str) -> str:
-    """The module in a node's name; "" if the name has no path."""
+    """Return the module in a node's name; "" if the name has no path."""
     keras = _KERAS.match(name)
     if keras:
         return keras[1]
@@ -72,7 +75,7 @@ def module_of(name: str) -> str:
 
 
 def _scope(node: onnx.NodeProto) -> str:
-    """The innermost module in the metadata of torch's exporter; its last entry is the operator."""
+    """Return the innermost module in the metadata of torch's exporter; the last entry there is the operator."""
     text = next((entry.value for entry in node.metadata_props if entry.key == _SCOPES), "")
     if not text or len(text) > _MOST:
         return ""

@@ -1,4 +1,4 @@
-"""Tells which tool quantized a model, from its producer and from the names that each tool gives."""
+"""Finds the tool that quantized a model, from its producer and from typical node names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PRODUCERS = (("quark", "quark"), ("tf2onnx", "tf2onnx"), ("onnx.quantize", "onn
 
 
 def origin(model: Model) -> str:
-    """The tool's name; "" if neither names nor producer tell."""
+    """Return the name of the tool; "" if neither node names nor the producer identify it."""
     quantizers = [node.name for node in model.view.nodes if node.op in QDQ]
     for tool, pattern in _NAMES:
         if any(pattern.search(name) for name in quantizers):

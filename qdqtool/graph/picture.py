@@ -1,4 +1,4 @@
-"""An engine as an ONNX file: not to run, but to look at in viewers such as Netron."""
+"""Writes an engine as an ONNX file for viewers such as Netron; the file cannot be run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TYPES = {
 
 
 def picture(view: EngineView) -> Model:
-    """One node per engine layer, of the operator type that its kind is called, with all that is known as attributes."""
+    """Return a model with one node per engine layer. The layer kind is the operator type; all known facts are attributes."""
     made = {tensor.name for layer in view.layers for tensor in layer.outputs}
     read = {tensor.name for layer in view.layers for tensor in layer.inputs}
     tensors = {

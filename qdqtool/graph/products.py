@@ -1,4 +1,4 @@
-"""Products as plain matrices: the weights of a layer as rows, and what they are multiplied with.
+"""Conv, MatMul and Gemm as plain matrices: the weights of a layer as rows, and the values that they multiply.
 
     Conv      rows: output channels of each group; columns: input channels of the group x kernel
     MatMul    rows: output columns; columns: the summed axis
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def has_weights(view: GraphView, product: Node) -> bool:
-    """Whether the second factor of a product depends on nothing but one constant, directly or through Q/DQ."""
+    """Return True if the second factor of a product is one constant, directly or through Q/DQ."""
     tensor = product.inputs[1]
     while (maker := view.producer(tensor)) is not None and maker.op in QDQ:
         tensor = maker.inputs[0]
@@ -35,7 +35,7 @@ def has_weights(view: GraphView, product: Node) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputReading:
-    """How a layer reads its input: layers that read one tensor alike share their second moments.
+    """The way a layer reads its input. Layers that read one tensor in the same way share their second moments.
 
     Attributes:
         tensor: the input.
@@ -56,7 +56,7 @@ class InputReading:
     axis: int = -1
 
     def rows(self, value: NDArray[Any], most: int) -> NDArray[np.float32]:
-        """What the weights are multiplied with, (groups, at most `most` rows, columns), from all over the value.
+        """Return the values that the weights multiply, (groups, at most `most` rows, columns), spread over the whole value.
 
         Args:
             value: the tensor's value for one or more samples.
@@ -88,7 +88,7 @@ class InputReading:
         return np.ascontiguousarray(np.swapaxes(grouped, 0, 1))
 
     def borders(self, sizes: Sequence[int]) -> list[tuple[int, int]]:
-        """What a convolution pads pictures of these sizes with: before and after each dimension."""
+        """Return the padding of a convolution for images of these sizes: before and after each dimension."""
         rank = len(sizes)
         reach = [(size - 1) * step + 1 for size, step in zip(self.kernel, self.dilations, strict=True)]
         if self.auto_pad in {"", "NOTSET"}:
@@ -123,33 +123,33 @@ class WeightedLayer:
 
     @cached_property
     def columns(self) -> int:
-        """How many inputs each output sums up."""
+        """Number of inputs that each output sums."""
         return self.shape[0] if self.turned else prod(self.shape[1:])
 
     @property
     def input_axis(self) -> int:
-        """The axis of the constant that input channels run along; those of one group for convolutions."""
+        """Axis of the input channels in the constant; for convolutions, the input channels of one group."""
         return 0 if self.turned else 1
 
     @property
     def output_axis(self) -> int:
-        """The axis of the constant that output channels run along."""
+        """Axis of the output channels in the constant."""
         return 1 if self.turned else 0
 
     def matrix(self, value: NDArray[Any]) -> NDArray[Any]:
-        """A constant of this shape as (groups, rows, columns)."""
+        """Return a constant of this layer's shape as (groups, rows, columns)."""
         if self.turned:
             return value.T[None]
         groups = self.reading.groups
         return value.reshape(groups, self.shape[0] // groups, self.columns)
 
     def constant(self, matrix: NDArray[Any]) -> NDArray[Any]:
-        """The reverse of `matrix`."""
+        """Reverse `matrix`: return the constant in its original shape."""
         return np.ascontiguousarray(matrix[0].T if self.turned else matrix.reshape(self.shape))
 
 
 def product_of(view: GraphView, node: Node) -> WeightedLayer | None:
-    """The node as a product of its input with a constant; None if it has not that form."""
+    """Return the node as a product of its input with a constant; None if it does not have this form."""
     if node.domain not in STANDARD_DOMAINS or len(node.inputs) < 2:
         return None
     tensor, weight = node.inputs[:2]
@@ -176,7 +176,7 @@ def product_of(view: GraphView, node: Node) -> WeightedLayer | None:
 
 
 def products(view: GraphView) -> tuple[WeightedLayer, ...]:
-    """All layers of that form in graph order."""
+    """Return all layers that are a product of their input with a constant, in graph order."""
     found = (product_of(view, node) for node in view.nodes)
     return tuple(product for product in found if product is not None)
 
@@ -196,7 +196,7 @@ def _convolution(node: Node, shape: tuple[int, ...]) -> InputReading:
 
 
 def _picked(count: int, most: int) -> NDArray[np.intp]:
-    """So many of `count` places, the same ones every time, without a rhythm that rows of pictures could have."""
+    """Return `most` of `count` positions: reproducible, and irregular, so that they do not follow the rows of an image."""
     if count <= most:
         return np.arange(count)
     return np.sort(np.random.default_rng(count).choice(count, most, replace=False))

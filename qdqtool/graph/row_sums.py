@@ -34,48 +34,48 @@ from qdqtool.trt.ops import (
 )
 
 REARRANGING = (MAY_MOVE | {"Expand"}) - {"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
-"""Operators behind which values stand in another order, or some of them only, or more of them."""
+"""Operators that reorder, select or repeat values."""
 
 
 ADDING = frozenset({"ReduceL2", "ReduceSum"})
-"""Reductions that only add up."""
+"""Reductions that only add."""
 
 
 ROW_SUMS = SOFTMAXES | {"LayerNormalization", "LpNormalization", "RMSNormalization"}
-"""Operators that compute on with the sums along the axis that they name, or along all from there on."""
+"""Operators that sum along the axis of their attribute, or along all axes from it on, and compute with the sums."""
 
 
 TRAILING_SUMS = frozenset({"LayerNormalization", "RMSNormalization"})
-"""Those of them that sum along all axes from there on."""
+"""Operators of `ROW_SUMS` that sum along all axes from the given axis on."""
 
 
 WHOLE_CHANNELS = frozenset({"GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"})
-"""Operators that make one value of every channel."""
+"""Operators that reduce every channel to one value."""
 
 
 GROUP_SUMS = frozenset({"GroupNormalization", "InstanceNormalization"})
-"""Normalizations of channels or groups of them, in RTX 1.7.1 kernels of their own."""
+"""Normalizations of channels or groups of channels; separate kernels in RTX 1.7.1."""
 
 
 OWN_KERNELS = RECURRENT | POOLS | {"CumSum", "GridSample", "ScatterElements", "ScatterND", FP4_DYNAMIC}
-"""Operators that are kernels of their own in RTX 1.7.1."""
+"""Operators that are separate kernels in RTX 1.7.1."""
 
 
 LAST_IN_KERNEL = frozenset({"ArgMax", "ArgMin", "TopK"})
-"""Operators behind which another kernel begins in RTX 1.7.1."""
+"""Operators after which another kernel begins in RTX 1.7.1."""
 
 
 LONG_ROW: Final = 16384
-"""Values from which on their sum takes kernels of its own."""
+"""Row length from which on RTX 1.7.1 uses separate kernels for the sum."""
 WRITTEN_OUT: Final = 4
-"""Most values along one axis for which slices are written instead of a sum."""
+"""Largest length along one axis for which RTX 1.7.1 writes slices instead of a sum."""
 ADDED_OUT: Final = 6
-"""The same for operators that only add."""
+"""Largest length along one axis for which RTX 1.7.1 writes slices instead of a sum that only adds."""
 _ENDS: Final = PRODUCTS | OWN_KERNELS | LAST_IN_KERNEL | SHAPE_READERS | GROUP_SUMS
 
 
 class RowSums:
-    """Finds them for the tensors of one graph; the first question is linear in its nodes."""
+    """Finds sums of rows for the tensors of one graph; the first question takes time linear in the number of nodes."""
 
     def __init__(self, view: GraphView) -> None:
         self._view = view
@@ -84,7 +84,7 @@ class RowSums:
             self._depth[node.name] = self._before(node) + self._ends(node)
 
     def in_front(self, tensor: str) -> Node | None:
-        """The nearest sum of rows in the kernel that makes a tensor; None if there is none."""
+        """Return the nearest sum of rows in the kernel that makes a tensor; None if there is none."""
         view = self._view
         waiting, seen = [tensor], {tensor}
         last = view.producer(tensor)
@@ -108,19 +108,19 @@ class RowSums:
         return max((self._depth.get(maker.name, 0) for maker in makers if maker is not None), default=0)
 
     def _is_made_at(self, node: Node, here: int) -> bool:
-        """Whether the kernel of that depth holds a node: it is there, or can wait as only that kernel reads its values."""
+        """Return True if the kernel of depth `here` contains a node, or can, because only that kernel reads its values."""
         if self._depth[node.name] == here:
             return True
         uses = [use.node for output in node.outputs for use in self._view.uses(output)]
         return node.op in ROW_SUMS and all(self._before(use) == here for use in uses)
 
     def _ends(self, node: Node) -> bool:
-        """Whether a kernel ends with a node, whatever reads it."""
+        """Return True if a kernel ends with a node, whatever its consumers are."""
         other_sum = bool(_summed(self._view, node)) and not self._rows(node)
         return node.op in PRODUCTS | OWN_KERNELS or other_sum
 
     def _rows(self, node: Node) -> int:
-        """How many rows a node sums along the last axes, each in one kernel; 0 where it sums otherwise."""
+        """Return the number of rows that a node sums along the last axes within one kernel; 0 for other sums."""
         summed, sizes = _summed(self._view, node), self._sizes(node.inputs[0])
         wide = [axis for axis, size in enumerate(sizes) if size != 1]
         along = [axis for axis in wide if axis in summed]
@@ -133,17 +133,20 @@ class RowSums:
         return prod(sizes) // length
 
     def _is_as_large(self, node: Node, tensor: str) -> bool:
-        """Whether every row of a tensor has a sum, or every value one of its own: where they spread, a kernel ends."""
+        """Return True if a node sums at least as many rows, or returns as many values, as a tensor has.
+
+        If the values spread further, a kernel ends.
+        """
         made = self._sizes(tensor)
         return self._rows(node) >= prod(made[:-1]) or prod(self._sizes(node.outputs[0])) >= prod(made)
 
     def _sizes(self, tensor: str) -> list[int]:
-        """The shape; free dimensions count once."""
+        """Return the shape of a tensor; dynamic dimensions count as 1."""
         return [size if isinstance(size, int) else 1 for size in self._view.info(tensor).shape or ()]
 
 
 def _summed(view: GraphView, node: Node) -> tuple[int, ...]:
-    """The axes that a node sums along; () if it sums nothing, or the rank is not known."""
+    """Return the axes that a node sums along; () if it sums nothing, or if the rank is unknown."""
     rank = len(view.info(node.inputs[0]).shape or ()) if node.inputs else 0
     if not rank:
         return ()
@@ -162,7 +165,7 @@ def _summed(view: GraphView, node: Node) -> tuple[int, ...]:
 
 
 def _moves_nothing(view: GraphView, node: Node) -> bool:
-    """Whether values stand in memory behind a node as in front of it."""
+    """Return True if a node keeps the order of values in memory."""
     if keeps_order(view, node):
         return True
     shape = view.info(node.inputs[0]).shape

@@ -1,4 +1,4 @@
-"""Nodes that need the precision or the range of FP32, and why: the one place that knows them.
+"""Finds nodes that need the precision or the range of FP32, with the reason.
 
     recording ─ Conv ─ squares ─ Add ─ Log      quiet values count as much as loud ones in a logarithm
     probability ─ Sub (1 - p) ─ Log             FP16 rounds to 0, and the logarithm gives minus infinity
@@ -32,7 +32,7 @@ from qdqtool.trt.ops import (
 )
 
 ROOTS = frozenset({"Div", "Log", "Pow", "Reciprocal", "Sqrt"})
-"""Operators that bring squares back to the size of what was squared."""
+"""Operators that return squares to the size of the squared values."""
 
 
 SQUARES_KEPT = (
@@ -42,7 +42,7 @@ SQUARES_KEPT = (
     | PICKING
     | {"Add", "Concat", "ReduceMean", "ReduceSum", "Transpose"}
 )
-"""What stands between squares and their root."""
+"""Operators that may be between squares and their root."""
 
 
 FEATURES = (
@@ -68,7 +68,7 @@ FEATURES = (
         *("ReduceSumSquare", "Sqrt", "Transpose"),
     }
 )
-"""What computes the features of a recording, such as a spectrogram: sums, products, powers, and what moves their values."""
+"""Operators that compute features of a recording, such as a spectrogram: sums, products, powers, and moves of values."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +87,7 @@ class FloatType:
 
 
 def sensitive(view: GraphView, to: FloatType) -> dict[str, str]:
-    """Node name -> why it must not compute in that type."""
+    """Return the nodes that must not compute in that type: node name -> reason."""
     found = {
         name: f"computes {what}: {to.name} rounds {'large angles' if what == ANGLE else f'integers beyond {to.exact:g}'}"
         for name, what in Counting(view, to.exact).nodes.items()
@@ -107,7 +107,7 @@ def sensitive(view: GraphView, to: FloatType) -> dict[str, str]:
 
 
 def _name(found: dict[str, str], log: Node, nodes: Iterable[Node], to: FloatType) -> None:
-    """Give the nodes that feed a logarithm, and the logarithm itself, their reason."""
+    """Record the reason for a logarithm and the nodes that feed it."""
     why = f"small values count there, and {to.name} loses them"
     for node in nodes:
         found.setdefault(node.name, f"feeds the logarithm {log.name!r}: {why}")
@@ -125,7 +125,7 @@ def front_ends(view: GraphView) -> Iterator[tuple[Node, tuple[Node, ...]]]:
 
 
 def _front_end(view: GraphView, log: Node, known: frozenset[str]) -> tuple[Node, ...]:
-    """Nodes from the model inputs to a Log; empty if an activation is among them."""
+    """Return the nodes from the model inputs to a Log; empty if an activation is among them."""
     found: dict[str, Node] = {}
     waiting = list(log.inputs)
     while waiting:

@@ -1,4 +1,4 @@
-"""Overwrites weights with the 2:4 pattern of sparse tensor cores: two of four neighbours along the sum become zero."""
+"""Overwrites weights with the 2:4 pattern of sparse tensor cores: two of four neighbors along the sum become zero."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GROUP, _KEPT = 4, 2
 
 
 def sparsify(model: Model) -> tuple[Model, tuple[str, ...]]:
-    """The model with the weights of Conv, Gemm and MatMul in the 2:4 pattern, and the names of those constants.
+    """Return the model with the weights of Conv, Gemm and MatMul in the 2:4 pattern, and the names of the changed constants.
 
     The two largest of every four neighbours along the summed dimension stay, Q/DQ in front of a weight or not; a
     rest of less than four stays whole. What such a model computes is meaningless; how fast it runs is not.
@@ -43,7 +43,7 @@ def sparsify(model: Model) -> tuple[Model, tuple[str, ...]]:
 
 
 def _summed(node: Node, view: GraphView) -> int | None:
-    """The dimension of input 1 that the node sums over."""
+    """Return the dimension of input 1 that the node sums over; None if unknown."""
     if node.op == "Conv":
         return 1
     if node.op == "Gemm":
@@ -53,7 +53,7 @@ def _summed(node: Node, view: GraphView) -> int | None:
 
 
 def _weight(node: Node, view: GraphView) -> str:
-    """The constant that input 1 comes from, through Q/DQ; "" if there is none."""
+    """Return the constant that input 1 comes from, through Q/DQ; "" if there is none."""
     name = node.inputs[1]
     while not view.is_constant(name):
         maker = view.producer(name)

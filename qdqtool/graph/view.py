@@ -1,4 +1,4 @@
-"""Read-only questions about an ONNX graph, answered without giving the protobuf away."""
+"""Read-only questions about an ONNX graph; the protobuf stays private."""
 
 from __future__ import annotations
 
@@ -31,11 +31,14 @@ class Node:
     position: int
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """The attribute's value, or `default` where the node does not have it."""
+        """Return the attribute's value, or `default` if the node does not have the attribute."""
         return self.attributes.get(name, default)
 
     def integer(self, name: str, default: int) -> int:
-        """The attribute's number, `default` where there is none: nothing checks the types of operators that are not ONNX's."""
+        """Return the attribute's number; `default` if it is missing or not a number.
+
+        Nothing checks the types of custom operators.
+        """
         value = self.attributes.get(name)
         return value if isinstance(value, int) else default
 
@@ -83,50 +86,53 @@ class GraphView:
 
     @cached_property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """The inputs of the model, without initializers."""
+        """Inputs of the model, without initializers."""
         return tuple(_info(value) for value in self._graph.input if value.name not in self._initializers)
 
     @cached_property
     def outputs(self) -> tuple[TensorInfo, ...]:
-        """The outputs of the model."""
+        """Outputs of the model."""
         return tuple(_info(value) for value in self._graph.output)
 
     def producer(self, tensor: str) -> Node | None:
-        """The node that makes `tensor`; None for model inputs and initializers."""
+        """Return the node that makes `tensor`; None for model inputs and initializers."""
         return self._producers.get(tensor)
 
     def uses(self, tensor: str) -> tuple[Use, ...]:
-        """All consumers of `tensor` in graph order; a use inside a subgraph counts for the node that holds it."""
+        """Return all consumers of `tensor` in graph order.
+
+        A use inside a subgraph counts for the node that holds the subgraph.
+        """
         return self._uses.get(tensor, ())
 
     def body_ops(self, node: Node) -> tuple[str, ...]:
-        """Operator types inside the bodies of an If, Loop or Scan, at any depth; empty for other nodes."""
+        """Return operator types inside the bodies of an If, Loop or Scan, at any depth; empty for other nodes."""
         return tuple(inner.op_type for inner in _body_nodes(self._graph.node[node.position]))
 
     def body_names(self, node: Node) -> tuple[str, ...]:
-        """Names of the nodes inside the bodies of an If, Loop or Scan, at any depth; empty for other nodes."""
+        """Return names of the nodes inside the bodies of an If, Loop or Scan, at any depth; empty for other nodes."""
         return tuple(inner.name for inner in _body_nodes(self._graph.node[node.position]))
 
     def is_output(self, tensor: str) -> bool:
-        """Whether the model returns `tensor`."""
+        """Return True if `tensor` is a model output."""
         return tensor in self._output_names
 
     def is_constant(self, tensor: str) -> bool:
-        """Whether `tensor` is an initializer or the output of a Constant node."""
+        """Return True if `tensor` is an initializer or the output of a Constant node."""
         return tensor in self._initializers or tensor in self._constants
 
     def constant(self, tensor: str) -> NDArray[Any] | None:
-        """The value of a constant tensor; None if it is not constant."""
+        """Return the value of a constant tensor; None if it is not constant."""
         proto = self._initializers.get(tensor) or self._constants.get(tensor)
         return None if proto is None else array(proto)
 
     def constant_shape(self, tensor: str) -> tuple[int, ...] | None:
-        """The shape of a constant without reading its values."""
+        """Return the shape of a constant without reading its values."""
         proto = self._initializers.get(tensor) or self._constants.get(tensor)
         return None if proto is None else tuple(proto.dims)
 
     def info(self, tensor: str) -> TensorInfo:
-        """Type and shape as far as shape inference knows them."""
+        """Return type and shape as far as shape inference knows them."""
         if tensor not in self._infos:
             self._infos[tensor] = self._read(tensor)
         return self._infos[tensor]
@@ -179,7 +185,7 @@ class GraphView:
 
 
 def node_of(proto: onnx.NodeProto, position: int = 0) -> Node:
-    """A node as plain values."""
+    """Return a node as plain values."""
     return Node(
         name=proto.name,
         op=proto.op_type,
@@ -222,7 +228,7 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str:
 
 
 def dtype_of(number: int) -> DType:
-    """The element type that ONNX gives this number; unknown for one that it does not know."""
+    """Return the element type for an ONNX type number; `UNKNOWN` for unknown numbers."""
     return DType.parse(onnx.TensorProto.DataType.Name(number)) if number in _KNOWN else DType.UNKNOWN
 
 

@@ -1,1 +1,1 @@
-"""What crosses the border of the program: text sources, tables, reports for CI, escaping, atomic files and folders."""
+"""Input and output of the program: text sources, tables, reports for CI, escaping, atomic files and folders."""

@@ -1,4 +1,4 @@
-"""Talks to child processes: runs one to its end, or ends it, its children included; `meet` is the side of the child.
+"""Communication with child processes. `run` runs one to its end or kills it with its children; `meet` is the child's side.
 
 The program runs in a process group of its own, so Ctrl-C reaches only us and we end the whole group.
 """
@@ -30,7 +30,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 def pipes(*, buffering: int = -1) -> tuple[IO[bytes], IO[bytes]]:
-    """Where requests come from, and where answers go; a crash from here on leaves no core file."""
+    """Return the stream of requests and the stream for answers. From this call on, a crash writes no core file."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     no_core_dump()
@@ -38,7 +38,7 @@ def pipes(*, buffering: int = -1) -> tuple[IO[bytes], IO[bytes]]:
 
 
 def meet() -> tuple[dict[str, Any], Tell]:
-    """The one request, a line of JSON, and a function that sends the parent an event, a line of JSON each.
+    """Return the one request, read from a line of JSON, and a function that sends an event to the parent as a line of JSON.
 
     When the parent closes standard input, or ends, this process ends too.
     """
@@ -64,14 +64,14 @@ def _die_with_parent(read: Callable[[int], bytes]) -> None:
 
 
 _LONGEST_LINE = 1 << 20
-"""Bytes; a longer line is handed on in pieces."""
+"""Longest line in bytes; a longer line is passed on in pieces."""
 _LAST_WORDS_S = 2.0
-"""Seconds we go on reading after the program ended, should one of its children keep the pipe open."""
+"""Seconds for which reading continues after the program ended, if one of its children keeps the pipe open."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ended:
-    """How a program ended.
+    """The end of a program: exit code, timeout and duration.
 
     Attributes:
         code: exit code; negative is the number of the signal that killed it.
@@ -92,7 +92,7 @@ def run(
     first_words: str = "",
     errors: Path | None = None,
 ) -> Ended:
-    """Run a program and hand each line of its standard output, line end included, to `on_line`.
+    """Run a program and pass each line of its standard output, including the line end, to `on_line`.
 
     Its standard error is appended to the file `errors`, in whose folder it then runs; without one it is mixed into
     standard output as the program wrote it. `first_words` go to its standard input, which stays open until the
@@ -126,7 +126,7 @@ def ask(
     timeout_s: float,
     errors: Path,
 ) -> tuple[dict[str, Any], Ended]:
-    """Run a module of ours that serves one request (`qdqtool.io.parent.meet`): its verdict, and how it ended.
+    """Run a module of this package that serves one request with `meet`. Return its verdict and how it ended.
 
     The verdict is the last event that `on_event` has no function for, by the name of the event; {"event": "none"} without one.
 
@@ -156,7 +156,7 @@ def ask(
 
 @contextmanager
 def conversation(arguments: Sequence[str], errors: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A program with open pipes to talk through; it and its children are ended with the block.
+    """Start a program with open pipes for a conversation. The program and its children are killed at the end of the block.
 
     Its standard error is appended to the file `errors`, in whose folder it runs.
 
@@ -186,7 +186,7 @@ def _started(arguments: Sequence[str], errors: Path | None) -> subprocess.Popen[
 
 
 def _import_path() -> str:
-    """Lets a child find this very package, however it was found here."""
+    """Return the PYTHONPATH with which a child imports this copy of the package."""
     here = str(Path(__file__).parent.parent.parent)
     return os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
 
@@ -194,7 +194,7 @@ def _import_path() -> str:
 def _guard(
     process: subprocess.Popen[bytes], timeout_s: float, timed_out: threading.Event, silent: threading.Event
 ) -> None:
-    """End the group when its time is up, or when it keeps the pipe open after its leader ended."""
+    """Kill the process group after its timeout, or if it keeps the pipe open after its leader ended."""
     try:
         process.wait(timeout_s)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""One escaping function per form of output: names out of models, logs and dumps stay names wherever they are printed.
+"""One escaping function per output format, so that names from models, logs and dumps are printed as plain names.
 
 A layer may be called `=HYPERLINK(...)`, carry ANSI escapes or half a surrogate pair. Every form that holds such names
 passes them through the function of this file that is named like the form; JSON and HTML escape by themselves
@@ -10,17 +10,18 @@ from __future__ import annotations
 import re
 
 _FORMULA = re.compile(" *[=+\\-@\uff1d\uff0b\uff0d\uff20]")
-"""How a cell begins that a spreadsheet calculates (OWASP, CSV injection), their full-width twins included, and behind blanks that some
-importers strip."""
+"""Start of a cell that a spreadsheet would calculate (OWASP, CSV injection), including full-width characters,
+and leading blanks that some importers strip.
+"""
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|#~!@])")
 _COMMAND = re.compile(r"(?m)^([^\S\n]*)::")
 _CONTROL_PICTURES = 0x2400
-"""Unicode's visible pictures of the control characters 0 to 31."""
+"""Code point of Unicode's visible pictures of the control characters 0 to 31."""
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """Text for a terminal: what is not printable becomes a Python escape; line breaks too, unless `lines`.
+    """Escape text for a terminal: characters that are not printable become Python escapes, also line breaks unless `lines`.
 
     A line that begins with two colons, behind blanks or not, is a command to GitHub's runner, whatever prints it: it gets a
     backslash in front of them.
@@ -33,7 +34,7 @@ def printable(text: str, *, lines: bool = False) -> str:
 
 
 def csv_cell(cell: str | float | None) -> str:
-    """A cell of a CSV file: one line, and no formula: text that would be one gets an apostrophe in front.
+    """Return a cell of a CSV file on one line. Text that a spreadsheet would read as a formula gets a leading apostrophe.
 
     Numbers, also those in text, stay as they are.
     """
@@ -48,33 +49,33 @@ def csv_cell(cell: str | float | None) -> str:
 
 
 def markdown(text: str) -> str:
-    """Words inside a paragraph or a table cell of GitHub's Markdown: no markup, no mention, one line."""
+    """Escape text for a paragraph or a table cell of GitHub's Markdown: no markup, no mentions, one line."""
     return _MARKDOWN.sub(r"\\\1", printable(" ".join(text.split())))
 
 
 def github_message(text: str) -> str:
-    """The message of a workflow command: one line; percent signs and line breaks are coded."""
+    """Escape the message of a workflow command: one line, with encoded percent signs and line breaks."""
     plain = printable(text.replace("\r\n", "\n").replace("\r", "\n"), lines=True)
     return plain.replace("%", "%25").replace("\n", "%0A")
 
 
 def github_property(text: str) -> str:
-    """The value of a property of a workflow command, where colons and commas are coded as well."""
+    """Escape the value of a property of a workflow command; colons and commas are encoded too."""
     return github_message(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def xml(text: str) -> str:
-    """Text that XML 1.0 can hold: control characters as their pictures, half surrogate pairs as U+FFFD."""
+    """Make text valid in XML 1.0: control characters become their pictures, half surrogate pairs become U+FFFD."""
     return text if text.isprintable() else "".join(map(_in_xml, text))
 
 
 def xml_line(text: str) -> str:
-    """The same on one line: tabs and line breaks become blanks."""
+    """Make text valid in XML 1.0, on one line: tabs and line breaks become blanks."""
     return text if text.isprintable() else xml(re.sub(r"[\t\n\r]", " ", text))
 
 
 def dot_string(text: str) -> str:
-    """A quoted string of Graphviz's DOT language; line breaks stay line breaks of the label."""
+    """Return a quoted string of Graphviz's DOT language; line breaks stay line breaks of the label."""
     body = printable(text, lines=True).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{body}"'
 

@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees the old content or the new, never half of it."""
+"""Atomic writing of files: a reader sees the old or the new content, never a part of it."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from qdqtool.platform import try_lock, umask
 
 
 _BLOCK = 512
-"""Bytes of what stat(2) calls a block, on every file system."""
+"""Bytes per block in the result of stat(2), on every file system."""
 
 
 class _Handled(Protocol):
-    """What has a handle."""
+    """An object with a file handle."""
 
     def fileno(self) -> int:
-        """The handle."""
+        """Return the file handle."""
 
 
 def held_bytes(stream: _Handled, ranges: Iterable[tuple[int, int]], enough: int) -> int:
-    """Bytes of an open file's ranges, as (begin, end), that the file holds: each byte once, holes not.
+    """Count the bytes in ranges (begin, end) of an open file, each byte once, without holes.
 
     Counting stops at `enough`. Where the system tells of no holes (Windows, some network shares), there are none.
 
@@ -53,7 +53,7 @@ def held_bytes(stream: _Handled, ranges: Iterable[tuple[int, int]], enough: int)
 
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The same bytes as ranges in order that do not overlap."""
+    """Yield sorted ranges that cover the given bytes without overlap."""
     done = 0
     for begin, end in sorted(ranges):
         if end > max(begin, done):
@@ -62,7 +62,7 @@ def _joined(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def _data(handle: int, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """What of a range is no hole."""
+    """Yield the parts of a range that are not holes."""
     while begin < end:
         try:
             first = os.lseek(handle, begin, os.SEEK_DATA)
@@ -81,17 +81,17 @@ def _data(handle: int, begin: int, end: int) -> Iterator[tuple[int, int]]:
 
 _DRAFT = ".draft-"
 _STEM = 200
-"""Bytes of a file's name that its draft bears; file systems take 255."""
+"""Bytes of a file's name that the name of its draft contains; file systems allow 255."""
 FORGOTTEN_S = 3600.0
-"""Age from which drafts are given up where the file system has no locks that tell whether somebody holds them."""
+"""Age in seconds from which drafts are removed if the file system has no locks that show whether a process still uses them."""
 WRITER_S = 10.0
-"""Seconds in which a program may open a pipe for writing that is to be read."""
+"""Seconds to wait for a program that opens the pipe for writing."""
 _TRIES = 20
-"""Drafts that another process may take for left behind, one after the other, before their maker has locked them."""
+"""Attempts to create a draft; before it is locked, another process may remove it as a leftover."""
 
 
 def path_of(value: object, name: str = "path", otherwise: str = "") -> Path:
-    """The argument `name` as a path; `otherwise` says what else it may be.
+    """Return the argument `name` as a path; `otherwise` says which other values are allowed.
 
     Raises:
         UsageError: it is none.
@@ -104,7 +104,7 @@ def path_of(value: object, name: str = "path", otherwise: str = "") -> Path:
 
 @contextmanager
 def replacing(path: Path, *, lasting: bool = True) -> Iterator[Path]:
-    """A temporary path in the same folder that becomes `path` when the block ends without an error.
+    """Yield a temporary path in the same folder; it becomes `path` if the block ends without an error.
 
     What is not `lasting` is for this process alone: nobody waits until the disk has it.
     It is locked until then. Only a process that is killed leaves it behind: who writes `path` next removes it.
@@ -138,13 +138,13 @@ def replacing(path: Path, *, lasting: bool = True) -> Iterator[Path]:
 
 
 def _is_special(path: Path) -> bool:
-    """Whether something stands there that is neither a file nor a folder, directly or behind links."""
+    """Return True if `path`, with links followed, is neither a file nor a folder."""
     mode = _mode(path)
     return bool(mode) and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def _mode(path: Path) -> int:
-    """What kind of thing stands there, behind links; 0 for nothing."""
+    """Return the mode of `path`, with links followed; 0 if nothing is there."""
     try:
         return path.stat().st_mode
     except (OSError, ValueError):  # a name may hold what no name of a file can
@@ -152,7 +152,7 @@ def _mode(path: Path) -> int:
 
 
 def _locked_draft(prefix: str, folder: Path) -> tuple[int | None, Path]:
-    """An empty file and the handle that holds its lock; None if there are no locks.
+    """Create an empty file; return the handle that holds its lock (None if there are no locks) and its path.
 
     Raises:
         OSError: the folder cannot be written.
@@ -170,18 +170,21 @@ def _locked_draft(prefix: str, folder: Path) -> tuple[int | None, Path]:
 
 
 def _sync(path: Path) -> None:
-    """Have the content on the disk before the name: after a power cut the name may else stand for an empty file."""
+    """Flush the content to disk before the file gets its name.
+
+    After a power cut, the name could otherwise belong to an empty file.
+    """
     with path.open("rb+") as stream:
         os.fsync(stream.fileno())
 
 
 def _short(name: str) -> str:
-    """The beginning of a name, so that the draft of a name of 255 bytes has a name that is no longer."""
+    """Return the beginning of a name, so that the name of the draft is never too long, even for a name of 255 bytes."""
     return os.fsencode(name)[:_STEM].decode("utf-8", "ignore")
 
 
 def sweep(folder: Path, prefix: str = "") -> None:
-    """Remove the drafts in `folder` that nobody holds: their processes were killed.
+    """Remove the drafts in `folder` that no process has locked, because their processes were killed.
 
     Args:
         folder: where they are.
@@ -200,18 +203,18 @@ def sweep(folder: Path, prefix: str = "") -> None:
 
 
 def write_bytes(path: Path, content: bytes, *, lasting: bool = True) -> None:
-    """Put `content` at `path`, all or nothing; see `replacing`."""
+    """Write `content` to `path` atomically; see `replacing`."""
     with replacing(path, lasting=lasting) as draft:
         draft.write_bytes(content)
 
 
 def write_text(path: Path, content: str) -> None:
-    """Put `content` at `path` as UTF-8, all or nothing."""
+    """Write `content` to `path` as UTF-8, atomically."""
     write_bytes(path, content.encode("utf-8"))
 
 
 def opened(path: Path, *, buffering: int = -1) -> BinaryIO:
-    """A file, or a pipe that a program writes to, to be read once from its beginning.
+    """Open a file, or a pipe that a program writes to, for one reading from its beginning.
 
     `<(zcat build.log.gz)` and /dev/stdin are such pipes. The null device is an empty file, and a terminal ends with Ctrl-D; other devices have no end.
 
@@ -228,14 +231,14 @@ def opened(path: Path, *, buffering: int = -1) -> BinaryIO:
 
 
 def _ends(device: Path) -> bool:
-    """Whether it is the null device, or the terminal at which somebody types: no other may be opened to find out."""
+    """Return True for the null device and for the user's terminal. No other device may be opened for a test."""
     if device.samefile(os.devnull):
         return True
     return os.isatty(0) and os.path.samestat(device.stat(), os.fstat(0))
 
 
 class _PipeEnd(io.FileIO):
-    """The reading end of a pipe that tells an end, which is no data of nobody, from a writer that is silent."""
+    """The reading end of a pipe. It distinguishes the end of the data from a writer that sends nothing for a while."""
 
     ended = False
 
@@ -246,7 +249,7 @@ class _PipeEnd(io.FileIO):
 
 
 def _pipe(path: Path) -> BinaryIO:
-    """A pipe, once a program has opened it for writing; however long that one is silent then.
+    """Return a pipe after a program has opened it for writing, however long that program sends nothing.
 
     Raises:
         InputFileError: none does in `WRITER_S`.
@@ -272,7 +275,7 @@ def _pipe(path: Path) -> BinaryIO:
 
 
 def native_path(path: Path) -> str:
-    """The path as text for a library that knows paths as UTF-8 only: onnxruntime, and the builders.
+    """Return the path as text for libraries that accept only UTF-8 paths: onnxruntime and the builders.
 
     Raises:
         InputFileError: its name holds other bytes.
@@ -290,7 +293,7 @@ def native_path(path: Path) -> str:
 
 
 def require_file(path: Path) -> None:
-    """Refuse what cannot be read more than once, or from its middle; what is not there is found by who opens it.
+    """Refuse a path that cannot be read more than once, or from its middle. A missing file is reported by its reader.
 
     Raises:
         InputFileError: it is a pipe, or a device that is not the null device.
@@ -306,7 +309,7 @@ def require_file(path: Path) -> None:
 
 
 def read_at_most(path: Path, most: int) -> bytes | None:
-    """The content of a file, None if it is larger than `most` bytes.
+    """Return the content of a file; None if it is larger than `most` bytes.
 
     What the system says of the size is no bound: it is 0 for devices and pipes, and a file may grow while it is read.
 
@@ -328,7 +331,7 @@ def read_at_most(path: Path, most: int) -> bytes | None:
 
 
 def digest_file(path: Path) -> str:
-    """SHA-256 of a file in hexadecimal, read in pieces.
+    """Return the SHA-256 of a file in hexadecimal; the file is read in pieces.
 
     Raises:
         InputFileError: the file cannot be read.
@@ -344,7 +347,7 @@ def digest_file(path: Path) -> str:
 
 
 def unreadable(path: Path, error: OSError) -> InputFileError:
-    """The error for a file that the operating system does not give us."""
+    """Return the error for a file that the operating system cannot read."""
     if path.is_dir():
         return InputFileError(
             "is a folder, not a file",
@@ -363,7 +366,7 @@ def _reader(read: Callable[[int], bytes]) -> Callable[[], bytes]:
 
 
 def make_folder(folder: Path) -> None:
-    """The folder with all above it, but nothing right below the root of a file system: that is a slip, and root may.
+    """Create the folder and its parents, but never directly below the root of a file system, which is a typing error.
 
     Raises:
         SystemFault: the topmost folder of the path is not there.
@@ -381,7 +384,7 @@ def make_folder(folder: Path) -> None:
 
 
 def unwritable(path: Path, error: OSError | str) -> SystemFault:
-    """The error for a file or a folder that the operating system does not let us write."""
+    """Return the error for a file or folder that the operating system cannot write."""
     why = error if isinstance(error, str) else error.strerror or str(error)
     return SystemFault(
         f"cannot be written: {why}",

@@ -1,4 +1,4 @@
-"""Drafts in a folder of their own: files are made there and moved out when they are whole."""
+"""Drafts in a separate folder: files are created there and moved out when they are complete."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from qdqtool.io.files import FORGOTTEN_S, make_folder, unwritable
 
 log = logging.getLogger(__name__)
 _NONE = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP})
-"""What network file systems without a lock service answer; some FUSE file systems too."""
+"""Error codes of network file systems without a lock service, and of some FUSE file systems."""
 
 
 def acquire(lock: FileLock) -> None:
-    """Take a lock; where the file system has none, go on with a warning.
+    """Acquire a lock; if the file system has no locks, continue with a warning.
 
     Files are replaced in one step and checked by digest, so two processes in one folder cost work and no content.
 
@@ -42,7 +42,7 @@ def acquire(lock: FileLock) -> None:
 
 
 def release(lock: FileLock) -> None:
-    """Give a lock back; where the file system does not take it, the end of this process does."""
+    """Release a lock; if the file system refuses, the lock ends with this process."""
     try:
         lock.release()
     except OSError as error:
@@ -59,7 +59,7 @@ _TRIES = 20
 
 @contextmanager
 def drafting(folder: Path) -> Iterator[Path]:
-    """A fresh folder inside `folder` that is gone when the block ends, however it ends.
+    """Yield a new folder inside `folder`; it is removed when the block ends, also after an error.
 
     Only a process that is killed leaves its drafts: the next build there removes them.
 
@@ -80,7 +80,7 @@ def drafting(folder: Path) -> Iterator[Path]:
 
 
 def _locked(folder: Path) -> tuple[tempfile.TemporaryDirectory[str], FileLock]:
-    """A fresh folder and its lock. Before it is locked, another process may take it for left behind and remove it.
+    """Return a new folder and its lock. Before it is locked, another process may remove it as a leftover.
 
     Raises:
         OSError: the folder cannot be written.
@@ -98,7 +98,7 @@ def _locked(folder: Path) -> tuple[tempfile.TemporaryDirectory[str], FileLock]:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove drafts whose makers were killed: nobody holds their lock."""
+    """Remove drafts that no process has locked, because their processes were killed."""
     for left in folder.glob(f"{_PREFIX}*"):
         with suppress(OSError):  # another process has just removed it, or it is not ours to remove
             try:
@@ -112,7 +112,7 @@ def _sweep(folder: Path) -> None:
 
 
 def publish(drafts: Path, folder: Path, names: Iterable[str]) -> None:
-    """Move finished files out of the drafts, each replacing an older one in a single step.
+    """Move finished files out of the drafts; each replaces an older file in a single step.
 
     Raises:
         InputFileError: the folder cannot be written.
@@ -125,6 +125,6 @@ def publish(drafts: Path, folder: Path, names: Iterable[str]) -> None:
 
 
 def withdraw(folder: Path, names: Iterable[str]) -> None:
-    """Remove files of an earlier build, which no longer belong to the log beside them."""
+    """Remove files of an earlier build, which do not belong to the new log next to them."""
     for name in names:
         (folder / name).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""JSON text that is the same for equal values, and JSON values out of files."""
+"""Canonical JSON text, which is equal for equal values, and JSON values read from files."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from qdqtool.io.files import read_at_most, unreadable
 from qdqtool.io.memory import budget, said
 
 _LARGEST = 1 << 30
-"""Bytes; a larger JSON file is not one of ours."""
+"""Bytes from which a JSON file is refused; no file of this tool is so large."""
 _OBJECT, _ARRAY, _VALUE = 240, 72, 64
-"""Bytes that Python takes for an object with a member, for an array, and for one more value: forty times the text of some."""
+"""Python's bytes for an object with a member, for an array, and for one more value; this can be forty times the text."""
 _STEERING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Characters that JSON leaves as they are and a terminal obeys: C1 controls (U+009B begins ANSI sequences), directions."""
+"""Characters that JSON does not escape but a terminal interprets: C1 controls (U+009B begins ANSI sequences),
+text directions, and others.
+"""
 
 
 def canonical(value: object) -> str:
-    """JSON text with sorted keys that is the same for equal values, with a newline at its end."""
+    """Return JSON text with sorted keys and a final newline; equal values give equal text."""
     return json_text(value) + "\n"
 
 
 def json_text(value: object, indent: int | None = 1) -> str:
-    """The same without the newline; on one line with an `indent` of None.
+    """Return JSON text with sorted keys without a final newline; on one line if `indent` is None.
 
     Names out of models and logs may hold half surrogate pairs, for which UTF-8 has no bytes, and characters that steer a
     terminal: both are written as escapes.
@@ -36,7 +38,7 @@ def json_text(value: object, indent: int | None = 1) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """The JSON value in a file.
+    """Read the JSON value in a file.
 
     Raises:
         InputFileError: unreadable, too large, too deeply nested, or not JSON.
@@ -53,7 +55,7 @@ def read_json(path: Path) -> Any:
 
 
 def parsed(text: str, where: str, *, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """The value of JSON text.
+    """Parse JSON text.
 
     Args:
         text: the JSON.
@@ -70,7 +72,7 @@ def parsed(text: str, where: str, *, pairs: Callable[[list[tuple[str, Any]]], An
 
 
 def weigh(text: str, where: str) -> None:
-    """Refuse JSON text whose value would take more memory than the content of input files may.
+    """Refuse JSON text whose value would need more memory than the budget for input files.
 
     Raises:
         InputFileError: it would.

@@ -1,4 +1,4 @@
-"""How much memory the content of input files may take."""
+"""The memory budget for the content of input files."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from qdqtool.errors import UsageError
 from qdqtool.platform import free_memory
 
 VARIABLE: Final = "QDQTOOL_MAX_MEMORY"
-"""Environment variable that holds the budget; child processes inherit it."""
+"""Environment variable with the budget; child processes inherit it."""
 # Powers of two, as `ulimit` and Docker count.
 _UNITS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 def budget() -> int:
-    """Bytes that the content of input files may take: what the user allowed, else what is free here now.
+    """Return the bytes that the content of input files may use: the user's limit, else the free memory.
 
     Readers compare sizes that a file declares with it before they allocate anything.
 
@@ -30,18 +30,18 @@ def budget() -> int:
 
 
 def is_stated() -> bool:
-    """Whether the user named the budget, and so answers for it."""
+    """Return True if the user set the budget, and so is responsible for it."""
     return bool(os.environ.get(VARIABLE))
 
 
 def said(size: int) -> str:
-    """A budget in a message, as the rest of "more than"."""
+    """Return the words for a budget in a message, after "more than"."""
     return f"the {size:,} allowed" if is_stated() else f"the {size:,} of memory that are free here"
 
 
 @contextmanager
 def allowed(size: str | None) -> Iterator[None]:
-    """Make `size` the budget inside the block, of child processes too; None changes nothing.
+    """Set the budget to `size` inside the block, also for child processes; None changes nothing.
 
     Raises:
         UsageError: it is no size.
@@ -60,7 +60,7 @@ def allowed(size: str | None) -> Iterator[None]:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size as people write it: "8GiB", "500M", "1e9" is not one.
+    """Parse a size such as "8GiB" or "500M" into bytes; "1e9" is invalid.
 
     Raises:
         UsageError: the text is no size above zero.

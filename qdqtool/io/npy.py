@@ -1,4 +1,4 @@
-"""The .npy format of NumPy, read without trust in its header.
+"""Reader of NumPy's .npy format that does not trust the header.
 
 A header is text in a file from anywhere: it can claim any shape. NumPy allocates what it claims before it reads a
 byte, so a file of 128 bytes takes 256 TiB, and it fails on negative dimensions with errors of its own. Here a header
@@ -20,7 +20,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 LARGEST: Final = 2 << 30
-"""Bytes of one array or row that are read at once. Compressed, that can be 2 MB: the size of a file says nothing."""
+"""Largest array or row in bytes that is read at once. Compressed, that can be 2 MB, so the size of a file says nothing."""
 _DAMAGED: Final = (SyntaxError, TypeError, OverflowError, RecursionError, MemoryError, TokenError)
 # NumPy's own readers of a header's two forms; they read no array.
 _HEADERS: Final = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -28,7 +28,7 @@ _HEADERS: Final = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_hea
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArrayHeader:
-    """What the header of an array says; it has been compared with the bytes that follow.
+    """The header of an array, already compared with the number of bytes after it.
 
     Attributes:
         shape: dimensions, none negative.
@@ -42,12 +42,12 @@ class ArrayHeader:
 
     @property
     def size(self) -> int:
-        """Bytes of all elements."""
+        """Size of all elements in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 def read_header(stream: IO[bytes], available: int) -> ArrayHeader:
-    """The header of the array that begins here; the stream stands behind it afterwards.
+    """Read the header of the array that begins here; the stream is then at the first byte after it.
 
     Args:
         stream: at the beginning of the .npy content.
@@ -75,7 +75,7 @@ def read_header(stream: IO[bytes], available: int) -> ArrayHeader:
 
 
 def read_elements(stream: IO[bytes], header: ArrayHeader) -> NDArray[Any]:
-    """The elements that follow a header.
+    """Read the elements that follow a header.
 
     Raises:
         ValueError: the content ends before the last element, or takes more than 2 GiB.
@@ -85,7 +85,7 @@ def read_elements(stream: IO[bytes], header: ArrayHeader) -> NDArray[Any]:
 
 
 def read_exactly(stream: IO[bytes], size: int) -> bytes:
-    """So many bytes.
+    """Read exactly `size` bytes.
 
     Raises:
         ValueError: there are fewer, or they take more than 2 GiB.
@@ -99,7 +99,7 @@ def read_exactly(stream: IO[bytes], size: int) -> bytes:
 
 
 def decode_array(content: bytes) -> NDArray[Any]:
-    """The array in the content of an .npy file.
+    """Return the array in the content of an .npy file.
 
     Raises:
         ValueError: as `read_header` and `read_elements`.

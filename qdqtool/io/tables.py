@@ -1,4 +1,4 @@
-"""Tables in files: CSV, which spreadsheets open safely, and Parquet."""
+"""Tables in files: CSV that is safe to open in a spreadsheet, and Parquet."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Cell = str | int | float | bool | None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """Rows under column names; None is a cell that says nothing."""
+    """Rows with column names; None is an empty cell."""
 
     columns: tuple[str, ...]
     rows: Sequence[Sequence[Cell]]
 
 
 def csv_of(table: Table) -> str:
-    """The table as CSV with a header line; see `escaping.csv_cell` for its cells."""
+    """Return the table as CSV with a header line; see `escaping.csv_cell` for its cells."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(table.columns)
@@ -34,7 +34,7 @@ def csv_of(table: Table) -> str:
 
 
 def write_table(path: Path, table: Table) -> None:
-    """Write the table at `path`, a .csv or a .parquet file; all or nothing.
+    """Write the table atomically to `path`, a .csv or a .parquet file.
 
     Raises:
         UsageError: another ending.
@@ -68,5 +68,5 @@ def _texts(row: Iterable[Cell]) -> list[str]:
 
 
 def _storable(cell: Cell) -> Cell:
-    """Parquet holds UTF-8: half surrogate pairs become U+FFFD."""
+    """Return a cell that Parquet can store as UTF-8; half surrogate pairs are replaced."""
     return cell.encode("utf-8", "replace").decode() if isinstance(cell, str) else cell

@@ -1,4 +1,4 @@
-"""Bytes to clean text: files, streams and pipes, compressed or not, in any encoding.
+"""Conversion of bytes to clean text: files, streams and pipes, compressed or not, in any encoding.
 
 Builder logs and layer dumps come from PowerShell (UTF-16), Windows (CR LF), docker (terminal escapes), CI artefacts
 (zip) and cut downloads (half an xz file). Everything that reads such text reads it through `TextSource`, in pieces, so
@@ -30,16 +30,16 @@ from qdqtool.io.files import held_bytes, opened, unreadable
 Source = str | Path | BinaryIO | TextIO
 
 BLOCK = 1 << 20
-"""Bytes read at once."""
+"""Number of bytes per read."""
 LINE_LIMIT = 4 << 20
-"""Bytes of a line that are kept; the rest of a longer line is dropped and noted."""
+"""Longest line in bytes; the rest of a longer line is dropped, with a note."""
 
 LARGEST = 1 << 28
-"""Characters that are held at once; a larger text is refused where it cannot be read piece by piece."""
+"""Largest text in characters that is kept in memory; a larger text is refused if it cannot be read in pieces."""
 _UNPACKED = 1 << 30
-"""Bytes that packed text of any size may unpack to: a build that is repeated all night packs to a ten-thousandth."""
+"""Bytes that any packed text may unpack to. A build log that repeats all night packs to a ten-thousandth of its size."""
 _TIMES = 1000
-"""Bytes that it may unpack to for each packed one beyond them: logs reach tens, bombs millions."""
+"""Largest ratio of unpacked to packed bytes above `_UNPACKED`: logs reach tens, bombs millions."""
 # Longer than any sequence for a terminal: what is, is text.
 _LONGEST_ESCAPE = 256
 
@@ -68,7 +68,7 @@ _DAMAGE: tuple[type[Exception], ...] = (
     RuntimeError,
     NotImplementedError,
 )
-"""What decompressors raise at damaged, cut or encrypted data; `zstandard` raises a class of its own."""
+"""Exceptions of decompressors for damaged, cut or encrypted data; `zstandard` has its own class."""
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -77,11 +77,11 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 _TELLING = 64
-"""Bytes that tell an encoding without a mark."""
+"""Number of bytes from which an encoding without a byte-order mark is detected."""
 
 
 class TextSource:
-    """The text of one source, read once.
+    """The text of one source, which can be read once.
 
     Args:
         source: a path or a stream.
@@ -104,7 +104,7 @@ class TextSource:
         self._end = end
 
     def blocks(self, through: Callable[[Iterator[bytes]], Iterator[bytes]] | None = None) -> Iterator[bytes]:
-        """Clean UTF-8 blocks that end with a newline, never much longer than `LINE_LIMIT`.
+        """Yield clean UTF-8 blocks that end with a newline and are never much longer than `LINE_LIMIT`.
 
         Args:
             through: makes other lines of the UTF-8 text, before it is cut into lines.
@@ -118,7 +118,7 @@ class TextSource:
             yield from self._lines(through(text) if through else text)
 
     def pieces(self) -> Iterator[str]:
-        """Clean text in pieces that may end anywhere; lines of any length stay whole. Errors as of `blocks`."""
+        """Yield clean text in pieces that may end anywhere. Long lines are not cut. Raises the errors of `blocks`."""
         decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         left = b""
         with self._named():
@@ -131,7 +131,7 @@ class TextSource:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Errors of the operating system name the source."""
+        """Add the name of the source to errors of the operating system."""
         try:
             yield
         except OSError as error:
@@ -184,7 +184,7 @@ class TextSource:
         yield from raw
 
     def _keep(self, packed: BinaryIO, held: BinaryIO) -> None:
-        """Put an archive on the disk: its table stands at its end, and a pipe cannot be read from there.
+        """Copy an archive to the disk: its table is at its end, where a pipe cannot be read first.
 
         Raises:
             SystemFault: the folder for temporary files takes no more.
@@ -196,7 +196,7 @@ class TextSource:
             raise of_system(error) or error from error
 
     def _unpack(self, name: str, packed: BinaryIO) -> Iterator[bytes]:
-        """What can be unpacked, up to the end or to the first damage: readers count what is cut as unread."""
+        """Yield the unpacked data, up to the end or to the first damage. Readers count the missing part as unread."""
         damage = _DAMAGE
         unpacked = 0
         try:
@@ -239,7 +239,7 @@ class TextSource:
         yield decoder.decode(b"", final=True).encode("utf-8", "replace")
 
     def _lines(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Cut at line ends; clean; keep at most `LINE_LIMIT` bytes of a line."""
+        """Cut at line ends, clean the lines, and keep at most `LINE_LIMIT` bytes of each."""
         waiting: list[bytes] = []
         held = 0
         for piece in pieces:
@@ -275,7 +275,7 @@ class TextSource:
 
 
 class _Joined(io.RawIOBase):
-    """Pieces of bytes as a stream that decompressors can read."""
+    """A stream of byte pieces that decompressors can read."""
 
     def __init__(self, first: bytes, rest: Iterator[bytes]) -> None:
         self._held = first
@@ -295,12 +295,12 @@ class _Joined(io.RawIOBase):
 
 
 def is_plain(first: bytes) -> bool:
-    """Whether a file that begins so is uncompressed UTF-8, so that it can be read from its middle."""
+    """Return True if a file with these first bytes is uncompressed UTF-8, so that it can be read from its middle."""
     return _packing(first) is None and _encoding(first)[0] == "utf-8"
 
 
 def text_of(path: Path) -> str:
-    """The text of a file with Unix line ends and without NUL; undecodable bytes become U+FFFD.
+    """Return the text of a file with Unix line ends and without NUL; undecodable bytes become U+FFFD.
 
     Raises:
         InputFileError: it cannot be read, or its text is larger than 256 MiB.
@@ -316,12 +316,12 @@ def text_of(path: Path) -> str:
 
 
 def decode(content: bytes) -> str:
-    """Bytes as such text."""
+    """Return bytes as clean text, as `text_of` does for a file."""
     return "".join(TextSource(io.BytesIO(content)).pieces())
 
 
 def too_large(path: Path) -> InputFileError:
-    """The error for a text that would fill the memory."""
+    """Return the error for a text that would fill the memory."""
     return InputFileError(
         f"holds more than {LARGEST >> 20} MiB of text that cannot be read piece by piece",
         fix="cut out the layer information and pass that",
@@ -334,7 +334,7 @@ def _packing(first: bytes) -> str | None:
 
 
 def _at_least(count: int, raw: Iterator[bytes]) -> bytes:
-    """The first bytes: a pipe may hand them out one by one."""
+    """Return at least `count` first bytes if there are so many; a pipe may deliver them one by one."""
     first = next(raw, b"")
     while 0 < len(first) < count:
         more = next(raw, b"")
@@ -349,14 +349,14 @@ def _ended(block: bytes) -> bytes:
 
 
 def _cut(held: bytes) -> int:
-    """Where a piece may end: not inside a line end, and not inside a terminal escape that began a little ago."""
+    """Return the position at which a piece may end: not inside a line end, and not inside a terminal escape near its end."""
     end = len(held) - held.endswith(b"\r")
     escape = held.rfind(b"\x1b", max(0, end - _LONGEST_ESCAPE), end)
     return end if escape < 0 else escape
 
 
 def _members(kept: BinaryIO) -> Iterator[Any]:
-    """The files of a zip archive, one after the other."""
+    """Yield the files of a zip archive, one after the other."""
     with zipfile.ZipFile(kept) as archive:
         for member in archive.infolist():
             if not member.is_dir():
@@ -364,7 +364,7 @@ def _members(kept: BinaryIO) -> Iterator[Any]:
 
 
 def _decompressor(name: str) -> tuple[Callable[[Any], Any], type[Exception]]:
-    """How to open a packed stream, and what it raises at damage; zstd is Python's own from 3.14 on."""
+    """Return the function that opens a packed stream, and its exception for damage. Python has its own zstd from 3.14 on."""
     if name != "zstd":
         return _OPENING[name], lzma.LZMAError
     try:
@@ -381,7 +381,7 @@ def _decompressor(name: str) -> tuple[Callable[[Any], Any], type[Exception]]:
 
 
 def _encoding(first: bytes) -> tuple[str, int]:
-    """The encoding and the length of its mark; without a mark, NULs in every other byte tell UTF-16."""
+    """Return the encoding and the length of its byte-order mark. Without a mark, NULs in every other byte mean UTF-16."""
     for mark, name in _MARKS:
         if first.startswith(mark):
             return name, len(mark)
@@ -396,7 +396,10 @@ def _encoding(first: bytes) -> tuple[str, int]:
 
 
 def _refuse_sparse(stream: BinaryIO, path: Path) -> None:
-    """Refuse a sparse file that is to its bytes on the disk what bombs are to packed ones: holes cost nothing to make."""
+    """Refuse a sparse file that stores almost none of its bytes on the disk, like a compression bomb.
+
+    Holes cost nothing to make.
+    """
     size = os.fstat(stream.fileno()).st_size
     if size > _UNPACKED and size > _TIMES * held_bytes(stream, ((0, size),), size // _TIMES + 1):
         raise InputFileError(

@@ -1,1 +1,1 @@
-"""What rules are made of: the type of a rule, the flow of INT8 values, shapes of subgraphs, products and their factors."""
+"""Building blocks of rules: the type of a rule, the flow of INT8 values, subgraph patterns, compute nodes and their factors."""

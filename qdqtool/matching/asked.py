@@ -1,4 +1,4 @@
-"""Which number format the Q/DQ nodes in front of a node ask for."""
+"""The number format that the Q/DQ nodes before a node ask for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qdqtool.graph.view import Node
 
 
 def format_of(pair: QdqPair | None, quantization: Quantization | None) -> str:
-    """The format of values that a pair makes; one that is irregular is named after its type."""
+    """Return the format of the values of a pair; an irregular pair is named after its type."""
     if quantization is not None:
         return quantization.format.name
     if pair is None:
@@ -23,7 +23,7 @@ def format_of(pair: QdqPair | None, quantization: Quantization | None) -> str:
 
 
 def asked_of(flow: Flow, node: Node, inputs: Iterable[int]) -> str:
-    """The format that the Q/DQ nodes in front of these inputs ask for."""
+    """Return the format that the Q/DQ nodes before these inputs ask for."""
     asked: dict[bool, set[str]] = {True: set(), False: set()}
     for index in inputs:
         asked[flow.is_fixed(node, index)].add(
@@ -33,7 +33,7 @@ def asked_of(flow: Flow, node: Node, inputs: Iterable[int]) -> str:
 
 
 def arithmetic_word(asked: str) -> str:
-    """What a sentence calls the arithmetic in a format that is asked for."""
+    """Return the name of the arithmetic in a requested format, for use in a sentence."""
     name = asked.split("+", maxsplit=1)[0].split("-", maxsplit=1)[0]
     # INT4 is a format of weights alone; UINT8 and wider integers are read as INT8 where they are read at all.
     return name.upper() if name in FORMATS and name != INT4.name else "INT8"

@@ -1,4 +1,4 @@
-"""Attention: its two products, what a builder fuses of it, and what the fused kernel wants to find in the model."""
+"""Attention: its two matrix products, what a builder fuses, and what the fused kernel requires of the model."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from qdqtool.trt.ops import (
 )
 
 SCALING = frozenset({"Add", "Cast", "Div", "Mul", "Sub", "Where"})
-"""What stands between the scores of an attention and its softmax: scale, mask, casts."""
+"""Operators between the scores of an attention and its softmax: scale, mask, casts."""
 
 
 _FARTHEST = 12
-"""Operators between a product and the softmax: scale, mask, casts, reshapes."""
+"""Largest number of operators between a matrix product and the softmax: scale, mask, casts, reshapes."""
 # What RTX 1.7.1 fuses, by builds of one block: the page of the rule `attention` has the evidence.
 _FUSED_HEADS = (16, 32, 64)
 _MOST_TOKENS = 512
@@ -42,7 +42,7 @@ _WIDEST = 16
 
 
 def attentions(view: GraphView) -> Iterator[tuple[Node, Node]]:
-    """The two matrix products of each attention: scores (before the softmax) and values (after it), none with weights."""
+    """Yield the two MatMuls of each attention: scores (before the softmax) and values (after it), both without weights."""
     for node in view.nodes:
         if node.op != "Softmax":
             continue
@@ -57,7 +57,7 @@ def attentions(view: GraphView) -> Iterator[tuple[Node, Node]]:
 
 
 def between(view: GraphView, scores: Node, values: Node) -> tuple[Node, ...]:
-    """The nodes on the way from the scores of an attention to its second product, Q/DQ included."""
+    """Return the nodes between the scores of an attention and its second MatMul, Q/DQ included."""
     found: dict[str, Node] = {}
     waiting = [scores.outputs[0]]
     while waiting and len(found) < _WIDEST * 2:
@@ -74,7 +74,7 @@ _SINGLE = "it is a single one (one head of one sample), and only two and more ar
 def int8_obstacle(
     view: GraphView, scores: Node, values: Node, target: Target, head: int | None = None
 ) -> str:
-    """Why a builder has no fused INT8 kernel for an attention; "" if it has one or shapes are not known.
+    """Return why a builder has no fused INT8 kernel for an attention; "" if it has one or shapes are unknown.
 
     Found by building with RTX 1.7.1: heads of 16, 32 and 64 with up to 512 tokens are fused, no others from 8 to 288,
     none whose values have another size than the queries, no single one (see `is_alone`), and none between channels instead of tokens, whose result is turned back, unless several heads become a picture for
@@ -106,7 +106,7 @@ def int8_obstacle(
 
 
 def fp8_obstacle(view: GraphView, scores: Node, values: Node) -> str:
-    """Why TensorRT for RTX has no fused FP8 kernel for an attention; "" if it has one or shapes are not known.
+    """Return why TensorRT for RTX has no fused FP8 kernel for an attention; "" if it has one or shapes are unknown.
 
     Found by building with RTX 1.7.1 for SM89 and SM120: heads of 8 to 256 and 1 to 1024 queries are fused from 32 keys on,
     31 keys and fewer never are, nor values of another size than queries, nor attention between channels; with a mask or
@@ -129,7 +129,7 @@ def fp8_obstacle(view: GraphView, scores: Node, values: Node) -> str:
 
 
 def is_fused_as_float(view: GraphView, scores: Node, values: Node, target: Target, float_type: str) -> bool:
-    """Whether an attention without Q/DQ is one kernel, when the float part of the network has this type.
+    """Return whether an attention without Q/DQ is one kernel, if `float_type` is the type of the float part of the network.
 
     RTX 1.7.1: in FP16 and BF16 with heads of 12 to 128 and 16 to 1024 tokens, with a position bias and without; never
     with heads of 8, and never in FP32 (256 builds of one block), except for one query, whose kernel (`_gemv_mha`) is
@@ -151,7 +151,7 @@ def is_fused_as_float(view: GraphView, scores: Node, values: Node, target: Targe
 
 
 def is_alone(view: GraphView, scores: Node, free: int | None = None) -> bool:
-    """Whether an attention is that of one head and one sample, whose products are kernels like any others.
+    """Return whether an attention has a single head and sample, so that each of its MatMuls is an ordinary kernel.
 
     Found by building with RTX 1.7.1: INT8 for SM86, SM89 and SM120, FP8 for SM89 and FP16 for SM86, heads of 32 and 64; with two
     heads or two samples it is one kernel, also where the engine is for 1 to 8 samples.
@@ -168,7 +168,9 @@ def is_alone(view: GraphView, scores: Node, free: int | None = None) -> bool:
 
 
 def has_one_query(view: GraphView, scores: Node, values: Node) -> bool:
-    """Whether an attention asks for one token only, as the class attention of vision transformers does, in its one kernel.
+    """Return whether an attention has one query and runs in the kernel for that.
+
+    Class attention of vision transformers has one query.
 
     There is none if values have another size than queries, nor for fewer than four heads in all samples together: such
     products are computed like any others (RTX 1.7.1, 121 builds for SM75, SM86, SM89 and SM120 in INT8, FP8 and float). A number
@@ -182,7 +184,7 @@ def _has_few_queries(view: GraphView, scores: Node) -> bool:
 
 
 def _queries(view: GraphView, scores: Node) -> int:
-    """How many queries there are in all heads and samples where each asks for one token; 0 where it asks for more."""
+    """Return the number of queries in all heads and samples if each asks for one token; 0 if it asks for more."""
     shape = view.info(scores.outputs[0]).shape or ()
     if len(shape) < 2 or shape[-2] != 1:
         return 0
@@ -190,7 +192,7 @@ def _queries(view: GraphView, scores: Node) -> int:
 
 
 def _unequal_sizes(view: GraphView, scores: Node, values: Node) -> str:
-    """Words for values of another size than queries; "" if they are equal or not known."""
+    """Return a phrase about values whose size differs from that of the queries; "" if sizes are equal or unknown."""
     size, made = _head_size(view, scores), (view.info(values.outputs[0]).shape or (None,))[-1]
     if size is None or not isinstance(made, int) or size == made:
         return ""
@@ -198,7 +200,7 @@ def _unequal_sizes(view: GraphView, scores: Node, values: Node) -> str:
 
 
 def _is_turned(view: GraphView, values: Node) -> bool:
-    """Whether the next Transpose behind an attention puts another axis last, as behind one between channels."""
+    """Return whether the next Transpose after an attention puts another axis last, as in attention between channels."""
     uses = view.uses(values.outputs[0])
     while len(uses) == 1 and uses[0].node.op in LAYOUT | QDQ:
         node = uses[0].node
@@ -210,7 +212,7 @@ def _is_turned(view: GraphView, values: Node) -> bool:
 
 
 def _is_picture(view: GraphView, turn: Node) -> bool:
-    """Whether heads that a Transpose gives go as a picture to convolutions, which in INT8 read it pixel by pixel again."""
+    """Return whether the transposed heads go to convolutions as a picture; in INT8 these read it pixel by pixel again."""
     heads = (view.info(turn.inputs[0]).shape or ())[:-2]
     if set(heads) <= {1}:
         return False
@@ -226,14 +228,14 @@ def _head_size(view: GraphView, scores: Node) -> int | None:
 
 
 def _tokens(view: GraphView, scores: Node) -> int:
-    """The larger of the two numbers of tokens; 0 where none is known."""
+    """Return the larger of the two numbers of tokens (queries and keys); 0 if none is known."""
     return max(
         (dim for dim in (view.info(scores.outputs[0]).shape or ())[-2:] if isinstance(dim, int)), default=0
     )
 
 
 def readers(view: GraphView, tensor: str) -> Iterator[Use]:
-    """Who reads the values of `tensor`, looking through operators that move values or replace some by zero; a short walk."""
+    """Yield the consumers of `tensor`, looking through nodes that move values or replace some by zero, at most 12 deep."""
     frontier = [tensor]
     for _ in range(_FARTHEST):
         uses = [use for name in frontier[:_WIDEST] for use in view.uses(name)]
@@ -257,7 +259,10 @@ def _is_zero(view: GraphView, tensor: str) -> bool:
 
 
 def _product_before(view: GraphView, tensor: str) -> Node | None:
-    """The nearest MatMul before `tensor`, past scales and masks; breadth first, so that a mask's own product loses."""
+    """Return the nearest MatMul before `tensor`, past scales and masks.
+
+    The search is breadth first, so a MatMul inside a mask is found last.
+    """
     frontier = [tensor]
     for _ in range(_FARTHEST):
         producers = [node for node in map(view.producer, frontier) if node is not None]
@@ -292,7 +297,7 @@ def _product_after(view: GraphView, tensor: str) -> Node | None:
 def unquantized_results(
     wiring: Wiring, nodes: Iterable[NodeEvidence], softmax: EngineLayer
 ) -> Iterator[tuple[Node, str]]:
-    """Every product behind a softmax whose result somebody reads in float, and that result."""
+    """Yield each MatMul after a softmax with a result that is read in float, and that result."""
     behind = {name for layer in wiring.compute_after(softmax) for name in layer.onnx_nodes}
     for case in nodes:
         node = case.node
@@ -301,7 +306,7 @@ def unquantized_results(
 
 
 def _quantized(view: GraphView, tensor: str) -> bool:
-    """Whether a tensor is read by quantizers only, directly or behind operators that move values."""
+    """Return whether only quantizers read a tensor, directly or after operators that move values."""
     waiting, seen = [tensor], {tensor}
     while waiting:
         name = waiting.pop()

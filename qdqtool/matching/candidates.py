@@ -1,4 +1,4 @@
-"""Edits that a build may prove: what rules propose for an engine that was built, with what it shows."""
+"""Candidate edits for a built engine: rules propose them, and a build decides whether they help."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qdqtool.trt.ops import DEQUANTIZE, QDQ
 
 
 class Goal(str, Enum):
-    """What a candidate must reach to be kept."""
+    """The condition for accepting a candidate."""
 
     INT8 = "the node runs INT8"
     ALLOWED = "a node that placement kept float runs INT8, and kernels and bytes together do not grow"
@@ -28,7 +28,7 @@ class Goal(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """One way to fix one finding.
+    """A candidate fix of one finding.
 
     Attributes:
         subject: a node if the goal is INT8 or ALLOWED, else a node, the nodes of a kernel, or tensors.
@@ -48,13 +48,13 @@ class Candidate:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells it from other candidates, also after the graph has changed."""
+        """Identity of the candidate, stable when the graph changes."""
         return self.subject, self.text
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltGraph:
-    """A Q/DQ model, the engine that was built of it, and what an audit says of both.
+    """A Q/DQ model, the engine built from it, and the audit of both.
 
     Attributes:
         model: the Q/DQ model.
@@ -78,18 +78,18 @@ class BuiltGraph:
         return self.model.view
 
     def layers_with(self, *checks: str) -> Iterator[EngineLayer]:
-        """The kernels that checks of these names found something about."""
+        """Yield the kernels with findings of these checks."""
         subjects = {finding.subject for finding in self.findings if finding.check in checks}
         return (layer for layer in self.engine.kernels if layer.name in subjects)
 
 
 def kernel_of(layer: EngineLayer) -> str:
-    """What names a kernel in every build: its nodes; kernels get new names each time."""
+    """Return an identity of a kernel that is stable across builds: its nodes, because kernel names change."""
     return ", ".join(sorted(layer.onnx_nodes)) or layer.name
 
 
 def readers_of_pairs(view: GraphView, layer: EngineLayer) -> tuple[Slot, ...]:
-    """Inputs that read the pairs which a layer consists of."""
+    """Return the inputs that read the Q/DQ pairs contained in a layer."""
     found: dict[Slot, None] = {}
     for name in layer.onnx_nodes:
         node = view.by_name.get(name)
@@ -104,12 +104,12 @@ def readers_of_pairs(view: GraphView, layer: EngineLayer) -> tuple[Slot, ...]:
 
 
 def scale_of(view: GraphView, dequantize: Node | None) -> float | None:
-    """The largest scale of a DequantizeLinear; None if it is computed, or there is no such node."""
+    """Return the largest scale of a DequantizeLinear; None if the scale is computed, or there is no node."""
     value = None if dequantize is None else view.constant(dequantize.inputs[1])
     return None if value is None or not value.size else float(abs(value).max())
 
 
 def feeding(view: GraphView, tensor: str) -> Node | None:
-    """The DequantizeLinear that makes a tensor; None for other tensors."""
+    """Return the DequantizeLinear that produces a tensor; None for other tensors."""
     maker = view.producer(tensor)
     return maker if maker is not None and maker.op == DEQUANTIZE else None

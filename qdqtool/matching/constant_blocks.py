@@ -1,4 +1,4 @@
-"""FP4 quantizations with constant block scales that would share the kernel of a sum of rows."""
+"""FP4 quantizations with constant block scales that would share a kernel with a sum over rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qdqtool.graph.row_sums import RowSums
 
 
 def in_sums(flow: Flow) -> Iterator[tuple[QdqPair, str]]:
-    """Pairs with constant scales of two levels, and the sum in whose kernel they would quantize."""
+    """Yield pairs with constant two-level scales, and the sum over rows whose kernel would quantize them."""
     sums = RowSums(flow.view)
     constant = {pair.dequantize for pair in flow.scales if pair.kind is SlotKind.WEIGHT}
     for pair in flow.pairs:

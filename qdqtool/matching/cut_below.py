@@ -1,4 +1,4 @@
-"""Puts back the Relu that a range from zero on stood for."""
+"""Restores a Relu that a quantization range starting at zero had replaced."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ NEVER_NEGATIVE = GATES | {"Abs", "Exp", "ReduceL2", "Relu", "Softmax", "Sqrt"}
 
 
 def cut_below(context: RepairContext, tensor: str, cut: dict[str, str]) -> str:
-    """`tensor` behind a Relu, one for all its pairs, which `cut` remembers; `tensor` itself where it is never negative."""
+    """Return the result of a Relu on `tensor`, stored in `cut` for all its pairs.
+
+    If `tensor` is never negative, return it unchanged.
+    """
     if _never_negative(context, tensor):
         return tensor
     if tensor not in cut:
@@ -20,7 +23,7 @@ def cut_below(context: RepairContext, tensor: str, cut: dict[str, str]) -> str:
 
 
 def _never_negative(context: RepairContext, tensor: str) -> bool:
-    """Whether everything that the values of `tensor` come from is never negative."""
+    """Return whether all sources of the values of `tensor` are never negative."""
     waiting, seen = [tensor], {tensor}
     while waiting:
         node = context.view.producer(waiting.pop())

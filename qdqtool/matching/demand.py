@@ -1,4 +1,4 @@
-"""Which slots lead to a layer that wants INT8, seen from the graph alone."""
+"""Slots that lead to a layer that wants INT8, by the graph alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from qdqtool.trt.ops import PRODUCTS, carried_outputs, quantization_commutes
 
 
 def wanted_slots(view: GraphView) -> frozenset[Slot]:
-    """Slots of weighted nodes, and of commuting nodes and Concats in front of them."""
+    """Return the slots of compute nodes, and of the commuting nodes and Concats before them."""
     wanted: set[Slot] = set()
     for node in reversed(view.nodes):
         if node.op in PRODUCTS:

@@ -1,4 +1,4 @@
-"""One compute node of a built engine: its operands in the Q/DQ graph, the layers that hold it, why it is not INT8."""
+"""Evidence about one compute node of a built engine: its operands in the Q/DQ graph, its layers, why it is not INT8."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from qdqtool.trt.ops import DEQUANTIZE, RECURRENT
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
-    """Why a node is not INT8, and what to do about it.
+    """The reason why a node is not INT8, and the fix.
 
     Attributes:
         reason: what keeps it in float.
@@ -38,13 +38,13 @@ class Explanation:
 
     @property
     def all_claims(self) -> tuple[Claim, ...]:
-        """The claims, with that of `no_kernel`."""
+        """The claims, with one for `no_kernel` if it is set."""
         return (*self.claims, *(HAS_NO_KERNEL,) * self.no_kernel)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeEvidence:
-    """A node, its operands in the Q/DQ graph, what placement decided, and the layers that hold it.
+    """A node, its operands in the Q/DQ graph, the decisions of placement, and the layers that hold it.
 
     Attributes:
         flow: the Q/DQ model.
@@ -84,51 +84,54 @@ class NodeEvidence:
 
     @property
     def weights(self) -> tuple[Factor, ...]:
-        """Operands that are known when the engine is built."""
+        """Operands that are constant when the engine is built."""
         return tuple(operand for operand in self.operands if operand.fixed)
 
     @property
     def requested(self) -> bool:
-        """Whether INT8 was asked for on every operand: by the placement, or without one by the Q/DQ nodes."""
+        """True if INT8 was asked for on every operand: by the placement, or if there is none, by the Q/DQ nodes."""
         if self.decisions:
             return all(decision.quantize for decision in self.decisions)
         return bool(self.operands) and all(operand.quantized for operand in self.operands)
 
     @property
     def weights_alone(self) -> bool:
-        """Whether placement quantized its weights only: a smaller engine, and float arithmetic as requested."""
+        """True if placement quantized only the weights: a smaller engine, with float arithmetic as requested."""
         kinds = {decision.kind for decision in self.decisions if decision.quantize}
         return kinds == {SlotKind.WEIGHT}
 
     @property
     def any_quantized(self) -> bool:
-        """Whether Q/DQ feeds an operand."""
+        """True if any operand is quantized."""
         return any(operand.quantized for operand in self.operands)
 
     @property
     def arithmetic(self) -> str:
-        """What a sentence calls the arithmetic that Q/DQ on all of its inputs would ask for."""
+        """Name of the arithmetic that Q/DQ on all inputs of the node would ask for, for use in a sentence."""
         return arithmetic_word(self.asked)
 
     @property
     def without_qdq(self) -> str:
-        """What to do with a node that no kernel computes in INT8."""
+        """The fix for a node that no kernel computes in INT8."""
         return self.as_float or "nothing to do"
 
     @property
     def as_float(self) -> str:
-        """The setting or the command that takes the Q/DQ off its inputs; "" if it is float by itself or by placement."""
+        """The setting or command that removes the Q/DQ from the node's inputs.
+
+        "" if the node has none or placement keeps it float.
+        """
         refused = self.decisions and not self.requested
         if refused or not self.any_quantized:
             return ""
         return as_float([self.node.name], placed=bool(self.decisions))
 
     def moves(self, operand: Factor) -> frozenset[str]:
-        """The operators between its DequantizeLinear and an operand."""
+        """Return the operators between an operand and its DequantizeLinear."""
         return frozenset(move.op for move in self.flow.moves(self.node, operand.index))
 
     def concat(self, operand: Factor) -> tuple[Node, tuple[Node, ...]] | None:
-        """The Concat without Q/DQ behind it that feeds an operand, and the DequantizeLinear of each of its branches.
+        """Return the Concat that feeds an operand without Q/DQ between, and the DequantizeLinear of each of its branches.
 
         None if the operand is quantized, comes from elsewhere, or has a branch without DequantizeLinear.
         """
@@ -140,7 +143,7 @@ class NodeEvidence:
         return (node, found) if len(found) == len(makers) else None
 
     def largest_branch(self, operand: Factor) -> float | None:
-        """The largest scale of the branches of the Concat that feeds an operand; None if one is not known."""
+        """Return the largest scale of the branches of the Concat that feeds an operand; None if a scale is unknown."""
         found = self.concat(operand)
         values = [self.view.constant(node.inputs[1]) for node in found[1]] if found else []
         known = [float(abs(value).max()) for value in values if value is not None and value.size]
@@ -148,7 +151,7 @@ class NodeEvidence:
 
 
 def operands(flow: Flow, node: Node, target: Target) -> tuple[Factor, ...]:
-    """The inputs that take part in the products: two, or three for attention and recurrence (both weights)."""
+    """Return the inputs that are multiplied: two, or three for attention and recurrent nodes (both weights)."""
     wanted = 3 if "Attention" in node.op or node.op in RECURRENT else 2
     return tuple(
         factor(flow, node, index, target) for index, tensor in enumerate(node.inputs[:wanted]) if tensor

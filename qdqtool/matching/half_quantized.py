@@ -1,4 +1,4 @@
-"""Compute nodes that have Q/DQ on one input only: which they are, and pairs for those whose range was measured."""
+"""Compute nodes that have Q/DQ on one input only, and Q/DQ pairs for the other input if its range was measured."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from qdqtool.matching.operands import Factor, Product, State, products
 from qdqtool.trt.ops import MATRIX_PRODUCTS, holds_dequantize_back, quantization_commutes
 
 _WIDE = frozenset({DType.INT8, DType.UINT8, DType.INT16, DType.INT32})
-"""Types of constants that INT8 may come of: INT4 stands beside floats of its own right, FP8 beside its like."""
+"""Types of quantized constants that can become INT8. INT4 constants are meant for float activations, FP8
+constants for FP8 ones.
+"""
 
 
 def half_quantized(flow: Flow, target: Target, *, alone: bool = False) -> Iterator[tuple[Product, Factor]]:
-    """Products of which half is quantized, each with its float factor, in graph order.
+    """Yield compute nodes with one quantized factor, each with its float factor, in graph order.
 
     A matrix product dequantizes stored weights in its kernel, which is what weight-only recipes ask for; beside products
     in INT8 its activation may have been forgotten. A convolution with INT8 weights is meant to be INT8. With `alone`
@@ -42,7 +44,7 @@ def half_quantized(flow: Flow, target: Target, *, alone: bool = False) -> Iterat
 
 
 def scales_of_branches(flow: Flow, concat: Node) -> int:
-    """How many different scales the branches of a Concat have; 0 where one of them is float."""
+    """Count the different scales of the branches of a Concat; 0 if a branch is float."""
     pairs = [flow.origins.get(tensor) for tensor in concat.inputs]
     return 0 if None in pairs else len({pair.scale for pair in pairs if pair is not None})
 
@@ -62,19 +64,19 @@ def _is_half(product: Product, stored: Factor, target: Target, *, others: bool) 
 
 
 def asks_int8(product: Product) -> bool:
-    """Whether the quantized factor is INT8."""
+    """Return whether the quantized factor is INT8."""
     return product.asked.startswith(INT8.name)
 
 
 def _half_int8(model: Model) -> Iterator[tuple[Node, int]]:
-    """The float factors of products whose other factor is INT8, as node and input number."""
+    """Yield the float factors of compute nodes whose other factor is INT8, as node and input number."""
     for product, bare in half_quantized(Flow(model), Target(), alone=True):
         if asks_int8(product):
             yield product.node, bare.index
 
 
 def is_quantized(view: GraphView, tensor: str) -> bool:
-    """Whether the tensor comes out of a pair, directly or through operators that carry integers on."""
+    """Return whether a Q/DQ pair produces the tensor, directly or through operators that can carry integers."""
     maker = view.producer(tensor)
     while maker is not None and quantization_commutes(view, maker) and not holds_dequantize_back(view, maker):
         maker = view.producer(maker.inputs[0])
@@ -86,13 +88,13 @@ def is_quantized(view: GraphView, tensor: str) -> bool:
 
 
 def wanted(model: Model) -> tuple[str, ...]:
-    """Run-time tensors that need a range: float inputs of compute nodes whose other input is quantized."""
+    """Return the run-time tensors that need a range: float inputs of compute nodes whose other input is quantized."""
     names = {node.inputs[index] for node, index in _half_int8(model)}
     return tuple(sorted(name for name in names if not model.view.is_constant(name)))
 
 
 def quantize_activations(model: Model, amax: Mapping[str, float]) -> tuple[Model, tuple[Change, ...]]:
-    """Put a pair with scale amax / 127 before each wanting input whose tensor has a range.
+    """Insert a pair with scale amax / 127 before each float input beside an INT8 factor, if its tensor has a range.
 
     Ranges that are not positive numbers are passed over.
     """

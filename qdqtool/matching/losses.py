@@ -1,4 +1,4 @@
-"""Which products do not compute in the format that is asked of them, as the rules find it."""
+"""Compute nodes that do not compute in the format that is asked of them, according to the rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qdqtool.matching.rule import Violation
 
 
 def violations(flow: Flow, target: Target, book: Rulebook | None = None) -> Iterator[tuple[str, Violation]]:
-    """What every rule finds wrong for a builder, with the rule's code and its severity, in the order of codes."""
+    """Yield the violations that the rules find for a builder, with the rule's code and severity, in the order of codes."""
     book = book or rulebook()
     for name, rule in sorted(book.rules.items(), key=lambda entry: entry[1].code):
         if rule.check is not None and target.family in rule.targets:
@@ -22,7 +22,7 @@ def violations(flow: Flow, target: Target, book: Rulebook | None = None) -> Iter
 
 
 def losses(flow: Flow, target: Target) -> dict[str, Violation]:
-    """For each such product the violation that says so; of several, that of the lowest code."""
+    """Return one violation by name of the affected compute node; of several, the one with the lowest code."""
     found: dict[str, Violation] = {}
     for _, violation in violations(flow, target):
         for product in violation.products:

@@ -1,4 +1,4 @@
-"""What is in front of each factor of a product: the format that is asked for, and what keeps arithmetic from using it."""
+"""The factors of compute nodes: the format that is asked for, and what prevents arithmetic in that format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from qdqtool.trt.ops import weight_axis
 
 
 class State(str, Enum):
-    """What a factor brings to the product."""
+    """The state of a factor: ready for low-bit arithmetic, or the obstacle."""
 
     READY = "ready"
     BARE = "bare"
@@ -33,7 +33,7 @@ class State(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Factor:
-    """Input `index` of a product.
+    """Input `index` of a compute node.
 
     Attributes:
         index: 0 or 1, and 2 for the values of an attention and the second weight of a recurrence.
@@ -53,37 +53,37 @@ class Factor:
 
     @property
     def quantized(self) -> bool:
-        """Whether it is asked for in few bits."""
+        """True if a low-bit format is asked for."""
         return self.format != FLOAT
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Product:
-    """A product of two factors, as it is written in the Q/DQ graph."""
+    """A compute node with its two factors, as written in the Q/DQ graph."""
 
     node: Node
     factors: tuple[Factor, Factor]
 
     @property
     def asked(self) -> str:
-        """The format that its Q/DQ asks for, in the words of an audit: "fp8", "int4-weights", "float"."""
+        """The format that its Q/DQ asks for, in the vocabulary of an audit: "fp8", "int4-weights", "float"."""
         weights = {factor.format for factor in self.factors if factor.fixed}
         return asked_as(weights, {factor.format for factor in self.factors if not factor.fixed})
 
     @property
     def arithmetic(self) -> str:
-        """The format of both factors; "" if they differ or one is float."""
+        """The common format of both factors; "" if they differ or one is float."""
         first, second = (factor.format for factor in self.factors)
         return first if first == second != FLOAT else ""
 
     @property
     def mixed(self) -> bool:
-        """Whether both factors are asked for in few bits, in different formats."""
+        """True if the factors ask for two different low-bit formats."""
         return all(factor.quantized for factor in self.factors) and not self.arithmetic
 
     @property
     def weights_alone(self) -> Factor | None:
-        """The stored factor of a product whose other factor is float."""
+        """The quantized constant factor if the other factor is float, else None."""
         first, second = self.factors
         for stored, other in ((first, second), (second, first)):
             if stored.quantized and stored.fixed and not other.quantized:
@@ -92,18 +92,18 @@ class Product:
 
 
 def products(flow: Flow, target: Target) -> Iterator[Product]:
-    """All products of a graph, in graph order, as a builder sees them."""
+    """Yield all compute nodes with their factors, in graph order, as a builder sees them."""
     return (product_of(flow, node, target) for node in flow.products())
 
 
 def product_of(flow: Flow, node: Node, target: Target) -> Product:
-    """One node that multiplies its first two inputs, as a builder sees it."""
+    """Return a node with its first two inputs as factors, as a builder sees it."""
     first, second = (factor(flow, node, index, target) for index in (0, 1))
     return Product(node=node, factors=(first, second))
 
 
 def factor(flow: Flow, node: Node, index: int, target: Target) -> Factor:
-    """What is in front of input `index` of a node that multiplies, for one builder."""
+    """Return input `index` of a compute node as a factor, as a builder sees it."""
     pair, quantization = flow.origin(node, index), flow.quantization(node, index)
     return Factor(
         index=index,

@@ -1,4 +1,4 @@
-"""Nodes that multiply by weights: the ones worth computing in INT8."""
+"""Compute nodes: nodes that multiply by weights and are worth computing in INT8."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from qdqtool.trt.ops import (
 
 
 def is_fused(view: GraphView, reader: Node) -> bool:
-    """Whether what reads a product's result is computed in its kernel: an activation, or the Add of a constant bias."""
+    """Return whether the consumer of a compute node runs in the same kernel: an activation, or the Add of a constant bias."""
     bias = reader.op == "Add" and any(view.is_constant(tensor) for tensor in reader.inputs)
     return reader.op in FUSES_BEHIND_PRODUCT or bias
 
 
 def compute_nodes(view: GraphView, *ops: str) -> Iterator[Node]:
-    """Nodes that multiply their first two inputs, of these types or of all."""
+    """Yield the nodes that multiply their first two inputs, of all types or of the given ones."""
     wanted = frozenset(ops) or PRODUCTS
     for node in view.nodes:
         if node.op in wanted and node.domain in {"", "ai.onnx"} and len(node.inputs) >= 2:
@@ -35,12 +35,12 @@ def compute_nodes(view: GraphView, *ops: str) -> Iterator[Node]:
 
 
 def factors(node: Node) -> tuple[Slot, Slot]:
-    """The two slots that are multiplied."""
+    """Return the two slots that are multiplied."""
     return Slot(node=node.name, index=0), Slot(node=node.name, index=1)
 
 
 def veto(node: Node, reason: str, fix: str, claim: Claim | None = None) -> Iterator[Opinion]:
-    """Keep both factors of `node` float; `claim` is the part of the reason that a build can contradict."""
+    """Yield vetoes that keep both factors of `node` float; `claim` is the part of the reason that a build can contradict."""
     for slot in factors(node):
         yield Opinion(slot=slot, stance=Stance.VETO, reason=reason, fix=fix, claim=claim)
 
@@ -48,7 +48,9 @@ def veto(node: Node, reason: str, fix: str, claim: Claim | None = None) -> Itera
 def both_or_neither(
     node: Node, specs: Mapping[str, QuantSpec], *, reason: str, alone: str
 ) -> Iterator[Opinion | Bond]:
-    """Ask for both factors of `node`, constants as `specs` says by tensor name, the rest with one scale each.
+    """Yield requests to quantize both factors of `node`.
+
+    `specs` gives the form of constants by tensor name; others get one scale.
 
     `reason` says what both give, `alone` what one of them does.
     """
@@ -63,12 +65,12 @@ def both_or_neither(
 
 
 def skipping(rule: str, options: PlacementOptions) -> str:
-    """The setting that leaves out `rule` too."""
+    """Return the setting that skips `rule` in addition to the skipped rules."""
     return setting("place.skip_rules", (*options.skip_rules, rule))
 
 
 def weight_specs(view: GraphView, options: PlacementOptions) -> dict[str, QuantSpec]:
-    """How each constant factor is quantized, by tensor name: INT8 per output channel where that is possible.
+    """Return how each constant factor is quantized, by tensor name: INT8 per output channel if possible.
 
     One scale must do for the whole tensor when the recipe says so, when the constant is a vector, or when it is the
     weight of two nodes that have their output channels on different axes. A weight that TensorRT for RTX cuts into three
@@ -102,7 +104,7 @@ OTHER_TYPE = "nothing to do by a command; in the model: export it in FP32 or FP1
 
 
 def of_other_types(view: GraphView, node: Node) -> Iterator[str]:
-    """Why a compute node stays float whatever format it is asked for: a factor has a type that is not quantized."""
+    """Yield why a compute node stays float in every format: a factor has a type that cannot be quantized."""
     for tensor in node.inputs[:2]:
         dtype = view.info(tensor).dtype
         if dtype not in QUANTIZED_FROM:

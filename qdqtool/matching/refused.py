@@ -1,4 +1,4 @@
-"""Nodes that a builder refuses in whatever precision, and the way out of it."""
+"""Nodes that a builder refuses in every precision, and how to avoid them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _NO_IMPORTER: Final = frozenset(
         "StringSplit", "SwiGLU", "TfIdfVectorizer", "Unique",
     }
 )  # fmt: skip
-"""Operators of ONNX without an importer; those on integers are the rule `operator`'s."""
+"""ONNX operators without an importer in TensorRT for RTX. Operators on integers are left to the rule `operator`."""
 _CLASSIC_ONLY: Final = frozenset({"NonMaxSuppression", "NonZero"})
-"""Operators that classic TensorRT builds, and TensorRT for RTX has no kernel for: how much comes out depends on the data."""
+"""Operators that classic TensorRT builds but TensorRT for RTX has no kernel for: the output size depends on the data."""
 _TRANSFORMATIONS: Final = frozenset(
     {"align_corners", "asymmetric", "half_pixel", "pytorch_half_pixel", "tf_crop_and_resize", "tf_half_pixel_for_nn"}
 )  # fmt: skip
 
 
 def match_refused(view: GraphView, target: Target) -> Iterator[tuple[Node, str]]:
-    """Nodes that the target does not build in any precision, and why."""
+    """Yield the nodes that the target does not build in any precision, and why."""
     if target.is_rtx:
         for node in view.nodes:
             reason = _refusal(node) if node.domain in STANDARD_DOMAINS else ""
@@ -56,7 +56,7 @@ def _refusal(node: Node) -> str:
 
 
 def way_out(view: GraphView, node: Node, source: str) -> str:
-    """The command that ends a model in front of the operators of this kind, where that is possible, and what else there is."""
+    """Return the command that ends a model before the operators of this type, if possible, and the alternatives."""
     classic = "; or build with classic TensorRT (--builder trtexec)" if node.op in _CLASSIC_ONLY else ""
     ends = in_front_of(view, frozenset({node.op}))
     if not ends:

@@ -1,4 +1,4 @@
-"""Every rule there is: those of `qdqtool.rules`, and those that other distributions add.
+"""The registry of rules: those of `qdqtool.rules`, and those that other distributions add.
 
 A rule of another distribution that cannot be loaded or that fails stops nothing: it is named, and the other rules
 answer.
@@ -32,7 +32,7 @@ class Rulebook:
     notes: list[str] = field(default_factory=list)
 
     def asked(self, name: str, part: Callable[[], Iterable[T]]) -> Iterator[T]:
-        """What a part of the rule `name` answers; nothing if a rule of another distribution fails."""
+        """Yield the results of a part of the rule `name`; nothing if a rule of another distribution fails."""
         if RULES.owner(name) is None:
             yield from part()
             return
@@ -46,17 +46,17 @@ class Rulebook:
 
 
 def rulebook() -> Rulebook:
-    """All rules, loaded once; notes are those of this call."""
+    """Return all rules, which are loaded once; the notes belong to this call."""
     return Rulebook(_loaded())
 
 
 def stopping() -> Rulebook:
-    """The rules whose errors leave nothing that could be built."""
+    """Return the rules whose errors mean that nothing can be built."""
     return Rulebook({name: rule for name, rule in _loaded().items() if rule.stops})
 
 
 def code_names() -> dict[str, str]:
-    """The rule's name for each code, in the order of codes."""
+    """Return the names of rules by code, in the order of codes."""
     return {rule.code: name for name, rule in sorted(rulebook().rules.items(), key=lambda one: one[1].code)}
 
 

@@ -1,4 +1,4 @@
-"""What a rule is: one behaviour of TensorRT, and what follows from it for a graph.
+"""The type of a rule: one behaviour of TensorRT, and its consequences for a graph.
 
 A file of `qdqtool.rules` holds the rules about one fact. Its docstring, or the part under a rule's name, is the page that
 `qdqtool explain` prints: before and after, targets, evidence. The parts of a rule stand on one match of the pattern, so that what
@@ -34,19 +34,19 @@ Place = Callable[[GraphView, PlacementOptions], Iterator[Statement]]
 
 
 class Stage(IntEnum):
-    """When a rule's fix is applied; a fix may rely on what those of earlier stages have made."""
+    """Stage at which a rule's fix is applied; a fix may rely on the results of earlier stages."""
 
     WRITE_OUT = 1
-    """What says a static quantization in other words becomes Q/DQ pairs."""
+    """Turn other forms of static quantization into Q/DQ pairs."""
     LEGAL = 2
-    """Pairs become those that TensorRT reads."""
+    """Turn pairs into a form that TensorRT reads."""
     FAST = 3
-    """Pairs go where they gain."""
+    """Move pairs to where they save time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Violation:
-    """A finding before it gets its rule's code.
+    """A finding without its rule's code.
 
     Attributes:
         node: the node to look at.
@@ -74,7 +74,7 @@ class Violation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """One behaviour; every part but the code is optional.
+    """One behaviour of TensorRT; every part but the code is optional.
 
     Attributes:
         code: stable identifier, "QDQ122". 101-119: the build fails or the numbers change; 120-139: INT8 is lost or
@@ -111,7 +111,7 @@ class Rule:
 
 
 def taken_off(view: GraphView, node: Node, inputs: Iterable[int], found: Violation) -> Iterator[Change]:
-    """The repair of a finding that a node's pairs do harm: none on these inputs, as far as they stand right in front of it."""
+    """Yield the change that removes harmful pairs from these inputs of a node, if a DequantizeLinear feeds them directly."""
     slots = [
         Slot(node=node.name, index=index)
         for index in inputs

@@ -1,4 +1,4 @@
-"""What TensorRT for RTX takes in FP8, FP4 or with small weights and silently computes in float.
+"""Nodes in FP8, FP4 or with small weights that TensorRT for RTX accepts and silently computes in float.
 
 Placement, prediction and audit ask here.
 Evidence: about 790 builds with release 1.7.1 for SM75 to SM121, read from their layer dumps; its log has no line on
@@ -14,15 +14,15 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import MATRIX_PRODUCTS
 
 BEFORE: Final = " dequantized before the kernel"
-"""Ends the words for a weight that another kernel turns into floats in every inference."""
+"""End of the phrase for a weight that a separate kernel dequantizes in every inference."""
 FEWEST_BLOCKS: Final = 2
-"""With a single block INT4 weights are dequantized in a kernel of their own."""
+"""Fewest blocks of INT4 weights; weights in a single block are dequantized in a separate kernel."""
 _MOST_TAPS: Final = 32
-"""FP8 convolutions with more kernel taps run in float: 1x32, 4x8 and 3x3x3 are FP8; 1x33, 6x6 and 7x7 are not."""
+"""Most kernel taps of an FP8 convolution. Above, it runs in float: 1x32, 4x8 and 3x3x3 are FP8; 1x33, 6x6 and 7x7 are not."""
 
 
 def too_many_taps(shape: tuple[int | str, ...]) -> tuple[str, str] | None:
-    """Why a convolution with weights of this shape is float in FP8, and what to do; None if it is not."""
+    """Return why an FP8 convolution with weights of this shape runs in float, and the fix; None if it does not."""
     taps = prod(size for size in shape[2:] if isinstance(size, int))
     if taps <= _MOST_TAPS:
         return None
@@ -33,7 +33,7 @@ def too_many_taps(shape: tuple[int | str, ...]) -> tuple[str, str] | None:
 
 
 def rows_of(view: GraphView, node: Node) -> int | None:
-    """How many rows the activation of a product has, all leading dimensions together; None if that is open."""
+    """Return the number of rows of a MatMul's or Gemm's activation: the product of all leading dimensions. None if unknown."""
     shape = view.info(node.inputs[0]).shape
     if node.op not in MATRIX_PRODUCTS or shape is None:
         return None

@@ -1,4 +1,4 @@
-"""Convolutions of so few values that TensorRT for RTX computes them with their neighbours; rules and prediction ask."""
+"""Convolutions so small that TensorRT for RTX fuses them with their neighbours; used by rules and prediction."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from math import inf
 from qdqtool.graph.view import GraphView, Node
 
 MOST_FOLDED = 4
-"""Channels of a convolution that TensorRT for RTX computes with its neighbours; see `is_folded`."""
+"""Most channels of a convolution that TensorRT for RTX fuses with its neighbours; see `is_folded`."""
 
 
 def setting_for(view: GraphView, node: Node, skipped: str) -> str:
-    """The fix of a small product that stays float: the setting that quantizes it, where it has a kernel that is then INT8.
+    """Return the setting that quantizes a small compute node, or "nothing to do" if it has no kernel of its own.
 
     A free batch counts as one sample here.
     """
@@ -21,7 +21,7 @@ def setting_for(view: GraphView, node: Node, skipped: str) -> str:
 
 
 def is_folded(view: GraphView, node: Node) -> bool:
-    """Whether a Conv reads one value of each of so few channels that TensorRT for RTX computes it with its neighbours.
+    """Return whether a Conv has one position and so few channels that TensorRT for RTX fuses it with its neighbours.
 
     That is one generated kernel in float, whatever is quantized. By builds of RTX 1.7.1 (SM86, 89 and 120; 1 to 8 channels; 16, 32
     and 96 outputs): up to 4 channels, and for one sample only: of two or more samples it is an INT8 kernel of its own. A free
@@ -36,7 +36,7 @@ def is_folded(view: GraphView, node: Node) -> bool:
 
 
 def has_free_batch(view: GraphView, node: Node) -> bool:
-    """Whether the first dimension of what a node reads is free.
+    """Return whether the first dimension of the node's input is free.
 
     A Conv that `is_folded` is an INT8 kernel of its own in an engine for more than one sample: of 1, 4 and 5 channels, by 24 builds of
     RTX 1.7.1 (SM86, 89) for 1 to 64 samples, it was one wherever the range allowed two, and else from 5 channels on.

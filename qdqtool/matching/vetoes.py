@@ -1,4 +1,4 @@
-"""Which nodes placement keeps float, and why: nobody else asks for Q/DQ on them."""
+"""Nodes that placement keeps float, and why; other checks do not ask for Q/DQ on them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qdqtool.matching.registry import Rulebook, rulebook
 
 
 def refusals(flow: Flow, target: Target, book: Rulebook | None = None) -> dict[str, Opinion]:
-    """The first veto on an input of each node that has one for this builder, in the float graph behind a Q/DQ graph."""
+    """Return the first veto on an input, by node, for this builder, from the float graph of a Q/DQ graph."""
     options = PlacementOptions(target=target.name, sm=target.sm)
     book = book or rulebook()
     found: dict[str, Opinion] = {}

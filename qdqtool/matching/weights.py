@@ -1,4 +1,4 @@
-"""Quantized constants become INT8 with zero point 0, right in front of the node that reads them.
+"""Quantized constants become INT8 with zero point 0, directly before the node that reads them.
 
 TensorRT refuses zero points other than 0 and uint8 weights, and runs the node in float when a Transpose or Reshape
 stands between the DequantizeLinear and the weight input, or when the scales lie along the wrong axis (for MatMul any
@@ -43,7 +43,7 @@ _TINY = 1e-30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredWeight:
-    """A constant behind a DequantizeLinear.
+    """A constant with a DequantizeLinear after it.
 
     Attributes:
         pair: how it is quantized.
@@ -61,7 +61,9 @@ class StoredWeight:
 def stored_again(
     context: RepairContext, pairs: Iterable[QdqPair], trouble: Callable[[StoredWeight], str]
 ) -> Iterator[Change]:
-    """Store weights as INT8 with zero point 0, right in front of their reader, where `trouble` says why; "" leaves one.
+    """Store weights as INT8 with zero point 0 directly before their reader.
+
+    `trouble` returns the reason, or "" to skip a weight.
 
     Of `pairs` those that are no constants of 8, 16 or 32 bit integers are passed over.
     """
@@ -89,7 +91,7 @@ def stored_again(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Route:
-    """The way from a constant to the node that reads it.
+    """The path from a constant to the node that reads it.
 
     Attributes:
         moves: operators on the way that only move values.
@@ -111,7 +113,7 @@ def _weight(context: RepairContext, pair: QdqPair, route: _Route | None) -> Stor
 
 
 def _route(context: RepairContext, pair: QdqPair) -> _Route | None:
-    """Where the constant goes; None if it forks, is returned, or ends in nothing that computes."""
+    """Return the path of the constant; None if the path forks, is a model output, or ends without a reader."""
     moves: list[Node] = []
     tensor = context.result(pair)
     while tensor not in context.pinned:
@@ -131,7 +133,7 @@ def _route(context: RepairContext, pair: QdqPair) -> _Route | None:
 
 
 def _moved(context: RepairContext, moves: tuple[Node, ...], value: NDArray[Any]) -> NDArray[Any] | None:
-    """What the operators on the way make of `value`."""
+    """Apply the operators on the path to `value`; None if one cannot be computed."""
     for move in moves:
         names = [name for name in move.inputs[1:] if name]
         constants = {name: found for name in names if (found := context.edit.value(name)) is not None}
@@ -147,7 +149,7 @@ def _moved(context: RepairContext, moves: tuple[Node, ...], value: NDArray[Any])
 def _replace(
     context: RepairContext, pair: QdqPair, route: _Route | None, steps: NDArray[Any], scale: NDArray[Any]
 ) -> float:
-    """Store the new constant and connect the reader to it; returns the error."""
+    """Store the new constant and connect the reader to it; return the error."""
     edit = context.edit
     end = route.moves[-1].outputs[0] if route and route.moves else context.result(pair)
     kind = context.scale_type(context.nodes[pair.dequantize or ""])
@@ -171,7 +173,7 @@ def _replace(
 
 
 def _exact(steps: NDArray[Any], scale: NDArray[Any], axis: int | None, pair: QdqPair) -> Requantized | None:
-    """The same values as INT8 with zero point 0; None if they do not fit, or scales vary along another axis."""
+    """Return the values unchanged as INT8 with zero point 0; None if they do not fit, or scales vary along another axis."""
     others = None if axis is None else tuple(place for place in range(steps.ndim) if place != axis)
     low, high = scale.min(axis=others), scale.max(axis=others)
     if (low != high).any() or (low <= 0).any() or steps.min() < INT8.qmin or steps.max() > INT8.qmax:
@@ -181,7 +183,10 @@ def _exact(steps: NDArray[Any], scale: NDArray[Any], axis: int | None, pair: Qdq
 
 
 def per_channel(edit: Edit, model: Model, node: Node, target: Target | None = None) -> Iterator[SlotEdit]:
-    """The constant factors of a product in INT8, scaled along the axis that the target reads, out of their values."""
+    """Yield edits that quantize the constant factors of a compute node to INT8, from their values.
+
+    Scales go along the axis that the target reads.
+    """
     for index in (0, 1):
         value = float_value(edit, model, node.inputs[index])
         if value is None or value.ndim < 2 or not value.size:
@@ -194,7 +199,7 @@ def per_channel(edit: Edit, model: Model, node: Node, target: Target | None = No
 
 
 def requantized(value: NDArray[Any], axis: int | None, *, half: bool) -> Requantized:
-    """`value` as INT8 with scale amax / 127, for the whole tensor or per channel; `half`: FP16 holds the scales."""
+    """Quantize `value` to INT8 with scale amax / 127, for the whole tensor or per channel; `half`: scales are stored in FP16."""
     others = None if axis is None else tuple(place for place in range(value.ndim) if place != axis)
     largest = np.abs(value).max(axis=others)
     scale = storable(np.where(largest > 0, largest / INT8.qmax, 1.0), half=half)

@@ -1,1 +1,1 @@
-"""The steps in their order, and what is made of many runs of them."""
+"""The steps of a run in their order, and the commands that consist of many runs."""

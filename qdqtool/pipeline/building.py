@@ -1,4 +1,4 @@
-"""Builds, and where the builder refuses in words that name no node says which nodes `lint` objects to."""
+"""Builds models. If the builder refuses a model without naming a node, adds the nodes that `lint` reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qdqtool.matching.refused import match_refused, way_out
 from qdqtool.placement.lint import lint
 
 _MOST = 3
-"""Findings that are told with a refusal; `qdqtool lint` tells the others."""
+"""Number of findings that are added to a refusal; `qdqtool lint` reports all of them."""
 
 
 def build_engine(
@@ -29,7 +29,7 @@ def build_engine(
     most: int = 3,
     source: Path | None = None,
 ) -> tuple[BuildResult, BuildCost]:
-    """What `build_with_retries` gives; with a refusal stand the errors that lint finds for the same GPUs.
+    """Build with `build_with_retries`; add to a refusal the errors that lint finds for these GPUs.
 
     A builder says of a type that a GPU lacks, and of much else, neither the node nor the rule. `source` is the model that the user
     gave, where another was made of it.
@@ -45,7 +45,7 @@ def build_engine(
 
 
 def _explain(error: BuildError, builder: Builder, request: BuildRequest, source: Path) -> None:
-    """Put behind a refusal what the model says about it; nothing for other builders and models that cannot be read."""
+    """Add to a refusal what the model says about it; nothing for other builders and models that cannot be read."""
     if builder is not BUILDERS.load("rtx"):
         return
     try:
@@ -87,7 +87,7 @@ def refuse_early(builder: Builder, request: BuildRequest, source: Path) -> None:
 
 
 def _objections(model: Model, request: BuildRequest) -> list[str]:
-    """Errors of lint, each with rule, node and way out."""
+    """Return errors of lint, each with rule, node and fix."""
     sm = [target_of(target).removeprefix("sm") for target in request.targets]
     first: dict[tuple[str, str], str] = {}
     for finding in lint(model, Target.parse("rtx", sm)).findings:

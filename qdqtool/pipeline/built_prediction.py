@@ -1,4 +1,4 @@
-"""Completes a prediction by a build: kernels, layers, precisions and the fate of every Q and DQ are those of the engine.
+"""Completes a prediction with a build: the engine gives kernels, layers, precisions and the fate of every Q and DQ.
 
 Only TensorRT for RTX is asked, which builds without a GPU. Where it is not installed or refuses the model, the prediction stays
 what the rules say, and a note says why.
@@ -29,15 +29,15 @@ from qdqtool.trt.names import join
 from qdqtool.trt.ops import QDQ, QUANTIZE
 
 _SM = ("86",)
-"""GPU architectures that are built for if none is named: the default of recipes."""
+"""GPU architectures to build for if none is named: the default of recipes."""
 _RETRIES = 3
-"""Nodes without a kernel whose Q/DQ the builder may lose, as `qdqtool build` allows by default."""
+"""Nodes without a kernel whose Q/DQ may be removed for the builder, as `qdqtool build` allows by default."""
 
 
 def predict_built(
     path: Path, target: Target, *, cache: Path | None = None, on_progress: OnProgress | None = None
 ) -> Prediction:
-    """Predicts from rules, and for TensorRT for RTX from the engine that its builder makes.
+    """Predict from rules; for TensorRT for RTX, also from the engine that its builder makes.
 
     Args:
         path: a Q/DQ or float model.
@@ -92,14 +92,14 @@ def _completed(
 
 
 def _holders(engine: Engine, view: GraphView) -> Mapping[str, EngineLayer]:
-    """Maps each ONNX node to the layer that computes it, else to the first that names it."""
+    """Map each ONNX node to the layer that computes it, else to the first layer that names it."""
     matches = join(engine, frozenset(node.name for node in view.nodes))
     layers = {name: (*match.compute, *match.other) for name, match in matches.items()}
     return {name: found[0] for name, found in layers.items() if found}
 
 
 def _seen(node: PredictedNode, verdict: NodeVerdict | None, layer: EngineLayer | None) -> PredictedNode:
-    """A node with its layer and, if it computes and the engine shows it, the engine's precision.
+    """Return a node with its layer and, if it computes and the engine shows it, the engine's precision.
 
     The rules' reason stays where the engine agrees with them.
     """
@@ -116,7 +116,7 @@ def _seen(node: PredictedNode, verdict: NodeVerdict | None, layer: EngineLayer |
 def _fates(
     view: GraphView, kernels: tuple[EngineLayer, ...], holder: Mapping[str, EngineLayer]
 ) -> Iterator[LedgerRow]:
-    """Yields the fate of every Q and DQ; of twins that read one tensor with one scale the engine names one only."""
+    """Yield the fate of every Q and DQ. Of twins that read one tensor with one scale, the engine names only one."""
     named: dict[tuple[str, ...], str] = {}
     quantizing = [node for node in view.nodes if node.op in QDQ]
     for node in quantizing:
@@ -141,7 +141,7 @@ def _fate(view: GraphView, node: Node, layer: EngineLayer | None, alone: set[str
 
 
 def _key(view: GraphView, node: Node) -> tuple[str, ...]:
-    """The operator, what a Q reads, or what the Q before a DQ reads, and the bytes of the scale."""
+    """Return the operator, the tensor that a Q (or the Q before a DQ) reads, and the bytes of the scale."""
     maker = view.producer(node.inputs[0])
     source = maker.inputs[0] if maker is not None and maker.op == QUANTIZE else node.inputs[0]
     scale = view.constant(node.inputs[1])
@@ -149,7 +149,7 @@ def _key(view: GraphView, node: Node) -> tuple[str, ...]:
 
 
 def _is_constant(view: GraphView, node: Node) -> bool:
-    """Whether a Q reads a constant, or a DQ reads one or what a Q makes of one."""
+    """Return whether a Q reads a constant, or a DQ reads a constant or a quantized constant."""
     maker = view.producer(node.inputs[0])
     return view.is_constant(node.inputs[0]) or (
         maker is not None and maker.op in QDQ and view.is_constant(maker.inputs[0])

@@ -27,7 +27,7 @@ from qdqtool.placement.decide import decide
 
 
 def to_qdq(path: Path, cache: Cache, recipe: Recipe, samples: str = "") -> tuple[Model, tuple[str, ...]]:
-    """The Q/DQ model of a float model with the scales of a cache, and what a reader must know of it.
+    """Convert a float model and the scales of a cache to a Q/DQ model, with notes for the reader.
 
     With a float rest in FP16, what overflows is seen on `samples`; without any, by the ranges of the cache.
 
@@ -61,7 +61,7 @@ def to_qdq(path: Path, cache: Cache, recipe: Recipe, samples: str = "") -> tuple
 def _reach(
     model: Model, cache: Cache, recipe: Recipe, samples: str
 ) -> tuple[DynamicRangeReport | None, tuple[str, ...]]:
-    """How large tensors get, where the float rest has a type that may be too small, and how sure that is."""
+    """Return how large tensors get if the float part has a type that may be too small, and a note if that is uncertain."""
     options = recipe.insert
     if options.types == "fp32" or not wants_samples(options):
         return None, ()
@@ -76,7 +76,7 @@ def _reach(
 
 
 def from_qdq(path: Path, header: Header) -> tuple[Model, Cache, tuple[str, ...]]:
-    """The float model behind a Q/DQ model, the cache with its scales, and what a reader must know of them.
+    """Convert a Q/DQ model to a float model and a cache with its scales, with notes for the reader.
 
     Raises:
         InputFileError: the model is unreadable.

@@ -1,4 +1,4 @@
-"""Calibration by itself: a model and samples, or shards of histograms, become tables of ranges."""
+"""Calibration as a separate task: turns a model and samples, or shards of histograms, into tables of ranges."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ OnProgress = Callable[[int, "int | None"], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CalibrationRequest:
-    """What is to be calibrated.
+    """Parameters of a calibration.
 
     Attributes:
         model: the float ONNX file.
@@ -72,12 +72,12 @@ class CalibrationRequest:
 
     @property
     def nan(self) -> NanPolicy:
-        """What happens to samples and values that are NaN or Inf."""
+        """Policy for samples and values that are NaN or Inf."""
         return self.on_nan or self.recipe.samples.nan
 
 
 class Calibration:
-    """One order in progress; the model is opened once.
+    """A calibration job; opens the model once.
 
     Attributes:
         request: the order.
@@ -92,7 +92,7 @@ class Calibration:
 
     @cached_property
     def model(self) -> Model:
-        """The prepared model without the part that depends on operators of plug-ins that nothing here computes."""
+        """The prepared model, without the part that needs operators of plug-ins that cannot be computed here."""
         if all(decision.kind is SlotKind.WEIGHT for decision in self.placed.quantized):
             return self.whole
         return computable(self.whole, in_use().stand_ins.keys()) if not in_use().libraries else self.whole
@@ -125,18 +125,18 @@ class Calibration:
 
     @cached_property
     def constants(self) -> Constants:
-        """Ranges of weights, and bounds."""
+        """Ranges of weights, and bounds of values."""
         model = with_changes(self.model, self.changes) if self.changes else self.model
         return constants(self.placement, model.view, self.request.recipe.weight_ranges)
 
     @property
     def changes(self) -> WeightChanges | None:
-        """Channels equalized by the way that the recipe names; None if it names none, or without samples."""
+        """Changes that equalize channels by the way that the recipe names; None if it names none, or without samples."""
         return self._equalization[0]
 
     @property
     def equalization_notes(self) -> tuple[str, ...]:
-        """Why channels are not equalized although the recipe asks for it."""
+        """Reason why channels are not equalized although the recipe asks for it."""
         return self._equalization[1]
 
     @cached_property
@@ -165,17 +165,17 @@ class Calibration:
         )
 
     def use(self, model: Model, placement: Placement, samples: Samples | None = None) -> None:
-        """Take the prepared model, the placement and the opened samples as they are, instead of making them anew."""
+        """Use this prepared model, this placement and these opened samples instead of making them again."""
         self.__dict__.update(whole=model, placed=placement)
         if samples is not None:
             self.__dict__["samples"] = samples
 
     def use_changes(self, changes: WeightChanges | None, notes: tuple[str, ...] = ()) -> None:
-        """Take the equalized channels that the collection of histograms found, and why there are none."""
+        """Use the equalized channels that the collection of histograms found, or the notes why there are none."""
         self.__dict__["_equalization"] = (changes, notes)
 
     def collect_options(self, methods: Sequence[str]) -> CollectOptions:
-        """Bins, unless every method does without."""
+        """Return options that collect bins, unless none of the methods needs them."""
         return CollectOptions(
             bins=any(map(needs_bins, methods)),
             on_nan=self.request.nan,
@@ -183,7 +183,7 @@ class Calibration:
         )
 
     def collection(self, options: CollectOptions, *, resumable: bool = True) -> Collection:
-        """Model and samples, ready to run.
+        """Return the model and the samples, ready to run.
 
         Raises:
             Bug: the model does not compute what its file does since its opset was raised.
@@ -192,7 +192,7 @@ class Calibration:
         return Collection(self._changed, self.placement, self.samples, options=options, resumable=resumable)
 
     def _device(self) -> AbstractContextManager[DeviceUse]:
-        """The device of the recipe; everything that runs samples runs them there."""
+        """Compute on the device of the recipe; everything that runs samples uses it."""
         return computing_on(self.request.recipe.compute.device)
 
     @property
@@ -206,7 +206,7 @@ class Calibration:
         shard: tuple[int, int] = (0, 1),
         on_progress: OnProgress | None = None,
     ) -> Histograms:
-        """The histograms of one shard; with `kept`, going on from what an interrupted run left there."""
+        """Collect the histograms of one shard. With `kept`, continue from what an interrupted run left there."""
         with self._device():
             collection = self.collection(options, resumable=kept is not None)
             give_back()  # what opening the model took; large weights stay in its file
@@ -216,7 +216,7 @@ class Calibration:
             return collection.resume(span, kept, on_progress=on_progress)
 
     def check(self, histograms: Histograms) -> None:
-        """Make sure that histograms from elsewhere are of this model, and of these samples if any are named.
+        """Check that histograms from elsewhere are of this model, and of these samples if any are named.
 
         Raises:
             InputFileError: they are not.
@@ -255,7 +255,7 @@ class Calibration:
     def tables(
         self, histograms: Histograms, methods: Sequence[str], on_progress: OnProgress | None = None
     ) -> dict[str, CalibrationTable]:
-        """One table per method or `auto`, as `final_tables` makes them; runs samples again where any are named."""
+        """Return one table per method or `auto`, as `final_tables` makes them. Runs samples again if any are named."""
         refuse_unmatched(self.request.recipe, self.whole.view, "calibrate")
         request = TableRequest(
             model=self.model,
@@ -278,7 +278,7 @@ class Calibration:
         }
 
     def table(self, on_progress: OnProgress | None = None) -> CalibrationTable:
-        """What the recipe's method makes of one pass over the samples, with findings.
+        """Return the table of the recipe's method, with findings, from one pass over the samples.
 
         The samples that judge are run through the float model in that pass.
 
@@ -315,7 +315,7 @@ class Calibration:
         return self.with_findings(replace(table, notes=(*notes, *table.notes)))
 
     def _watched(self, options: CollectOptions, on_progress: OnProgress | None) -> Histograms | None:
-        """One pass that also keeps what judging needs; None if that saves nothing."""
+        """Collect histograms in a pass that also keeps what the choice of ranges needs; None if that saves nothing."""
         corrects = self.request.recipe.calibrate.bias == "correct"
         found = float_pass(self._changed, self.placement, self.samples, bias=corrects)
         if found is None:
@@ -327,14 +327,14 @@ class Calibration:
         return collection.run(Span(total=len(self.samples)), on_progress=on_progress)
 
     def with_findings(self, table: CalibrationTable) -> CalibrationTable:
-        """The table with its `findings`, or with a note if they cannot be had."""
+        """Add `findings` to the table, or a note if they cannot be computed."""
         found, notes = or_without(
             "the check of depthwise channels", lambda: self.findings(table), tuple[Finding, ...]
         )
         return replace(table, findings=found, notes=(*table.notes, *notes))
 
     def findings(self, table: CalibrationTable) -> tuple[Finding, ...]:
-        """What will cost accuracy; runs a few samples again where there are depthwise convolutions."""
+        """Report what will cost accuracy. Runs a few samples again if there are depthwise convolutions."""
         if not self.request.samples:
             return ()
         # Of the model that was run: equalized channels are others.
@@ -344,7 +344,7 @@ class Calibration:
 
 
 def merge(places: Sequence[str]) -> Histograms:
-    """The histograms of all shards in files, folders or glob patterns.
+    """Merge the histograms of all shards in files, folders or glob patterns.
 
     Raises:
         UsageError: a pattern matches nothing.
@@ -363,7 +363,7 @@ def merge(places: Sequence[str]) -> Histograms:
 
 
 def doubts(histograms: Histograms) -> tuple[str, ...]:
-    """What the samples did not show, one sentence each."""
+    """Return notes on what the samples did not show, one sentence each."""
     seen = histograms.tensors
     empty = [name for name, found in seen.items() if found.total == 0]
     silent = [name for name, found in seen.items() if found.total and found.amax == 0]

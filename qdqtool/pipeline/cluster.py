@@ -29,20 +29,20 @@ from qdqtool.pipeline.calibration import Calibration, CalibrationRequest, OnProg
 from qdqtool.platform import processors
 
 SHARDS: Final = 64
-"""Into how many parts the samples are divided at most: small enough that little is lost with a worker."""
+"""Most parts that the samples are divided into: small enough that little is lost with a worker."""
 _FEWEST: Final = 8
-"""Samples of a part: to send one there and back takes as long as a small network takes for one sample."""
+"""Fewest samples of a part: sending one there and back takes as long as a small network takes for one sample."""
 LOCAL: Final = frozenset({"", "local", "dask://"})
-"""Words for workers on this machine."""
+"""Addresses that mean workers on this machine."""
 _ENCRYPTED: Final = ("tls://", "wss://")
-"""Addresses whose both ends show certificates, which Dask reads from its own settings."""
+"""Beginnings of addresses with certificates at both ends, which Dask reads from its own settings."""
 LOCAL_SETTINGS: Final = {
     "distributed.worker.profile.enabled": False,  # a hundred samples a second of each stack
     "distributed.scheduler.http.routes": [],  # pages that nobody looks at, for everybody on this machine
     "distributed.worker.http.routes": [],
     "distributed.nanny.http.routes": [],
 }
-"""How Dask is set for workers on this machine."""
+"""Settings of Dask for workers on this machine."""
 
 
 def collect_on_cluster(
@@ -52,7 +52,7 @@ def collect_on_cluster(
     kept: Path | None,
     on_progress: OnProgress | None = None,
 ) -> Histograms:
-    """The histograms of all samples, bit for bit those of a single process.
+    """Collect the histograms of all samples, bit for bit those of a single process.
 
     Args:
         job: model, placement and samples.
@@ -94,7 +94,7 @@ def collect_on_cluster(
 def collect_shard(
     request: CalibrationRequest, options: CollectOptions, span: Span, wanted: Mapping[str, str]
 ) -> Histograms:
-    """One shard, on a worker; the model stays open for the worker's next shard.
+    """Collect one shard on a worker. The model stays open for the worker's next shard.
 
     Raises:
         MissingPackage: this worker has other releases than `wanted`, or does not see the model or the samples.
@@ -128,7 +128,7 @@ def _check_place(request: CalibrationRequest, wanted: Mapping[str, str]) -> None
 
 
 def _opened(request: CalibrationRequest, options: CollectOptions) -> _Opened:
-    """The collection of a request; a worker keeps the last one open."""
+    """Return the collection of a request; a worker keeps the last one open."""
     key = repr((request, options))
     if key not in _kept_open:
         job = Calibration(request)
@@ -162,7 +162,7 @@ def _computed(
 
 
 def _result(future: Any) -> Histograms:
-    """What a worker found, or what went wrong there in words that help here."""
+    """Return the histograms of a worker, or raise its error in words that help here."""
     from distributed import KilledWorker
 
     if future.status == "finished":
@@ -187,7 +187,7 @@ def _result(future: Any) -> Histograms:
 
 @contextmanager
 def client_of(address: str) -> Iterator[Any]:
-    """A client of the scheduler at `address`, or of workers started on this machine for it.
+    """Yield a client of the scheduler at `address`, or of workers started on this machine.
 
     Raises:
         MissingPackage: dask.distributed or cryptography is not installed, or no scheduler answers.
@@ -235,7 +235,7 @@ def client_of(address: str) -> Iterator[Any]:
 
 
 def _workers_here(distributed: Any, own: Any, stack: ExitStack) -> Any:
-    """A client of workers that are started on this machine, and end with `stack`.
+    """Return a client of workers that are started on this machine and end with `stack`.
 
     Raises:
         SystemFault: one of them was ended while it started, or the machine lets none start.
@@ -265,7 +265,7 @@ def _workers_here(distributed: Any, own: Any, stack: ExitStack) -> Any:
 
 @contextmanager
 def _connected(client: Any) -> Iterator[None]:
-    """Turn what a lost scheduler or missing workers raise inside the block into an error with a fix.
+    """Turn errors from a lost scheduler or missing workers into an error with a fix.
 
     Raises:
         MissingPackage: the scheduler is gone, or no worker came.
@@ -285,7 +285,7 @@ def _connected(client: Any) -> Iterator[None]:
 
 @contextmanager
 def _folder(kept: Path | None) -> Iterator[Path]:
-    """Where finished shards lie until all of them are there."""
+    """Yield the folder that keeps finished shards until all of them are there."""
     if kept is None:
         with TemporaryDirectory(prefix="qdqtool-") as name:
             yield Path(name)
@@ -298,7 +298,7 @@ def _folder(kept: Path | None) -> Iterator[Path]:
 def _finished(
     folder: Path, job: Calibration, options: CollectOptions, division: Span
 ) -> dict[str, Histograms]:
-    """Shards that an interrupted run left, as far as they belong to this one."""
+    """Return the shards that an interrupted run left, if they belong to this run."""
     paths = sorted(folder.glob("*.npz"))
     if not paths:
         return {}
@@ -316,7 +316,7 @@ def _finished(
 
 
 def _absolute(request: CalibrationRequest) -> CalibrationRequest:
-    """The same request with paths that mean the same on every worker."""
+    """Return the request with paths that are valid on every worker."""
     placement = None if request.placement is None else request.placement.resolve()
     return replace(
         request, model=request.model.resolve(), samples=absolute(request.samples), placement=placement
@@ -324,7 +324,7 @@ def _absolute(request: CalibrationRequest) -> CalibrationRequest:
 
 
 def absolute(samples: SampleInput) -> str:
-    """Samples as typed, with a path that means the same in any folder.
+    """Return samples as typed, with a path that is valid in any folder.
 
     Raises:
         UsageError: the samples are objects of this process.
@@ -340,6 +340,6 @@ def absolute(samples: SampleInput) -> str:
 
 
 def _heads(samples: str) -> tuple[Path, ...]:
-    """What of samples as typed may be a path: "digits.npz[:8]", "feeds.py:function"."""
+    """Return the parts of samples as typed that may be a path: "digits.npz[:8]", "feeds.py:function"."""
     place = samples.partition("[")[0]
     return tuple(Path(head) for head in (place, place.rpartition(":")[0]) if head)

@@ -1,4 +1,4 @@
-"""Any two of a float model, a Q/DQ model, its integer emulation, an engine, and stored outputs, on the same samples."""
+"""Compares two of a float model, a Q/DQ model, its integer emulation, an engine and stored outputs, on equal samples."""
 
 from __future__ import annotations
 
@@ -40,18 +40,21 @@ from qdqtool.runtime.session import computing_on
 
 _EMULATION = "int:"
 _FEW = 8
-"""Samples that show where inside a model the noise arises, at most."""
+"""Most samples that show at which tensors of a model the noise arises."""
 _RUNS = 32
-"""Runs of each side that this may take. Where tensors are so large that few fit into one run, few samples have values enough
-(a detector on 800 x 608 pixels, 517 tensors in 18 turns: 144 runs of each side were two minutes)."""
+"""Most runs of each side for that. If tensors are so large that few fit into one run, few samples have enough
+values (a detector on 800 x 608 pixels, 517 tensors in 18 runs per sample: 144 runs of each side were two
+minutes).
+"""
 _ROOM = 32 << 20
-"""Bytes of inner tensors that each side returns in one run; more take another run. The process grows by some four times
-as much: both sides, in onnxruntime's memory and in NumPy's."""
+"""Bytes of inner tensors that each side returns in one run; more tensors take another run. The process grows
+by about four times as much: both sides, in onnxruntime's memory and in NumPy's.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComparedSides:
-    """Two sides and what they are compared on.
+    """Two sides of a comparison, and the samples and options for it.
 
     Attributes:
         reference: an ONNX file, "int:" and a Q/DQ ONNX file for its integer emulation, an engine, or stored outputs.
@@ -77,7 +80,7 @@ class ComparedSides:
 
 
 def compare_match(match: ComparedSides, on_progress: OnSample | None = None) -> Comparison:
-    """How far the two sides are apart.
+    """Measure how much the two sides differ.
 
     Raises:
         UsageError: sides that cannot be compared this way, wrong options, or labels that do not fit.
@@ -129,7 +132,7 @@ def _matched(match: ComparedSides, on_progress: OnSample | None) -> Comparison:
 def noise_inside(
     models: tuple[Model, Model], samples: SampleSource, options: CompareOptions
 ) -> tuple[OutputComparison, ...]:
-    """How far the common inner tensors of a float and a Q/DQ model are apart, over a few samples; () without any."""
+    """Measure how much the common inner tensors of a float and a Q/DQ model differ, over a few samples; () without any."""
     taken = turns(models, _ROOM)
     if not taken:
         return ()
@@ -140,7 +143,7 @@ def noise_inside(
 def _tensors(
     models: tuple[Model, Model], samples: SampleSource, options: CompareOptions
 ) -> tuple[OutputComparison, ...]:
-    """All common inner tensors, some at a time, with one sample in flight: memory grows with neither."""
+    """Compare all common inner tensors, some at a time, one sample at a time: memory grows with neither."""
     options = options.model_copy(update={"task": "none"})
     give_back()
     large = weight_bytes(models[0]) >= LARGE
@@ -160,7 +163,7 @@ def _tensors(
 def _sides(
     match: ComparedSides, open_sides: ExitStack, *, has_parts: bool
 ) -> tuple[Callable[[], Runner], Callable[[], Runner], tuple[OutputPart, ...]]:
-    """What opens either side, and the parts of outputs that both return too."""
+    """Return the functions that open both sides, and the parts of outputs that both also return."""
     texts = match.reference, match.candidate
     if has_parts:
         first, second, parts = with_parts(_model(texts[0]), _model(texts[1]))
@@ -175,13 +178,13 @@ def _sides(
 
 
 def _named(text: str) -> str:
-    """A model in words."""
+    """Describe a model."""
     name = Path(text.removeprefix(_EMULATION)).name
     return f"integer emulation of {name}" if text.startswith(_EMULATION) else f"{name} on onnxruntime"
 
 
 def _side(text: str, match: ComparedSides, open_sides: ExitStack) -> Runner:
-    """One side, ready to run as long as `open_sides` is."""
+    """Open one side; it can run as long as `open_sides` is open."""
     path = Path(text.removeprefix(_EMULATION))
     if text.startswith(_EMULATION):
         return _run_model(_model(text), _named(text))
@@ -193,7 +196,7 @@ def _side(text: str, match: ComparedSides, open_sides: ExitStack) -> Runner:
 
 
 def _large(match: ComparedSides, reference: Model | None) -> Model | None:
-    """The reference, its weights still in their files, where both sides are ONNX models too large to be open together."""
+    """Return the reference, with weights in their files, if both sides are ONNX models too large to be open together."""
     plain = all(Path(text).suffix == ".onnx" for text in (match.reference, match.candidate))
     if reference is None or match.samples is None or not plain or weight_bytes(reference) < LARGE:
         return None
@@ -201,13 +204,13 @@ def _large(match: ComparedSides, reference: Model | None) -> Model | None:
 
 
 def _looked_at(match: ComparedSides) -> Model | None:
-    """The reference where both sides are ONNX models; its weights stay in their files."""
+    """Return the reference, with weights in their files, if both sides are ONNX models; else None."""
     texts = [text.removeprefix(_EMULATION) for text in (match.reference, match.candidate)]
     return load(Path(texts[0])) if all(Path(text).suffix == ".onnx" for text in texts) else None
 
 
 def _refuse_others(match: ComparedSides) -> None:
-    """Only ONNX models let themselves be looked into."""
+    """Refuse sides that are not ONNX models: only these show their inner tensors."""
     for text in (match.reference, match.candidate):
         if Path(text.removeprefix(_EMULATION)).suffix != ".onnx":
             raise UsageError("is not an ONNX model", fix="this needs .onnx files", where=text)
@@ -224,7 +227,7 @@ def _run_model(model: Model, description: str) -> Runner:
 
 
 def _regions(layers: Path | None) -> Regions | None:
-    """The kernels of an engine as sets of ONNX node names."""
+    """Return the kernels of an engine as sets of ONNX node names."""
     if layers is None:
         return None
     return tuple(frozenset(layer.onnx_nodes) for layer in read_layers(layers).layers if layer.onnx_nodes)
@@ -251,7 +254,7 @@ def _samples(match: ComparedSides, first: Runner, second: Runner) -> SampleSourc
 def _opened(
     match: ComparedSides, inputs: tuple[TensorInfo, ...], runner: Callable[[], Runner]
 ) -> SampleSource:
-    """The samples as a side with these inputs reads them."""
+    """Open the samples for a side with these inputs."""
     assert match.samples is not None
     given = shaped(match.samples, inputs, match.recipe.build.opt_shapes, runner)
     options = match.recipe.samples

@@ -1,4 +1,4 @@
-"""What every step of a run can reach: the order, the folder, the listener, and the samples."""
+"""The state of a run that every step can use: request, folder, listener and samples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from qdqtool.pipeline.request import ProgressListener, RunRequest
 
 
 class RunContext:
-    """One run in progress; opened files are kept so that no step reads them twice."""
+    """A run in progress; files stay open so that no step reads them twice."""
 
     def __init__(self, request: RunRequest, folder: RunFolder, listener: ProgressListener) -> None:
         self.request = request
@@ -32,18 +32,18 @@ class RunContext:
         self._models: dict[str, Model] = {}
 
     def model(self, name: str) -> Model:
-        """The ONNX file `name` of the run folder, opened once."""
+        """Return the ONNX file `name` of the run folder, opened once."""
         if name not in self._models:
             self._models[name] = load(self.folder / name)
         return self._models[name]
 
     def forget(self, name: str) -> None:
-        """The file was written again."""
+        """Forget the opened file, since it was written again."""
         self._models.pop(name, None)
 
     @cached_property
     def preparation(self) -> Preparation:
-        """What `prepare` said about the model."""
+        """Notes of the step `prepare` about the model."""
         return PREPARATION.read(self.folder / "preparation.json")
 
     @cached_property
@@ -60,7 +60,7 @@ class RunContext:
 
     @cached_property
     def evaluation(self) -> SampleSource:
-        """The evaluation samples, with labels where there are any."""
+        """The evaluation samples, with labels if there are any."""
         spec = self.request.eval_samples or self.request.samples
         whole = open_samples(
             self.shaped(spec, self.preparation.inputs),
@@ -73,7 +73,7 @@ class RunContext:
         return whole if self.request.part is None else SamplePart(whole, *self.request.part)
 
     def open_samples(self) -> None:
-        """Open all samples, so that what is wrong with them or their labels is told before the steps that take long.
+        """Open all samples, so that their errors, and those of labels, are reported before the slow steps.
 
         Raises:
             UsageError: there are none of that name, or labels that do not fit them.
@@ -82,13 +82,13 @@ class RunContext:
         _ = self.samples, self.evaluation
 
     def shaped(self, samples: SampleInput, inputs: tuple[TensorInfo, ...]) -> SampleInput:
-        """Random samples of a dynamic model in the usual shapes of the engine, or in those that it runs with."""
+        """Give random samples of a dynamic model the usual shapes of the engine, or shapes that the model runs with."""
         return shaped(samples, inputs, self.recipe.build.opt_shapes, Opener(self._brought))
 
     def _brought(self) -> Model:
-        """The model as it was brought, but for inputs that the recipe makes constants."""
+        """Return the model as given, except for inputs that the recipe turns into constants."""
         return with_float_caches(give_constants(self.request.opened(), self.recipe.prepare.constants))
 
     def path(self, name: str) -> Path:
-        """A file of the run folder."""
+        """Return the path of a file in the run folder."""
         return self.folder / name

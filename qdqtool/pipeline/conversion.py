@@ -1,4 +1,4 @@
-"""Gives the float part of a model file another type: FP16 or BF16, with or without Q/DQ in it."""
+"""Changes the type of the float part of a model file to FP16 or BF16, with or without Q/DQ in it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qdqtool.pipeline.writing import write
 def convert_file(
     model: Path, out: Path, recipe: Recipe, samples: SampleInput = "", on_progress: OnProgress | None = None
 ) -> Conversion:
-    """Write the model with `recipe.insert.types` to `out`; with `samples`, tensors that overflow are named or kept.
+    """Write the model with `recipe.insert.types` to `out`. With `samples`, report or keep tensors that overflow.
 
     Raises:
         UsageError: FP32 was asked for, or `out` is `model`.

@@ -1,4 +1,4 @@
-"""Measures what the data checks ask: samples, convergence of ranges, labels, preprocessings, and where signal is lost."""
+"""Measures the input of the data checks: samples, convergence of ranges, labels, preprocessings and lost signal."""
 
 from __future__ import annotations
 
@@ -50,28 +50,28 @@ from qdqtool.pipeline.suggest import families, fitting
 from qdqtool.runtime.runner import open_model
 
 LOOKED_AT: Final = 2048
-"""Samples of a set whose values are compared with others; reading pictures is what takes long."""
+"""Most samples of a set whose values are compared with the other set; reading pictures takes longest."""
 SPLIT: Final = 64
-"""Calibration samples that are split into halves; ranges that agree there have converged."""
+"""Calibration samples that are split into halves; if the ranges of both halves agree, they have converged."""
 _GROUPS, _SPLITS = 8, 16
 SCORED: Final = 512
-"""Labelled samples that the float model is asked about, and on which the most promising other preprocessings are confirmed.
+"""Labelled samples on which the float model is scored, and the most promising other preprocessings are confirmed.
 
 What a wrong order of colours costs a classifier may be within the noise of 64 samples.
 """
 TRIED: Final = 64
 """Samples on which all other preprocessings are tried."""
 _CONFIRMED: Final = 2
-"""Preparations that are confirmed on more samples: few of them often leave two apart by one hit."""
+"""Number of preparations that are confirmed on more samples: on few samples two of them often differ by one hit."""
 CURED: Final = 8
-"""Samples on which the cure is measured."""
+"""Samples on which the effect of float nodes is measured."""
 # Nodes whose cost is named.
 _WORST = 3
 _QDQ = frozenset({QUANTIZE, DEQUANTIZE})
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 _WHITE = 255.0
-"""The largest value of a picture of eight bits."""
+"""Largest value of an 8-bit picture."""
 
 Floats = NDArray[np.float32]
 Transform = Callable[[Floats], Floats]
@@ -79,7 +79,7 @@ Transform = Callable[[Floats], Floats]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataMaterial:
-    """What a run was made of.
+    """The samples, the comparison and the recipe of a run.
 
     Attributes:
         calibration: the calibration samples.
@@ -99,7 +99,7 @@ class DataMaterial:
 def data_report(
     models: tuple[Model, Model], placement: Placement | None, material: DataMaterial
 ) -> DataReport:
-    """Findings about samples, labels and recipe of a run with this float and this Q/DQ model.
+    """Report findings about samples, labels and recipe of a run with this float and this Q/DQ model.
 
     Without a placement the model brought its ranges, and the samples only show how good they are.
     """
@@ -115,7 +115,7 @@ def data_report(
 
 
 def gather(models: tuple[Model, Model], placement: Placement | None, material: DataMaterial) -> DataEvidence:
-    """Everything that the checks may ask, as far as it can be measured."""
+    """Measure everything that the checks may need, if it can be measured."""
     calibration, evaluation, recipe = material.calibration, material.evaluation, material.recipe
     evidence = DataEvidence(
         calibration=sample_set(calibration),
@@ -141,7 +141,7 @@ def gather(models: tuple[Model, Model], placement: Placement | None, material: D
 
 
 def _scored(evidence: DataEvidence, model: Model, material: DataMaterial) -> DataEvidence:
-    """The evidence with what the float model finds on labelled samples, as they are and prepared otherwise."""
+    """Add what the float model finds on labelled samples, as they are and with other preparations."""
     runner = open_model(model, description="float model", crowded=True)
     recipe, seen = material.recipe, evidence.evaluation or evidence.calibration
     some, few = (_from_all_over(material.evaluation, count) for count in (SCORED, TRIED))
@@ -151,21 +151,21 @@ def _scored(evidence: DataEvidence, model: Model, material: DataMaterial) -> Dat
 
 
 def _from_all_over(samples: SampleSource, most: int) -> SamplePart:
-    """At most so many of the samples: the first ones of a data set are often of one class."""
+    """Return about `most` evenly spaced samples: the first ones of a data set are often of one class."""
     return SamplePart(samples, 0, max(1, -(-len(samples) // most)))
 
 
 _BESIDE: Final = 64
-"""How many times fewer values an input has that says something about the others."""
+"""Ratio of sizes from which a smaller input only describes the largest input."""
 
 
 def are_others(calibration: SampleSource, evaluation: SampleSource) -> bool:
-    """Whether the two sets are different ones, and not the same with labels or a limit of its own."""
+    """Return whether the two sets are different, and not one set with other labels or another limit."""
     return calibration.description != evaluation.description or calibration.digest != evaluation.digest
 
 
 def sample_set(samples: SampleSource) -> SampleSet:
-    """Digests, constant samples and statistics of the first samples."""
+    """Return digests, constant samples and statistics of the first samples."""
     digests: list[str] = []
     names: list[str] = []
     constant: list[str] = []
@@ -210,7 +210,7 @@ class _Moments:
         self._squares: list[NDArray[np.float64]] = []
 
     def add(self, array: NDArray[Any]) -> None:
-        """One sample. Channels are those of a picture; everything else counts as one channel."""
+        """Add one sample. Channels are those of a picture; everything else counts as one channel."""
         values = array.astype(np.float64)
         axis = _channel_axis(array.shape)
         others = tuple(dim for dim in range(values.ndim) if dim != axis)
@@ -219,7 +219,7 @@ class _Moments:
         self._squares.append(np.atleast_1d((values**2).mean(axis=others)))
 
     def statistics(self, name: str) -> InputStatistics:
-        """What the samples had in common; samples of other ranks than the first are left out of the means."""
+        """Return the statistics of all samples. Means leave out samples of another rank than the first."""
         shape = self._means[0].shape
         means = np.stack([mean for mean in self._means if mean.shape == shape])
         squares = np.stack([square for square in self._squares if square.shape == shape])
@@ -235,7 +235,7 @@ class _Moments:
 
 
 def _tilt(means: NDArray[np.float64]) -> float:
-    """How many standard errors the first of three channels lies above the last."""
+    """Return by how many standard errors the first of three channels is above the last."""
     if means.shape[1] != 3 or len(means) < 2:
         return 0.0
     steps = means[:, 0] - means[:, 2]
@@ -244,14 +244,14 @@ def _tilt(means: NDArray[np.float64]) -> float:
 
 
 def _channel_axis(shape: tuple[int, ...]) -> int | None:
-    """The axis of the colours in a batch of pictures."""
+    """Return the colour axis in a batch of pictures; None if there is none."""
     if len(shape) != 4:
         return None
     return next((axis for axis in (1, 3) if shape[axis] in {1, 3}), None)
 
 
 def spread(model: Model, placement: Placement, samples: SampleSource, seed: int = 0) -> Spread | None:
-    """How far the ranges of two random halves of the samples are apart; None below two samples.
+    """Measure how much the ranges of two random halves of the samples differ; None for fewer than two samples.
 
     Where they have not converged on some of the samples, all are asked: more of them may be what is missing.
     """
@@ -266,7 +266,7 @@ def spread(model: Model, placement: Placement, samples: SampleSource, seed: int 
 
 
 def _spread_of(collection: Collection, count: int, seed: int) -> Spread | None:
-    """The spread of the first `count` samples.
+    """Measure the spread of the first `count` samples.
 
     They run once, in groups whose histograms merge exactly, so that many splits cost no further run.
     """
@@ -289,7 +289,7 @@ def _spread_of(collection: Collection, count: int, seed: int) -> Spread | None:
 
 
 def _part(number: int, groups: int, count: int) -> Span:
-    """The samples of one group: consecutive files often belong together, so groups take every n-th one."""
+    """Return the samples of one group: every n-th sample, because consecutive files often belong together."""
     return Span(shard=number, shards=groups, total=count)
 
 
@@ -307,7 +307,7 @@ def _halves(
 
 
 def predictions(runner: Runner, samples: Iterable[Sample], output: str) -> Predictions | None:
-    """Classes that the model finds on the labelled ones of the samples; None if its output is no scores."""
+    """Return the classes that the model finds on the labelled samples; None if its output does not have scores."""
     found: list[int] = []
     truth: list[int] = []
     classes = 0
@@ -331,7 +331,7 @@ def better_variant(
     recipe: Recipe,
     scored: Predictions,
 ) -> Variant | None:
-    """The other usual preparation that suits the model best; None if none is better, or these are no pictures.
+    """Return the other usual preparation that suits the model best; None if none is better, or the input is not a picture.
 
     Args:
         runner: the float model.
@@ -372,7 +372,7 @@ def better_variant(
 
 
 def _picture_axis(info: TensorInfo) -> int | None:
-    """The axis of three colours; None if the input is no picture of floats."""
+    """Return the axis of three colours; None if the input is not a float picture."""
     shape = info.shape or ()
     if len(shape) != 4 or not info.dtype.is_float:
         return None
@@ -381,7 +381,7 @@ def _picture_axis(info: TensorInfo) -> int | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Way:
-    """Another preparation.
+    """Another way to prepare pictures.
 
     Attributes:
         name: it in words.
@@ -397,7 +397,7 @@ class _Way:
 
 
 def _ways(values: InputStatistics, axis: int) -> Iterator[_Way]:
-    """The other usual preparations of the samples."""
+    """Yield the other usual preparations of the samples."""
     forms = _forms(axis)
     here = _form_of(values)
     into, _ = forms[here]
@@ -416,7 +416,7 @@ def _ways(values: InputStatistics, axis: int) -> Iterator[_Way]:
 
 
 def _settings(way: _Way, preprocess: Preprocess, axis: int) -> tuple[str, ...]:
-    """What to set beside the recipe's own scale to prepare pictures in this way.
+    """Return the settings, in addition to the recipe's own scale, that prepare pictures in this way.
 
     A preparation is affine per channel: `value * slope + start`, here read off black and white pictures, is
     `(value * scale - mean) / std` with `std = scale / slope` and `mean = -start * std`.
@@ -443,7 +443,7 @@ def _settings(way: _Way, preprocess: Preprocess, axis: int) -> tuple[str, ...]:
 
 
 def _numbers(values: NDArray[np.float64]) -> str:
-    """`[127.5]`, or one number per channel where they differ."""
+    """Write numbers as `[127.5]`, or as one number per channel if they differ."""
     written = [f"{value + 0.0:.6g}" for value in values.tolist()]
     return f"[{','.join(written[:1] if len(set(written)) == 1 else written)}]"
 
@@ -460,7 +460,7 @@ def _changed(into: Transform, out: Transform, turned: int | None) -> Transform:
 
 
 def _forms(axis: int) -> dict[str, tuple[Transform, Transform]]:
-    """Usual scales of pictures: to 0..1 and back."""
+    """Return the usual scales of pictures: functions to 0..1 and back."""
     shape = [3 if dim == axis else 1 for dim in range(4)]
     mean = np.array(_IMAGENET_MEAN, np.float32).reshape(shape)
     std = np.array(_IMAGENET_STD, np.float32).reshape(shape)
@@ -473,7 +473,7 @@ def _forms(axis: int) -> dict[str, tuple[Transform, Transform]]:
 
 
 def _form_of(values: InputStatistics) -> str:
-    """Which of the usual scales the values look like."""
+    """Return the usual scale that the values look like."""
     if values.high > 8:
         return "0..255"
     if values.low >= 0:
@@ -486,7 +486,10 @@ def _form_of(values: InputStatistics) -> str:
 def level_against(
     model: Model, samples: SampleSource, options: CompareOptions
 ) -> Callable[[Model], float | None]:
-    """Measures the SQNR in dB of a Q/DQ model's noisiest output, or part of one, against a float model, on few samples."""
+    """Return a function that measures a Q/DQ model against a float model, on few samples.
+
+    It returns the SQNR in dB of the noisiest output, or part of one.
+    """
     few = options.model_copy(update={"limit": CURED, "task": "none", "metrics": ("sqnr_db",)})
     reference: Runner | None = None
 
@@ -503,7 +506,7 @@ def level_against(
 def cure(
     models: tuple[Model, Model], comparison: Comparison, samples: SampleSource, options: CompareOptions
 ) -> FloatCure | None:
-    """The nodes at whose outputs most of the signal is lost, and the SQNR with them float."""
+    """Return the nodes at whose outputs most of the signal is lost, and the SQNR with these nodes float."""
     nodes = _costly(models[1], comparison)
     if not nodes or max(map(weight_bytes, models)) >= SINGLE_FILE_LIMIT:
         return FloatCure(nodes=nodes) if nodes else None
@@ -513,7 +516,7 @@ def cure(
 
 
 def _costly(model: Model, comparison: Comparison) -> tuple[str, ...]:
-    """Quantized nodes by how much noisier their output is than the noisiest of their measured inputs."""
+    """Rank quantized nodes by how much noisier their output is than the noisiest of their measured inputs."""
     levels = {entry.output: value for entry in comparison.tensors if (value := _level(entry)) is not None}
     costs: dict[str, float] = {}
     for node in model.view.nodes:
@@ -530,11 +533,11 @@ def _costly(model: Model, comparison: Comparison) -> tuple[str, ...]:
 
 
 _CLEAN = 60.0
-"""dB of a tensor that nothing has touched."""
+"""SQNR in dB that counts for a tensor without quantization before it."""
 
 
 def _sources(model: Model, names: Iterable[str]) -> Iterator[str]:
-    """The tensors behind Q and DQ."""
+    """Yield the tensors before Q and DQ."""
     for name in names:
         here = name
         while (maker := model.view.producer(here)) is not None and maker.op in _QDQ:

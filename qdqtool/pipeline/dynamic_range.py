@@ -1,4 +1,4 @@
-"""Runs samples to see which tensors a narrow float type cannot hold."""
+"""Runs samples to find the tensors that a narrow float type cannot represent."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 OnProgress = Callable[[int, "int | None"], None]
 _MOST_BYTES = 256 << 20
-"""Results that are watched in one run; more take another run."""
+"""Bytes of tensors that are watched in one run; more tensors take another run."""
 
 
 def measure_reach(
     model: Model, samples: SampleSource, types: Types, *, limit: int, on_progress: OnProgress | None = None
 ) -> DynamicRangeReport:
-    """How large every FP32 tensor gets on the first `limit` samples, and which of them `types` cannot hold.
+    """Measure how large every FP32 tensor gets on the first `limit` samples, and which ones `types` cannot represent.
 
     What a kernel adds up inside, before it gives a result, is not seen; kernels of TensorRT add up in FP32.
 
@@ -77,21 +77,21 @@ def _first(samples: SampleSource, limit: int) -> list[Feeds]:
 
 @contextmanager
 def _probed(model: Model, names: Sequence[str]) -> Iterator[Runner]:
-    """A runner of these tensors, from memory where the model is not too large."""
+    """Yield a runner that returns these tensors, opened from memory unless the model is too large."""
     with tempfile.TemporaryDirectory(prefix="qdqtool-reach-") as folder:
         place = None if weight_bytes(model) < SINGLE_FILE_LIMIT else Path(folder)
         yield open_runner(probe(model, names, place).source, description="probe")
 
 
 def wants_samples(options: InsertOptions) -> bool:
-    """Whether samples are to be run before types change; BF16 reaches as far as FP32."""
+    """Return whether samples must run before types change; BF16 has the range of FP32."""
     return options.types == "fp16" and options.overflow != "ignore"
 
 
 def reach_for(
     model: Model, options: InsertOptions, samples: SampleSource, on_progress: OnProgress | None = None
 ) -> tuple[DynamicRangeReport | None, tuple[str, ...]]:
-    """The reach of the model's tensors if the options ask for it, and a note if it could not be measured.
+    """Measure the reach of the model's tensors if the options ask for it; return a note if that was not possible.
 
     Raises:
         InputFileError: there are no samples, or they do not fit the model.
@@ -104,7 +104,7 @@ def reach_for(
 def reach_or_note(
     model: Model, types: Types, samples: SampleSource, limit: int, on_progress: OnProgress | None = None
 ) -> tuple[DynamicRangeReport | None, tuple[str, ...]]:
-    """`measure_reach`; None and a note if the model with its tensors as outputs fails and the model itself runs."""
+    """Run `measure_reach`; return None and a note if only the model with its tensors as outputs fails."""
 
     def plainly() -> None:
         run_plainly(model, _first(samples, limit))
@@ -117,7 +117,7 @@ def reach_or_note(
 
 
 def _groups(model: Model) -> Iterator[Sequence[str]]:
-    """The FP32 tensors that inputs and nodes make, as many at a time as fit into memory."""
+    """Yield the FP32 tensors of inputs and nodes, as many at a time as fit into memory."""
     view = model.view
     names = [info.name for info in view.inputs]
     names += [name for node in view.nodes for name in node.outputs if name]
@@ -125,7 +125,7 @@ def _groups(model: Model) -> Iterator[Sequence[str]]:
 
 
 def _magnitude(value: NDArray[Any]) -> float:
-    """The largest magnitude, NaN left out."""
+    """Return the largest magnitude, ignoring NaN."""
     if not value.size:
         return 0.0
     found = max(-float(np.fmin.reduce(value, axis=None)), float(np.fmax.reduce(value, axis=None)))

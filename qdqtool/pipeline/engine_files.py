@@ -1,4 +1,4 @@
-"""What a file tells of an engine: its layers, the log of its build, or both."""
+"""Reads what a file shows of an engine: its layers, the log of its build, or both."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from qdqtool.io.files import require_file
 from qdqtool.io.text import TextSource
 
 _TEXTS = frozenset({"layer-lines", "layers-dump"})
-"""Forms of layer information that stand in logs."""
+"""Forms of layer information that logs contain."""
 _ALONE = "build-log"
-"""Form of an engine of which there is the log of its build and no layers."""
+"""Form of an engine for which there is a build log and no layer information."""
 _BINARY = frozenset({".plan", ".engine", ".trt", ".onnx"})
 _DUMP = "Layers:\n"
 # Bytes up to which a file is read twice to find out what it is.
@@ -25,7 +25,7 @@ _MODERATE = 1 << 26
 
 
 def log_of(log: Path | None, file: Path, form: str) -> LogRun | None:
-    """The last run of `log`, or of `file` itself where it is a log of moderate size; None if there is nothing.
+    """Return the last run of `log`, or of `file` itself if it is a log of moderate size; None if there is none.
 
     Raises:
         InputFileError: `log` cannot be read, or holds no run.
@@ -42,7 +42,7 @@ def log_of(log: Path | None, file: Path, form: str) -> LogRun | None:
 
 
 def engine_of(file: Path) -> Engine:
-    """The layers in a file; none, but what is known without them, where it is a log that prints no layers.
+    """Read the layers in a file. For a log that prints no layers, return an engine without layers.
 
     Raises:
         InputFileError: it holds no layers, and is no log; or it is a pipe, which could be read as the one or the other only.
@@ -64,5 +64,5 @@ def engine_of(file: Path) -> Engine:
 
 
 def _is_bare(file: Path) -> bool:
-    """Whether a file is a layer dump and nothing else: as large as a log, and without anything to read in it."""
+    """Return whether a file contains only a layer dump: it may be as large as a log, but has nothing else to read."""
     return next(TextSource(file).pieces(), "").startswith(_DUMP)

@@ -15,7 +15,7 @@ _EVENT = TypeAdapter(OptimizerEvent)
 
 
 def write_events(log: BuildLog, path: Path) -> None:
-    """Put every event of every run of `log` into `path`, all or nothing; `run` counts from 1."""
+    """Write every event of every run of `log` to `path`, all or nothing; `run` counts from 1."""
     with replacing(path) as draft, draft.open("w", encoding="utf-8", newline="\n") as stream:
         for run in log.runs:
             for event in run.events:

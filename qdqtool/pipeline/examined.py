@@ -1,4 +1,4 @@
-"""Builds a model to look at its engine."""
+"""Builds a model to inspect its engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MODEL = "model.onnx"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExaminedEngine:
-    """An engine that is gone, and what was seen in it.
+    """Results of an engine that was built, inspected and removed.
 
     Attributes:
         build: what the builder said.
@@ -47,7 +47,7 @@ def examined(
     retries: int = 0,
     on_progress: OnProgress | None = None,
 ) -> ExaminedEngine:
-    """Builds a model as `request` says, in a folder that is removed afterwards, and reads the engine back.
+    """Build a model as `request` says, in a folder that is removed afterwards, and read the engine back.
 
     Args:
         model: in memory, or a file.
@@ -74,7 +74,7 @@ def examined(
 def built_and_read(
     builder: Builder, request: BuildRequest, *, retries: int, on_progress: OnProgress | None = None
 ) -> tuple[BuildResult, Model, Engine]:
-    """Builds in the folder of `request`; what the builder said, the model that was built in the end, and its layers.
+    """Build in the folder of `request`. Return the result of the builder, the model that was built in the end, and its layers.
 
     Raises:
         BuildError: the builder refuses the model, or gives no layer information.

@@ -1,4 +1,4 @@
-"""Says what a setting that quantizes more nodes costs: the model with it is built, and both engines are compared.
+"""Reports what a setting that quantizes more nodes costs: builds the model with it, and compares both engines.
 
 A reader who counts INT8 nodes alone may get a slower engine: a gate in INT8 can add a kernel. Without a builder that needs no
 GPU, and for large models, only the number of quantized nodes is said, which follows from placement.
@@ -34,24 +34,24 @@ from qdqtool.trt.ops import COMPUTE
 
 _SECTION = "place."
 _OF_NODES = frozenset({"fallback", "float_island", "unrequested_float"})
-"""Checks whose findings are about a node that should run in few bits."""
+"""Checks whose findings are about a node that should run in a low-bit format."""
 _LARGE = 512 << 20
-"""Bytes of weights from which nothing is said: each setting quantizes the whole model once more."""
+"""Bytes of weights from which no cost is reported: each setting quantizes the whole model once more."""
 _MOST_NODES = 600
-"""Nodes of a model that is built once more for each setting: most such builds take seconds."""
+"""Most nodes of a model that is built once more for each setting: most such builds take seconds."""
 _MOST_BUILDS = 4
-"""Settings of one audit that are built; the others keep an unknown cost."""
+"""Most settings of one audit that are built; the others keep an unknown cost."""
 _BUILT, _FEWER, _IDLE = "built: ", " fewer", "it changes nothing by itself"
-"""Words that are printed, and read again where commands are proposed."""
+"""Words that are printed, and that other code reads when it proposes commands."""
 _STEPS = 97.0
-"""Made-up ranges are so many to one."""
+"""Made-up ranges are 1 plus multiples of one part in this number."""
 _SAME_BYTES = 0.005
 """Share of the activation bytes below which a difference is not mentioned."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SettingCost:
-    """What a setting leads to.
+    """The result of a setting.
 
     Attributes:
         inputs: inputs of nodes that are quantized.
@@ -95,7 +95,7 @@ class FixCosts:
         self._builds = 0
 
     def added_to(self, audit: Audit) -> Audit:
-        """The audit with the cost of each setting of placement in the text of its fix."""
+        """Add the cost of each setting of placement to the text of its fix in the audit."""
         fixes = {entry.fix for entry in audit.verdicts} | {entry.fix for entry in audit.findings}
         wanted = {fix: settings for fix in fixes if (settings := _settings(fix))}
         if not wanted or weight_bytes(self._model) >= _LARGE:
@@ -119,7 +119,7 @@ class FixCosts:
         )
 
     def _told(self, planned: SettingCost, before: SettingCost, settings: tuple[str, ...]) -> _SettingEffect:
-        """Compare the plan or the engine with these settings with that of the run."""
+        """Compare the plan or the engine for these settings to that of the run."""
         try:
             recipe = changed(self._recipe, settings)
             after, model = self._planned(recipe)
@@ -160,7 +160,7 @@ class FixCosts:
 
 @dataclass(frozen=True, slots=True)
 class _SettingEffect:
-    """The words and claims for a setting, and the nodes that run in few bits with it; None if nothing was built."""
+    """Words and claims for a setting, and the nodes that are low-bit with it; None if nothing was built."""
 
     text: str
     settings: tuple[str, ...]
@@ -168,20 +168,20 @@ class _SettingEffect:
     low: frozenset[str] | None = None
 
     def of_verdict(self, told: NodeVerdict) -> NodeVerdict:
-        """A verdict with the cost, or with what the build shows if its node stays float."""
+        """Return the verdict with the cost, or with what the build shows if its node stays float."""
         reason, known = self._borne_out(told.reason, told.claims)
         fix, claims = self._of(told.fix, known, told.node)
         return replace(told, reason=reason, fix=fix, claims=claims)
 
     def of_finding(self, found: Finding) -> Finding:
-        """A finding with the cost; one that repeats the verdict on its node says the same as the verdict."""
+        """Return the finding with the cost. A finding about a node agrees with the verdict on that node."""
         subject = found.subject if found.check in _OF_NODES else ""
         reason, known = self._borne_out(found.reason, found.claims)
         fix, claims = self._of(found.fix, known, subject)
         return replace(found, reason=reason, fix=fix, claims=claims)
 
     def _borne_out(self, reason: str, claims: tuple[Claim, ...]) -> tuple[str, tuple[Claim, ...]]:
-        """The reason, corrected if it says that INT8 adds kernels and the build shows that it adds none."""
+        """Correct the reason if it says that INT8 adds kernels and the build shows that it adds none."""
         if ADDS_A_KERNEL not in claims or not any((claim.kernels or 0) <= 0 for claim in self.claims):
             return reason, claims
         kept = (IS_KEPT if claim == ADDS_A_KERNEL else claim for claim in claims)
@@ -211,7 +211,7 @@ def _claims(before: SettingCost, after: SettingCost) -> tuple[Claim, ...]:
 
 
 def compared(before: SettingCost, after: SettingCost) -> str:
-    """The difference of two costs in words, as far as both are known."""
+    """Describe the difference of two costs, as far as both are known."""
     parts = [f"{after.asked} of {counted(after.nodes, 'compute node')} quantized instead of {before.asked}"]
     if after.asked == before.asked:
         parts = [f"{counted(after.inputs, 'input')} quantized instead of {before.inputs}"]
@@ -227,7 +227,7 @@ def compared(before: SettingCost, after: SettingCost) -> str:
 
 
 def saves_nothing(fix: str) -> bool:
-    """Whether a fix changes nothing, or its engine, which was built, has no fewer kernels and moves no fewer bytes.
+    """Return whether a fix changes nothing, or its built engine has neither fewer kernels nor fewer bytes.
 
     >>> saves_nothing("--set place.last_layer=int8 (built: 2 of 2 compute nodes quantized instead of 1, in as many kernels)")
     True
@@ -239,7 +239,7 @@ def saves_nothing(fix: str) -> bool:
 
 
 def _completed(model: Model, placement: Placement, table: CalibrationTable) -> CalibrationTable:
-    """The table with ranges for everything that is quantized."""
+    """Add ranges to the table for everything that is quantized."""
     ranges = table.by_tensor()
     group_of = {name: number for number, names in enumerate(groups(placement)) for name in names}
     for number, decision in enumerate(placement.quantized, start=len(group_of)):
@@ -250,7 +250,7 @@ def _completed(model: Model, placement: Placement, table: CalibrationTable) -> C
 
 
 def _made_up(model: Model, decision: Decision, number: int) -> TensorRange:
-    """A range that no other group of tensors has: a builder merges pairs of equal scales, which measured ones rarely have."""
+    """Return a range that no other group has: a builder merges pairs of equal scales, and measured scales are rarely equal."""
     axis = decision.spec.axis if decision.spec else None
     shape = model.view.constant_shape(decision.tensor) if decision.kind is SlotKind.WEIGHT else None
     count = shape[axis] if shape is not None and axis is not None else 1

@@ -1,4 +1,4 @@
-"""Q/DQ models fed with the samples of the float model: caches of few bits get float inputs and outputs again."""
+"""Runs Q/DQ models on the samples of the float model: caches in low-bit formats get float inputs and outputs again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.runtime.runner import OrtRunner, open_model, open_runner
 
 LARGE: Final = 1 << 30
-"""Bytes of weights from which on two models are not in memory at the same time."""
+"""Bytes of weights from which two models are not kept in memory together."""
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def both_sides(
     *,
     large: bool,
 ) -> Iterator[tuple[Runner, Runner]]:
-    """Two runners for the same samples; of `large` models the first one has run, and is closed, before the second opens.
+    """Yield two runners for equal samples. If `large`, the first one has run and is closed before the second opens.
 
     Raises:
         InputFileError: a model cannot be opened, or fails on a sample.
@@ -42,7 +42,7 @@ def both_sides(
 
 
 def open_quantized(path: Path, description: str, *, optimized: bool = True) -> OrtRunner:
-    """The model on onnxruntime, ready for float samples.
+    """Open the model in onnxruntime, ready for float samples.
 
     Raises:
         InputFileError: onnxruntime cannot load it.

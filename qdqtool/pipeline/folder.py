@@ -1,4 +1,4 @@
-"""A run folder: files, and which step made each of them from what."""
+"""A run folder: its files, the step that made each file, and what the step depended on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepRecord:
-    """What a finished step left behind.
+    """The record of a finished step.
 
     Attributes:
         key: digest of everything the step depended on.
@@ -37,7 +37,7 @@ class StepRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Footprints:
-    """All finished steps of a run folder."""
+    """The records of all finished steps of a run folder."""
 
     steps: dict[str, StepRecord] = field(default_factory=dict)
 
@@ -46,7 +46,7 @@ STEPS = Artefact(kind="steps", schema=1, type=Footprints)
 
 
 class RunFolder:
-    """The files of one run; a step is up to date when what it depends on and what it wrote are unchanged."""
+    """The files of one run. A step is up to date if what it depends on and what it wrote are unchanged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,7 +55,7 @@ class RunFolder:
         return self.path / name
 
     def make(self) -> None:
-        """Make the folder where it is not there yet.
+        """Create the folder if it does not exist.
 
         Raises:
             InputFileError: it cannot be made, or what it holds could not be opened by onnxruntime and the builder.
@@ -70,7 +70,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self, *, wait: bool = False) -> Iterator[None]:
-        """Keep a second run out of this folder, or `wait` until the first one has ended.
+        """Lock this folder against a second run; with `wait`, wait until the other run has ended.
 
         Raises:
             UsageError: another run is at work here.
@@ -95,7 +95,7 @@ class RunFolder:
             release(lock)
 
     def footprints(self) -> dict[str, StepRecord]:
-        """What is known of finished steps; an unreadable record means that all steps run again."""
+        """Return the records of finished steps. If they cannot be read, all steps run again."""
         path = self / "steps.json"
         if not path.exists():
             return {}
@@ -110,7 +110,7 @@ class RunFolder:
         STEPS.write(self / "steps.json", Footprints(steps={**self.footprints(), step: footprint}))
 
     def is_up_to_date(self, step: str, key: str) -> bool:
-        """Whether `step` has run with this key and its files are as it left them."""
+        """Return whether `step` has run with this key and its files are unchanged since."""
         footprint = self.footprints().get(step)
         if footprint is None or footprint.key != key:
             return False
@@ -121,5 +121,5 @@ class RunFolder:
 
 
 def key_of(parts: Mapping[str, object]) -> str:
-    """One digest for everything a step depends on."""
+    """Return one digest for everything a step depends on."""
     return hashlib.sha256(canonical(dict(parts)).encode()).hexdigest()

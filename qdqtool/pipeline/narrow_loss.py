@@ -1,4 +1,4 @@
-"""Measures what FP16 or BF16 costs a Q/DQ model beside its quantization, and which nodes it costs it at."""
+"""Measures what FP16 or BF16 costs a Q/DQ model in addition to quantization, and at which nodes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from qdqtool.pipeline.datacheck import CURED, level_against
 from qdqtool.trt.ops import QDQ
 
 _LOST: Final = 3.0
-"""dB of SQNR below the model with an FP32 rest from which on the type makes more noise than quantization does."""
+"""Loss of SQNR, in dB, against the model with an FP32 rest, from which the type makes more noise than quantization does."""
 _ENOUGH: Final = 40.0
-"""dB of SQNR, 1 % of noise, that are enough whatever they were before."""
+"""SQNR in dB that is always enough: 1 % of noise."""
 _WORST: Final = 3
-"""Nodes that are named."""
+"""Most nodes that are named."""
 _CLEAN: Final = 60.0
-"""dB of a tensor that nothing has touched."""
+"""SQNR in dB that counts for a tensor without noise."""
 
 
 def narrow_loss(
@@ -36,7 +36,7 @@ def narrow_loss(
     options: InsertOptions,
     compared: CompareOptions,
 ) -> NarrowLoss | None:
-    """The loss, where the type costs more than quantization does; None if it does not, or the model is too large.
+    """Return the loss if the type costs more than quantization does; None if it does not, or the model is too large.
 
     Args:
         models: the float model and the Q/DQ model as it was written.
@@ -71,7 +71,7 @@ def narrow_loss(
 
 
 def _costly(view: GraphView, inside: tuple[OutputComparison, ...], dtype: DType) -> tuple[str, ...]:
-    """Nodes in the type by how much noisier their output is than the noisiest of their measured inputs."""
+    """Rank the nodes in the type by how much noisier their output is than the noisiest of their measured inputs."""
     levels = {entry.output: _level(entry) for entry in inside}
     costs: dict[str, float] = {}
     for node in view.nodes:
@@ -85,6 +85,6 @@ def _costly(view: GraphView, inside: tuple[OutputComparison, ...], dtype: DType)
 
 
 def _level(entry: OutputComparison) -> float:
-    """SQNR in dB; that of equal tensors counts as clean."""
+    """Return the SQNR in dB; equal tensors count as clean."""
     value = next((each.value for each in entry.measures if each.metric == "sqnr_db"), None)
     return _CLEAN if value is None or math.isinf(value) else min(value, _CLEAN)

@@ -1,4 +1,4 @@
-"""Puts the libraries and stand-ins of a recipe to use, for operators that onnxruntime lacks."""
+"""Uses the libraries and stand-ins of a recipe for operators that onnxruntime lacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KEY = "runtime.stand_ins"
 
 
 def use_operators(recipe: Recipe) -> None:
-    """Let every session that is opened from now on compute with what the recipe names, and nothing else.
+    """Let every session that opens from now on compute with the libraries and stand-ins of the recipe, and no others.
 
     Raises:
         UsageError: there is no such library, or a stand-in is no function.

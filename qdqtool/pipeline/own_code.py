@@ -1,4 +1,4 @@
-"""Everything outside the inputs that makes a result: a step is done again if any of it changes.
+"""Everything that determines a result, except the inputs: a step runs again if any of it changes.
 
 - all files of the packages `qdqtool` and `calibrators`: source, messages, pages, templates. The release alone would do for wheels,
   but it stays the same while a checkout changes;
@@ -22,7 +22,7 @@ from qdqtool._version import __version__
 from qdqtool.plugins import all_entry_points
 
 _GROUPS = "qdqtool."
-"""How the entry-point groups of plug-ins begin."""
+"""Prefix of the entry-point groups of plug-ins."""
 _COMPUTING = (
     "numba",
     "numpy",
@@ -32,21 +32,21 @@ _COMPUTING = (
     "onnxruntime-openvino",
     "onnxruntime-ep-openvino",
 )
-"""Distributions whose release changes values; the builder's is in the key of the step that builds."""
+"""Packages whose release changes values; the builder's release is in the key of the step that builds."""
 _MADE = (".pyc", ".pyo", "~", ".swp")
-"""Endings of files that Python and editors leave."""
+"""Suffixes of files that Python and editors leave."""
 
 
 @cache
 def own_code() -> str:
-    """The release, a digest of all files, the releases of libraries, and the packages that bring plug-ins with theirs."""
+    """Return our release, a digest of all files, and the releases of libraries and of packages with plug-ins."""
     folders = [place for package in (qdqtool, calibrators) for place in sorted(package.__path__)]
     libraries = (f"{name} {found}" for name in _COMPUTING if (found := release(name)))
     return " ".join([__version__, _digest(folders), *libraries, *sorted(set(_guests()))])
 
 
 def code_behind(module: str) -> str:
-    """A digest of the package that a module belongs to, found without importing it; "" if nothing is found.
+    """Return a digest of the package that a module belongs to, found without importing it; "" if nothing is found.
 
     The working folder is searched too, as where functions of the user are imported from.
     """
@@ -63,7 +63,7 @@ def code_behind(module: str) -> str:
 
 
 def release(distribution: str) -> str | None:
-    """The installed release of a distribution."""
+    """Return the installed release of a package; None if it is not installed."""
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -71,7 +71,7 @@ def release(distribution: str) -> str | None:
 
 
 def _guests() -> Iterator[str]:
-    """Each distribution with plug-ins, its release, and a digest of their package."""
+    """Yield each package with plug-ins, its release, and a digest of its code."""
     for group in all_entry_points().groups:
         if group.startswith(_GROUPS):
             for entry in all_entry_points().select(group=group):
@@ -90,7 +90,10 @@ def _digest(places: Iterable[str]) -> str:
 
 
 def _files(place: str) -> Iterator[tuple[str, str]]:
-    """Every file in a folder, or the file: its name inside, and where it is. Objects for 900 paths would cost as much as reading."""
+    """Yield every file in a folder, or the file itself: its name inside, and its path.
+
+    Path objects for 900 files would take as long as reading them.
+    """
     if os.path.isfile(place):  # noqa: PTH113 -- strings, see above
         yield os.path.basename(place), place  # noqa: PTH119
         return

@@ -1,4 +1,4 @@
-"""Models that qdqtool makes for itself: one that fails costs its step, with a note, and never the command.
+"""Handles failures of models that qdqtool makes for its own use: the step is skipped with a note, and the command continues.
 
 Bias correction, the choice of calibrators, equalization and similar steps run changed copies of the network: with other
 outputs, with a free batch, cut into pieces. If such a copy fails, the network is not at fault.
@@ -19,13 +19,13 @@ from qdqtool.runtime.runner import open_model
 Made = TypeVar("Made")
 _log = logging.getLogger(__name__)
 _LONGEST: Final = 300
-"""Characters of what a runtime says."""
+"""Most characters of an error of a runtime that are shown."""
 
 
 def or_without(
     what: str, make: Callable[[], Made], instead: Callable[[], Made]
 ) -> tuple[Made, tuple[str, ...]]:
-    """The result of `make`, or that of `instead` with a note if a helper model of `make` fails.
+    """Return the result of `make`; if a helper model of `make` fails, the result of `instead` with a note.
 
     `instead` must run what `make` needs of the user's files, unless that ran before: an error in these is raised by it.
 
@@ -48,7 +48,7 @@ def or_without(
 
 @contextmanager
 def our_fault(what: str, check: Callable[[], object]) -> Iterator[None]:
-    """Call an error inside our own if `check`, which runs the network itself on the same samples, passes.
+    """Turn an error inside the block into a `Bug` if `check`, which runs the network itself on these samples, passes.
 
     For helper models that a command cannot do without; nothing else may run inside.
 
@@ -69,7 +69,7 @@ def our_fault(what: str, check: Callable[[], object]) -> Iterator[None]:
 
 
 def run_plainly(model: Model, samples: Iterable[Feeds]) -> None:
-    """Run the network itself on samples, to see whether these or the network are at fault.
+    """Run the network itself on samples, to find out if the samples or the network are at fault.
 
     Raises:
         InputFileError: they are.

@@ -1,4 +1,4 @@
-"""Patterns of a recipe that name nodes, tensors and operators of a model: one that matches nothing is a mistake.
+"""Checks patterns of a recipe that name nodes, tensors and operators: a pattern that matches nothing is a mistake.
 
 A layer that was to stay float would be quantized without a word. The fields are those that `core.recipe` marks with `Naming`.
 A recipe for a family of models lists the patterns that not every model has under `optional`. `place.kept_float` is written by
@@ -23,9 +23,9 @@ from qdqtool.graph.view import GraphView
 from qdqtool.trt.ops import LISTED_AS
 
 _NEAREST: Final = 3
-"""Names that are shown for a pattern."""
+"""Most names that are shown for a pattern."""
 _SHOWN: Final = 5
-"""Patterns that one error names."""
+"""Most patterns that one error names."""
 _LIST_NAMES: Final = {
     "node": f"{Command('place', ('MODEL',))} prints the names",
     "tensor": "the names are those of the ONNX model, after preparation",
@@ -34,7 +34,7 @@ _LIST_NAMES: Final = {
 
 
 def refuse_unmatched(recipe: Recipe, view: GraphView, *sections: str) -> None:
-    """Stop if a pattern in these sections of the recipe matches nothing in the prepared model.
+    """Raise if a pattern in these sections of the recipe matches nothing in the prepared model.
 
     Raises:
         UsageError: names the field, the pattern, and the nearest names of the model.
@@ -62,7 +62,7 @@ def refuse_unmatched(recipe: Recipe, view: GraphView, *sections: str) -> None:
 
 
 def refuse_formats(globs: Collection[str], recipe: Recipe, view: GraphView) -> None:
-    """Stop if a glob of `place.formats`, as a sweep searches them, matches no node.
+    """Raise if a glob of `place.formats` that a sweep searches matches no node.
 
     Raises:
         UsageError: as `refuse_unmatched`.
@@ -72,7 +72,7 @@ def refuse_formats(globs: Collection[str], recipe: Recipe, view: GraphView) -> N
 
 
 def named_parts(section: RecipeSection) -> Iterator[tuple[str, Naming, tuple[str, ...]]]:
-    """Each field of a section that names parts of a model, with what was written beyond its default."""
+    """Yield each field of a section that names parts of a model, with the values added to its default."""
     kind: type[BaseModel] = type(section)
     for name, field in kind.model_fields.items():
         naming = next((one for one in field.metadata if isinstance(one, Naming)), None)
@@ -102,7 +102,7 @@ def _names(naming: Naming, view: GraphView) -> Collection[str]:
 
 
 def _nearest(pattern: str, names: Collection[str]) -> str:
-    """Names that differ in case or by a few letters, or the first names of the model."""
+    """Return names that differ in case or by a few letters, or the first names of the model."""
     if not names:
         return "the model has none"
     other_case = [name for name in names if fnmatchcase(name.casefold(), pattern.casefold())]

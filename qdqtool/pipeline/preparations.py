@@ -1,4 +1,4 @@
-"""How pictures become inputs, as the model or a file beside it says, and what nobody says.
+"""Finds how pictures become inputs, from the model or a file beside it, and reports what is assumed.
 
 Read are: metadata of an Ultralytics export, ONNX's own keys for pictures, preprocessor_config.json of Hugging Face, the
 pretrained_cfg of timm in config.json, and the inference.yml or infer_cfg.yml of Paddle.
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 Values = dict[str, Any]
 GIVEN, GUESSED = "given", "guessed, because nothing says it"
 _LARGEST: Final = 1 << 20
-"""Bytes of a file beside the model; those of real models have a few thousand."""
+"""Most bytes of a file beside the model; files of real models have a few thousand."""
 _PIXELS: Final = ("scale", "mean", "std", "colour")
 _SIZES: Final = ("resize", "crop", "letterbox")
 _NAMES: Final = {"colour": "colour order"}
@@ -45,7 +45,7 @@ _ONNX_RANGES: Final[Mapping[str, Values]] = {
 def with_known_inputs(
     recipe: Recipe, samples: SampleInput, open_model: Callable[[], Model], path: Path
 ) -> Recipe:
-    """The recipe with what the model says about its pictures, and with the source of every value.
+    """Add to the recipe what the model says about its pictures, and the source of every value.
 
     What the recipe gives stays. Recipes for arrays, and those that have sources, are returned as they are.
 
@@ -76,7 +76,7 @@ def with_known_inputs(
 
 
 def assumptions(recipe: Recipe, profiles: tuple[InputProfile, ...]) -> tuple[Assumption, ...]:
-    """What the result of a run rests on: the preparation of pictures, if it has a source, and shapes of free dimensions.
+    """Return the assumptions of a run: the preparation of pictures, if it has a source, and shapes of free dimensions.
 
     Args:
         recipe: the recipe of the run.
@@ -103,7 +103,7 @@ def assumptions(recipe: Recipe, profiles: tuple[InputProfile, ...]) -> tuple[Ass
 
 
 def stated(model: Model, path: Path) -> tuple[Values, str]:
-    """Values of `samples.preprocess` that the model or a file beside it states, and which one; ({}, "") if none does."""
+    """Return the values of `samples.preprocess` that the model or a file beside it states, and their source; else ({}, "")."""
     for reader in (_ultralytics, _onnx_keys):
         if values := _checked(reader(model.metadata), path):
             return values, f"the metadata of {path.name}"
@@ -123,7 +123,7 @@ def _is_pictures(samples: SampleInput) -> bool:
 
 
 def _checked(values: Values, where: Path) -> Values:
-    """The values if a recipe takes them."""
+    """Return the values if a recipe accepts them; else {}."""
     try:
         Preprocess.model_validate(values)
     except ValidationError as error:
@@ -133,7 +133,7 @@ def _checked(values: Values, where: Path) -> Values:
 
 
 def _content(file: Path) -> Any:
-    """The document in a file that a stranger may have written; {} if it is none."""
+    """Return the document in a file of untrusted origin; {} if it cannot be read."""
     if file.stat().st_size > _LARGEST:
         log.warning("%s is not read: it is larger than %d bytes", file, _LARGEST)
         return {}
@@ -158,7 +158,7 @@ def _ultralytics(metadata: Mapping[str, str]) -> Values:
 
 
 def _onnx_keys(metadata: Mapping[str, str]) -> Values:
-    """The keys of ONNX's MetadataProps.md."""
+    """Read the metadata keys of ONNX's MetadataProps.md."""
     values = dict(_ONNX_RANGES.get(metadata.get("Image.NominalPixelRange", ""), {}))
     if values:
         order = metadata.get("Image.BitmapPixelFormat", "")[:3].lower()
@@ -167,7 +167,7 @@ def _onnx_keys(metadata: Mapping[str, str]) -> Values:
 
 
 def _hugging_face(document: Any) -> Values:
-    """An image processor: rescaling by `rescale_factor`, then `image_mean` and `image_std` (transformers)."""
+    """Read an image processor of transformers: rescaling by `rescale_factor`, then `image_mean` and `image_std`."""
     if not isinstance(document, dict) or not {"image_mean", "rescale_factor", "do_rescale"} & document.keys():
         return {}
     is_scaled, is_normal = document.get("do_rescale", True), document.get("do_normalize", True)
@@ -211,7 +211,7 @@ def _timm(document: Any) -> Values:
 
 
 def _paddle(document: Any) -> Values:
-    """The steps of Paddle's readers, wherever they are listed."""
+    """Read the steps of Paddle's readers, at any place in the document."""
     values: Values = {}
     for name, step in _steps(document, 0):
         if name == "NormalizeImage":
@@ -230,7 +230,7 @@ def _paddle(document: Any) -> Values:
 
 
 def _steps(document: Any, depth: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every step with its options: `{type: Name, ...}` of PaddleDetection, and `{Name: {...}}` of the others."""
+    """Yield every step with its options: `{type: Name, ...}` of PaddleDetection, and `{Name: {...}}` of the others."""
     if depth > 8:
         return
     if isinstance(document, list):

@@ -1,4 +1,4 @@
-"""A float model and samples become a Q/DQ model in one process: one load, one preparation, one collection."""
+"""Turns a float model and samples into a Q/DQ model in one process: one load, one preparation, one collection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from qdqtool.placement.decide import decide
 from qdqtool.runtime.session import computing_on
 
 OnStep = Callable[[str, int, "int | None"], None]
-"""Called with what is being done, and how many pieces of how many are done."""
+"""Function called with the current step, the pieces that are done, and their total number."""
 
 
 class QuantizationJob:
@@ -69,7 +69,7 @@ class QuantizationJob:
         self._job.use(self.model, self.placement)
 
     def table(self, on_step: OnStep) -> CalibrationTable:
-        """The ranges, with corrected biases and findings where the recipe and the model give any.
+        """Return the ranges, with corrected biases and findings if the recipe and the model give any.
 
         Raises:
             UsageError: there are no samples.
@@ -78,7 +78,7 @@ class QuantizationJob:
         return self._job.table(partial(on_step, "calibrate"))
 
     def inserted(self, table: CalibrationTable, on_step: OnStep = lambda *_: None) -> Model:
-        """The Q/DQ model with the notes of its placement; samples tell what overflows in FP16, which stays FP32 then.
+        """Return the Q/DQ model with the notes of its placement. Samples show what overflows in FP16; it stays FP32.
 
         Raises:
             UsageError: a quantized tensor has no range.

@@ -1,4 +1,4 @@
-"""Shapes of random samples where a model leaves dimensions free."""
+"""Chooses shapes of random samples for models with free dimensions."""
 
 from __future__ import annotations
 
@@ -27,40 +27,45 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _LENGTHS = (64, 256, 32, 512, 16, 1024, 8, 4096, 2, 1, 16000)
-"""Lengths tried where a model fails on the usual ones: text encoders end at 64 to 77 tokens, speech models need frames of 256
-to 512 values (Silero VAD 192 to 703), others a second of 16 kHz."""
+"""Lengths to try if a model fails on the usual ones. Text encoders end at 64 to 77 tokens, speech models need
+frames of 256 to 512 values (Silero VAD 192 to 703), and others a second of 16 kHz.
+"""
 _MANY = (64, 256, 512)
-"""Lengths of the leading dimension where a model fails on one: frames of a recording that convolutions without padding shorten
-(madmom's chords and beats from 64 frames on)."""
+"""Lengths of the leading dimension to try if a model fails on one: frames of a recording that convolutions
+without padding shorten (madmom's chords and beats need 64 frames or more).
+"""
 _MOST_TRIES = 48
-"""Runs of one sample; most fail within milliseconds, at the first node whose input does not fit."""
+"""Most shapes that are tried; most runs fail within milliseconds, at the first node whose input does not fit."""
 _MOST_ELEMENTS = 1 << 24
-"""Elements of one input that is tried."""
+"""Most elements of one input that is tried."""
 _MOST_MEMORY = 2 << 30
-"""Bytes that the values inside a model may take on one sample whose shape nobody chose, as far as shapes tell. Steps that
-follow hold several times as much."""
+"""Most bytes for the values inside a model, as shapes predict, on one sample whose shape nobody chose. Later
+steps take several times as much.
+"""
 _SHARE = 4
-"""The part of the memory budget that they may take at most is one of so many."""
+"""Divisor of the memory budget: the values inside a model may take this part of it."""
 _SLACK = 2
-"""A run may take so many times the bytes that shapes allow it: onnxruntime asks for blocks of up to twice the size."""
+"""Ratio of the bytes that a run may take to the bytes that shapes predict: onnxruntime requests blocks of up
+to twice the size.
+"""
 
 
 class Opener:
-    """Opens a model in onnxruntime when it is called, and estimates the memory that a run of it takes."""
+    """Opens a model in onnxruntime when it is called, and estimates the memory of a run."""
 
     def __init__(self, make: Callable[[], Model]) -> None:
         self._make = make
 
     @cached_property
     def model(self) -> Model:
-        """The model, made when it is first asked for."""
+        """The model, made at the first access."""
         return self._make()
 
     def __call__(self) -> Runner:
         return open_model(self.model, description="random samples")
 
     def peak(self, found: Shapes) -> int:
-        """Bytes that the values inside the model take at least on a sample of these shapes."""
+        """Return the least number of bytes for the values inside the model on a sample of these shapes."""
         return peak_bytes(self.model, found)
 
 
@@ -70,7 +75,7 @@ def shaped(
     usual: str,
     runner: Callable[[], Runner],
 ) -> SampleInput:
-    """Random samples get shapes that the model runs with, unless they bring their own; others stay as they are.
+    """Add shapes that the model runs with to random samples without shapes; other samples stay as they are.
 
     `usual` are the shapes of the engine as a recipe spells them; without, `runnable_shapes` finds some, for which `runner`
     opens the model.
@@ -88,17 +93,17 @@ def shaped(
 
 
 def shapes_of(model: Model) -> Shapes:
-    """Shapes for the free dimensions of a model, with which onnxruntime runs it if it finds any."""
+    """Return shapes for the free dimensions of a model, with which onnxruntime runs it if any are found."""
     return runnable_shapes(model.view.inputs, opener(model))
 
 
 def opener(model: Model) -> Opener:
-    """Opens a model in onnxruntime when it is called."""
+    """Return an opener of the model in onnxruntime."""
     return Opener(lambda: model)
 
 
 def runnable_shapes(inputs: tuple[TensorInfo, ...], runner: Callable[[], Runner]) -> Shapes:
-    """The usual shapes, or, where the model fails on a random sample of these, the first others on which it does not.
+    """Return the usual shapes; if the model fails on a random sample of these, the first others on which it runs.
 
     Shapes that would take too much memory are not tried: an `Opener` estimates it, and every trial run is limited. A
     model whose only free dimension is the batch is not opened. Where nothing runs, or the model cannot be opened, the usual
@@ -134,7 +139,7 @@ def runnable_shapes(inputs: tuple[TensorInfo, ...], runner: Callable[[], Runner]
 
 
 def _choose(usual: Shapes) -> str:
-    """How other shapes are given, with lengths that are small."""
+    """Describe how to give other shapes, with small lengths."""
     small = shapes.spelled(
         {name: (*shape[:2], *(min(length, 64) for length in shape[2:])) for name, shape in usual.items()}
     )
@@ -145,7 +150,7 @@ def _choose(usual: Shapes) -> str:
 
 @cache
 def _warn_once(text: str) -> None:
-    """Every step of a command asks for shapes; one hint is enough."""
+    """Log a hint only once: every step of a command asks for shapes."""
     _log.warning(text)
 
 
@@ -157,12 +162,12 @@ def _say(usual: Shapes, peak: int, found: Shapes) -> None:
 
 
 def _size(count: int) -> str:
-    """Bytes in words."""
+    """Write a number of bytes with its unit."""
     return f"{count / (1 << 30):.1f} GiB" if count >= 1 << 30 else f"{count / (1 << 20):.1f} MiB"
 
 
 class _Memory:
-    """Which shapes a model may be tried with.
+    """Decides which shapes a model may be tried with.
 
     Attributes:
         bound: bytes that the values inside the model may take.
@@ -178,7 +183,7 @@ class _Memory:
         self.peaks: list[int] = []
 
     def allows(self, found: Shapes) -> bool:
-        """Whether a run on a sample of these shapes stays below the bound, as far as its shapes tell."""
+        """Return whether a run on a sample of these shapes stays below the bound, as shapes predict."""
         if self._runner is None or any(_is_below(found, other) for other in self._allowed):
             return True
         peak = self._runner.peak(found)
@@ -191,7 +196,7 @@ class _Memory:
 
 
 def _is_below(found: Shapes, other: Shapes) -> bool:
-    """Whether no length is larger than the other's: then nothing inside is larger either."""
+    """Return whether no length is larger than in `other`; then no tensor inside is larger either."""
     return all(
         mine <= theirs
         for name, shape in found.items()
@@ -200,7 +205,7 @@ def _is_below(found: Shapes, other: Shapes) -> bool:
 
 
 def _free(inputs: tuple[TensorInfo, ...]) -> tuple[str, ...]:
-    """Symbols that stand for more than the batch."""
+    """Return the symbols of dimensions other than the batch."""
     dims = [
         (dim, place) for info in inputs for place, dim in enumerate(info.shape or ()) if isinstance(dim, str)
     ]
@@ -209,7 +214,11 @@ def _free(inputs: tuple[TensorInfo, ...]) -> tuple[str, ...]:
 
 
 def _lengths(free: tuple[str, ...], leading: tuple[str, ...]) -> Iterator[Mapping[str, int]]:
-    """Lengths to try: the usual ones, others for all free dimensions together, then for one at a time, then several in front."""
+    """Yield lengths to try.
+
+    The usual ones, others for all free dimensions together, several for the leading dimension, then others
+    for one dimension at a time.
+    """
     yield {}
     yield from (dict.fromkeys(free, length) for length in _LENGTHS)
     for count in _MANY if leading else ():

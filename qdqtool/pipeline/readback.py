@@ -1,4 +1,4 @@
-"""Reads the scales of any Q/DQ model back into a calibration table of its float model."""
+"""Reads the scales of a Q/DQ model back into a calibration table of its float model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TOLD = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Found:
-    """One quantized input and the values that its pair can represent, over all channels."""
+    """One quantized input, and the values that its pair can represent, over all channels."""
 
     scale: ReadScale
     amax: tuple[float, ...]
@@ -45,7 +45,7 @@ class _Found:
 
 
 def read_back(path: Path) -> tuple[ReadBack, Model]:
-    """The scales of a Q/DQ model, and the float model whose tensors the table names.
+    """Return the scales of a Q/DQ model, and the float model whose tensors the table names.
 
     Integer operators (QLinearConv and their like) are read as the Q/DQ that they stand for. An asymmetric pair counts
     with its largest magnitude, and a tensor that is quantized in several ways with the widest of them; notes say so.
@@ -114,7 +114,7 @@ def _read(model: Model, plain: Model, notes: list[str]) -> Iterator[_Found]:
 
 
 def _reader(model: Model, slot: Slot, pair: QdqPair) -> tuple[Slot, int | None]:
-    """The input that reads a pair, and the channel axis there: a Transpose of a constant is folded away."""
+    """Return the input that reads a pair, and its channel axis. A Transpose of a constant is folded."""
     axis = pair.axis if len(pair.scale) > 1 else None
     view = model.view
     node = view.by_name[slot.node]
@@ -146,7 +146,7 @@ def _ranges(found: tuple[_Found, ...], notes: list[str]) -> tuple[TensorRange, .
 
 
 def _range(tensor: str, entries: list[_Found], notes: list[str]) -> TensorRange:
-    """The widest of the entries; per channel only where a constant has the same axis everywhere."""
+    """Return the widest of the entries; per channel only if all entries of a constant have one axis."""
     first = entries[0].scale
     per_channel = first.kind is SlotKind.WEIGHT and first.axis is not None
     same = len({(len(entry.amax), entry.scale.axis) for entry in entries}) == 1

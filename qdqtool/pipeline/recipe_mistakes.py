@@ -1,4 +1,4 @@
-"""Every mistake of a recipe: where it is written, what is wrong, and the nearest name that would be right."""
+"""Finds all mistakes of a recipe: the place, what is wrong, and the nearest correct name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Mistake = tuple[Path, str]
 
 
 def checked(document: dict[str, Any], places: Places) -> tuple[Recipe | None, list[str]]:
-    """The recipe of a document, or None, and one line for each value that is not what it should be.
+    """Return the recipe of a document, or None, and one line for each wrong value.
 
     Names that belong to nothing (plug-ins, functions, shapes, keys) are looked for even where other values are wrong;
     those are taken out of the document for it.
@@ -62,7 +62,7 @@ def _explained(error: ValidationError, places: Places) -> dict[Path, str]:
 
 
 def _take_out(document: dict[str, Any], path: Path) -> None:
-    """Remove the value at `path`, and the whole list where it is in one."""
+    """Remove the value at `path`, or the whole list if it is in one."""
     here: Any = document
     for place, part in enumerate(path):
         inner = here.get(part)
@@ -104,7 +104,7 @@ def _bad_device(recipe: Recipe) -> Iterator[Mistake]:
 
 
 def _ignorable() -> tuple[str, ...]:
-    """Codes and names of every finding that a run may report."""
+    """Return the codes and names of every finding that a run may report."""
     data = DATA_CHECKS.coded()
     return (*known_checks(), *data, *sorted(data.values()), *LOST_CHANNELS)
 
@@ -142,7 +142,7 @@ def _no_key(path: Path, key: str) -> Iterator[Mistake]:
 
 
 def _plain(names: Iterable[str]) -> list[str]:
-    """Those that are no function of the user."""
+    """Return the names that are not functions of the user."""
     return [name for name in names if ":" not in name]
 
 
@@ -175,7 +175,7 @@ def _given(problem: ErrorDetails) -> str:
 
 
 def _own(loc: tuple[int | str, ...]) -> Path:
-    """The path as the user wrote it, without the alternatives that pydantic tried."""
+    """Return the path as the user wrote it, without the alternatives that pydantic tried."""
     path: list[str] = []
     model: type[BaseModel] | None = Recipe
     keyed = False
@@ -193,7 +193,7 @@ def _own(loc: tuple[int | str, ...]) -> Path:
 
 
 def fields(path: Path) -> list[str]:
-    """Names that the section at `path` knows; none if there is no section."""
+    """Return the names that are valid in the section at `path`; [] if there is no section."""
     model: type[BaseModel] = Recipe
     for part in path:
         field = model.model_fields.get(part)
@@ -205,7 +205,7 @@ def fields(path: Path) -> list[str]:
 
 
 def _section(field: FieldInfo) -> type[BaseModel] | None:
-    """The section that a field holds; None for a value."""
+    """Return the section type of a field; None if the field is a value."""
     candidates = (field.annotation, *get_args(field.annotation))
     # Python 3.10 takes tuple[int, ...] for a class, too.
     classes = (kind for kind in candidates if isinstance(kind, type) and get_origin(kind) is None)

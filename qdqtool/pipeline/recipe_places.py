@@ -1,4 +1,4 @@
-"""Where each value of a recipe is written: in which file, in which line, or on the command line."""
+"""The place of each value of a recipe: the file and line, or the command line."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 Path = tuple[str, ...]
-"""Names from the top of a recipe down; entries of a list are numbers."""
+"""Names from the top of a recipe to a value; entries of a list are numbers."""
 
 
 class Places:
-    """Known places; later files and changes hide earlier ones."""
+    """Places of values; later files and changes replace earlier ones."""
 
     def __init__(self) -> None:
         self._known: dict[Path, str] = {}
 
     def add_file(self, root: Node | None, name: str = "") -> None:
-        """Remember the lines of a YAML document; `name` tells an inherited file from the recipe itself."""
+        """Record the lines of a YAML document. `name` is the file of an inherited recipe; "" is the recipe itself."""
         if root is not None:
             before = f"{name}, " if name else ""
             self._known |= {path: f"{before}line {line}" for path, line in _lines(root, ())}
 
     def add_change(self, path: Path, words: str) -> None:
-        """Remember a change that was typed."""
+        """Record a change from the command line."""
         self._known[path] = words
 
     def of(self, path: Path) -> str:
-        """Where the value at `path`, or the section that holds it, is written; "" if nobody wrote it."""
+        """Return the place of the value at `path`, or of the section that contains it; "" if nobody wrote it."""
         while path and path not in self._known:
             path = path[:-1]
         return self._known.get(path, "")
@@ -49,7 +49,7 @@ def _lines(node: Node, above: Path) -> Iterator[tuple[Path, int]]:
 
 
 def yaml_trouble(error: YAMLError | ValueError | RecursionError) -> str:
-    """What is wrong with a YAML text, in one line that names the line."""
+    """Describe the error in a YAML text, in one line with the line number."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if not isinstance(error, MarkedYAMLError) or error.problem_mark is None:

@@ -1,4 +1,4 @@
-"""Reads recipes: safe YAML in, a checked `Recipe` out, or all mistakes at once; `extends:` inherits from another."""
+"""Reads recipes: turns safe YAML into a checked `Recipe`, or reports all mistakes at once; `extends:` inherits from another."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ from qdqtool.pipeline.recipe_places import Places, yaml_trouble
 from qdqtool.runtime.device import names_library
 
 SCHEMA_URL = "https://qdqtool.github.io/qdqtool/recipe.schema.json"
-"""Where the documentation publishes `schema()`; editors complete and check a recipe that names it."""
+"""Address at which the documentation publishes `schema()`; editors complete and check a recipe that names it."""
 _EXAMPLE = {
     "model.onnx": "digits.onnx",
     "calibration.npz": "calibration.npz",
     "evaluation.npz": "evaluation.npz",
     "labels.npy": "labels.npy",
 }
-"""Files of the embedded example, called as the documentation calls a user's files."""
+"""Files of the embedded example, with the names that the documentation gives a user's files."""
 _LARGEST = 1 << 20
-"""Bytes; a recipe is a page, not a book."""
+"""Most bytes of a recipe."""
 _MOST_ENTRIES = 5_000
-"""Names, values and brackets of one file. The YAML reader takes its time for each."""
+"""Most names, values and brackets of one file: the YAML reader takes time for each."""
 _DEEPEST = 32
-"""Sections inside each other. The YAML reader looks at all open brackets again at every word."""
+"""Deepest nesting of sections: the YAML reader checks all open brackets again at every word."""
 _TASK = "compare.task"
 _MOST_SHOWN = 40
-"""Mistakes that are printed; a file that is no recipe has one in every line."""
+"""Most mistakes that are printed; a file that is not a recipe has one in every line."""
 
 
 def folder() -> Path:
-    """Where the shipped recipes are: inside the wheel, or at the top of a checkout."""
+    """Return the folder of the shipped recipes: inside the wheel, or at the top of a checkout."""
     package = Path(__file__).resolve().parent.parent
     shipped = package / "_recipes"
     return shipped if shipped.is_dir() else package.parent / "recipes"
 
 
 def names() -> tuple[str, ...]:
-    """Names of the shipped recipes."""
+    """Return the names of the shipped recipes."""
     return tuple(sorted(path.stem for path in folder().glob("*.yaml")))
 
 
@@ -83,7 +83,7 @@ def write_example(place: Path) -> tuple[Path, ...]:
 
 
 def locate(recipe: str) -> Path:
-    """The file of a recipe given by path or by shipped name.
+    """Return the file of a recipe given by path or by shipped name.
 
     Raises:
         UsageError: neither a file nor a shipped recipe.
@@ -112,7 +112,7 @@ def _unknown(recipe: str) -> UsageError:
 
 
 def load(recipe: str | None, changes: Iterable[str] = (), *, trust: bool = False) -> Recipe:
-    """The recipe of this name or path with `--set key=value` changes applied; None is all defaults.
+    """Return the recipe of this name or path with `--set key=value` changes applied; None means all defaults.
 
     Args:
         recipe: name of a shipped recipe, or a path.
@@ -150,7 +150,7 @@ def load(recipe: str | None, changes: Iterable[str] = (), *, trust: bool = False
 
 
 def changed(recipe: Recipe, changes: Iterable[str]) -> Recipe:
-    """The recipe with `a.b=value` changes, as `--set` takes them.
+    """Return the recipe with `a.b=value` changes, as `--set` takes them.
 
     Raises:
         UsageError: a change is not understood, or the recipe does not allow it.
@@ -167,7 +167,7 @@ def changed(recipe: Recipe, changes: Iterable[str]) -> Recipe:
 
 
 def scored(changes: Iterable[str], labels: object) -> tuple[str, ...]:
-    """Changes of a recipe where `labels` are given, None for none: they are counted, whatever task the recipe has.
+    """Return the changes; with `labels`, put `compare.task=classify` first, so that labels count for any task of the recipe.
 
     Raises:
         UsageError: a change asks for a task that takes no labels.
@@ -189,7 +189,7 @@ def scored(changes: Iterable[str], labels: object) -> tuple[str, ...]:
 def inspect(
     recipe: str, changes: Iterable[str] = (), *, trust: bool = False
 ) -> tuple[Recipe, tuple[str, ...]]:
-    """The recipe as `load` makes it, and the functions that it names: they need no trust, because none of them is run.
+    """Return the recipe as `load` makes it, and the functions that it names. They need no trust, since none of them runs.
 
     Functions are returned as "compare.metrics: module:function". `trust` lets the recipe extend files outside its folder.
 
@@ -202,13 +202,13 @@ def inspect(
 
 
 def head(recipe: str) -> str:
-    """The comments that a recipe's file begins with: what it does, what was measured, what is worth changing."""
+    """Return the comments at the beginning of a recipe's file: its purpose, measurements, and values worth changing."""
     lines = _text(locate(recipe)).splitlines(keepends=True)
     return "".join(takewhile(lambda line: line.startswith("#"), lines))
 
 
 def dump(recipe: Recipe) -> str:
-    """The recipe as YAML, every value written out."""
+    """Return the recipe as YAML with all values."""
     stream = StringIO()
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = False
@@ -217,7 +217,7 @@ def dump(recipe: Recipe) -> str:
 
 
 def schema() -> dict[str, Any]:
-    """JSON schema of a recipe, made from the models that read it."""
+    """Return the JSON schema of a recipe, made from the models that read it."""
     found = {
         "$id": SCHEMA_URL,
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -231,7 +231,7 @@ def schema() -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _File:
-    """One file of a recipe: where it is, what it says, and the YAML nodes that know their lines."""
+    """One file of a recipe: its path, its content, and the YAML nodes with their lines."""
 
     path: Path
     document: dict[str, Any]
@@ -239,7 +239,7 @@ class _File:
 
 
 def _chain(path: Path, *, trust: bool) -> list[_File]:
-    """The file, the one that it extends, and so on: sections are merged value by value, everything else is replaced.
+    """Return the file, the file that it extends, and so on. Sections are merged by value; everything else is replaced.
 
     `extends:` names a shipped recipe or a file beside this one; with `trust` a file anywhere.
     """
@@ -274,7 +274,7 @@ _FUNCTIONS = (
 
 
 def _named_code(file: _File) -> Iterator[str]:
-    """Functions that a file names, unless it is shipped with qdqtool."""
+    """Yield the functions that a file names, unless it is shipped with qdqtool."""
     if folder() in file.path.resolve().parents:
         return
     given: dict[str, Any] = {}
@@ -297,7 +297,7 @@ def _named_code(file: _File) -> Iterator[str]:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """All texts in a value, however deep in lists."""
+    """Yield all texts in a value, in lists of any depth."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -322,7 +322,7 @@ def _refuse_code(files: list[_File]) -> None:
 
 
 def _anchor(document: dict[str, Any], folder: Path) -> None:
-    """Functions in files beside an inherited recipe are found from wherever the heir lies."""
+    """Make paths of functions beside an inherited recipe absolute, so that the inheriting recipe finds them."""
     options = document.get("qat")
     if not isinstance(options, dict):
         return
@@ -333,7 +333,7 @@ def _anchor(document: dict[str, Any], folder: Path) -> None:
 
 
 def _parent(name: object, child: Path, home: Path | None) -> Path:
-    """The file that `child` extends; where `home` is given, a shipped one or one in that folder.
+    """Return the file that `child` extends. If `home` is given, it must be a shipped recipe or in that folder.
 
     What lies outside is not looked at: whether a file is there, and which names it holds, is nobody's business who
     writes a recipe.
@@ -372,7 +372,7 @@ def _merge(under: dict[str, Any], over: dict[str, Any]) -> None:
 
 
 def _document(text: str, path: Path) -> tuple[dict[str, Any], Node | None]:
-    """What a YAML text says, and its nodes; the text is refused before anything large is made of it."""
+    """Return the content of a YAML text, and its nodes. Refuses the text before it becomes large in memory."""
     depth = 0
     try:
         for number, event in enumerate(YAML(typ="safe", pure=True).parse(text)):
@@ -424,7 +424,7 @@ def _text(path: Path) -> str:
 
 
 def _apply(document: dict[str, Any], change: str) -> tuple[str, ...]:
-    """Put the value of `a.b.c=value` into the document; the value is read as YAML. Returns its path."""
+    """Put the value of `a.b.c=value`, read as YAML, into the document, and return its path."""
     key, equals, text = change.partition("=")
     if not equals or not key.strip():
         raise UsageError(

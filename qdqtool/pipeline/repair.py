@@ -1,4 +1,4 @@
-"""Repairs a Q/DQ model, measures what that changed, and writes the result."""
+"""Repairs a Q/DQ model, measures the effect, and writes the result."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ from qdqtool.trt.ops import PACKED_WEIGHTS
 
 OnProgress = Callable[[int, int], None]
 _WORTH_TELLING = 1.0
-"""Decibels from which on measuring again is named."""
+"""Least gain, in dB, for which measuring ranges again is proposed."""
 _LARGE = 5000
 """Nodes from which onnxruntime's graph optimizer would take longer than it saves on a few samples."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RepairRequest:
-    """What to repair.
+    """Parameters of a repair.
 
     Attributes:
         model: the Q/DQ model.
@@ -76,7 +76,7 @@ class RepairRequest:
 
 
 def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -> RepairReport:
-    """Write the repaired model and return what was changed, what was not, and how far outputs moved.
+    """Write the repaired model, and return what was changed, what was not, and how much outputs changed.
 
     Raises:
         UsageError: the model has no Q/DQ at all, or not the nodes that are named.
@@ -114,7 +114,7 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
 
 
 def _refused(made: Model, request: RepairRequest) -> tuple[Remainder, ...]:
-    """The errors that lint still finds, whatever the GPU, each kind at its first node."""
+    """Return the errors that lint still finds, for any GPU, each kind at its first node."""
     found = lint(made, replace(request.recipe.place.builder, sm=())).findings
     errors = {(one.code, one.effect): one for one in reversed(found) if one.severity is Severity.ERROR}
     return tuple(
@@ -163,7 +163,7 @@ def _samples(request: RepairRequest, model: Model) -> Samples | None:
 
 
 def _calibrated(model: Model, samples: Samples) -> tuple[Model, tuple[Change, ...]]:
-    """Pairs for activations that dynamic quantization left without a range: the largest magnitude seen."""
+    """Add pairs for activations that dynamic quantization left without a range, from the largest magnitude seen."""
     names = wanted(model)
     if not names:
         return model, ()
@@ -179,7 +179,7 @@ def _calibrated(model: Model, samples: Samples) -> tuple[Model, tuple[Change, ..
 def _calibrated_or_note(
     model: Model, samples: Samples
 ) -> tuple[tuple[Model, tuple[Change, ...]], tuple[str, ...]]:
-    """`_calibrated`; without new ranges, and with a note, if only the model with more outputs fails."""
+    """Run `_calibrated`; if only the model with more outputs fails, add no ranges and return a note."""
 
     def plainly() -> tuple[Model, tuple[Change, ...]]:
         run_plainly(with_float_caches(model), (sample.feeds for sample in samples))
@@ -189,7 +189,7 @@ def _calibrated_or_note(
 
 
 def _is_converted(model: Model) -> bool:
-    """Whether activations had zero points or unsigned integers, so that ranges were converted and not measured."""
+    """Return whether activations had zero points or unsigned integers, so that ranges were converted and not measured."""
     return any(
         pair.kind is SlotKind.ACTIVATION and (pair.dtype is DType.UINT8 or any(pair.zero_point))
         for pair in find(model)
@@ -197,7 +197,7 @@ def _is_converted(model: Model) -> bool:
 
 
 def _measured_again(request: RepairRequest, made: Model, samples: Samples) -> tuple[str, ...]:
-    """Says what measured ranges would give beside the converted ones, and the commands; nothing if they give no more.
+    """Report what measured ranges would gain over the converted ones, and the commands; () if they gain nothing.
 
     Both are compared with the float model behind the repaired one, on the same samples.
     """
@@ -228,7 +228,7 @@ def _measured_again(request: RepairRequest, made: Model, samples: Samples) -> tu
 
 
 def _level(plain: Path, other: Path, samples: Samples, recipe: Recipe) -> float | None:
-    """The SQNR of a Q/DQ model, in dB; None if nothing is lost."""
+    """Return the SQNR of a Q/DQ model, in dB; None if nothing is lost."""
     before, after = (open_runner(path, description=path.stem, crowded=True) for path in (plain, other))
     found = compare(before, after, samples, recipe.compare).sqnr
     return None if found is None else found.sqnr_db
@@ -237,7 +237,7 @@ def _level(plain: Path, other: Path, samples: Samples, recipe: Recipe) -> float 
 def _difference(
     request: RepairRequest, made: Model, samples: Samples | None, on_progress: OnProgress | None
 ) -> tuple[Comparison | None, tuple[str, ...]]:
-    """The model before against the model after; a note instead where onnxruntime cannot run the original."""
+    """Compare the model before and after the repair; return a note if onnxruntime cannot run the original."""
     if samples is None:
         return None, ()
     small = len(made.view.nodes) < _LARGE

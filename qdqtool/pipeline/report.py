@@ -1,4 +1,4 @@
-"""A run folder as a report: what its steps left behind, put together the same way during a run and after it."""
+"""Makes the report of a run folder from the files of its steps, in one way during a run and after it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def read_material(run: Path) -> Material:
-    """Everything that the steps of a run left in its folder; what is not there is None or empty.
+    """Read everything that the steps of a run wrote to its folder; missing parts are None or empty.
 
     Raises:
         InputFileError: a damaged artefact.
@@ -54,7 +54,7 @@ def read_material(run: Path) -> Material:
 
 
 def read_report(run: Path) -> Report:
-    """The report of a run folder: its report.json, else what its other artefacts give; with sensitivity.json.
+    """Read the report of a run folder: report.json, else a report made from its other files; with sensitivity.json.
 
     Raises:
         InputFileError: no such folder, nothing to report on, or a damaged artefact.

@@ -1,4 +1,4 @@
-"""What a run is asked to do, and who is told how it goes."""
+"""The request for a run, and the listener that receives its progress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qdqtool.graph.onnx_io.load import load
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRequest:
-    """One run.
+    """The request for a run.
 
     Attributes:
         model: the float ONNX file.
@@ -49,7 +49,7 @@ class RunRequest:
     part: tuple[int, int] | None = None
 
     def typed(self) -> str:
-        """The command that repeats this run with the recipe in its folder; objects that were passed are called DATA."""
+        """Return the command that repeats this run with the recipe in its folder. Objects that were passed appear as DATA."""
         words = ["qdqtool", "run", str(self.model), "--recipe", str(self.out / "recipe.yaml")]
         samples = [("--samples", self.samples), ("--eval-samples", self.eval_samples)]
         files = [
@@ -63,7 +63,7 @@ class RunRequest:
         return join([*words, "--out", str(self.out)])
 
     def opened(self) -> Model:
-        """The model.
+        """Open the model, unless it is open already.
 
         Raises:
             InputFileError: it cannot be read.
@@ -72,7 +72,7 @@ class RunRequest:
 
 
 class ProgressListener(Protocol):
-    """Is told how far the work is."""
+    """Receives the progress of a run."""
 
     def started(self, step: str) -> None:
         """The step begins."""
@@ -81,10 +81,10 @@ class ProgressListener(Protocol):
         """`done` of `total` pieces of the current step are finished."""
 
     def said(self, words: str) -> None:
-        """The current step tells what it does, or what it found; what is counted after that is something else."""
+        """The current step reports what it does or what it found; its count of pieces starts again."""
 
     def finished(self, step: str, measured: Mapping[str, float], *, skipped: bool) -> None:
-        """The step has ended; `skipped` when its files were up to date and nothing was done."""
+        """The step has ended; `skipped` if its files were up to date and nothing was done."""
 
 
 class NullProgress:

@@ -1,4 +1,4 @@
-"""The straight line: prepare, place, collect, calibrate, insert, build, parse, engine, audit, compare, report.
+"""Runs the steps: prepare, place, collect, calibrate, insert, build, parse, engine, audit, compare, report.
 
 Each step reads and writes files of the run folder. A step is skipped when everything it depends on is unchanged:
 the files it reads, the part of the recipe it obeys, the model, the samples, and what computes (`pipeline.own_code`).
@@ -33,7 +33,7 @@ from qdqtool.runtime.session import computing_on
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunStep:
-    """One step of the line.
+    """One step of a run.
 
     Attributes:
         name: as the user sees it.
@@ -57,7 +57,7 @@ class RunStep:
 
 
 def model_digest(work: RunContext) -> Mapping[str, str]:
-    """The model that was given."""
+    """Return the digest and the name of the given model."""
     return {"model": digest_file(work.request.model), "name": work.request.model.name}
 
 
@@ -66,7 +66,10 @@ def _samples(work: RunContext) -> Mapping[str, str]:
 
 
 def _collected(work: RunContext) -> Mapping[str, str]:
-    """Equalization by a way that the recipe names comes first; without it no option of calibration matters yet."""
+    """Return digests for the step `collect`.
+
+    Equalization that the recipe names comes first; otherwise no option of calibration matters yet.
+    """
     recipe = work.recipe
     if recipe.weights.equalize in {"none", AUTO}:
         return _samples(work)
@@ -103,7 +106,7 @@ def _checked(work: RunContext) -> Mapping[str, str]:
 
 
 def read_by_sections(work: RunContext) -> Mapping[str, str]:
-    """Files that sections of the report read by themselves."""
+    """Return digests of the files that sections of the report read."""
     names = {name for _, section in sections() for name in section.reads}
     return {name: digest_file(work.path(name)) for name in sorted(names) if work.path(name).is_file()}
 
@@ -236,11 +239,11 @@ LINE = (
 
 
 _TIMED = frozenset({"build.log", "log.json"})
-"""Files that hold the builder's own times, so that no two builds give the same bytes."""
+"""Files with the builder's own times, so that no two builds give equal bytes."""
 
 
 def start(request: RunRequest, last: str, listener: ProgressListener | None = None) -> RunContext:
-    """Do the line up to the step `last`; blocks until other runs in this folder have finished."""
+    """Run the steps up to the step `last`. Blocks until other runs in this folder have finished."""
     folder = RunFolder(request.out)
     with folder.locked(wait=True), computing_on(request.recipe.compute.device):
         use_operators(request.recipe)
@@ -255,7 +258,7 @@ def start(request: RunRequest, last: str, listener: ProgressListener | None = No
 def run(
     request: RunRequest, listener: ProgressListener | None = None, *, course: tuple[RunStep, ...] = LINE
 ) -> Report:
-    """Do the whole line in `request.out` and return the report; `course` is the line, or one with steps exchanged.
+    """Run all steps in `request.out`, and return the report. `course` has the steps: `LINE`, or another list of steps.
 
     Raises:
         QdqError: a step failed; finished steps stay, and the next run goes on from them.
@@ -275,7 +278,7 @@ def run(
 
 
 def provenance(work: RunContext) -> str:
-    """Which tool, which libraries and which inputs made the files of the run folder."""
+    """Return the versions of the tool and the libraries, and digests of the inputs, for the files of the run folder."""
     libraries = ("numpy", "onnx", "onnxruntime", "tensorrt-rtx")
     return canonical(
         {
@@ -321,7 +324,7 @@ def _do(step: RunStep, work: RunContext) -> None:
 
 @contextmanager
 def _beside(job: Callable[[], None] | None) -> Iterator[None]:
-    """Inside this block the job runs in a thread of its own; what it raises is raised at the end."""
+    """Run the job in a separate thread during the block. Its errors are raised at the end."""
     if job is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Proves on one sample that our edits of a model left alone what it computes, or says that the mistake is ours.
+"""Checks on one sample that our changes of a model keep its results; otherwise reports a bug of qdqtool.
 
 onnx's opset converter is wrong about some operators, and nobody notices before the accuracy of the engine is looked
 at. So the file and what became of it run side by side wherever an opset was raised.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _SHARE = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-2}
-"""Largest difference by element type, as a share of the output's largest magnitude: rounding, in another order."""
+"""Largest difference by element type, relative to the output's largest magnitude: rounding in another order."""
 _FIX = "export the model with opset 13 or newer, and report this with the model"
 
 
@@ -38,7 +38,7 @@ _compared: set[tuple[str, int, int]] = set()
 
 
 def check_conversion(model: Model, samples: Iterable[Sample] | None = None) -> None:
-    """Compare the file of `model` with what `load` and `prepare` made of it, if its opset was raised.
+    """Compare the file of `model` with the model after `load` and `prepare`, if its opset was raised.
 
     One sample is run: the first of `samples`, or a random one. If the network has an If, the sample runs a second and a third time
     with all conditions true, and all false. A file is compared once. A file that does not run on onnxruntime, or gives
@@ -78,7 +78,7 @@ def _key(path: Path) -> tuple[str, int, int]:
 
 
 def _random(model: Model) -> Iterable[Sample]:
-    """One random sample; none if an input takes no numbers."""
+    """Return one random sample; [] if an input cannot take random numbers."""
     inputs = model.view.inputs
     try:
         return [next(iter(open_samples(shaped("random:1", inputs, "", opener(model)), inputs)))]
@@ -88,7 +88,7 @@ def _random(model: Model) -> Iterable[Sample]:
 
 
 def _compare(model: Model, sample: Feeds, opened: Callable[[], OrtRunner]) -> bool:
-    """Run the file, which `opened` opens, and the model on the sample; False if the file does not run."""
+    """Run the file, which `opened` opens, and the model on the sample. Return False if the file does not run."""
     try:
         original = opened()
         before, again = original.run(sample), original.run(sample)

@@ -1,4 +1,4 @@
-"""What each step of the line does: read files, call one room, write files."""
+"""The steps of a run: each one reads files, calls one package, and writes files."""
 
 from __future__ import annotations
 
@@ -77,20 +77,20 @@ Measured = Mapping[str, float]
 
 _QUANTIZED: Final = "model.qdq.onnx"
 _CHANGES: Final = "equalization.npz"
-"""Channels that the recipe equalizes; histograms are those of the network with them."""
+"""File of the channels that the recipe equalizes; histograms are those of the network with them."""
 _NOT_EQUALIZED: Final = "equalization.txt"
-"""Why channels are not equalized although the recipe asks for it."""
+"""File with the reason why channels are not equalized although the recipe asks for it."""
 _RECORDED: Final = "replay"
-"""The builder that gives back what another machine built, and nothing else."""
+"""The builder that only returns what another machine built."""
 _WITHOUT_GPU: Final = "rtx"
 """The builder that needs no GPU, so that the cost of a fix can be built in any run."""
 
 KnownOutputs = Callable[[Callable[[], Runner], frozenset[str]], Runner]
-"""Opens a model that is compared with many, given what opens it and the inner tensors that it returns."""
+"""Function that opens a model for many comparisons, from its opener and the inner tensors that it returns."""
 
 
 def opened(open_it: Callable[[], Runner], _returned: frozenset[str]) -> Runner:
-    """The model as it is: it is compared once."""
+    """Open the model unchanged, for a single comparison."""
     return open_it()
 
 
@@ -113,7 +113,7 @@ def prepare(work: RunContext) -> Measured:
 
 
 def place(work: RunContext) -> Measured:
-    """Decide for every slot whether it is quantized, and why."""
+    """Decide for every slot whether it is quantized, with a reason."""
     view = work.model("model.prepared.onnx").view
     refuse_unmatched(work.recipe, view, "place", "calibrate", "insert")
     request = replace(_build_request(work, ()), model=work.path("model.prepared.onnx"))
@@ -141,7 +141,7 @@ def collect(work: RunContext) -> Measured:
 
 
 def _calibration(work: RunContext) -> Calibration:
-    """Calibration with what the run folder holds: the prepared model and the placement."""
+    """Return a calibration job with the prepared model and the placement of the run folder."""
     request = work.request
     job = Calibration(CalibrationRequest(model=request.model, recipe=work.recipe, samples=request.samples))
     job.use(work.model("model.prepared.onnx"), PLACEMENT.read(work.path("placement.json")), work.samples)
@@ -149,7 +149,7 @@ def _calibration(work: RunContext) -> Calibration:
 
 
 def _collected(work: RunContext, job: Calibration) -> Histograms:
-    """All samples run once; an interrupted run of this step goes on where it stopped."""
+    """Run all samples once. An interrupted run of this step continues where it stopped."""
     kept = work.path("histograms.partial.npz")
     histograms = job.collect(PLAIN, kept, on_progress=work.listener.progressed)
     kept.unlink()
@@ -157,7 +157,7 @@ def _collected(work: RunContext, job: Calibration) -> Histograms:
 
 
 def _shared_histograms(work: RunContext, tensors: tuple[str, ...]) -> Histograms | None:
-    """What another run of the same model and samples has collected; None if it lacks a tensor."""
+    """Return the histograms of another run of this model and these samples; None if they lack a tensor."""
     if work.request.histograms is None:
         return None
     known = load_histograms(work.request.histograms)
@@ -177,7 +177,7 @@ def calibrate(work: RunContext) -> Measured:
 
 
 def _given_table(work: RunContext, placement: Placement) -> CalibrationTable | None:
-    """What another run of the same model and samples has chosen; None if it lacks a range of the same format.
+    """Return the table of another run of this model and these samples; None if it lacks a range of the same format.
 
     Nodes that it has in another format get ranges of their own, each tensor by itself, and no shift of their bias.
     """
@@ -215,7 +215,7 @@ def _given_table(work: RunContext, placement: Placement) -> CalibrationTable | N
 
 
 def _own_ranges(work: RunContext, placement: Placement, known: CalibrationTable) -> CalibrationTable:
-    """What the recipe's calibrator alone makes of the network that a table is for, which may be equalized."""
+    """Return the table of the recipe's calibrator alone, for the network of another table, which may be equalized."""
     model = unrounded(work.model("model.prepared.onnx"), known)
     if known.equalized is not None and work.recipe.weights.equalize == AUTO:
         histograms = collect_histograms(model, placement, work.samples)
@@ -286,7 +286,7 @@ def _build_request(work: RunContext, found: tuple[InputProfile, ...]) -> BuildRe
 
 
 def get_ready() -> None:
-    """What the steps after the build need in any run, done while the builder works in its own process."""
+    """Load what the steps after the build need in any run, while the builder works in its own process."""
     from qdqtool.buildlog.grammar import grammar
     from qdqtool.core.artefacts import get_ready as check_and_write
     from qdqtool.report.html import get_ready as fill_pages
@@ -372,7 +372,7 @@ def compare(work: RunContext) -> Measured:
 
 
 def compare_outputs(work: RunContext, known: KnownOutputs = opened) -> Comparison:
-    """How far the outputs are apart on the evaluation samples; `known` opens the float model."""
+    """Measure how much the outputs differ on the evaluation samples; `known` opens the float model."""
     reference = work.request.reference
     float_model = work.path("model.prepared.onnx") if reference is None else reference
     models = (work.model("model.prepared.onnx"), with_float_caches(work.model(_QUANTIZED)))
@@ -402,13 +402,13 @@ def compare_outputs(work: RunContext, known: KnownOutputs = opened) -> Compariso
 
 
 def data(work: RunContext) -> Measured:
-    """Judge the samples, the labels and the recipe, and what was lost."""
+    """Check the samples, the labels and the recipe, and find where signal is lost."""
     judge_data(work, PLACEMENT.read(work.path("placement.json")))
     return {}
 
 
 def judge_data(work: RunContext, placement: Placement | None) -> None:
-    """Write data.json; without a placement the ranges came with the model."""
+    """Write data.json. `placement` is None if the ranges came with the model."""
     comparison = ACCURACY.read(work.path("accuracy.json"))
     material = DataMaterial(
         calibration=work.samples,
@@ -422,7 +422,7 @@ def judge_data(work: RunContext, placement: Placement | None) -> None:
 
 
 def _narrow_loss(work: RunContext, placement: Placement) -> NarrowLoss | None:
-    """What the type of the float part costs, where that is much."""
+    """Measure what the type of the float part costs; None if it costs little."""
     options = work.recipe.insert
     if options.types == "fp32":
         return None
@@ -439,13 +439,13 @@ def _narrow_loss(work: RunContext, placement: Placement) -> NarrowLoss | None:
 
 
 def report(work: RunContext) -> Measured:
-    """Put everything together for a person and for scripts."""
+    """Write the report, for people and for scripts."""
     write_report(work)
     return {}
 
 
 def write_report(work: RunContext, *notes: str) -> None:
-    """Write report.json and report.html of what the steps left; `notes` come first."""
+    """Write report.json and report.html from the files of the steps; `notes` come first."""
     from qdqtool.pipeline.report import read_material
     from qdqtool.report.assemble import assemble
     from qdqtool.report.html import render
@@ -473,19 +473,19 @@ def write_report(work: RunContext, *notes: str) -> None:
 
 
 def built_model(work: RunContext) -> str:
-    """The file that was built, or is to be: the Q/DQ model, unless Q/DQ had to be given up for want of a kernel."""
+    """Return the name of the built model: the Q/DQ model, unless Q/DQ was removed because a kernel was missing."""
     built = work.path("build.json")
     return (BUILD.read(built).model if built.is_file() else None) or _QUANTIZED
 
 
 def builder_of(work: RunContext) -> Builder:
-    """The builder that the recipe names."""
+    """Return the builder that the recipe names."""
     plugin: Builder = BUILDERS.load(work.recipe.build.builder)
     return plugin
 
 
 def check_builder(work: RunContext) -> None:
-    """Refuse a builder that is not here, and GPU architectures it does not build for, before any work is done for them.
+    """Refuse a builder that is not installed, and GPU architectures that it does not build for, before any work is done.
 
     Raises:
         MissingPackage: the builder is not installed.
@@ -503,7 +503,7 @@ def check_builder(work: RunContext) -> None:
 
 
 def profiles_of(work: RunContext) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
-    """Shapes of dynamic inputs from the recipe, else from the first sample, and what was assumed."""
+    """Return shapes of dynamic inputs, from the recipe or from the first sample, and notes on what was assumed."""
     options = work.recipe.build
     first = next(iter(work.samples))
     return profiles(

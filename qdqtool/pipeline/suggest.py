@@ -1,4 +1,4 @@
-"""Looks at a model and writes the recipe that fits it, with the reasons as comments."""
+"""Inspects a model and writes the recipe that fits it, with the reasons as comments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ from qdqtool.trt.ops import (
 
 BOXES = frozenset({"NonMaxSuppression", "RoiAlign", "TopK"})
 _POOLED = frozenset({"RoiAlign"})
-"""Operators that find boxes wherever they stand; others choose boxes at the end, and neighbours or tokens inside."""
+"""Operators that show a detector anywhere in a model; other operators choose boxes only at the end, and
+neighbours or tokens inside.
+"""
 _GROWS = frozenset({"Concat", "ScatterElements", "ScatterND", "TensorScatter"})
 """Operators that append a step to a cache of keys or values."""
 _ATTENTION = frozenset({"Attention", "GroupQueryAttention", "MultiHeadAttention"})
@@ -41,18 +43,20 @@ UPSCALING = RESAMPLING | {"ConvTranspose", "DepthToSpace"}
 _RECURRENT = RECURRENT | SPECTRAL
 _COLOURS = frozenset({1, 3})
 _SMALLEST_PICTURE = 16
-"""Pixels; what is narrower is a table of something else."""
+"""Least width of a picture, in pixels; narrower inputs are other tables."""
 _SHORTEST_SOUND = 256
-"""Samples, or lines of a spectrum, of a sound or a part of one; scores of as many classes are of one length with no input."""
+"""Least length of a sound or a part of one, in samples or lines of a spectrum."""
 _FEWEST = 3
-"""Convolutions of a network that draws; a layer or two are no such network."""
+"""Fewest convolutions of a network that returns pictures."""
 _TRUNK = 6
-"""Convolutions of a network that finds boxes, or reads pictures; fewer are a toy, or the first layers of something else."""
+"""Fewest convolutions of a network that finds boxes or reads pictures; networks with fewer are toys, or begin
+with convolutions.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Look:
-    """What the eye catches first: how many nodes of which kind, and the graph itself."""
+    """A first look at a model: the number of nodes of each kind, and the graph."""
 
     view: GraphView
     counts: Counter[str]
@@ -64,7 +68,10 @@ class _Look:
 
     @property
     def products(self) -> int:
-        """MatMul and Einsum nodes of two run-time tensors: attention. Preparation writes the one as the other."""
+        """Number of MatMul and Einsum nodes of two run-time tensors: attention.
+
+        Preparation writes Einsum nodes as MatMul.
+        """
         fixed = computed_once(self.view)
         return sum(
             node.op in {"MatMul", "Einsum"}
@@ -74,16 +81,16 @@ class _Look:
         )
 
     def rank(self) -> int:
-        """Dimensions of the first output; 0 where that is not known."""
+        """Return the number of dimensions of the first output; 0 if it is not known."""
         return len(self.view.outputs[0].shape or ()) if self.view.outputs else 0
 
     def is_flat(self) -> bool:
-        """Whether the first output has one position only, as the scores of a classifier do."""
+        """Return whether the first output has only one position, as the scores of a classifier do."""
         shape = (self.view.outputs[0].shape or ()) if self.view.outputs else ()
         return len(shape) == 4 and (set(shape[2:]) == {1} or set(shape[1:3]) == {1})
 
     def draws(self) -> bool:
-        """Whether convolutions make of an input of four dimensions an output of as many channels and no fewer pixels."""
+        """Return whether convolutions turn a 4-D input into an output with as many channels and no fewer pixels."""
         made = (self.view.outputs[0].shape or ()) if self.view.outputs else ()
         given = (value.shape or () for value in self.view.inputs)
         return self.counts["Conv"] >= _FEWEST and any(
@@ -97,7 +104,7 @@ class _Look:
         )
 
     def joins_heads(self) -> bool:
-        """Whether an output is joined from parts that convolutions give, with no other product between: as a detector's rows are.
+        """Return whether an output is joined from parts of convolutions, without other compute nodes between, as in detectors.
 
         A detector joins its levels, or what it decodes of one, behind its last convolutions. Where a matrix product or
         a recurrence stands between, the parts are steps of time; a Concat of sizes has no part in the values.
@@ -109,7 +116,7 @@ class _Look:
         )
 
     def caches(self) -> int:
-        """How many inputs are caches: a node appends to each, and the model returns the result, as decoders do."""
+        """Return how many inputs are caches: a node appends to each, and the model returns the result, as decoders do."""
         made = {info.name for info in self.view.outputs}
         return sum(
             any(
@@ -121,19 +128,19 @@ class _Look:
         )
 
     def chooses_boxes(self) -> tuple[str, ...]:
-        """Operators that pool at boxes, or that choose what the model returns with no product after them."""
+        """Return the operators that pool at boxes, or choose what the model returns without a compute node after them."""
         ends = {node.op for node in _up_to_products([info.name for info in self.view.outputs], self.view)}
         return tuple(sorted(BOXES & (ends | (_POOLED & self.counts.keys()))))
 
     def reads_pictures(self) -> bool:
-        """Whether convolutions work on an input of three colours; sound has one channel, and few convolutions."""
+        """Return whether convolutions read an input with three colours; sound has one channel, and few convolutions."""
         given = (info.shape or () for info in self.view.inputs)
         return self.counts["Conv"] >= _TRUNK and any(
             len(shape) == 4 and max(_COLOURS) in {shape[1], shape[3]} for shape in given
         )
 
     def returns_sound(self) -> bool:
-        """Whether an output is as long as an input of numbers, whatever the lengths before."""
+        """Return whether an output is as long as a float input; the dimensions before may differ."""
         given = {
             shape[-1]
             for info in self.view.inputs
@@ -150,7 +157,7 @@ _Reason = Callable[[_Look], str]
 
 
 def suggest(path: Path) -> str:
-    """The text of a recipe for the model at `path`.
+    """Return the text of a recipe for the model at `path`.
 
     Raises:
         InputFileError: the model cannot be read.
@@ -180,12 +187,12 @@ def suggest(path: Path) -> str:
 
 
 def fitting(model: Model) -> tuple[str, str]:
-    """The shipped recipe that is made for networks like this one, and why."""
+    """Return the shipped recipe for networks like this one, and the reason."""
     return _family(_look(model))
 
 
 def families() -> frozenset[str]:
-    """The recipes that `fitting` chooses among, and that fit no other networks: weights in few bits suit many."""
+    """Return the recipes that `fitting` chooses from and that fit no other networks; low-bit weights suit many networks."""
     return frozenset(name for name, _ in _FAMILIES) - {"llm-int4-weights"}
 
 
@@ -265,7 +272,10 @@ def _sound_of_sound(look: _Look) -> str:
 
 
 def _decoder(look: _Look) -> str:
-    """A language model that keeps keys and values waits for its weights: few bits for these, and float arithmetic."""
+    """Return why the model is a decoder with a key-value cache, or "".
+
+    It waits for its weights, so these become low-bit, and arithmetic stays float.
+    """
     count = look.caches()
     attends = look.products or not _ATTENTION.isdisjoint(look.counts)
     if count < 2 or not attends or look.counts["Conv"] * 4 > look.products:
@@ -328,11 +338,11 @@ _FAMILIES: tuple[tuple[str, _Reason], ...] = (
     ("conv-depthwise-int8", _channels),
     ("conv-int8", _rest),
 )
-"""The first family with a reason wins."""
+"""Families of networks with their tests; the first family with a reason is chosen."""
 
 
 def _up_to_products(ends: Iterable[str], view: GraphView) -> Iterator[Node]:
-    """The nodes that lead to `ends` without a product or a recurrence between, and the products that they begin with."""
+    """Yield the nodes that lead to `ends`, back to the nearest compute nodes and recurrences, which are included."""
     waiting, seen = list(ends), set[str]()
     while waiting:
         node = view.producer(waiting.pop())
@@ -358,7 +368,7 @@ def _weight_rank(node: Node, view: GraphView) -> int:
 
 
 def title_of(path: Path) -> str:
-    """The file's name, or its folder's where the file is called like any other."""
+    """Return the name of the file, or of its folder if the file has a common name such as "model"."""
     stem = path.stem if path.stem.lower() not in {"model", "network"} else path.resolve().parent.name
     return _plain(stem)
 
@@ -368,7 +378,7 @@ def _line(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """A name that YAML takes as a word."""
+    """Return a name that YAML reads as a word."""
     return (
         "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in text).strip("-.")
         or "model"

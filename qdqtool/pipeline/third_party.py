@@ -43,11 +43,11 @@ from qdqtool.placement.lint import lint as find_mistakes
 from qdqtool.prediction.predict import predict as foresee
 
 GIVEN = "model.given.onnx"
-"""The Q/DQ model as it came, or as it was made of a cache."""
+"""File of the Q/DQ model as it was given, or as it was made from a cache."""
 
 
 def take(work: RunContext) -> Measured:
-    """Keep the model as it came; a calibration cache becomes Q/DQ nodes."""
+    """Keep the model as it was given; turn a calibration cache into Q/DQ nodes."""
     order = work.request
     if order.calibration_cache is None:
         write(load(order.model), work.path(GIVEN), step="load")
@@ -61,14 +61,14 @@ def take(work: RunContext) -> Measured:
 
 
 def lint(work: RunContext) -> Measured:
-    """Say what is wrong with the model as it came."""
+    """Report what is wrong with the model as it was given."""
     found = find_mistakes(work.model(GIVEN), work.recipe.placing.builder)
     LINT.write(work.path("lint.json"), found)
     return {"findings": float(len(found.findings))}
 
 
 def repair(work: RunContext) -> Measured:
-    """Make the model legal and fast; keep the float model behind it."""
+    """Make the model valid and fast, and keep the float model without its Q/DQ."""
     request = RepairRequest(
         model=work.path(GIVEN),
         out=work.path("model.qdq.onnx"),
@@ -93,7 +93,7 @@ def repair(work: RunContext) -> Measured:
 
 
 def predict(work: RunContext) -> Measured:
-    """Say what TensorRT will make of the repaired model."""
+    """Predict what TensorRT will do with the repaired model."""
     PREDICTION.write(
         work.path("prediction.json"), foresee(work.model("model.qdq.onnx"), work.recipe.placing.builder)
     )
@@ -101,7 +101,7 @@ def predict(work: RunContext) -> Measured:
 
 
 def audit(work: RunContext) -> Measured:
-    """Give every compute node a verdict; no placement of ours says what was asked for, the Q/DQ do."""
+    """Give every compute node a verdict. The Q/DQ nodes show what was asked for, since there is no placement."""
     context = stage(
         ENGINE.read(work.path("layers.json")),
         work.model(steps.built_model(work)),
@@ -118,13 +118,13 @@ def audit(work: RunContext) -> Measured:
 
 
 def data(work: RunContext) -> Measured:
-    """Judge the samples and the labels, and what was lost; the ranges came with the model."""
+    """Check the samples and the labels, and find where signal is lost; the ranges came with the model."""
     steps.judge_data(work, None)
     return {}
 
 
 def report(work: RunContext) -> Measured:
-    """Put everything together for a person and for scripts."""
+    """Write the report, for people and for scripts."""
     repaired = REPAIR.read(work.path("repair.json"))
     made = f"; made by {repaired.origin}" if repaired.origin else ""
     came = f"the model came with Q/DQ{made}: repair made {counted(len(repaired.changes), 'change')} (repair.json)"
@@ -133,11 +133,11 @@ def report(work: RunContext) -> Measured:
 
 
 _ASKED = ("exclude", "exclude_ops", "format", "formats", "kept_float", "only", "skip_rules")
-"""Settings of `place` that a person gives for some nodes."""
+"""Settings of `place` that users give for some nodes."""
 
 
 def without_effect(work: RunContext) -> tuple[str, ...]:
-    """A note on settings of placement that change nothing, since nothing is placed in a model that has Q/DQ."""
+    """Return a note on settings of placement without effect: nothing is placed in a model that has Q/DQ."""
     if work.request.calibration_cache is not None:
         return ()
     default, asked = PlacementOptions(), work.recipe.place
@@ -149,7 +149,7 @@ def without_effect(work: RunContext) -> tuple[str, ...]:
 
 
 def _labels(work: RunContext) -> str | None:
-    """Labels of the samples that repair runs: they are those of the evaluation samples, where there are such."""
+    """Return the labels of the samples that repair runs; None if the labels are those of separate evaluation samples."""
     return None if work.request.eval_samples else work.request.labels
 
 
@@ -235,11 +235,11 @@ QDQ_LINE = (
         outside=read_by_sections,
     ),
 )
-"""The steps; those that do not depend on how the Q/DQ came into the model are the same as of a float model."""
+"""Steps of a run of a Q/DQ model. Steps that do not depend on the origin of the Q/DQ are those of a float model."""
 
 
 def course_of(request: RunRequest) -> tuple[RunStep, ...]:
-    """The steps of a run of this model: those of a float one, or of one that is quantized or gets the ranges of a cache.
+    """Return the steps of a run: for a float model, or for a model that is quantized or gets the ranges of a cache.
 
     Raises:
         InputFileError: the model cannot be read.

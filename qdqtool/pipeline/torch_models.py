@@ -1,4 +1,4 @@
-"""Models that come from PyTorch: files of torch.export, functions that return a module, and objects in memory.
+"""Models from PyTorch: files of torch.export, functions that return a module, and objects in memory.
 
 They are written as ONNX, from where on they are models like any other. torch is asked for only here.
 """
@@ -19,17 +19,17 @@ SUFFIX = ".pt2"
 
 
 def names_function(model: str) -> bool:
-    """Whether a model is spelled `module:function` or `file.py:function`, and is no file of such a name."""
+    """Return whether a model is written as `module:function` or `file.py:function`, and is not the name of a file."""
     return _FUNCTION.fullmatch(model) is not None and not Path(model).exists()
 
 
 def name_of(model: str) -> str:
-    """What to call a model: the function's name, or its file's, or its folder's where all files are called so."""
+    """Return a name for a model: of its function, of its file, or of its folder if the file has a common name."""
     return model.rpartition(":")[2] if names_function(model) else title_of(Path(model))
 
 
 def as_onnx(model: str, folder: Path, *, trust: bool) -> Path:
-    """The model as an ONNX file, in `folder` where it had to be exported.
+    """Return the model as an ONNX file; if it must be exported, the file is in `folder`.
 
     A function is called without arguments and returns a pair of a `torch.nn.Module` and its example inputs, or what
     `torch.export.export` returned. Naming it is asking for its code to run; a file of torch.export holds pickles, which
@@ -61,12 +61,12 @@ def as_onnx(model: str, folder: Path, *, trust: bool) -> Path:
 
 
 def is_torch(model: object) -> bool:
-    """Whether the object is one that `write` takes."""
+    """Return whether `write` takes the object."""
     return (isinstance(model, tuple) and len(model) == 2) or type(model).__name__ == "ExportedProgram"
 
 
 def write(model: Any, folder: Path, stem: str) -> Path:
-    """A pair of module and example inputs, or an exported program, as an ONNX file in `folder`.
+    """Export a pair of module and example inputs, or an exported program, to an ONNX file in `folder`.
 
     Raises:
         UsageError: it is neither, or cannot be exported.

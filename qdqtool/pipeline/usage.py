@@ -10,7 +10,7 @@ from qdqtool.platform import resident_mib
 
 
 class UsageMeter:
-    """A context that knows afterwards how long it took and how large the process grew.
+    """A context that measures how long it took and how large the process grew.
 
     Peak memory is sampled every 20 ms from the operating system.
     """
@@ -36,7 +36,7 @@ class UsageMeter:
 
     @property
     def measured(self) -> dict[str, float]:
-        """`seconds` and `peak_mib`."""
+        """Return `seconds` and `peak_mib`."""
         return {"seconds": round(self._seconds, 3), "peak_mib": round(self._peak, 1)}
 
     def _watch(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether the engine of a run is faster than the same network in FP16, which is built beside it."""
+"""Compares the engine of a run with an FP16 engine of the network, which is built for the comparison."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from qdqtool.pipeline.building import build_engine
 from qdqtool.pipeline.writing import write
 
 _LARGE: Final = 2 << 30
-"""Bytes of weights from which no second engine is built."""
+"""Bytes of weights from which the FP16 engine is not built."""
 _MOSTLY: Final = 0.5
-"""Share of an estimate that is starts of kernels from which it says nothing of their work."""
+"""Share of kernel starts in an estimate from which it says nothing about the work of the kernels."""
 _TIMED: Final = frozenset({"trt", "trtexec"})
 """Builders whose engines `qdqtool time` can run."""
 
@@ -37,7 +37,7 @@ _TIMED: Final = frozenset({"trt", "trtexec"})
 def against_fp16(
     model: Model, recipe: Recipe, builder: Builder | None, request: BuildRequest, layers: Path
 ) -> Worth:
-    """Times of the engine in a run folder and of the network in FP16: measured if a GPU is here, else estimated.
+    """Return the times of the engine of a run and of an FP16 engine: measured if there is a GPU, else estimated.
 
     Args:
         model: the prepared float model.
@@ -86,7 +86,10 @@ def _estimated(quantized: Engine, half: Engine, recipe: Recipe) -> Worth:
 
 
 def _measured(found: Worth, half: Path, quantized: Path) -> Worth:
-    """Replaces estimated times by those taken in turns on the GPU that is here; both engines are the run's own, so they are trusted."""
+    """Replace estimated times by times measured in turns on the GPU here.
+
+    Both engines come from this run, so they are trusted.
+    """
     timing = measure(TimeRequest(candidates=(half, quantized), trust=True))
     (verdict,) = timing.verdicts
     return replace(

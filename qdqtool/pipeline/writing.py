@@ -1,4 +1,4 @@
-"""Writes models for the steps and commands: what raising an opset did is compared first, then types and shapes are checked."""
+"""Writes models for the steps and commands: first checks that a raised opset keeps results, then types and shapes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write(model: Model, out: Path, *, step: str) -> None:
 
 
 def checked(model: Model, *, step: str) -> Model:
-    """The model, for callers that keep it in memory.
+    """Check a model that `step` made, and return it to be kept in memory.
 
     Raises:
         Bug: as `write`.

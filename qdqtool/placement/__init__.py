@@ -1,1 +1,1 @@
-"""Decides where Q/DQ nodes go, and says why: rules give opinions, `decide` counts them."""
+"""Decides where Q/DQ nodes go, and why: rules give opinions, and `decide` combines them."""

@@ -1,4 +1,4 @@
-"""What follows from the opinions: slots that stay float because others do."""
+"""Consequences of the opinions: slots that stay float because others do."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from qdqtool.placement.ties import carriers
 from qdqtool.trt.ops import upstream
 
 KV_CACHE = "kv_cache"
-"""The rule that asks for stored values, whatever the arithmetic is."""
+"""The rule that requests quantized storage independently of the arithmetic."""
 Opinions = Mapping[Slot, list[Opinion]]
 
 
 def granted(opinions: Iterable[Opinion]) -> bool:
-    """Whether someone requests and nobody vetoes."""
+    """Return whether there is a request and no veto."""
     return {opinion.stance for opinion in opinions} == {Stance.REQUEST}
 
 
 def broken(bonds: list[Bond], opinions: Opinions) -> Iterator[Opinion]:
-    """Vetoes for slots whose partners in a bond stay float, directly or because their own partners do."""
+    """Yield vetoes for slots whose partners in a bond stay float, directly or through partners of their own."""
     named = {slot for bond in bonds for slot in (*bond.slots, *bond.requires)}
     first = {slot for slot in named if not granted(opinions.get(slot, ()))}
     refused = _spread(first, bonds)
@@ -43,13 +43,13 @@ def broken(bonds: list[Bond], opinions: Opinions) -> Iterator[Opinion]:
 
 
 def _freeing(causes: list[Slot], opinions: Opinions) -> str:
-    """What quantizes the slots that keep others float."""
+    """Return the fixes that would quantize the slots that keep others float."""
     fixes = [said.fix for slot in causes for said in opinions.get(slot, ()) if said.stance is Stance.VETO]
     return joined(filter(None, fixes)) or f"nothing to do: no rule asks for {causes[0]}"
 
 
 def _spread(refused: set[Slot], bonds: list[Bond]) -> set[Slot]:
-    """All slots that a refusal reaches through bonds."""
+    """Return all slots that a veto reaches through bonds."""
     reached, fresh = set(refused), refused
     while fresh:
         fresh = {
@@ -63,7 +63,10 @@ def _spread(refused: set[Slot], bonds: list[Bond]) -> set[Slot]:
 
 
 def weights_alone(view: GraphView, opinions: Opinions) -> Iterator[Opinion]:
-    """Vetoes for everything but the constant factors of weighted nodes, for recipes that keep activations float."""
+    """Yield vetoes for all slots except constant factors of compute nodes, for recipes that keep activations float.
+
+    KV caches are excepted.
+    """
     weights = {
         slot
         for node in compute_nodes(view)
@@ -82,7 +85,7 @@ def weights_alone(view: GraphView, opinions: Opinions) -> Iterator[Opinion]:
 
 
 def unshared(view: GraphView, ties: list[Tie], opinions: Opinions) -> Iterator[Opinion]:
-    """Vetoes for slots that are only worth quantizing if another consumer has the same values quantized."""
+    """Yield vetoes for slots that are worth quantizing only if another consumer reads the tensor quantized, and none does."""
     tensors = {
         slot: view.by_name[slot.node].inputs[slot.index] for slot, said in opinions.items() if granted(said)
     }

@@ -1,4 +1,4 @@
-"""Counts the opinions of all rules: a slot is quantized if someone requests it and nobody vetoes.
+"""Combines the opinions of all rules: a slot is quantized if there is a request and no veto.
 
 The order of rules cannot matter: requests and vetoes are sets, ties and bonds are merged as equivalence relations.
 """
@@ -38,7 +38,7 @@ from qdqtool.placement.ties import effective
 def decide(
     view: GraphView, options: PlacementOptions | None = None, rules: Mapping[str, Place] | None = None
 ) -> Placement:
-    """Where Q/DQ goes in a model, with every reason for and against.
+    """Decide where Q/DQ goes in a model, with every reason for and against.
 
     Every input of every weighted node gets a decision, and so does every other slot that a rule speaks of.
 
@@ -92,7 +92,7 @@ def decide(
 def _statements(
     book: Rulebook, view: GraphView, options: PlacementOptions, rules: Mapping[str, Place] | None
 ) -> Iterator[Opinion | Tie | Bond]:
-    """What all rules state, each statement with its rule's name."""
+    """Yield the statements of all rules, each with its rule's name."""
     for name in options.skip_rules:
         RULES.load(name)
     own = {name: rule.place for name, rule in book.rules.items() if rule.place is not None}
@@ -150,7 +150,7 @@ def _spec(slot: Slot, opinions: list[Opinion]) -> QuantSpec:
 
 
 def _unseen(decisions: Iterable[Decision]) -> Iterator[str]:
-    """A sentence if operators of plug-ins keep samples from a part of the network."""
+    """Yield a note if custom operators keep samples from reaching a part of the network."""
     nodes = {
         decision.slot.node
         for decision in decisions

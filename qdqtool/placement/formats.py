@@ -1,4 +1,4 @@
-"""Which number format each node is asked for, and what its builder and its GPU can do with it.
+"""The number format that each node is asked for, and the limits of its builder and its GPU.
 
     place:
       format: fp8                      every product, unless a pattern says otherwise
@@ -49,11 +49,11 @@ from qdqtool.matching.silent_float import FEWEST_BLOCKS, rows_of, too_many_taps
 from qdqtool.trt.ops import summed_axis
 
 RULE: Final = "format"
-"""What opinions of this module call themselves."""
+"""Name of the rule in opinions of this module."""
 _KEPT: Final = frozenset({"user", "first_last", "kv_cache", "logarithm", "min_channels", "unseen"})
-"""Rules that say what the user wants, or that no format stores finely enough, whatever the format of products."""
+"""Rules whose opinions hold in every format: wishes of the user, and tensors that no format stores finely enough."""
 _JOINT: Final = "joint_projection"
-"""The rule for a pair that serves several factors, in whatever format these are."""
+"""The rule for a pair that several factors share, in any format."""
 _FLOAT_CACHES: Final = frozenset({"TensorScatter", "TRT_KVCacheUpdate"})
 """Operators that write into a cache in place. RTX 1.7.1 refuses INT8 and FP8 ("must have type Float, Half, or BFloat16"), and Q/DQ
 before it ("must be a network input")."""
@@ -65,11 +65,11 @@ _IN_FLOAT: Final = "nothing to do: in float it is one kernel"
 _IN_INT8: Final = "quantize it to int8"
 _WEIGHTS_IN_INT8: Final = "store its weights in int8"
 _INSTEAD: Final = {_IN_INT8: "int8", _WEIGHTS_IN_INT8: "int8-weights"}
-"""Fixes that become one setting for all nodes that need them: another scheme for these."""
+"""Alternative scheme by fix text; all nodes with the same fix share one setting."""
 
 
 def schemes(view: GraphView, options: PlacementOptions) -> dict[str, Scheme]:
-    """The scheme of every node that is not asked to be INT8, by node name."""
+    """Return the scheme of every node that is asked for a format other than INT8, by node name."""
     found = {}
     for node in view.nodes:
         name = next(
@@ -81,7 +81,7 @@ def schemes(view: GraphView, options: PlacementOptions) -> dict[str, Scheme]:
 
 
 def refuse(view: GraphView, options: PlacementOptions, asked: Mapping[str, Scheme]) -> None:
-    """Stop where the target cannot run what a node is asked for.
+    """Raise an error if the target cannot run the format that a node is asked for.
 
     Raises:
         UsageError: names the node, the rule, the target, and one that can.
@@ -122,7 +122,7 @@ def replace_opinions(
     opinions: dict[Slot, list[Opinion]],
     bonds: list[Bond],
 ) -> None:
-    """Put what the schemes want in the place of what the rules for INT8 said about their nodes; changes both lists.
+    """Replace the opinions of INT8 rules on nodes with a scheme by those of the scheme; changes `opinions` and `bonds`.
 
     Raises:
         UsageError: the block that the recipe names does not divide the reduction axis of a weight.
@@ -171,7 +171,7 @@ def replace_opinions(
 def _ask_jointly(
     bond: Bond, asked: Mapping[str, Scheme], opinions: dict[Slot, list[Opinion]], bonds: list[Bond]
 ) -> None:
-    """Ask for the pair in front of several factors in their format; not at all if they have several, or blocks."""
+    """Request one pair before several factors in their common format; no pair if formats differ or use blocks."""
     formats = {asked[slot.node].activations if slot.node in asked else INT8 for slot in bond.requires}
     format_ = formats.pop() if len(formats) == 1 else None
     if format_ is not None and format_.block is None:
@@ -194,7 +194,10 @@ def _ask_jointly(
 def _refused_attentions(
     view: GraphView, asked: Mapping[str, Scheme], options: PlacementOptions
 ) -> dict[str, tuple[str, str]]:
-    """Why both products of an attention stay float, by their names: FP8 would take a fused kernel apart, or round for nothing."""
+    """Return why both MatMuls of an attention stay float, by their names.
+
+    FP8 would break a fused kernel, or only add rounding.
+    """
     found = {}
     for scores, values in attentions(view):
         in_fp8 = any(node.name in asked and asked[node.name].activations == FP8 for node in (scores, values))
@@ -216,7 +219,7 @@ def _refused_attentions(
 
 
 def notes(view: GraphView, options: PlacementOptions, asked: Mapping[str, Scheme]) -> Iterator[str]:
-    """What a reader of the placement must know about formats."""
+    """Yield the notes of a placement about formats."""
     if options.builder.is_rtx and any(scheme.weights == MXFP8 for scheme in asked.values()):
         yield (
             "MXFP8: TensorRT for RTX 1.7.1 builds it from SM89 on and computes all of it in float (15 of 15 graphs); "
@@ -238,7 +241,7 @@ def notes(view: GraphView, options: PlacementOptions, asked: Mapping[str, Scheme
 
 
 def _reads_other_format(view: GraphView, slot: Slot, asked: Mapping[str, Scheme]) -> bool:
-    """Whether an INT8 request was meant for the arithmetic of a product that computes in another format now."""
+    """Return whether an INT8 request was made for the kernel of a compute node that now uses another format."""
     node = view.by_name[slot.node]
     if slot.index >= len(node.inputs) or node.op in _PRODUCTS:
         return False
@@ -311,7 +314,7 @@ def _spec(
 
 
 def _block(node: Node, length: int | str, format_: QuantFormat, options: PlacementOptions) -> int:
-    """The block for an axis of this length.
+    """Return the block size for an axis of this length.
 
     Raises:
         UsageError: the recipe names one that does not divide it.
@@ -340,14 +343,14 @@ def _fits(length: int, block: int) -> bool:
 
 
 def _reduction_axis(node: Node, index: int, rank: int) -> int:
-    """The axis that is summed over; of a table, that of the values of one row."""
+    """Return the axis that is summed over; for a table (Gather), the axis of the values of one row."""
     return rank - 1 if node.op == "Gather" else summed_axis(node, index, rank)
 
 
 def _objection(
     view: GraphView, node: Node, scheme: Scheme, options: PlacementOptions
 ) -> tuple[str, str] | None:
-    """Why a node stays float although a scheme was asked for, and what to do; None where nothing speaks against it."""
+    """Return why a node stays float although a scheme was asked for, and the fix; None if there is no objection."""
     if scheme.weights is None:
         return "place.format asks for float", "choose another place.format"
     for reason in of_other_types(view, node):

@@ -1,4 +1,4 @@
-"""Asks every lint rule about a Q/DQ model: what is wrong, what TensorRT will do, how to fix it."""
+"""Runs all lint rules on a Q/DQ model: what is wrong, what TensorRT will do, how to fix it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def lint(
     select: tuple[str, ...] = (),
     waivers: Mapping[str, str] | None = None,
 ) -> LintReport:
-    """Every finding about the Q/DQ nodes of a model, in graph order. Linear in nodes.
+    """Find all problems of the Q/DQ nodes of a model, in graph order. Linear in nodes.
 
     Args:
         model: any ONNX model; one without Q/DQ has no findings.
@@ -64,7 +64,7 @@ def lint(
 
 
 def codes() -> dict[str, str]:
-    """The name of each rule that finds something, by its code, in the order of codes."""
+    """Return the names of the rules that can report findings, by code, in the order of codes."""
     rules = rulebook().rules
     return {code: name for code, name in code_names().items() if rules[name].check is not None}
 
@@ -88,7 +88,7 @@ def _findings(book: Rulebook, name: str, flow: Flow, asked: Target) -> Iterator[
 
 
 def _without(flow: Flow, name: str) -> str:
-    """The command that takes Q/DQ off a node, or off all that read one; "" if there is none that could be taken off."""
+    """Return the command that removes Q/DQ from a node, or a pair from all its readers; "" if there is nothing to remove."""
     node = flow.view.by_name.get(name)
     if node is None:
         return ""

@@ -12,7 +12,7 @@ from qdqtool.placement.lint import codes
 
 
 def ci_report(report: LintReport, model: str) -> CiReport:
-    """Every rule and what it found; `model` is the path as seen from the repository's root, or an absolute one."""
+    """Return every rule and its findings. `model` is the path relative to the repository's root, or an absolute one."""
     return CiReport(
         tool="lint",
         source=model,
@@ -28,7 +28,7 @@ def ci_report(report: LintReport, model: str) -> CiReport:
 
 
 def _result(finding: LintFinding, model: str) -> CiResult:
-    """With a fingerprint that survives a change elsewhere in the model."""
+    """Return a finding with a fingerprint that does not depend on other parts of the model."""
     key = f"{finding.code}\0{finding.node}\0{model}".encode("utf-8", "surrogatepass")
     return CiResult(
         code=finding.code,

@@ -1,4 +1,4 @@
-"""Nodes that a caller wants float or INT8 in a Q/DQ model, before the fixes of the rules look at it."""
+"""Makes nodes of a Q/DQ model float or INT8 if the caller asks for it, before the fixes of the rules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RULE = "on request"
 def on_request(
     model: Model, *, to_float: Iterable[str] = (), to_int8: Iterable[str] = ()
 ) -> tuple[Model, tuple[Change, ...]]:
-    """The model with these nodes float, and the weights of those in INT8, and what was changed.
+    """Return the model with `to_float` nodes in float and the weights of `to_int8` nodes in INT8, and the changes.
 
     Args:
         model: a Q/DQ model.
@@ -82,13 +82,13 @@ def _check(model: Model, names: tuple[str, ...], option: str) -> None:
 
 
 def _pairs(model: Model) -> tuple[tuple[str, int], ...]:
-    """The slots that read Q/DQ, and the Q/DQ whose results are returned."""
+    """Return the slots that read Q/DQ, and the Q/DQ whose results are model outputs."""
     slots = [(slot.node, slot.index) for pair in find(model) for slot in pair.slots]
     return (*slots, *((pair.dequantize or "", -1) for pair in find(model) if pair.returned))
 
 
 def _with_movers(model: Model, name: str) -> tuple[str, ...]:
-    """The node, and the DequantizeLinear behind operators that only move the values it reads."""
+    """Return the node, and the DequantizeLinear nodes that feed it through operators that only move values."""
     node = model.view.by_name[name]
     if node.op in QDQ:
         return (name,)
@@ -103,7 +103,7 @@ def _reads(slots: Iterable[Slot], name: str) -> bool:
 
 
 def _weights(model: Model, names: tuple[str, ...]) -> Iterator[SlotEdit]:
-    """The constant factors of products, in INT8 with one scale per output channel."""
+    """Yield edits that quantize the constant factors of compute nodes to INT8, with one scale per output channel."""
     edit = Edit(model)
     for name in names:
         node = model.view.by_name[name]

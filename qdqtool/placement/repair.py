@@ -1,4 +1,4 @@
-"""Repairs somebody else's Q/DQ model by the fixes of all rules: first into the form that TensorRT reads, then where it gains."""
+"""Repairs a third-party Q/DQ model with the fixes of all rules. First it becomes legal for TensorRT, then fast."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from qdqtool.matching.rule import Rule, Stage
 from qdqtool.trt.ops import PACKED_WEIGHTS, QDQ
 
 _MOST_ROUNDS = 4
-"""Rounds over all rules; one fix may make room for another, and each is idempotent."""
+"""Most rounds over all rules; one fix may enable another, and each is idempotent."""
 _DANGLING = "dangling"
 
 
 def repair(model: Model, target: Target | None = None) -> tuple[Model, tuple[Change, ...]]:
-    """The model after all fixes, and every change; the model itself where nothing was changed.
+    """Return the model after all fixes, and every change; the original model if nothing was changed.
 
     Args:
         model: any ONNX model.
@@ -45,7 +45,10 @@ def repair(model: Model, target: Target | None = None) -> tuple[Model, tuple[Cha
 
 
 def gaining_fixes(model: Model) -> Iterator[Change]:
-    """What the fixes of the last stage would change in a model that TensorRT reads, slot by slot; nothing is changed."""
+    """Yield the changes that the fixes of the last stage would make, slot by slot, without changing the model.
+
+    TensorRT must be able to read it.
+    """
     book = rulebook()
     for name in fix_order(book.rules):
         rule = book.rules[name]
@@ -56,7 +59,7 @@ def gaining_fixes(model: Model) -> Iterator[Change]:
 
 
 def written_out(model: Model) -> Model:
-    """The model with a Q/DQ pair for every range of a static quantization, in whatever form it was written.
+    """Return the model with a Q/DQ pair for every range of a static quantization, from any form.
 
     Raises:
         InputFileError: the model contradicts itself.
@@ -65,7 +68,7 @@ def written_out(model: Model) -> Model:
 
 
 def _fixed(model: Model, last: Stage, target: Target | None) -> tuple[Model, tuple[Change, ...]]:
-    """The model after the fixes up to a stage, and every change."""
+    """Return the model after the fixes up to a stage, and every change."""
     model, caches = detached(model)
     model, written = with_dequantize(model)
     ready = prepare(model, PrepareOptions(fold_batchnorm=False, conv_transpose=False))
@@ -103,7 +106,7 @@ def _applies(rule: Rule, last: Stage, target: Target | None) -> bool:
 
 
 def fix_order(rules: Mapping[str, Rule]) -> tuple[str, ...]:
-    """Names of the rules with a fix: by stage, then behind those that a rule names in `after`, then by name.
+    """Return the names of the rules with a fix: by stage, then after the rules in `after`, then by name.
 
     Raises:
         CycleError: rules name each other.
@@ -128,7 +131,7 @@ def _ordered(rules: tuple[tuple[str, Stage, tuple[str, ...]], ...]) -> tuple[str
 
 
 def _dropped(before: Model, after: Model) -> Iterator[Change]:
-    """Q/DQ nodes that no output needs, which preparing the model has dropped."""
+    """Yield the Q/DQ nodes that no output needs, which model preparation has removed."""
     for node in before.view.nodes:
         if node.op in QDQ and node.name not in after.view.by_name:
             yield Change(
@@ -141,7 +144,7 @@ def _dropped(before: Model, after: Model) -> Iterator[Change]:
 
 
 def remaining(model: Model) -> tuple[Remainder, ...]:
-    """What keeps compute nodes out of INT8 although half of it is there, and what TensorRT does not import."""
+    """Return what keeps half-quantized compute nodes out of INT8, and the operators that TensorRT does not import."""
     told = [
         _half(model, product.node, bare)
         for product, bare in half_quantized(Flow(model), Target(), alone=True)

@@ -1,4 +1,4 @@
-"""Which ties matter once it is known what is quantized, merged into groups."""
+"""The ties that matter once the quantized tensors are known, merged into groups."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from qdqtool.core.equivalence import classes
 from qdqtool.core.placement import Tie
 
 _MOST_REASONS = 4
-"""Reasons spelled out for one merged tie."""
+"""Most reasons listed for one merged tie."""
 
 
 def carriers(ties: Iterable[Tie], quantized: Iterable[str]) -> frozenset[str]:
-    """The quantized tensors and all tensors their Q moves back to: from the first of a tie to the others."""
+    """Return the quantized tensors and all tensors their Q moves back to: from the first tensor of a tie to the others."""
     behind = _by_first(ties)
     reached = set(quantized)
     frontier = sorted(reached)
@@ -26,7 +26,7 @@ def carriers(ties: Iterable[Tie], quantized: Iterable[str]) -> frozenset[str]:
 
 
 def effective(ties: Iterable[Tie], quantized: frozenset[str]) -> tuple[Tie, ...]:
-    """The ties on the way of a Q moving backward, merged, each with only the tensors that need a scale."""
+    """Return the merged ties on the path of a Q that moves backward, each with only the tensors that need a scale."""
     behind = _by_first(ties)
     active = [tie for first in sorted(carriers(ties, quantized) & behind.keys()) for tie in behind[first]]
     groups = [group for group in classes(tie.tensors for tie in active) if len(group & quantized) > 1]

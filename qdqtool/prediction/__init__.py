@@ -1,4 +1,4 @@
-"""Predicts from rules what TensorRT makes of a Q/DQ graph.
+"""Predicts from rules how TensorRT builds a Q/DQ graph.
 
 For every target: the precision of each node, and where the prediction may not hold. For classic TensorRT 8.x to 10.x, whose
 builder needs a GPU: also the engine layers and the fate of every Q and DQ, which build logs show. TensorRT for RTX builds

@@ -34,19 +34,19 @@ Scale = tuple[DType, tuple[float, ...]]
 
 @dataclass(slots=True)
 class Demand:
-    """What the readers of a tensor want: few bits of some types and scales, a float value, or both."""
+    """Forms in which the readers of a tensor want it: low-bit types with scales, a float value, or both."""
 
     scales: set[Scale] = field(default_factory=set)
     float: bool = False
 
     @property
     def closed(self) -> bool:
-        """Whether all readers agree on one such form, so that the Q can fuse with the producer or pass it."""
+        """True if all readers agree on one low-bit form, so that the Q can fuse with the producer or move before it."""
         return len(self.scales) == 1 and not self.float
 
 
 class Demands:
-    """The demand for every tensor, after each Q moved as far back as it can."""
+    """The demand for every tensor, after each Q moved as far upstream as it can."""
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
@@ -58,14 +58,14 @@ class Demands:
             self._pass_on(node)
 
     def of(self, tensor: str) -> Demand:
-        """What the readers of `tensor` want."""
+        """Return the forms in which the readers of `tensor` want it."""
         found = self._found.get(tensor)
         if found is None:
             found = self._found[tensor] = Demand(float=self._flow.view.is_output(tensor))
         return found
 
     def passes(self, node: Node) -> bool:
-        """Whether the Q behind `node` moves in front of it."""
+        """Return whether the Q after `node` moves before it."""
         if node.op == "Concat":
             return self.of(node.outputs[0]).closed
         if not quantization_commutes(self._flow.view, node):
@@ -95,11 +95,11 @@ class Demands:
 
 
 _SPELT_OUT = 32
-"""Nodes that a name lists; a name grows with its layer, and every node of the layer repeats it."""
+"""Most nodes that a layer name lists; every node of a layer repeats the name of the layer."""
 
 
 def layer_name(nodes: Sequence[str]) -> str:
-    """The nodes of a layer joined by " + ", the middle of long lists left out."""
+    """Join the nodes of a layer by " + "; long lists are shortened in the middle."""
     if len(nodes) <= _SPELT_OUT:
         return " + ".join(nodes)
     shown = " + ".join(nodes[: _SPELT_OUT - 1])
@@ -116,7 +116,7 @@ def layer_name(nodes: Sequence[str]) -> str:
 
 
 class LayerGroup:
-    """Nodes of one layer while it grows.
+    """Nodes of one layer while it is assembled.
 
     Attributes:
         host: its product, if it has one.
@@ -133,7 +133,7 @@ class LayerGroup:
         self.shortcut = ""
 
     def take(self, *nodes: Node) -> None:
-        """Append nodes; the last one's result is what the layer hands on."""
+        """Append nodes; the result of the last node becomes the result of the layer."""
         for node in nodes:
             others = [tensor for tensor in node.inputs if tensor != self.tail]
             if node.op == "Add" and self.host is not None and others:
@@ -173,7 +173,7 @@ class Groups:
             self._fold(node)
 
     def _residuals(self) -> Iterator[tuple[str, str]]:
-        """Add -> the convolution that takes it: of two candidates the one defined last."""
+        """Yield each Add with the convolution that fuses it: of two candidates the one defined last."""
         for node in self._flow.view.nodes:
             if node.op == "Add" and not any(map(self._flow.view.is_constant, node.inputs)):
                 found = [self._straight_product(tensor) for tensor in node.inputs]
@@ -182,7 +182,7 @@ class Groups:
                     yield node.name, max(convs, key=lambda conv: conv.position).name
 
     def _straight_product(self, tensor: str) -> Node | None:
-        """The product that makes `tensor`, past what fuses into it and nobody else reads."""
+        """Return the product that computes `tensor`, skipping nodes that fuse into it and have no other reader."""
         while True:
             node = self._flow.view.producer(tensor)
             if node is None or len(self._flow.view.uses(tensor)) != 1 or self._flow.view.is_output(tensor):
@@ -216,13 +216,13 @@ class Groups:
         return (reader,) if self._is_stem_pool(group, reader) else ()
 
     def _is_affine(self, node: Node) -> bool:
-        """A BatchNormalization, bias or factor whose parameters are constants."""
+        """Return whether a node is a BatchNormalization, bias or factor with constant parameters."""
         if node.op not in AFFINE:
             return False
         return all(map(self._flow.view.is_constant, node.inputs[1:]))
 
     def _is_stem_pool(self, group: LayerGroup, reader: Node) -> bool:
-        """An INT8 stem (few input channels) takes the MaxPool behind its activation along, if it can hand on INT8."""
+        """Return whether an INT8 stem (few input channels) fuses the MaxPool after its activation: only if it can write INT8."""
         host = group.host
         if reader.op != "MaxPool" or host is None or self._precision.get(host.name) is not DType.INT8:
             return False
@@ -231,7 +231,7 @@ class Groups:
         return narrow and self._demands.of(reader.outputs[0]).closed
 
     def _leave(self, node: Node) -> None:
-        """A node that no product took: with the pointwise node in front of it, or alone."""
+        """Make a layer for a node that no product fused: with the pointwise node before it, or alone."""
         before = [self._flow.view.producer(tensor) for tensor in node.inputs]
         if node.op in POINTWISE:
             for producer in before:
@@ -248,7 +248,7 @@ class Groups:
         self.of[node.name] = LayerGroup(node, None)
 
     def _fold(self, node: Node) -> None:
-        """A node that works on constants belongs to the layer that reads it."""
+        """Add a node that works on constants to the layer that reads it."""
         reader = self._flow.view.uses(node.outputs[0])[0].node
         group = self.of.get(reader.name) or LayerGroup(node, None)
         if node not in group.nodes:
@@ -257,7 +257,7 @@ class Groups:
 
 
 def is_swish(readers: tuple[Node, ...]) -> bool:
-    """Whether two nodes are the gate and the product of x * sigmoid(x)."""
+    """Return whether two nodes are the gate and the product of x * sigmoid(x)."""
     if len(readers) != 2:
         return False
     gate, product = sorted(readers, key=lambda node: node.op == "Mul")
@@ -269,7 +269,7 @@ def is_swish(readers: tuple[Node, ...]) -> bool:
 
 
 def why_quantized_apart(flow: Flow, demands: Demands, tensor: str) -> str:
-    """Why the Q that came to rest behind `tensor` is taken by no layer."""
+    """Return why no layer fuses the Q that ends up after `tensor`."""
     maker = flow.view.producer(tensor)
     if maker is None:
         return f"{tensor} is an input of the model and arrives as float"
@@ -285,7 +285,7 @@ def why_quantized_apart(flow: Flow, demands: Demands, tensor: str) -> str:
 
 
 def why_dequantized_apart(flow: Flow, tensor: str) -> str:
-    """Why the DQ that makes `tensor` is taken by no layer."""
+    """Return why no layer fuses the DQ that writes `tensor`."""
     readers = flow.readers(tensor)
     if not readers:
         return f"{tensor} is an output of the model"
@@ -297,7 +297,7 @@ def why_dequantized_apart(flow: Flow, tensor: str) -> str:
 
 
 class Fates:
-    """Writes the rows: Q backward, DQ forward, fused where a layer takes them, else kernels."""
+    """Writes the ledger: moves Q upstream and DQ downstream, fused if a layer can take them, else separate kernels."""
 
     def __init__(
         self,
@@ -315,7 +315,7 @@ class Fates:
         self._first_at: dict[tuple[str, tuple[float, ...]], str] = {}
 
     def rows(self) -> tuple[LedgerRow, ...]:
-        """One row per Q and DQ of the model, clones behind the Q they come from."""
+        """Return one row per Q and DQ of the model; clones follow the Q that they come from."""
         return tuple(row for pair in self._flow.pairs for row in self._pair(pair))
 
     def _pair(self, pair: QdqPair) -> Iterator[LedgerRow]:
@@ -349,7 +349,7 @@ class Fates:
     def _travel(
         self, name: str, pair: QdqPair, tensor: str, told: tuple[str, ...], clone_of: str = ""
     ) -> Iterator[LedgerRow]:
-        """Move a Q backward from `tensor` as far as it goes; at a Concat it becomes a clone per branch."""
+        """Move a Q upstream from `tensor` as far as possible; at a Concat it becomes a clone per branch."""
         steps = list(told)
         node = self._flow.view.producer(tensor)
         while node is not None and self._demands.passes(node):
@@ -393,7 +393,7 @@ class Fates:
         return End.OUTPUT, group.host.name
 
     def _hands_on(self, group: LayerGroup, tensor: str) -> bool:
-        """Whether a layer ends with `tensor`, or with a pool behind it that the Q has moved through."""
+        """Return whether a layer ends with `tensor`, or with a pool after it that the Q has moved through."""
         last = self._flow.view.producer(group.tail)
         return tensor == group.tail or (
             last is not None and tensor == last.inputs[0] and self._demands.passes(last)
@@ -417,7 +417,7 @@ class Fates:
         return End.COPY, name
 
     def _final_readers(self, pair: QdqPair) -> Iterator[tuple[Node, int]]:
-        """Who reads the values of a DQ, moved forward through what only moves values."""
+        """Yield the readers of a DQ's values, after it moved downstream through nodes that only move values."""
         waiting = list(pair.slots)
         seen: set[str] = set()
         while waiting:
@@ -435,7 +435,7 @@ class Fates:
         return self._flow.view.is_constant(tensor) or tensor in self._flow.origins
 
     def _takes(self, node: str) -> bool:
-        """Whether a node reads its weight in few bits."""
+        """Return whether a node reads its weight in a low-bit type."""
         return node in self._stored or self._precision.get(node, DType.UNKNOWN).is_quantized
 
     def _is_int8(self, node: str) -> bool:
@@ -458,7 +458,7 @@ def _row(node: str, kind: str, end: End, into: str, steps: list[str], clone_of: 
 
 
 class ClassicPlan:
-    """What the optimizer's passes will leave.
+    """Predicted result of the optimizer's passes.
 
     Attributes:
         layers: in graph order; each product with the weight's Q and the Q of its result.
@@ -468,7 +468,7 @@ class ClassicPlan:
     def __init__(
         self, flow: Flow, precision: dict[str, DType], stored: Collection[str] = frozenset()
     ) -> None:
-        """Plan for nodes that compute in these types; those of `stored` dequantize their weights themselves."""
+        """Plan for nodes that compute in these types; nodes in `stored` dequantize their weights inside their kernels."""
         demands = Demands(flow)
         self._groups = Groups(flow, demands, precision)
         self.ledger = Fates(flow, demands, self._groups, precision, stored).rows()
@@ -476,7 +476,7 @@ class ClassicPlan:
         self.layers = self._layers()
 
     def _layers(self) -> tuple[PredictedLayer, ...]:
-        """Groups with the Q that they take, and the Q and DQ that stay kernels."""
+        """Return the groups with the Q fused into them, and the Q and DQ that remain kernels."""
         taken: dict[str, list[str]] = {}
         found = []
         for row in self.ledger:
@@ -491,5 +491,5 @@ class ClassicPlan:
         return tuple(sorted(found, key=lambda layer: (self._place(layer.nodes[0]), layer.name)))
 
     def _place(self, node: str) -> tuple[int, str]:
-        """Graph order; clones stand where the Q they were made from stands."""
+        """Return the sort key for graph order; clones sort at the place of the Q that they were made from."""
         return self._position.get(node.partition("_clone_")[0], -1), node

@@ -1,4 +1,4 @@
-"""Puts precisions, layers and ledger together."""
+"""Combines predicted precisions, layers and ledger."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from qdqtool.trt.ops import COMPUTE, NOT_IMPORTED, PRODUCTS, QDQ, computes_integ
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
-    """The type a product computes in, the reason, and what is realised in the words of an audit."""
+    """Type in which a product computes, the reason, and the realised format in the words of an audit."""
 
     precision: DType
     reason: str
@@ -43,7 +43,7 @@ class Judgement:
 
 
 def judge(flow: Flow, target: Target) -> dict[str, Judgement]:
-    """What every node that multiplies computes in for a builder, by its name.
+    """Predict the compute type of every node that multiplies, by its name.
 
     Such are products, recurrences, attentions, and operators that compute with integers themselves.
     """
@@ -87,7 +87,7 @@ def _type(realised: str, floating: DType) -> DType:
 
 
 def _other_operator(flow: Flow, node: Node, target: Target) -> Judgement:
-    """What is not Conv, ConvTranspose, Gemm or MatMul; Einsum alone has INT8 kernels, in TensorRT for RTX."""
+    """Predict operators other than Conv, ConvTranspose, Gemm and MatMul. Only Einsum has INT8 kernels, in TensorRT for RTX."""
     floating = float_type(flow, node)
     if node.op in NOT_IMPORTED or computes_integers(node.op):
         return Judgement(
@@ -102,7 +102,7 @@ def _other_operator(flow: Flow, node: Node, target: Target) -> Judgement:
 
 
 def float_type(flow: Flow, node: Node) -> DType:
-    """The float type a node computes in where it is not INT8."""
+    """Return the float type in which a node computes if it is not INT8."""
     for tensor in (*node.outputs, *node.inputs):
         dtype = flow.view.info(tensor).dtype
         if dtype.is_float:
@@ -115,7 +115,11 @@ def float_type(flow: Flow, node: Node) -> DType:
 
 
 def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
-    """Yields pairs that the parser refuses, formats that a GPU lacks, bodies of control flow, and precisions that depend on the batch."""
+    """Yield reasons for doubt.
+
+    They are pairs that the parser refuses, formats that a GPU lacks, bodies of control flow, and precisions
+    that depend on the batch.
+    """
     for what, named in (
         ("scales that are not positive numbers", [pair for pair in flow.pairs if _is_sick(pair)]),
         ("zero points other than 0", [pair for pair in flow.pairs if _is_shifted(pair)]),
@@ -136,7 +140,7 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
 
 
 def _stopped(flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
-    """Yields the nodes whose form no builder takes."""
+    """Yield the nodes in a form that no builder accepts."""
     found = [wrong for _, wrong in violations(flow, target, stopping()) if wrong.severity is Severity.ERROR]
     if found:
         nodes = tuple(dict.fromkeys(wrong.node for wrong in found))
@@ -149,7 +153,7 @@ def _stopped(flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
 
 
 def _bodies(model: Model) -> Iterator[PredictionDoubt]:
-    """Yields control flow: the nodes in its bodies are not part of the graph that is judged."""
+    """Yield control flow: the nodes in its bodies are not part of the judged graph."""
     named = [node for node in model.view.nodes if model.view.body_ops(node)]
     if not named:
         return
@@ -164,7 +168,7 @@ def _bodies(model: Model) -> Iterator[PredictionDoubt]:
 
 
 def _beyond(flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
-    """Formats that one of the GPUs does not have: the build fails."""
+    """Yield formats that one of the GPUs does not have: the build fails."""
     if not target.is_rtx or not target.sm:
         return
     oldest = min(map(int, target.sm))
@@ -182,7 +186,7 @@ def _beyond(flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
 
 
 def _refused_blocks(flow: Flow) -> Iterator[PredictionDoubt]:
-    """Yields NVFP4 activations with constant block scales that the builder refuses."""
+    """Yield NVFP4 activations with constant block scales that the builder refuses."""
     stopped = [_name(pair) for pair, _ in in_sums(flow)]
     if stopped:
         reason = (
@@ -194,7 +198,7 @@ def _refused_blocks(flow: Flow) -> Iterator[PredictionDoubt]:
 
 
 def _of_one_sample(flow: Flow) -> Iterator[PredictionDoubt]:
-    """Yields convolutions that are float in an engine for one sample and INT8 in one for several."""
+    """Yield convolutions that are float in an engine for one sample and INT8 in an engine for several."""
     named = [
         node
         for node in flow.products()
@@ -215,7 +219,7 @@ def _name(pair: QdqPair) -> str:
 
 
 def _is_sick(pair: QdqPair) -> bool:
-    """Whether the parser refuses a scale; infinity is built, and INT4 takes any (QDQ103)."""
+    """Return whether the parser refuses a scale. It accepts infinity, and any scale of INT4 (QDQ103)."""
     return pair.dtype is not DType.INT4 and any(isnan(scale) or scale <= 0 for scale in pair.scale)
 
 
@@ -224,7 +228,7 @@ def _is_shifted(pair: QdqPair) -> bool:
 
 
 def _is_odd(flow: Flow, pair: QdqPair) -> bool:
-    """Whether a pair has no scale, or not one for each channel of a known shape."""
+    """Return whether a pair has no scale, or a number of scales that differs from the channels of a known shape."""
     if pair.scale_shape is None or len(pair.scale_shape) > 1:
         return False
     shape = flow.view.info(pair.tensor).shape
@@ -240,11 +244,11 @@ def _is_odd(flow: Flow, pair: QdqPair) -> bool:
 
 _SILENT = QDQ | {"Constant"}
 _STORED = "-weights"
-"""How the name ends of what a product realises whose kernel dequantizes its weights itself."""
+"""End of the realised format's name for a product with a kernel that dequantizes its weights itself."""
 
 
 def predict(model: Model, target: Target | None = None) -> Prediction:
-    """Predicts the precision of each node; for classic TensorRT also the layers and the fate of every Q and DQ.
+    """Predict the precision of each node; for classic TensorRT also the layers and the fate of every Q and DQ.
 
     Estimated from rules, in time linear in the number of nodes. For TensorRT for RTX the layers and their number are
     not predicted, since its builder gives them in seconds: `pipeline.built_prediction` adds them.
@@ -292,7 +296,7 @@ def _classic(flow: Flow, judged: Mapping[str, Judgement]) -> ClassicPlan:
 
 
 def _scale_rows(flow: Flow) -> Iterator[LedgerRow]:
-    """Yields the fate of pairs that only make scales: folded if they are constant, else part of a quantizing kernel."""
+    """Yield the fate of pairs that only compute scales: folded if constant, else part of a quantizing kernel."""
     for pair in flow.scales:
         last = flow.view.by_name[pair.dequantize or pair.quantize or ""]
         reader = flow.view.uses(last.outputs[0])[0].node.name
@@ -305,7 +309,7 @@ def _scale_rows(flow: Flow) -> Iterator[LedgerRow]:
 
 
 def _handed_on(flow: Flow, demands: Demands, node: Node) -> DType:
-    """The type of the values that a node without a product hands on."""
+    """Return the type of the values that a node without a product passes on."""
     if not node.outputs:
         return DType.UNKNOWN
     reads = flow.origins.get(node.outputs[0])

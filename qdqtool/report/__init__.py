@@ -1,1 +1,1 @@
-"""From the results of the steps to one report, and from the report to the terminal and to a page."""
+"""Turns the results of the steps into one report, and shows it on the terminal or as a page."""

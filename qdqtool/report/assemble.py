@@ -1,4 +1,4 @@
-"""Puts the results of all steps that ran into one report."""
+"""Combines the results of all steps that ran into one report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from qdqtool.report.rows import layer_rows, range_rows
 from qdqtool.trt.causes import cause_of
 
 _INT8 = frozenset({Verdict.INT8, Verdict.ATTENTION, Verdict.ABSORBED})
-"""Verdicts under which a node's arithmetic can be INT8."""
+"""Verdicts of nodes whose arithmetic can be INT8."""
 _BUILDERS = {"rtx": "TensorRT for RTX", "trt": "TensorRT", "trtexec": "trtexec"}
 _PROXY = (
     "The engine was built by TensorRT for RTX, which stands in for classic TensorRT: its data types are real, its "
@@ -48,7 +48,7 @@ _RANDOM = "The samples were random: ranges and accuracy mean nothing."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Material:
-    """What the steps left behind; None if a step did not run.
+    """Results of the steps; None for a step that did not run.
 
     Attributes:
         model_name: file name of the float model.
@@ -86,7 +86,7 @@ class Material:
 
 
 def assemble(material: Material) -> Report:
-    """The report on everything there is; steps that did not run leave their part empty."""
+    """Return the report on all available results; parts of steps that did not run are empty."""
     audit = material.audit
     verdicts = audit.verdicts if audit else ()
     log = material.log.runs[-1] if material.log and material.log.runs else None
@@ -120,7 +120,7 @@ def assemble(material: Material) -> Report:
 
 
 def _findings(material: Material) -> tuple[Finding, ...]:
-    """What the audit and the data checks found, the most urgent first."""
+    """Return the findings of the audit and of the data checks, the most urgent first."""
     found = (
         *(material.audit.findings if material.audit else ()),
         *(material.data.findings if material.data else ()),
@@ -129,17 +129,17 @@ def _findings(material: Material) -> tuple[Finding, ...]:
 
 
 def runs_as_asked(verdict: NodeVerdict) -> bool:
-    """Whether the node's arithmetic is INT8, or in whatever other format its Q/DQ nodes ask for."""
+    """Return whether the node's arithmetic is INT8, or in another format that its Q/DQ nodes ask for."""
     return runs_int8(verdict) or (verdict.is_as_asked and verdict.asked != "float")
 
 
 def runs_int8(verdict: NodeVerdict) -> bool:
-    """Whether the node's arithmetic is INT8 in the engine."""
+    """Return whether the node's arithmetic is INT8 in the engine."""
     return verdict.precision is DType.INT8 and verdict.verdict in _INT8
 
 
 def _summary(material: Material, findings: tuple[Finding, ...]) -> Summary:
-    """The figures; the judge, who reads them, is asked afterwards."""
+    """Return the figures of the summary; the verdict, which depends on them, is added later."""
     audit, build = material.audit, material.build
     counts = audit.counts if audit else _counted(material.engine) if material.engine else None
     verdicts = audit.verdicts if audit and (audit.verdicts or material.placement) else None
@@ -178,7 +178,7 @@ def _numbered(words: Iterable[str]) -> dict[str, int]:
 
 
 def _named(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Word -> the nodes that it is said of."""
+    """Group nodes by word, in alphabetical order of the words."""
     found: dict[str, list[str]] = defaultdict(list)
     for word, node in pairs:
         found[word].append(node)
@@ -186,7 +186,7 @@ def _named(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
 
 
 def _counted(engine: Engine) -> KernelCounts:
-    """Kernels by their roles; the bytes between them are the audit's business."""
+    """Count kernels by role; activation bytes stay None, because only an audit determines them."""
     roles = Counter(layer.role for layer in engine.kernels)
     return KernelCounts(
         kernels=len(engine.kernels),
@@ -209,7 +209,7 @@ def _builder(build: BuildResult) -> str:
 
 
 def headline(comparison: Comparison) -> AccuracySummary | None:
-    """The first task metric, else SQNR of the outputs, else the first metric of the first."""
+    """Return the first task metric, else SQNR of the outputs, else the first metric of the first output."""
     if comparison.task:
         task = comparison.task[0]
         return AccuracySummary(
@@ -259,12 +259,14 @@ def _fallback(verdict: NodeVerdict) -> Fallback:
 
 
 def _urgency(finding: Finding) -> tuple[int, int, str, str]:
-    """Sort key: the most severe first, then the most bytes."""
+    """Sort key: most severe first, then most bytes."""
     return (-finding.severity.rank, -(finding.bytes or 0), finding.code, finding.subject)
 
 
 def _notes(material: Material) -> tuple[str, ...]:
-    """Everything any step wants a person to know, each sentence once: what the accuracy is worth, then in the order of the steps.
+    """Return the notes of all steps, each sentence once.
+
+    Notes on the reliability of the accuracy come first, then the others by step.
 
     A terminal shows the first few, and what a figure must not be taken for should be among them.
     """
@@ -288,7 +290,7 @@ def _notes(material: Material) -> tuple[str, ...]:
 
 
 def _explained(warning: str) -> str:
-    """A warning of the builder, with its meaning and its fix if the table of causes has it."""
+    """Return a builder warning, with its meaning and its fix if the table of causes has it."""
     cause = cause_of(warning)
     return warning if cause is None else f"{warning}: {cause.meaning}; {cause.fix}"
 
@@ -301,7 +303,7 @@ def _unread(engine: Engine) -> tuple[str, ...]:
 
 
 def _computed(comparison: Comparison) -> str:
-    """Where the accuracy comes from, and what was emulated for it."""
+    """Return where the accuracy was computed, and what was emulated."""
     _, _, more = comparison.candidate.partition(", ")
     is_emulated = more.endswith("emulated")
     place = "the CPU" if comparison.provider == "CPUExecutionProvider" else f"its {comparison.provider}"

@@ -1,4 +1,4 @@
-"""The engine as a drawing: one box per layer, one line per tensor that goes from layer to layer."""
+"""The engine as a drawing: one box per layer, one line per tensor between layers."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from qdqtool.trt.tensor_formats import short
 # The engine as a drawing: one box per layer, one line per tensor that goes from layer to layer.
 
 LARGEST = 4000
-"""Layers; a drawing of more would neither be read nor open quickly."""
+"""Largest number of layers that is drawn; a larger drawing would be unreadable and slow to open."""
 _BOX = (216, 62)
 _PORT = (150, 26)
 _PORTS = 40
-"""Engine inputs and outputs that are drawn; names-only dumps would make every tensor one."""
+"""Largest number of engine inputs and outputs that are drawn; in a dump with names only, every tensor would be one."""
 _MARGIN = 12
 _LETTERS = 27
 _SMALL_LETTERS = 33
 _CONVERSION = re.compile(r"quantizelinear|cast|reshape|transpose", re.IGNORECASE)
-"""Nodes that name a layer badly: what they do is seen from the tensors."""
+"""Pattern of nodes that are poor names for a layer, because the tensors already show what these nodes do."""
 _GENERATED = re.compile(r"__myl_(\w+?)_myl\d+_\d+")
-"""Kernels that are named after their operations: `__myl_MulMinMaxRounCast_myl0_0`."""
+"""Pattern of kernel names that list their operations: `__myl_MulMinMaxRounCast_myl0_0`."""
 _ROLES = {Role.COMPUTE: "computes", Role.QDQ: "converts"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoxMark:
-    """What a box is marked with: how many findings its layer has, and the worst of their severities."""
+    """The mark of a box: how many findings its layer has, and the worst of their severities."""
 
     count: int
     severity: Severity
@@ -48,7 +48,7 @@ class BoxMark:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wire:
-    """A tensor on its way from box `source` to box `target`; boxes after the layers are inputs and outputs."""
+    """A tensor from box `source` to box `target`; the boxes of inputs and outputs follow those of the layers."""
 
     source: int
     target: int
@@ -57,7 +57,7 @@ class Wire:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerGraph:
-    """Layers, the engine's own inputs and outputs as boxes behind them, and the tensors between.
+    """Layers, the engine's inputs and outputs as boxes after the layers, and the tensors between the boxes.
 
     Attributes:
         layers: those that launch something; box number i is layers[i].
@@ -73,7 +73,7 @@ class LayerGraph:
 
 
 def network(rows: Sequence[LayerRow]) -> LayerGraph:
-    """Who feeds whom: a tensor comes from its writers before the reader, else from any writer.
+    """Connect layers by their tensors: the sources are earlier writers of the tensor, else any writers.
 
     Layers that write parts of one tensor (a Concat made in place) all feed its readers. Layers that launch nothing
     are left out, and what they hand on comes from where they have it: a reshape of nothing but words does not cut the
@@ -111,7 +111,7 @@ def network(rows: Sequence[LayerRow]) -> LayerGraph:
 def _ports(
     first: int, fed: dict[str, tuple[TensorRow, list[int]]], left: dict[str, tuple[TensorRow, int]]
 ) -> tuple[tuple[TensorRow, ...], list[Wire]]:
-    """Tensors that nobody writes, with their readers, and tensors that nobody reads."""
+    """Return the engine's inputs and outputs, and their connections: tensors without a writer, and tensors without a reader."""
     if len(fed) + len(left) > _PORTS:
         return (), []
     entering = [
@@ -128,7 +128,7 @@ def _ports(
 
 
 def _sources(writers: list[int], reader: int) -> list[int]:
-    """Writers before the reader; where there are none, the others (a loop) except the reader itself."""
+    """Return the writers before the reader; if there are none (a loop), all others except the reader itself."""
     before = writers[: bisect_left(writers, reader)]
     return before or [writer for writer in writers if writer != reader]
 
@@ -138,7 +138,7 @@ def _sorted(wires: list[Wire]) -> tuple[Wire, ...]:
 
 
 def draw(net: LayerGraph, marks: Mapping[int, BoxMark] = MappingProxyType({})) -> Element:
-    """The drawing; boxes carry their layer number in data-layer, in launch order from 0.
+    """Draw the engine; boxes carry their layer number in data-layer, in launch order from 0.
 
     Filled boxes compute, round ones only convert, dashed ones enter or leave the engine; every tensor tells its type
     and format once.
@@ -210,7 +210,7 @@ def _line(sheet: Element, path: tuple[Place, ...], tensors: list[TensorRow]) -> 
 
 
 def describe(tensor: TensorRow) -> str:
-    """`name: int8 1x64x56x56, Row major, 196 KiB`."""
+    """Return `name: int8 1x64x56x56, Row major, 196 KiB`."""
     shape = "?" if tensor.shape is None else "x".join(map(str, tensor.shape)) or "scalar"
     parts = [
         f"{tensor.dtype.value} {shape}",
@@ -221,19 +221,19 @@ def describe(tensor: TensorRow) -> str:
 
 
 def label(layer: LayerRow, most: int = _LETTERS) -> str:
-    """The layer's main ONNX node and how many there are besides; else its own name."""
+    """Return the layer's main ONNX node and the number of its other nodes; else the layer's name."""
     more = f" +{len(layer.onnx_nodes) - 1}" if len(layer.onnx_nodes) > 1 else ""
     return f"{shorten(main_node(layer) or layer.name, most - len(more))}{more}"
 
 
 def main_node(layer: LayerRow) -> str | None:
-    """The first ONNX node that is more than a conversion, else the first; None if there are none."""
+    """Return the first ONNX node that is not a mere conversion, else the first; None if there are none."""
     nodes = layer.onnx_nodes
     return next((node for node in nodes if not _CONVERSION.search(node)), nodes[0] if nodes else None)
 
 
 def _kind(layer: LayerRow) -> str:
-    """The layer's type; of a generated kernel also the operations that its name is made of."""
+    """Return the layer's type; for a generated kernel also the operations in its name."""
     made = _GENERATED.fullmatch(layer.name)
     return f"{layer.kind} {made[1]}" if made else layer.kind
 
@@ -257,7 +257,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """A finished drawing's geometry, moved so that it starts at (0, 0).
+    """Geometry of a drawing, moved so that it starts at (0, 0).
 
     Attributes:
         centres: of the boxes, in the order given.
@@ -273,7 +273,7 @@ class Layout:
 
 
 def lay_out(sizes: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int]]) -> Layout:
-    """Places boxes of these sizes (width, height in pixels) that are joined by edges (from, to).
+    """Place boxes of these sizes (width, height in pixels) that are joined by edges (from, to).
 
     Cycles, loops and separate parts are allowed. Its time grows a little faster than the number of boxes.
     """
@@ -301,7 +301,7 @@ def lay_out(sizes: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int]]) 
 
 
 class Silent:
-    """The ways through layers that launch nothing, such as NoOp and Constant."""
+    """Connections of tensors through layers that launch nothing, such as NoOp and Constant."""
 
     def __init__(self, rows: Sequence[LayerRow]) -> None:
         self._before: dict[str, list[TensorRow]] = defaultdict(list)
@@ -317,11 +317,11 @@ class Silent:
                     self._after[tensor.name] += [end for end in row.outputs if end.name not in names]
 
     def before(self, tensor: TensorRow) -> list[TensorRow]:
-        """The tensors that `tensor` is another word for: itself, or none if it is a constant."""
+        """Return the tensors that `tensor` is another name for: itself, or none if it is a constant."""
         return _ends(tensor, self._before)
 
     def after(self, tensor: TensorRow) -> list[TensorRow]:
-        """The tensors that `tensor` becomes in the end: itself where no such layer reads it."""
+        """Return the tensors that `tensor` finally becomes; itself if no layer that launches nothing reads it."""
         return _ends(tensor, self._after)
 
 

@@ -1,4 +1,4 @@
-"""Which charts a report gives."""
+"""The charts of a report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HISTOGRAMS = 48
 
 
 def figures(report: Report) -> tuple[Figure, ...]:
-    """All charts for which the report has figures."""
+    """Return all charts for which the report has data."""
     layers = [layer for layer in report.layers if layer.role is not Role.NONE]
     made = [
         _shares(layers),
@@ -48,7 +48,7 @@ def figures(report: Report) -> tuple[Figure, ...]:
 
 
 def write_figures(report: Report, folder: Path, suffix: str) -> tuple[Path, ...]:
-    """Writes every chart and the engine graph as `suffix` files ("svg" or "png"); returns what was written.
+    """Write every chart and the engine graph as `suffix` files ("svg" or "png"); return the written paths.
 
     Raises:
         UsageError: another suffix.
@@ -228,7 +228,7 @@ def _sensitivity(found: Sensitivity) -> list[Figure]:
 
 
 def _ranges(ranges: Sequence[RangeRow]) -> Figure | None:
-    """Histograms of the tensors that lose most of their reach, worst first."""
+    """Draw histograms of the tensors that are clipped most, worst first."""
     known = [row for row in ranges if row.counts]
     if not known:
         return None
@@ -244,7 +244,7 @@ def _ranges(ranges: Sequence[RangeRow]) -> Figure | None:
 
 
 def _histogram(row: RangeRow) -> Element:
-    """The chosen range last, so that its line is on top."""
+    """Draw the histogram of one tensor; the chosen range is drawn last, on top of the others."""
     marks = [
         ValueMark(value=entry.amax, text=f"{entry.method} {entry.amax:.4g}", chosen=False)
         for entry in row.thresholds
@@ -266,11 +266,11 @@ def _reach(row: RangeRow) -> float:
 # Arithmetic intensity against speed, under the roofs of a GPU where one is named.
 
 _Roof = tuple[tuple[tuple[float, float], ...], str, str]
-"""Corners, the words for the line, and its CSS classes."""
+"""Corners, text and CSS classes of a roof line."""
 
 
 def roofline(layers: Sequence[LayerRow], device: Device | None) -> Figure | None:
-    """Intensity against speed where layers were timed, else against work; None if neither is known."""
+    """Plot intensity against speed if layers were timed, else against work; None if neither is known."""
     timed = any(layer.tflops for layer in layers)
     found = [
         (layer, layer.intensity, layer.tflops if timed else (layer.macs or 0) / 1e6)
@@ -312,7 +312,7 @@ def roofline(layers: Sequence[LayerRow], device: Device | None) -> Figure | None
 
 
 def _roofs(layers: Sequence[LayerRow], device: Device, across: Axis) -> list[_Roof]:
-    """One roof per precision: bandwidth up to the ridge, then the peak rate."""
+    """Return one roof per precision: bandwidth up to the ridge, then the peak rate."""
     found: list[_Roof] = []
     for dtype in in_order(layer.precision for layer in layers):
         peak = device.peak(dtype)
@@ -345,7 +345,7 @@ def _bound(layer: LayerRow) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
-    """A chart with its words.
+    """A chart with its title and caption.
 
     Attributes:
         name: for file names and links.

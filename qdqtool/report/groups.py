@@ -1,4 +1,4 @@
-"""Findings of one kind together, with what they cost together."""
+"""Findings grouped by check, with their total cost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FindingGroup:
 
 
 def groups(report: Report) -> tuple[FindingGroup, ...]:
-    """Findings by check: the most severe first, then those that cost most; within a check in launch order."""
+    """Group findings by check: most severe first, then most expensive; within a check in launch order."""
     order = {
         name: place for place, layer in reversed(list(enumerate(report.layers))) for name in _names(layer)
     }
@@ -63,7 +63,7 @@ def _group(code: str, check: str, entries: list[Finding], times: dict[str, float
 
 
 def places(evidence: tuple[Evidence, ...]) -> list[tuple[str, str]]:
-    """Evidence by file: its name, and the places in it."""
+    """Group evidence by file: the file's name, and the places in it."""
     found: dict[str, list[str]] = defaultdict(list)
     for entry in evidence:
         found[entry.file].append(entry.place)

@@ -1,4 +1,4 @@
-"""The report as one self-contained page: no network, opens from disk, made from the report and nothing else."""
+"""The report as one self-contained page that needs no network, opens from disk, and depends on the report only."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from qdqtool.trt.histories import event_words, fate_words, myelin_words, tuning_
 _MACROS = '{% import "macros.html" as m with context %}'
 _CODE = re.compile(r"`([^`]+)`")
 _HEAD, _TAIL = 12, 48
-"""Letters at both ends of a file name that are shown; the whole name is its hint."""
+"""Numbers of letters that are shown from the start and the end of a long file name; its tooltip is the whole name."""
 _LARGE = 500
-"""Layers from which on parts of the page are laid out only when they are scrolled to: 5,000 took seconds otherwise."""
+"""Number of layers above which parts of the page are laid out only when scrolled to: 5,000 took seconds otherwise."""
 
 
 def render(
@@ -47,7 +47,7 @@ def render(
     diff: EngineDiff | None = None,
     names: tuple[str, str] | None = None,
 ) -> str:
-    """The HTML text of the page; everything that comes from a model or a dump is escaped.
+    """Return the HTML text of the page; all text from a model or a dump is escaped.
 
     With `against`, a second run, the page shows both and what differs between them; `diff`, a comparison of their
     engines, adds why. `names` tell the runs apart, where their models do not.
@@ -73,7 +73,7 @@ def get_ready() -> None:
 
 @cache
 def _compiled(page: str) -> Template:
-    """The template of a section; a third-party one may be wrong.
+    """Compile the template of a section; that of a third-party section may be invalid.
 
     Raises:
         TemplateError: its syntax is.
@@ -102,7 +102,7 @@ def _templates() -> Environment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Part:
-    """A section as it stands on the page."""
+    """A rendered section of the page."""
 
     name: str
     title: str
@@ -110,7 +110,7 @@ class _Part:
 
 
 def _parts(run: _RunPage) -> tuple[_Part, ...]:
-    """Every section that has something to show; a third-party one that fails is left out."""
+    """Render every section that has something to show; a third-party section that fails is left out."""
     parts: list[_Part] = []
     for name, section in run.sections:
 
@@ -123,12 +123,12 @@ def _parts(run: _RunPage) -> tuple[_Part, ...]:
 
 
 def _prose(text: str) -> Markup:
-    """A sentence, with what stands between backticks as code."""
+    """Return a sentence as HTML, with text between backticks as code."""
     return Markup(_CODE.sub(r"<code>\1</code>", str(escape(xml_line(text)))))  # noqa: S704 -- escaped above
 
 
 def _brief(name: str) -> str:
-    """A file name that fits; the end tells files of one series apart."""
+    """Shorten a file name in the middle; the end is kept, because it distinguishes files of one series."""
     return name if len(name) <= _HEAD + _TAIL else f"{name[:_HEAD]}\N{HORIZONTAL ELLIPSIS}{name[-_TAIL:]}"
 
 
@@ -138,7 +138,7 @@ def _sides(report: Report, against: Report | None) -> Sides | None:
 
 @dataclass(frozen=True)
 class _RunPage:
-    """One run as the template wants it; `key` keeps the identifiers of two runs apart, `given` is a name for it."""
+    """One run for the template; `key` makes the identifiers of two runs distinct, `given` is an optional name for it."""
 
     key: str
     report: Report
@@ -146,7 +146,7 @@ class _RunPage:
 
     @property
     def name(self) -> str:
-        """What the run is called beside another one."""
+        """Name of the run beside a second one."""
         return self.given or self.report.summary.model
 
     @cached_property
@@ -164,11 +164,11 @@ class _RunPage:
 
     @cached_property
     def anchors(self) -> frozenset[str]:
-        """Names of the sections that are there to be linked to."""
+        """Names of the sections that links can point to."""
         return frozenset(name for name, _ in self.sections)
 
     def manual(self, code: str) -> str | None:
-        """The documentation page of a code."""
+        """Return the documentation page of a code."""
         return explanation(code)
 
     @cached_property
@@ -181,7 +181,7 @@ class _RunPage:
 
     @cached_property
     def ticks(self) -> list[tuple[int, str]]:
-        """Where layers with warnings or errors stand among those that are drawn."""
+        """Positions among the drawn layers of those with warnings or errors, each with its severity."""
         places = {number: place for place, number in enumerate(self.network.numbers)}
         return [
             (places[number], mark.severity.value)
@@ -195,7 +195,7 @@ class _RunPage:
 
     @cached_property
     def graph(self) -> Markup | None:
-        """The engine's drawing; None if there is nothing to draw, or too much."""
+        """The engine's drawing; None if there is nothing to draw, or the engine is too large."""
         connected = any(layer.inputs or layer.outputs for layer in self.network.layers)
         drawable = connected and not self.is_too_large
         return svg.inline(draw(self.network, self.marks)) if drawable else None
@@ -206,7 +206,7 @@ class _RunPage:
 
     @cached_property
     def time(self) -> float:
-        """Milliseconds of all layers; 0 where they were not measured."""
+        """Milliseconds of all layers; 0 if they were not measured."""
         return sum(layer.ms or 0.0 for layer in self.report.layers)
 
     @cached_property
@@ -215,7 +215,7 @@ class _RunPage:
 
     @cached_property
     def figures(self) -> tuple[tuple[Figure, tuple[Markup, ...]], ...]:
-        """Charts with their drawings as markup."""
+        """Charts, each with its drawings as markup."""
         return tuple(
             (figure, tuple(svg.inline(drawing) for drawing in figure.drawings))
             for figure in figures(self.report)
@@ -223,7 +223,7 @@ class _RunPage:
 
     @cached_property
     def layer_of(self) -> dict[str, int]:
-        """Number of the first layer of this name, or that holds an ONNX node of this name."""
+        """Layer numbers by name of the layer or of an ONNX node in it; the first layer of each name counts."""
         found: dict[str, int] = {}
         for number, layer in enumerate(self.report.layers):
             found.setdefault(layer.name, number)
@@ -247,7 +247,7 @@ class Told(TypedDict):
 
 
 class Detail(TypedDict):
-    """One layer: facts are pairs of name and value, lists have a title and lines."""
+    """One layer: facts are pairs of name and value; each list has a title and lines."""
 
     name: str
     find: str
@@ -257,7 +257,7 @@ class Detail(TypedDict):
 
 
 def details(report: Report) -> list[Detail]:
-    """One entry per layer in launch order; `find` is what a search looks through, in lower case."""
+    """Return one entry per layer in launch order; `find` is the text that a search looks through, in lower case."""
     fates = {row.node: row for row in report.ledger}
     judged = {verdict.node: verdict for verdict in report.verdicts}
     found = findings_of(report)
@@ -265,7 +265,7 @@ def details(report: Report) -> list[Detail]:
 
 
 def findings_of(report: Report) -> list[list[Finding]]:
-    """The findings about each layer: about itself, one of its ONNX nodes, or one of its tensors."""
+    """Return the findings about each layer: about the layer, one of its ONNX nodes, or one of its tensors."""
     found: dict[str, list[Finding]] = defaultdict(list)
     for entry in report.findings:
         found[entry.subject].append(entry)
@@ -275,7 +275,7 @@ def findings_of(report: Report) -> list[list[Finding]]:
 
 
 def marks(report: Report) -> dict[int, BoxMark]:
-    """How many findings each layer has, by its number; layers without are left out."""
+    """Return the number of findings and the worst severity by layer number; layers without findings are left out."""
     return {
         number: BoxMark(
             count=len(own), severity=max((entry.severity for entry in own), key=lambda found: found.rank)

@@ -1,4 +1,4 @@
-"""The judge of a run: answers its three questions from what the steps recorded."""
+"""The verdict of a run: the answers to its three questions from the results of the steps."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from qdqtool.report import words
 
 _DATA: Final = ("DAT", "CAL")
 _FIGURES: Final = "DAT107"
-"""The finding about the figures of accuracy, which this judge reads without it."""
+"""Code of the finding about accuracy figures, which is ignored here because the figures are read directly."""
 CLEAN_DECIBELS: Final = 20.0
-"""SQNR in dB from which outputs without a task metric count as accurate: the noise has a hundredth of the signal's power. It is a
-choice that no measurement supports: tasks differ."""
+"""SQNR in dB from which outputs count as accurate without a task metric: the noise power is a hundredth of
+the signal power. This is a choice that no measurement supports; tasks differ.
+"""
 _FEWEST: Final = 8
-"""Samples below which outputs say little of others."""
+"""Number of samples below which outputs say little about other samples."""
 _NAMED: Final = 3
 _LABELLED: Final = frozenset({"top1", "top5"})
 _MORE: Final = "--eval-samples MORE_DATA"
 _LABELS: Final = "--labels LABELS"
 _DEVICE: Final = "--builder trtexec  # where the GPU is"
-"""Where classic TensorRT and a GPU are, a run times both engines in turns."""
+"""Option to add on a machine with classic TensorRT and a GPU, where a run times both engines in turns."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """How much accuracy the user allows to be lost; None if nothing was said.
+    """Accuracy loss that the user allows; None if not given.
 
     Attributes:
         max_drop: points of the first task metric.
@@ -48,7 +49,7 @@ NO_LIMITS: Final = Limits()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """Everything that the judge reads.
+    """Input of the verdict.
 
     Attributes:
         summary: figures of the engine.
@@ -72,7 +73,7 @@ class Case:
 
 
 def judge(case: Case) -> RunVerdict:
-    """The verdict of a run."""
+    """Return the verdict of a run."""
     answers = (asked(case), accurate(case), worth(case))
     # accuracy first: a fast engine that is wrong is of no use
     unknown = [answers[number] for number in (1, 0, 2) if answers[number].state == "unknown"]
@@ -83,7 +84,7 @@ def judge(case: Case) -> RunVerdict:
 
 
 def asked(case: Case) -> Reply:
-    """Whether the compute nodes run in the formats that were asked for; a run that quantized nothing never is as asked."""
+    """Answer whether the compute nodes run in the formats asked for; never "yes" if nothing is quantized."""
     summary = case.summary
     total = summary.nodes_total
     if total is None:
@@ -111,7 +112,7 @@ def asked(case: Case) -> Reply:
 
 
 def _kernels(summary: Summary) -> Reply:
-    """Without the model nobody knows what was asked for: only an engine that is quantized throughout is as asked."""
+    """Answer from the kernels alone, if the requested formats are unknown: "yes" only if all of them are quantized."""
     compute = summary.compute_kernels
     if summary.int8_kernels is None or not compute:
         return Reply(state="unknown", evidence="no engine was audited")
@@ -121,7 +122,10 @@ def _kernels(summary: Summary) -> Reply:
 
 
 def accurate(case: Case) -> Reply:
-    """Whether the quantized model is accurate enough: a wrong input outweighs every figure, a doubt a good one."""
+    """Answer whether the quantized model is accurate enough.
+
+    Findings that are errors override all figures; warnings about data or calibration override good figures.
+    """
     comparison = case.comparison
     found = [finding for finding in case.findings if finding.code != _FIGURES]
     errors = [finding for finding in found if finding.severity is Severity.ERROR]
@@ -156,14 +160,14 @@ def accurate(case: Case) -> Reply:
 
 
 def _told(findings: list[Finding]) -> str:
-    """The first finding, and how many more there are."""
+    """Return the first finding, and how many more there are."""
     first = findings[0]
     more = f" (and {counted(len(findings) - 1, 'more finding')})" if len(findings) > 1 else ""
     return f"{first.code} {first.reason}{more}"
 
 
 def _figures(comparison: Comparison, limits: Limits) -> Reply:
-    """The answer of the figures alone: that of the task metric, else that of the outputs."""
+    """Answer from the figures alone: the task metrics if there are any, else the outputs."""
     if comparison.task:
         order = ("yes", "unknown", "no")
         answers = [
@@ -227,7 +231,7 @@ def _of_outputs(comparison: Comparison, limit: float | None) -> Reply:
 
 
 def worth(case: Case) -> Reply:
-    """Whether the engine is faster than the same network in FP16."""
+    """Answer whether the engine is faster than the same network in FP16."""
     found = case.worth
     if found is None or found.ms is None or found.fp16_ms is None:
         why = found.note if found and found.note else "no time is known against FP16"

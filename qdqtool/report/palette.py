@@ -21,17 +21,17 @@ COLOURS = {
     "other": "#7f8c8d",
     "unknown": "#b0b0b0",
 }
-"""Colour by precision."""
+"""Colours by precision."""
 _ORDER = tuple(COLOURS)
 
 
 def swatch(dtype: DType) -> str:
-    """The CSS class of a precision; integers that are indices or shapes share one."""
+    """Return the CSS class of a precision; integer types of indices and shapes share one."""
     return f"p-{dtype.value if dtype.value in COLOURS else 'other'}"
 
 
 def in_order(dtypes: Iterable[DType]) -> list[DType]:
-    """Each precision once, narrow to wide, then what is other or unknown."""
+    """Return each precision once, from narrow to wide, then other and unknown ones."""
     return sorted(
         set(dtypes), key=lambda dtype: (_ORDER.index(swatch(dtype).removeprefix("p-")), dtype.value)
     )
@@ -48,7 +48,7 @@ _LINED = "\n".join(
 
 
 def _tint(colour: str, share: float = 0.16) -> str:
-    """A colour thinned out with white."""
+    """Mix a colour with white."""
     parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return "#" + "".join(f"{round(255 - share * (255 - part)):02x}" for part in parts)
 
@@ -83,4 +83,4 @@ text {{ fill: {_INK}; }}
 {_LINED}
 {_TINTED}
 """
-"""Style of a drawing that stands alone, without CSS variables, which many viewers of SVG do not know."""
+"""Style of a standalone drawing, without CSS variables, which many SVG viewers do not support."""

@@ -11,11 +11,11 @@ from qdqtool.io.files import write_bytes, write_text
 from qdqtool.report.svg import Element, standalone
 
 _ZOOM = 2.0
-"""Pixels per SVG unit, so that text stays sharp."""
+"""Pixels per SVG unit; 2 keeps text sharp."""
 _LARGEST = 60_000_000
-"""Pixels; a larger picture is zoomed out."""
+"""Largest number of pixels of a picture; a larger picture is scaled down."""
 _LEAST = 0.5
-"""Pixels per SVG unit below which nobody can read a text."""
+"""Pixels per SVG unit below which text is unreadable."""
 
 
 def write_picture(path: Path, drawing: Element) -> None:
@@ -36,7 +36,7 @@ def write_picture(path: Path, drawing: Element) -> None:
 
 
 def check_picture(path: Path) -> None:
-    """Refuse a picture that could not be written, for those who would draw it after hours of work.
+    """Refuse a picture path that cannot be written, so that hours of work do not end with this error.
 
     Raises:
         UsageError: neither .svg nor .png.

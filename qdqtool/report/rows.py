@@ -1,4 +1,4 @@
-"""Rows of the report as plain values: engine layers, calibrated ranges, and what a build log shows."""
+"""Rows of the report as plain values: engine layers, calibrated ranges, and results of a build log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from qdqtool.trt.histories import histories
 def layer_rows(
     engine: Engine, view: EngineView | None = None, log: LogRun | None = None
 ) -> tuple[LayerRow, ...]:
-    """All layers in launch order; `view`, made from the same engine, adds what each costs, `log` how it came to be."""
+    """Return all layers in launch order; `view`, made from the same engine, adds costs, and `log` adds each layer's history."""
     sized = at_optimum(engine)
     rows = tuple(
         replace(_row(layer), bytes=_bytes((*tuned.inputs, *tuned.outputs)))
@@ -40,7 +40,7 @@ def layer_rows(
 
 
 def timed(report: Report, view: EngineView) -> Report:
-    """The report with costs and times of its layers, from a view of the same engine."""
+    """Return the report with costs and times of its layers, from a view of the same engine."""
     return replace(
         report, layers=tuple(map(_costed, report.layers, view.layers)), notes=(*report.notes, *view.notes)
     )
@@ -84,7 +84,7 @@ def _tensor(tensor: EngineTensor) -> TensorRow:
 
 
 def _bytes(tensors: Iterable[EngineTensor]) -> int | None:
-    """The sum; None if there are no tensors or one is not known."""
+    """Return the total bytes of the tensors; None if there are no tensors or one size is unknown."""
     sizes = [tensor.bytes for tensor in tensors]
     known = [size for size in sizes if size is not None]
     return sum(known) if known and len(known) == len(sizes) else None
@@ -100,7 +100,7 @@ _BINS = 64
 def range_rows(
     table: CalibrationTable, placement: Placement | None, histograms: Mapping[str, Histogram]
 ) -> tuple[RangeRow, ...]:
-    """One row per activation; weights are constants, and their ranges are their own maxima."""
+    """Return one row per activation. Weights are left out: they are constants whose ranges are their maxima."""
     weights = _weights(placement)
     return tuple(
         _range_row(entry, histograms.get(entry.tensor))
@@ -131,7 +131,9 @@ def _range_row(entry: TensorRange, histogram: Histogram | None) -> RangeRow:
 
 
 def _thresholds(histogram: Histogram, format_: QuantFormat) -> tuple[Threshold, ...]:
-    """What the shipped calibrators make of the histogram; those that hand over to another one count once.
+    """Return the range that each shipped calibrator chooses for the histogram.
+
+    Calibrators that delegate to another count once.
 
     Calibrators of other distributions are not run for a report: one that is slow or broken would take it down, and
     what they chose in this run is the range itself.
@@ -149,7 +151,10 @@ Rows = dict[str, list[list[Any]]]
 
 
 def log_rows(run: LogRun) -> Rows:
-    """Rows as plain JSON values: `passes` (name, attempts, effects, line) and `nodes` (node, op, precision, why, lines)."""
+    """Return rows as plain JSON values.
+
+    They are `passes` (name, attempts, effects, line) and `nodes` (node, op, precision, why, lines).
+    """
     passes = sorted(run.passes.items(), key=lambda item: item[1].first_line)
     return {
         "passes": [[name, count.attempts, count.effects, count.first_line] for name, count in passes],

@@ -1,4 +1,4 @@
-"""What a section of the report is: a file in `qdqtool.report.sections` that says what it reads and how it is shown.
+"""Sections of the report: a file in `qdqtool.report.sections` defines what a section reads and how it is shown.
 
     PLUGIN = Section(order=65, title="Memory", reads=("memory.json",), collect=..., page="<h2 ...>...", blocks=...)
 
@@ -20,9 +20,9 @@ from qdqtool.plugins import Registry
 SECTIONS = Registry(package="qdqtool.report.sections")
 
 Entry = tuple[str, str, str | None]
-"""What, how to fix it, and a style of the terminal."""
+"""An entry of a list: what is wrong, how to fix it, and a style of the terminal."""
 Row = tuple[str, str]
-"""A name and what there is to say, for the figures on top."""
+"""Name and text of a figure at the top of the summary."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,13 +61,13 @@ class Section:
 
 @lru_cache(maxsize=1)
 def sections() -> tuple[tuple[str, Section], ...]:
-    """All sections by name, in their order on the page; broken third-party ones are left out."""
+    """Return all sections with their names, in page order; broken third-party ones are left out."""
     found = [(name, SECTIONS.load(name)) for name in SECTIONS.usable()]
     return tuple(sorted(found, key=lambda pair: (pair[1].order, pair[0])))
 
 
 def collected(folder: Path) -> dict[str, Any]:
-    """What sections read out of a run folder, by name of the section."""
+    """Return the data that sections collect from a run folder, by name of the section."""
     found: dict[str, Any] = {}
     for name, section in sections():
         if section.collect is not None:
@@ -79,12 +79,12 @@ def collected(folder: Path) -> dict[str, Any]:
 
 
 def guarded_rows(name: str, section: Section, report: Report) -> tuple[Row, ...]:
-    """The section's rows; () if a third-party one fails."""
+    """Return the section's rows; () if a third-party section fails."""
     return _guarded(name, lambda: tuple(section.rows(report))) or ()
 
 
 def guarded_blocks(name: str, section: Section, report: Report) -> tuple[Block, ...]:
-    """The section's blocks; () if a third-party one fails."""
+    """Return the section's blocks; () if a third-party section fails."""
     return _guarded(name, lambda: tuple(section.blocks(report))) or ()
 
 

@@ -1,4 +1,4 @@
-"""Sensitivity in words and as charts."""
+"""A sensitivity study as text and as charts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from qdqtool.report.svg import Element
 # One screen; the artefact has them all.
 _SHOWN = 25
 _NAME, _ALONE = 35, 22
-"""Columns of a row that fits into 80."""
+"""Widths of the name and of the noise of a node alone, in a row that fits into 80 columns."""
 
 
 def lines(found: Sensitivity) -> Iterator[str]:
-    """The study on a terminal, most sensitive node first."""
+    """Yield the lines of the study for a terminal, most sensitive node first."""
     yield f"{found.model}, {counted(found.samples, 'sample')}, with every node quantized: {words.float_set(found.whole)}  [measured]"
     yield ""
     shown = found.nodes[:_SHOWN]
@@ -50,7 +50,7 @@ def lines(found: Sensitivity) -> Iterator[str]:
 
 
 def advice(found: Sensitivity) -> str:
-    """What to do; "" if no limit was set or nothing meets it."""
+    """Return the advice; "" if no limit was set or nothing meets it."""
     if found.advice is None:
         return ""
     if not found.advice.kept:
@@ -59,7 +59,7 @@ def advice(found: Sensitivity) -> str:
 
 
 def cause(found: NoiseCause) -> str:
-    """Why a node is noisy, with the figures that say so."""
+    """Return the reason why a node is noisy, with its figures."""
     parts = (
         ("clipping", found.clipping),
         ("rounding of what it reads", found.rounding),
@@ -90,13 +90,13 @@ def _evidence(found: NoiseCause) -> str:
 
 
 def cure(found: Cure) -> str:
-    """What a change brought, and how to make it."""
+    """Return the gain of a change, and the settings that make it."""
     settings = " ".join(str(Setting.of(setting)) for setting in found.settings)
     return f"{found.what}: {gain(found)}: {settings}"
 
 
 def gain(found: Cure) -> str:
-    """What a change brought, with its interval."""
+    """Return the gain of a change in dB, with its interval."""
     if found.gain_db is None:
         return "no noise is left"
     between = "" if found.gain_low is None else f" ({found.gain_low:+.2f} to {found.gain_high:+.2f})"
@@ -104,7 +104,7 @@ def gain(found: Cure) -> str:
 
 
 def _explained(found: Sensitivity) -> Iterator[str]:
-    """Causes of the nodes that were run exactly, and what helped when it was tried."""
+    """Yield the causes of nodes that were run exactly, and the changes that were tried."""
     known = [row for row in found.nodes if row.cause is not None]
     if known:
         yield ""
@@ -120,7 +120,7 @@ def _explained(found: Sensitivity) -> Iterator[str]:
 
 
 def _tried(cures: Collection[Cure]) -> Iterator[str]:
-    """What helps, each with its setting, and in one line what does not."""
+    """Yield the changes that help, each with its setting, and one line about the others."""
     helping = [one for one in cures if one.helps]
     yield from map(cure, helping)
     others = [f"{one.what} ({gain(one)})" for one in cures if not one.helps]
@@ -129,7 +129,7 @@ def _tried(cures: Collection[Cure]) -> Iterator[str]:
 
 
 def bar_chart(found: Sensitivity) -> Element:
-    """Share of the noise by node."""
+    """Draw the share of the noise by node."""
     rows = [
         Bar(label=row.node, value=row.share, text=f"{100 * row.share:.1f} %", more=_more(row))
         for row in sorted(found.nodes, key=lambda row: -row.share)[:_SHOWN]
@@ -138,7 +138,7 @@ def bar_chart(found: Sensitivity) -> Element:
 
 
 def curve_chart(found: Sensitivity) -> Element | None:
-    """SQNR against the number of nodes kept float."""
+    """Draw SQNR against the number of nodes kept float; None if there are fewer than two points."""
     known = [(len(entry.kept), entry.sqnr_db, entry) for entry in (found.whole, *found.curve)]
     points = [(count, level, entry) for count, level, entry in known if level is not None]
     if len(points) < 2:
@@ -160,7 +160,7 @@ def _more(row: NodeSensitivity) -> str:
 
 
 def _alone(row: NodeSensitivity) -> str:
-    """The noise of a node alone; `~42.6 (36.0 to 48.3)` where it is an estimate."""
+    """Return the noise of a node alone; as `~42.6 (36.0 to 48.3)` if it is an estimate."""
     if row.exact:
         return _level(row.alone_db)
     ends = "" if row.alone_low is None else f" ({row.alone_low:.1f} to {row.alone_high:.1f})"
@@ -168,7 +168,7 @@ def _alone(row: NodeSensitivity) -> str:
 
 
 def _beginning(names: Sequence[str]) -> str:
-    """The modules that all names stand in, with the last stroke; "" for one name."""
+    """Return the module path that all names share, with its last slash; "" for one name."""
     if len(names) < 2:
         return ""
     first, last = min(names), max(names)  # what these share, all in between share
@@ -177,7 +177,7 @@ def _beginning(names: Sequence[str]) -> str:
 
 
 def _short(name: str) -> str:
-    """A name that fits; one that does not loses its middle, since both ends tell names apart."""
+    """Shorten a name in the middle, because both ends distinguish names."""
     if len(name) <= _NAME:
         return name
     first = (_NAME - 1) // 3

@@ -18,7 +18,7 @@ from qdqtool.trt.names import stem
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FigurePair:
-    """One figure of both runs in words, and the difference where it is a number."""
+    """One figure of both runs as text, and the difference if it is a number."""
 
     name: str
     first: str
@@ -28,7 +28,7 @@ class FigurePair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KindPair:
-    """Findings of one kind: how many each run has, and about what only one of them has one."""
+    """Findings of one kind: the count in each run, and the subjects that have one in only one of the runs."""
 
     code: str
     name: str
@@ -40,7 +40,7 @@ class KindPair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodePair:
-    """A compute node whose verdict differs; "absent" where a run does not have it."""
+    """A compute node whose verdict differs; "absent" if a run does not have the node."""
 
     node: str
     op: str
@@ -51,7 +51,7 @@ class NodePair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostPair:
-    """What holds an ONNX node in both runs: kernels, bytes and milliseconds of all layers that name it."""
+    """Costs of an ONNX node in both runs: kernels, bytes and milliseconds of the layers that are counted for it."""
 
     node: str
     first_kernels: int
@@ -64,7 +64,7 @@ class CostPair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sides:
-    """Everything that differs between two runs."""
+    """All differences between two runs."""
 
     figures: tuple[FigurePair, ...]
     findings: tuple[KindPair, ...]
@@ -73,7 +73,7 @@ class Sides:
 
 
 def compare_sides(first: Report, second: Report) -> Sides:
-    """Runs of the same model are aligned by the names of their ONNX nodes."""
+    """Compare two runs; runs of one model are aligned by the names of their ONNX nodes."""
     return Sides(
         figures=_figures(first, second),
         findings=_kinds(first, second),
@@ -83,7 +83,7 @@ def compare_sides(first: Report, second: Report) -> Sides:
 
 
 def _quantized(summary: Summary) -> int | None:
-    """Compute nodes that run in few bits, or whose kernel dequantizes their weights."""
+    """Count the compute nodes that run in a low-bit format, or whose kernel dequantizes their weights."""
     if summary.nodes_total is None:
         return None
     return sum(count for word, count in summary.realised.items() if word.removesuffix("-weights") in FORMATS)
@@ -129,7 +129,7 @@ def _figures(first: Report, second: Report) -> tuple[FigurePair, ...]:
 
 
 def _kinds(first: Report, second: Report) -> tuple[KindPair, ...]:
-    """Findings by code, those whose number differs most first; kernels are compared without their numbers."""
+    """Compare findings by code, largest difference in count first; the numbers in kernel names are ignored."""
     left, right = (
         {
             group.code: (group.name, Counter(stem(found.subject) for found in group.findings))
@@ -179,7 +179,7 @@ def _shown(verdict: NodeVerdict | None) -> str:
 
 
 def _costs(first: Report, second: Report) -> tuple[CostPair, ...]:
-    """Nodes of both runs whose layers differ, the largest change first.
+    """Return the nodes of both runs whose layers differ, the largest change first.
 
     Where the runs have no node name in common but equally many compute layers, those are paired in launch order.
     """
@@ -206,7 +206,7 @@ def _costs(first: Report, second: Report) -> tuple[CostPair, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """Kernels, bytes (None if those of one layer are not known) and milliseconds."""
+    """Kernels, bytes (None if those of one layer are unknown) and milliseconds."""
 
     kernels: int = 0
     bytes: int | None = 0
@@ -227,7 +227,7 @@ def _weight(pair: CostPair) -> float:
 
 
 def _by_node(report: Report) -> dict[str, _Cost]:
-    """Kernels, known bytes and milliseconds by ONNX node; a layer of several nodes counts for its main one."""
+    """Return kernels, bytes and milliseconds by ONNX node; a layer of several nodes counts for its main one."""
     found: dict[str, _Cost] = {}
     for layer in report.layers:
         node = main_node(layer)
@@ -237,7 +237,7 @@ def _by_node(report: Report) -> dict[str, _Cost]:
 
 
 def _compute(report: Report) -> dict[str, _Cost]:
-    """The same by name of the compute layers, in launch order."""
+    """Return kernels, bytes and milliseconds by compute layer, in launch order."""
     layers = (layer for layer in report.layers if layer.role is Role.COMPUTE)
     return {main_node(layer) or layer.name: _Cost().with_layer(layer) for layer in layers}
 

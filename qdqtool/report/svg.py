@@ -1,4 +1,4 @@
-"""SVG elements built safely: text is text, whatever a model or a dump calls its layers."""
+"""SVG elements with all text escaped, whatever the layer names in a model or a dump contain."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ Element = ET.Element
 
 
 def element(tag: str, parent: Element | None = None, /, **attributes: object) -> Element:
-    """A new element, appended to `parent`; `class_` becomes class, other underscores become hyphens."""
+    """Create an element and append it to `parent`; `class_` becomes class, other underscores become hyphens."""
     texts = {name.rstrip("_").replace("_", "-"): _text(value) for name, value in attributes.items()}
     return ET.Element(tag, texts) if parent is None else ET.SubElement(parent, tag, texts)
 
 
 def canvas(width: float, height: float, **attributes: object) -> Element:
-    """An empty drawing of this size that scales with its surroundings."""
+    """Return an empty drawing of this size that scales with its container."""
     return element("svg", viewBox=f"0 0 {_text(width)} {_text(height)}", role="img", **attributes)
 
 
 def write(parent: Element, words: str, x: float, y: float, **attributes: object) -> Element:
-    """One line of text."""
+    """Append one line of text."""
     node = element("text", parent, x=x, y=y, **attributes)
     node.text = xml_line(words)
     return node
 
 
 def hint(parent: Element, words: str) -> None:
-    """What a pointer resting on `parent` shows, and a screen reader says."""
+    """Add a tooltip to `parent`, which screen readers also read."""
     element("title", parent).text = xml_line(words)
 
 
 def shorten(words: str, most: int) -> str:
-    """At most `most` characters, the middle left out: both ends of a layer's name tell something."""
+    """Shorten text to `most` characters by removing its middle, because both ends of a layer name are informative."""
     if len(words) <= most:
         return words
     head = (most - 1) // 2
@@ -45,12 +45,12 @@ def shorten(words: str, most: int) -> str:
 
 
 def inline(drawing: Element) -> Markup:
-    """The drawing as part of a page that brings its own style."""
+    """Return the drawing as markup for a page that has its own style."""
     return Markup(ET.tostring(drawing, encoding="unicode"))  # noqa: S704 -- the serializer has escaped it
 
 
 def standalone(drawing: Element) -> str:
-    """The drawing as a file of its own."""
+    """Return the drawing as the text of a separate file."""
     copy = ET.Element(drawing.tag, {**drawing.attrib, "xmlns": _NAMESPACE})
     element("style", copy).text = STYLE
     copy.extend(drawing)

@@ -1,4 +1,4 @@
-"""Shows a sweep: a table in the terminal, a self-contained page with the Pareto front."""
+"""Shows a sweep: a table on the terminal, a self-contained page with the Pareto front."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from qdqtool.report.charts.scatter import Level, Point, scatter
 from qdqtool.report.templates import environment
 
 _NAMED = 8
-"""Trials that are named where one reason holds for many."""
+"""Number of trials that are named for a shared reason."""
 SPARE = ("kernels", "quantized nodes", "ms between", "held back, 95 %", "95 %")
-"""Columns that a narrow terminal may leave out, the first one first."""
+"""Columns that are left out on a narrow terminal, in this order."""
 _SETTING = 22
-"""Letters of a usual setting, which is hard to read in pieces."""
+"""Letters of a typical setting, which is hard to read if it is broken into lines."""
 
 
 def table(sweep: Sweep) -> Table:
-    """The Pareto front, fastest first."""
+    """Return the Pareto front as a table, fastest first."""
     head = Table(box=None)
     scored = f"{metric(sweep)} {sweep.unit} [measured]"
     is_checked = any(trial.checked for trial in sweep.pareto)
@@ -73,7 +73,7 @@ def table(sweep: Sweep) -> Table:
 
 
 def nodes(outcome: Outcome) -> str:
-    """How many compute nodes run in which format of few bits, and of how many: "5 int8, 3 fp8 of 12"."""
+    """Return how many compute nodes run in each low-bit format, and the total: "5 int8, 3 fp8 of 12"."""
     formats = outcome.formats or ({"int8": outcome.nodes_int8} if outcome.nodes_int8 else {})
     return (
         f"{', '.join(f'{count} {name}' for name, count in formats.items()) or '0'} of {outcome.nodes_total}"
@@ -81,14 +81,14 @@ def nodes(outcome: Outcome) -> str:
 
 
 def checked(sweep: Sweep, trial: Trial) -> str:
-    """The accuracy of a trial on samples that chose nothing, with its 95 % interval; "" if none were held back."""
+    """Return a trial's accuracy on held-back samples, with its 95 % interval; "" if none were held back."""
     accuracy, ends = _held_back(trial)
     told = f"{accuracy} {sweep.unit}"
     return "" if not accuracy else f"{told} ({ends})" if ends else told
 
 
 def _held_back(trial: Trial) -> tuple[str, str]:
-    """That accuracy and its interval, each in a cell of its own; "" if there is none."""
+    """Return the accuracy on held-back samples and its interval as two cells; "" if there is none."""
     found = trial.checked
     return ("", "") if found is None else (f"{found.accuracy:.2f}", _between(_ends(found), 2))
 
@@ -102,7 +102,7 @@ def _between(ends: tuple[float, float] | None, digits: int) -> str:
 
 
 def notes(sweep: Sweep) -> list[str]:
-    """What happened to the trials, and what must be known to read the table."""
+    """Return the outcome of the trials, and notes for reading the table."""
     states = [trial.state for trial in sweep.trials]
     counts = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
     float_model = (
@@ -118,7 +118,7 @@ def notes(sweep: Sweep) -> list[str]:
 
 
 def _failures(sweep: Sweep) -> Iterator[str]:
-    """Why trials failed, each reason once."""
+    """Yield the reasons why trials failed, each once."""
     reasons: dict[str, list[Trial]] = {}
     for trial in sweep.trials:
         if trial.state == "failed":
@@ -131,7 +131,7 @@ def _failures(sweep: Sweep) -> Iterator[str]:
 
 
 def accuracy(sweep: Sweep, outcome: Outcome) -> str:
-    """The accuracy of a trial with its interval, which holds for all trials at once.
+    """Return a trial's accuracy with an interval that holds for all trials at once.
 
     The best of many trials on the same samples looks better than it is: with n trials each interval is widened so that
     all n hold together with 95 % (Bonferroni, intervals taken as normal).
@@ -142,7 +142,7 @@ def accuracy(sweep: Sweep, outcome: Outcome) -> str:
 
 
 def accuracy_interval(sweep: Sweep, outcome: Outcome) -> tuple[float, float] | None:
-    """Between which values the accuracy lies with 95 %, all trials taken together."""
+    """Return the interval of the accuracy; the intervals of all trials hold together with 95 % confidence."""
     if outcome.accuracy_low is None or outcome.accuracy_high is None:
         return None
     count = max(1, sum(trial.outcome is not None for trial in sweep.trials))
@@ -154,7 +154,7 @@ def accuracy_interval(sweep: Sweep, outcome: Outcome) -> tuple[float, float] | N
 
 
 def about_accuracy(sweep: Sweep) -> str:
-    """How sure the accuracies are, and what the search may have picked by chance."""
+    """Return how certain the accuracies are, and whether the search may have chosen by chance."""
     done = [trial.outcome for trial in sweep.trials if trial.outcome is not None]
     known = [(one, ends) for one in done if (ends := accuracy_interval(sweep, one)) is not None]
     if len(known) < 2:
@@ -175,7 +175,7 @@ def about_accuracy(sweep: Sweep) -> str:
 
 
 def about_times(sweep: Sweep) -> str:
-    """Where the times come from, and how far they may be off."""
+    """Return where the times come from, and their possible error."""
     if sweep.spread is not None:
         low, high = sweep.spread
         return (
@@ -191,7 +191,7 @@ def about_times(sweep: Sweep) -> str:
 
 
 def time(outcome: Outcome | FloatPoint, spread: tuple[float, float] | None) -> str:
-    """The time of a trial with what is known of its error."""
+    """Return the time of a trial in ms with its interval if known."""
     ends = interval(outcome, spread)
     if ends is not None:
         return f"{outcome.ms:.4f} ({ends[0]:.4f} to {ends[1]:.4f})"
@@ -199,7 +199,7 @@ def time(outcome: Outcome | FloatPoint, spread: tuple[float, float] | None) -> s
 
 
 def interval(outcome: Outcome | FloatPoint, spread: tuple[float, float] | None) -> tuple[float, float] | None:
-    """Between which times the true one lies: of estimates by their record, of measurements with 95 %."""
+    """Return the interval of the true time in ms: from past errors for estimates, at 95 % for measurements."""
     if spread is not None:
         return outcome.ms * spread[0], outcome.ms * spread[1]
     if outcome.ms_low is not None and outcome.ms_high is not None:
@@ -208,7 +208,7 @@ def interval(outcome: Outcome | FloatPoint, spread: tuple[float, float] | None) 
 
 
 def page(sweep: Sweep) -> str:
-    """The HTML text of the page; no network, everything escaped."""
+    """Return the HTML text of the page; it needs no network, and everything is escaped."""
     return (
         environment()
         .get_template("sweep.html")
@@ -238,13 +238,13 @@ def _float_accuracy(sweep: Sweep, point: FloatPoint) -> str:
 
 
 def _folder(sweep: Sweep, trial: Trial) -> str:
-    """What the sweep kept of a trial that nothing beats: its whole report, or its recipe where no engine was built."""
+    """Return the file that the sweep kept of a Pareto-optimal trial: its report, or its recipe if no engine was built."""
     built = sweep.speed != "not timed" and not sweep.device.startswith("onnxruntime")
     return f"pareto/{trial.number:04}/{'report.html' if built else 'recipe.yaml'}"
 
 
 def chart(sweep: Sweep) -> svg.Element:
-    """Accuracy against time, or against the share of quantized nodes where nothing was timed.
+    """Plot accuracy against time, or against the share of quantized nodes if nothing was timed.
 
     The front is a line, every point says its settings; the float model is a point in FP32 and in FP16, and a level where
     the metric has one for it. FP32 without a level has no noise, and so no place.
@@ -313,12 +313,12 @@ def _hint(sweep: Sweep, trial: Trial, outcome: Outcome) -> list[str]:
 
 
 def metric(sweep: Sweep) -> str:
-    """The sweep's metric as people write it."""
+    """Return the display name of the sweep's metric."""
     return metric_name(sweep.metric)
 
 
 def words(outcome: Outcome) -> list[str]:
-    """The settings of a trial as a person reads them: choices, then the nodes that were kept float."""
+    """Return the settings of a trial in readable form: choices, then the nodes that were kept float."""
     kept = outcome.kept_float
     chosen = [
         text.replace('"', "") for text in outcome.settings if not (kept and text.startswith("place.exclude="))

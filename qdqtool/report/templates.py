@@ -1,4 +1,4 @@
-"""The templates of the pages: whatever they print is text, and text that no browser shows in another order."""
+"""Templates of the pages. All printed values are escaped, and characters that change the order of text are cleaned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qdqtool.report import palette
 
 
 def environment() -> Environment:
-    """Templates whose every value is cleaned and escaped; `style`, `script` and `script_digest` are there for all."""
+    """Return the templates, which clean and escape every value. All of them can use `style`, `script` and `script_digest`."""
     made = Environment(
         loader=PackageLoader("qdqtool.report", "page"),
         autoescape=True,
@@ -33,7 +33,7 @@ def environment() -> Environment:
 
 
 def _cleaned(value: object) -> object:
-    """What a template prints: text without controls and half characters; markup is made of such text already."""
+    """Remove control characters and lone surrogates from a printed value; markup is already clean."""
     return xml(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

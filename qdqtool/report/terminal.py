@@ -1,4 +1,4 @@
-"""The report on a terminal: ten seconds of reading, the verdict first."""
+"""The report on a terminal, short enough to read in ten seconds, verdict first."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _SHOWN = 8
-"""Entries of a list that are shown; the rest is counted."""
+"""Number of list entries that are shown; the others are counted."""
 _LABEL = re.compile(r" +(?:[A-Z][a-z]* ?[a-z]*: +(?:(?:yes|no|unknown) +)?)?|\S[^ ]* {2,}")
-"""What stands in front of a line's text: an indentation, or a label of the summary."""
+"""Pattern of the start of a line before its text: an indentation, or a label of the summary."""
 _COLOURS = {"good": "bold green", "doubtful": "bold yellow", "bad": "bold red"}
 Measured = Mapping[str, Mapping[str, float]]
-"""What each step cost here: `seconds`, and `peak_mib` where it is known."""
+"""Cost of each step on this machine: `seconds`, and `peak_mib` if known."""
 
 
 def render(report: Report, console: Console, measured: Measured | None = None) -> None:
-    """Print the summary; names are printed as they are, never as markup."""
+    """Print the summary; names are never interpreted as markup."""
     summary = report.summary
     # an audit answers one question, and its first line says it
     judged = words.judgement(summary.verdict) if report.comparison is not None else ()
@@ -50,7 +50,7 @@ def render(report: Report, console: Console, measured: Measured | None = None) -
 
 
 def render_comparison(comparison: Comparison, console: Console) -> None:
-    """Print how far two models are apart, and which samples suffer most."""
+    """Print the difference between two models, and the samples that are affected most."""
     _say(
         console,
         f"{comparison.reference} -> {comparison.candidate}, {counted(comparison.samples, 'sample')}",
@@ -77,7 +77,7 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
 
 
 def render_sensitivity(found: Sensitivity, console: Console) -> None:
-    """Print which nodes cost most, and which ones to keep float."""
+    """Print which nodes cost most accuracy, and which ones to keep float."""
     if not found.meaningful:
         _say(console, "random samples: these figures mean nothing", style="yellow")
     for line in sensitivity_charts.lines(found):
@@ -112,7 +112,7 @@ def _costs(console: Console, measured: Measured) -> None:
 
 
 def _say(console: Console, text: str, style: str | None = None) -> None:
-    """One line; control characters from names are shown, not sent to the terminal.
+    """Print one line; control characters in names are shown as escapes, not sent to the terminal.
 
     A terminal gets it wrapped at words, under its first word behind the label; lines with a command to copy stay whole.
     """

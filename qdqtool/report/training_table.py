@@ -15,7 +15,7 @@ _SHOWN = 5
 
 
 def table(result: QatResult) -> Table:
-    """FP32, PTQ and QAT by the metric, each with its interval."""
+    """Return a table of FP32, PTQ and QAT by the metric, each with its interval."""
     from rich.table import Table
     from rich.text import Text
 
@@ -34,7 +34,7 @@ def table(result: QatResult) -> Table:
 
 
 def notes(result: QatResult) -> list[str]:
-    """What must be known to read the table."""
+    """Return the notes for reading the table."""
     trained = f"{result.quantizers} tensors with a quantizer of {result.engine}, on {result.device}"
     best = f"epoch {result.best_epoch} of {len(result.epochs) - 1} was kept, by its validation scores"
     return [

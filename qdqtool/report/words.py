@@ -1,4 +1,4 @@
-"""Figures and verdicts in words, the same on the terminal and on the page."""
+"""Figures and verdicts as text, identical on the terminal and on the page."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ UNKNOWN = "unknown"
 _PREFIXES = ("", "k", "M", "G", "T")
 _UNITS = ("KiB", "MiB", "GiB")
 _KEPT = 4
-"""Float nodes that are named."""
+"""Number of float nodes that are named."""
 
 
 def judgement(found: RunVerdict) -> tuple[str, ...]:
-    """The verdict, then a line for each question, then the command that would answer the first unknown one."""
+    """Return the verdict, a line for each question, and the command that would answer the first unknown one."""
     return (
         f"Verdict: {found.answer}",
         *(
@@ -44,7 +44,7 @@ def judgement(found: RunVerdict) -> tuple[str, ...]:
 
 
 def verdict(summary: Summary) -> str:
-    """The one sentence to read: how much of the network runs INT8, or in which formats where others were asked for."""
+    """Return the headline sentence: how much of the network runs INT8, or in which formats if others were asked for."""
     if summary.nodes_total is None or summary.nodes_int8 is None:
         return _kernel_verdict(summary)
     if not summary.nodes_total:
@@ -59,16 +59,16 @@ def verdict(summary: Summary) -> str:
 
 
 _OTHER = {dtype.value for dtype in DType if dtype.is_quantized and dtype is not DType.INT8}
-"""Types of kernels that are quantized, and not INT8."""
+"""Quantized types of kernels other than INT8."""
 
 
 def formats(counts: Mapping[str, int]) -> str:
-    """`fp8 17, float 1`, most nodes first."""
+    """Return `fp8 17, float 1`, most nodes first."""
     return ", ".join(f"{word} {count}" for word, count in sorted(counts.items(), key=lambda item: -item[1]))
 
 
 def _kernel_verdict(summary: Summary) -> str:
-    """Without an audit nobody knows the nodes, but the kernels may be known."""
+    """Return the headline sentence from the kernels, for a report without an audit of nodes."""
     if summary.kernels and not summary.compute_kernels:
         return "INT8: not known, because the layer information shows no compute kernel"
     if summary.int8_kernels is None or not summary.compute_kernels:
@@ -80,7 +80,7 @@ def _kernel_verdict(summary: Summary) -> str:
 
 
 def percent(part: int, whole: int) -> str:
-    """A share without decimals that says 100 % only for all and 0 % only for nothing."""
+    """Return a share without decimals; 100 % is shown only for all, and 0 % only for none."""
     share = 100 * part / whole if whole else 0.0
     if 0 < share < 1:
         return "under 1 %"
@@ -88,7 +88,7 @@ def percent(part: int, whole: int) -> str:
 
 
 def size(count: int | None) -> str:
-    """Bytes as B, KiB, MiB or GiB, with three digits."""
+    """Return bytes as B, KiB, MiB or GiB, with three digits."""
     if count is None:
         return UNKNOWN
     if count < 1 << 10:
@@ -99,12 +99,12 @@ def size(count: int | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Up to four significant digits."""
+    """Return a number with up to four significant digits."""
     return UNKNOWN if value is None else f"{value:.4g}"
 
 
 def large(value: int | None) -> str:
-    """A count with a decimal prefix: 3.78 G; "" if it is not known."""
+    """Return a count with a decimal prefix: 3.78 G; "" if unknown."""
     if value is None:
         return ""
     step = min((len(str(abs(value))) - 1) // 3, len(_PREFIXES) - 1)
@@ -112,7 +112,7 @@ def large(value: int | None) -> str:
 
 
 def task(entry: TaskAccuracy) -> str:
-    """`top-1 98.4 % -> 98.1 % (-0.3 points, 95 % interval -0.9 to +0.2), 500 samples`."""
+    """Return `top-1 98.4 % -> 98.1 % (-0.3 points, 95 % interval -0.9 to +0.2), 500 samples`."""
     step = entry.candidate - entry.reference
     span = (
         ""
@@ -127,13 +127,13 @@ def task(entry: TaskAccuracy) -> str:
 
 
 def shift(entry: TaskAccuracy) -> str:
-    """`top-1 98.4 -> 98.1 %`."""
+    """Return `top-1 98.4 -> 98.1 %`."""
     unit = f" {entry.unit}" if entry.unit else ""
     return f"{metric(entry.metric)} {entry.reference:.1f} -> {entry.candidate:.1f}{unit}"
 
 
 def spread(entry: TaskAccuracy, *, meaningful: bool = True) -> str:
-    """`-0.3 points (95 % interval -0.9 to +0.2), 500 samples: within noise`."""
+    """Return `-0.3 points (95 % interval -0.9 to +0.2), 500 samples: within noise`."""
     span = (
         ""
         if entry.low is None or entry.high is None
@@ -145,7 +145,7 @@ def spread(entry: TaskAccuracy, *, meaningful: bool = True) -> str:
 
 
 def noise(entry: TaskAccuracy) -> str:
-    """Whether the difference is more than chance; of boxes no word is said, since any that moves is no chance."""
+    """Return whether the difference is more than chance; "" for boxes, where any movement is a real change."""
     if entry.metric == BOXES or entry.low is None or entry.high is None:
         return ""
     if entry.high < 0:
@@ -156,7 +156,7 @@ def noise(entry: TaskAccuracy) -> str:
 
 
 def measure(entry: Measure) -> str:
-    """`SQNR 34.2 dB`, or the reason why there is no figure."""
+    """Return `SQNR 34.2 dB`, or the reason why there is no figure."""
     if entry.value is None:
         return f"{metric(entry.metric)}: {entry.note or UNKNOWN}"
     unit = f" {entry.unit}" if entry.unit else ""
@@ -164,7 +164,7 @@ def measure(entry: Measure) -> str:
 
 
 def float_set(entry: FloatSet) -> str:
-    """`SQNR 41.8 dB, 10 of 12 compute nodes quantized (83 %), top-1 98.4 -> 98.1 %`."""
+    """Return `SQNR 41.8 dB, 10 of 12 compute nodes quantized (83 %), top-1 98.4 -> 98.1 %`."""
     level = "no noise" if entry.sqnr_db is None else f"SQNR {entry.sqnr_db:.1f} dB"
     share = percent(entry.int8_nodes, entry.total_nodes)
     accuracy = "" if entry.task is None else f", {shift(entry.task)}"
@@ -172,7 +172,7 @@ def float_set(entry: FloatSet) -> str:
 
 
 def cause(entry: MismatchExplanation) -> str:
-    """`SQNR 27.7 dB to its own graph: explained by rounding (rounding alone gives 27.5 dB; nearest is ...)`."""
+    """Return `SQNR 27.7 dB to its own graph: explained by rounding (rounding alone gives 27.5 dB; ...)`."""
     if entry.cause is MismatchCause.SAME:
         return "the same as its own graph gives"
     rounding = "does not move it" if entry.rounding_db is None else f"alone gives {entry.rounding_db:.1f} dB"
@@ -182,19 +182,19 @@ def cause(entry: MismatchExplanation) -> str:
 
 
 def value(entry: Measure) -> str:
-    """The figure and its unit, or the reason why there is none."""
+    """Return the figure and its unit, or the reason why there is none."""
     unit = f" {entry.unit}" if entry.unit else ""
     return entry.note or UNKNOWN if entry.value is None else f"{number(entry.value)}{unit}"
 
 
 def headline(output: OutputComparison) -> str:
-    """The measure of an output that says most: SQNR where there is one, else the first."""
+    """Return the most informative measure of an output: SQNR if there is one, else the first."""
     chosen = _chosen(output)
     return UNKNOWN if chosen is None else measure(chosen)
 
 
 def part(entry: PartComparison) -> str:
-    """`boxes and scores holds /model/Sigmoid_output_0: SQNR 11.8 dB`."""
+    """Return `boxes and scores holds /model/Sigmoid_output_0: SQNR 11.8 dB`."""
     first, *others = entry.tensors
     tensors = first + (f" and {counted(len(others), 'more feature map')}" if others else "")
     level = (
@@ -204,29 +204,29 @@ def part(entry: PartComparison) -> str:
 
 
 def sqnr(output: OutputComparison) -> float | None:
-    """The SQNR of a tensor in dB, where it was measured and is defined."""
+    """Return the SQNR of a tensor in dB; None if it was not measured or is undefined."""
     return next((entry.value for entry in output.measures if entry.metric == "sqnr_db"), None)
 
 
 def rest(output: OutputComparison) -> str:
-    """All measures of an output but the headline."""
+    """Return all measures of an output except the headline."""
     chosen = _chosen(output)
     return ", ".join(measure(entry) for entry in output.measures if entry is not chosen)
 
 
 def count(number_of: int | None) -> str:
-    """A count, or that it is unknown."""
+    """Return a count, or that it is unknown."""
     return UNKNOWN if number_of is None else str(number_of)
 
 
 def severities(found: Mapping[str, int]) -> str:
-    """`1 error, 2 warning, 1 info`."""
+    """Return `1 error, 2 warning, 1 info`."""
     order = sorted(Severity, key=lambda severity: -severity.rank)
     return ", ".join(f"{found.get(severity.value, 0)} {severity.value}" for severity in order)
 
 
 def accuracy_caveat(comparison: Comparison) -> str:
-    """Why the accuracy must not be trusted; "" if it may."""
+    """Return the reason not to trust the accuracy; "" if there is none."""
     return "" if comparison.meaningful else "random samples: accuracy meaningless"
 
 
@@ -240,7 +240,7 @@ def _signed(step: float) -> str:
 
 
 def limit_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The lines about a limit of accuracy, from limit.json's data."""
+    """Yield the lines about an accuracy limit, from limit.json's data."""
     asked = [
         f"at most {found['max_drop']:g} points lost" if found["max_drop"] is not None else "",
         f"at least {found['min_sqnr']:g} dB" if found["min_sqnr"] is not None else "",
@@ -286,7 +286,10 @@ def limit_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _others(
     found: Mapping[str, Any], chosen: Mapping[str, Any], taken: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
-    """What the samples say of others, and how many would say enough; `taken` is `chosen`, or it in other formats."""
+    """Yield what the samples show about other samples, and how many are needed.
+
+    `taken` is `chosen`, or `chosen` in other formats.
+    """
     if found.get("calibrated"):
         yield (
             "",
@@ -316,14 +319,14 @@ def _others(
 
 
 def _would_do(found: Mapping[str, Any]) -> str:
-    """How many samples would tell whether others keep a limited drop."""
+    """Return how many samples would show whether other samples keep within the allowed drop."""
     if found["enough"] is None:
         return "these lose all that is allowed, and more like these would not tell"
     return f"for {found['max_drop']:g} it takes some {_two_digits(found['enough'])} samples that lose as few"
 
 
 def _two_digits(count: int) -> str:
-    """The count rounded up to two digits: it is an estimate."""
+    """Return the count rounded up to two digits, because it is an estimate."""
     unit = 10 ** max(0, len(str(count)) - 2)
     return f"{-(-count // unit) * unit:,}"
 
@@ -333,7 +336,7 @@ def _drop(task: Mapping[str, Any]) -> float:
 
 
 def _doubted(found: Mapping[str, Any], kept: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Why samples that keep a limited drop do not prove that others keep it; nothing if they do."""
+    """Yield the reason why other samples may exceed the allowed drop, although these samples do not; nothing if there is none."""
     most, task = found["max_drop"], kept["task"]
     if most is None or task is None:
         return
@@ -350,7 +353,7 @@ def _ms(one: Mapping[str, Any]) -> str:
 
 
 def _costs(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """What one engine has more than another, as two figures each."""
+    """Return the costs in which two engines differ, with both figures each."""
     paid = (
         _paid("kernels", before["kernels"], after["kernels"], str),
         _paid("activations", before["activation_bytes"], after["activation_bytes"], size),
@@ -375,11 +378,11 @@ def _paid(what: str, before: int | None, after: int | None, spelled: Callable[[i
 # Accuracy against the float model as lines of figures.
 
 _SHOWN = 8
-"""Outputs that are shown; the rest is counted."""
+"""Number of outputs that are shown; the others are counted."""
 
 
 def accuracy_rows(comparison: Comparison) -> Iterator[tuple[str, str]]:
-    """A line per task metric and per output, with what the figures are worth."""
+    """Yield a line per task metric and per output, with the reliability of the figures."""
     caveat = accuracy_caveat(comparison)
     source = f"  [{caveat}]" if caveat else "  [measured]"
     for result in comparison.task:

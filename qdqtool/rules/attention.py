@@ -161,11 +161,11 @@ from qdqtool.trt.ops import ATTENTIONS, PRODUCTS, QUANTIZE, picks_part, quantiza
 # --- attention -------------------------------------------------------------------------------------------------------
 
 match_attention = attentions
-"""Every attention that is written out: its first and its second matrix product."""
+"""Finds every attention that is written out, as its first and second MatMul."""
 
 
 def place_attention(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
-    """Bind the two matrix products of every attention that INT8 fuses; refuse it where float is fused and INT8 not."""
+    """Bind the two MatMuls of every attention that INT8 fuses; veto those that are fused in float but not in INT8."""
     for scores, values in match_attention(view):
         behind = _products_behind(view, values)
         obstacle = int8_obstacle(view, scores, values, options.builder)
@@ -186,7 +186,7 @@ def place_attention(view: GraphView, options: PlacementOptions) -> Iterator[Opin
 
 
 def _products_behind(view: GraphView, values: Node) -> tuple[Slot, ...]:
-    """The slots that read the attention's result; none where anything but a product reads it."""
+    """Return the slots that read the attention's result; () if a node other than a compute node reads it."""
     uses = tuple(readers(view, values.outputs[0]))
     if not all(use.node.op in PRODUCTS and use.index < 2 for use in uses):
         return ()
@@ -199,7 +199,7 @@ def _products_behind(view: GraphView, values: Node) -> tuple[Slot, ...]:
 def match_joint_projection(
     view: GraphView,
 ) -> Iterator[tuple[str, tuple[Slot, ...], tuple[Slot, ...], tuple[str, ...]]]:
-    """Every result of a product that is cut into factors.
+    """Yield every result of a compute node that is split into factors of other compute nodes.
 
     Yields its tensor, the slots that read it, the factors' slots, and the factors that hold its values as they are.
     """
@@ -227,7 +227,7 @@ def match_joint_projection(
 
 
 def _way(view: GraphView, tensor: str) -> tuple[tuple[str, ...], bool]:
-    """The tensors from a factor back to the product that it is cut out of, and whether one number scales it between."""
+    """Return the tensors from a factor back to the joint projection, and whether a constant scales it on the way."""
     way = tuple(upstream(view, tensor))
     node = view.producer(way[-1])
     if node is None or node.op not in FACTORS:
@@ -239,7 +239,7 @@ def _way(view: GraphView, tensor: str) -> tuple[tuple[str, ...], bool]:
 
 
 def place_joint_projection(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond | Tie]:
-    """Request one pair in front of the cut where all factors behind it are quantized."""
+    """Request one pair before the split if all factors after it are quantized."""
     if not options.builder.is_rtx:
         return
     for tensor, read, behind, same in match_joint_projection(view):
@@ -261,7 +261,7 @@ def place_joint_projection(view: GraphView, options: PlacementOptions) -> Iterat
 
 
 def _is_number(view: GraphView, tensor: str) -> bool:
-    """Whether a tensor is a constant of one value."""
+    """Return whether a tensor is a constant with one value."""
     shape = view.constant_shape(tensor) if view.is_constant(tensor) else None
     return shape is not None and prod(shape) == 1
 
@@ -273,7 +273,7 @@ def _maker(view: GraphView, tensor: str) -> Node:
 
 
 def _is_projected(view: GraphView, tensor: str) -> bool:
-    """Whether a product makes a tensor, with its bias."""
+    """Return whether a compute node, with or without a bias, produces a tensor."""
     node = view.producer(tensor)
     if node is not None and node.op == "Add":
         node = next((maker for name in node.inputs if (maker := view.producer(name)) is not None), None)
@@ -281,7 +281,7 @@ def _is_projected(view: GraphView, tensor: str) -> bool:
 
 
 def check_attention(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Attentions that are neither whole nor float, or INT8 where no kernel is."""
+    """Report attentions that are quantized in part, or in INT8 without a fused kernel."""
     yield from _operators(flow)
     view = flow.plain
     for scores, values in match_attention(view):
@@ -335,18 +335,18 @@ def _off(flow: Flow, *products: Node) -> str:
 
 
 def _is_read_quantized(flow: Flow, values: Node) -> bool:
-    """Whether every reader of an attention's result reads it in few bits."""
+    """Return whether every reader of an attention's result reads it quantized."""
     uses = readers(flow.plain, values.outputs[0])
     return all(flow.source(use.node, use.index) is not None for use in uses)
 
 
 def _is_single(view: GraphView, scores: Node) -> bool:
-    """Whether the float part is FP32, in which the kernel of one query takes the place of INT8 products."""
+    """Return whether the float part is FP32; then the kernel for one query replaces INT8 MatMuls."""
     return view.info(scores.inputs[0]).dtype is DType.FLOAT32
 
 
 def explain_attention(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """The kernel of one query, which multiplies floats whatever is quantized before it; the operator without Q/DQ."""
+    """Explain the kernel for one query, which multiplies floats in any case, and attention operators without Q/DQ."""
     if evidence.node.op in ATTENTIONS and not evidence.any_quantized:
         yield Explanation(reason=f"the operator {evidence.node.op} {_NO_PLACE}", fix=_FROM_FLOAT)
     elif any("_gemv_mha" in layer.name for layer in evidence.holders.compute):
@@ -361,7 +361,7 @@ _FROM_FLOAT = f"{Command('quantize', ('FLOAT_MODEL', '--samples', 'DATA', '--out
 
 
 def _operators(flow: Flow) -> Iterator[Violation]:
-    """Attention as one operator: its softmax is inside, where no Q/DQ can stand."""
+    """Report attention operators with Q/DQ inputs: their softmax is inside, so its result cannot be quantized."""
     for node in flow.view.nodes:
         if node.op in ATTENTIONS and any(
             flow.origin(node, index) for index in range(min(3, len(node.inputs)))
@@ -379,7 +379,7 @@ def _operators(flow: Flow) -> Iterator[Violation]:
 
 
 def fix_attention(context: RepairContext) -> Iterator[Change]:
-    """A pair for the probabilities of attentions whose other three inputs have one: their range is known, 0 to 1."""
+    """Add a pair for the probabilities (range 0 to 1) of attentions whose other three inputs have one."""
     flow = context.flow
     for scores, values in match_attention(flow.plain):
         pairs = [flow.origin(node, index) for node, index in ((scores, 0), (scores, 1), (values, 1))]
@@ -398,7 +398,7 @@ def fix_attention(context: RepairContext) -> Iterator[Change]:
 
 
 def candidates_attention(built: BuiltGraph) -> Iterator[Candidate]:
-    """Q/DQ as the fused kernel wants it; Q/DQ on all four inputs where some or all are float; on none."""
+    """Propose the Q/DQ that the fused kernel needs, Q/DQ on all four inputs if any is float, and no Q/DQ at all."""
     for layer in built.layers_with("attention_not_fused"):
         edits = (*_products(built, layer), *_scores(built, layer), *_results(built, layer))
         if edits:
@@ -434,7 +434,7 @@ def _runs_quantized(built: BuiltGraph, *products: Node) -> bool:
 
 
 def _products(built: BuiltGraph, softmax: EngineLayer) -> Iterator[SlotEdit]:
-    """Float inputs of the two matrix products beside a softmax, where no placement meant them to be float."""
+    """Yield edits for float inputs of the two MatMuls around a softmax, unless placement kept them float."""
     beside = (*built.wiring.compute_before(softmax), *built.wiring.compute_after(softmax))
     names = {name for other in beside for name in other.onnx_nodes}
     for evidence, _ in built.nodes:
@@ -446,7 +446,7 @@ def _products(built: BuiltGraph, softmax: EngineLayer) -> Iterator[SlotEdit]:
 
 
 def _scores(built: BuiltGraph, softmax: EngineLayer) -> Iterator[SlotEdit]:
-    """Pairs between the first product and the softmax go."""
+    """Yield edits that remove pairs between the first MatMul and the softmax."""
     products = {evidence.node.name for evidence, _ in built.nodes}
     if softmax.inputs[0].dtype is DType.INT8:
         for slot in readers_of_pairs(built.view, softmax):
@@ -455,7 +455,7 @@ def _scores(built: BuiltGraph, softmax: EngineLayer) -> Iterator[SlotEdit]:
 
 
 def _results(built: BuiltGraph, softmax: EngineLayer) -> Iterator[SlotEdit]:
-    """Who reads the second product's result in float."""
+    """Yield edits that quantize the float readers of the second MatMul's result."""
     nodes = (evidence for evidence, _ in built.nodes)
     for _, tensor in unquantized_results(built.wiring, nodes, softmax):
         for use in built.view.uses(tensor):
@@ -467,7 +467,7 @@ def _results(built: BuiltGraph, softmax: EngineLayer) -> Iterator[SlotEdit]:
 
 
 def place_kv_cache(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Tie | Bond]:
-    """Request the format of place.kv_cache for everything that enters a cache, with one scale for all of it."""
+    """Request the format of place.kv_cache for all inputs of a cache, with one shared scale."""
     if options.kv_cache == "float":
         return
     format_ = by_name(options.kv_cache)
@@ -487,7 +487,7 @@ def place_kv_cache(view: GraphView, options: PlacementOptions) -> Iterator[Opini
         yield Bond(slots=cache.entries, reason="the parts of a cache are stored in one format")
 
 
-"""Where Q/DQ goes; lint knows stored caches by their inputs and outputs."""
+"""Placement only: lint recognizes stored caches by their inputs and outputs."""
 
 
 # --- probabilities ---------------------------------------------------------------------------------------------------
@@ -498,7 +498,7 @@ _TOLERANCE = 1.05
 
 
 def match_probabilities(flow: Flow) -> Iterator[tuple[QdqPair, float]]:
-    """Pairs right behind a Softmax with one scale above the largest that probabilities can use, and its divisor."""
+    """Yield pairs directly after a Softmax whose scale is too large for probabilities, and the largest number of their format."""
     for pair in flow.pairs:
         producer, largest = flow.view.producer(pair.tensor), _LARGEST.get(pair.dtype)
         if producer is None or producer.op != "Softmax" or largest is None or len(pair.scale) != 1:
@@ -508,7 +508,7 @@ def match_probabilities(flow: Flow) -> Iterator[tuple[QdqPair, float]]:
 
 
 def check_probabilities(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """All of them."""
+    """Report pairs on probabilities with a scale that is too large."""
     for pair, largest in match_probabilities(flow):
         yield Violation(
             node=pair.quantize or pair.dequantize or "",
@@ -519,7 +519,7 @@ def check_probabilities(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_probabilities(context: RepairContext) -> Iterator[Change]:
-    """Scale 1 / the format's largest number, in pairs without a zero point."""
+    """Set the scale to 1 / the format's largest number in pairs without a zero point."""
     for pair, largest in match_probabilities(context.flow):
         if pair.quantize and pair.dequantize and not any(pair.zero_point):
             for name in (pair.quantize, pair.dequantize):

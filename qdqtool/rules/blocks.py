@@ -88,11 +88,11 @@ _REFUSED = "the parser refuses it"
 _ACROSS = "its blocks go along another axis than the last two"
 _PER_CHANNEL = "use one scale per channel, as convolutions want them"
 _LAST = 2
-"""Blocks go along one of so many last axes."""
+"""Number of trailing axes along which blocks may go."""
 
 
 def match_blocks(flow: Flow) -> Iterator[tuple[QdqPair, tuple[str, str, str] | None]]:
-    """Pairs with blocks that are not taken as they are, or are taken for some types only; what is illegal in words."""
+    """Yield pairs with block scales, each with reason, effect and fix if the blocks are illegal, else None."""
     for pair in flow.pairs:
         if pair.scale_shape is None:
             if _is_across(flow, pair):
@@ -102,7 +102,7 @@ def match_blocks(flow: Flow) -> Iterator[tuple[QdqPair, tuple[str, str, str] | N
 
 
 def check_blocks(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Pairs whose scale has two dimensions or more, where that is no legal block scale for its type."""
+    """Report pairs whose scale has two or more dimensions but is not a legal block scale for its type."""
     by_name = {product.node.name: product for product in products(flow, target)}
     for pair, illegal in match_blocks(flow):
         node = pair.dequantize or pair.quantize or ""
@@ -121,13 +121,13 @@ def check_blocks(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def _mended(flow: Flow, pair: QdqPair, reason: str) -> tuple[str, ...]:
-    """The products whose INT8 weights have blocks along an axis that no parser takes, so that `fix` stores them per channel."""
+    """Return the consumers of INT8 weights with blocks along an unsupported axis, which `fix` stores per channel."""
     stored = pair.kind is SlotKind.WEIGHT and pair.dtype is DType.INT8
     return flow.products_of(pair) if stored and reason == _ACROSS else ()
 
 
 def fix_blocks(context: RepairContext) -> Iterator[Change]:
-    """Give INT8 weights in blocks along such an axis one scale per output channel."""
+    """Replace the block scales of INT8 weights along an unsupported axis by one scale per output channel."""
     flow = context.flow
     found = ((pair, illegal[0]) for pair, illegal in match_blocks(flow) if illegal is not None)
     for name in dict.fromkeys(name for pair, reason in found for name in _mended(flow, pair, reason)):
@@ -157,7 +157,7 @@ def _misshapen(flow: Flow, pair: QdqPair, node: str) -> Violation:
 
 
 def _unused(flow: Flow, pair: QdqPair, node: str, readers: list[Product]) -> Iterator[Violation]:
-    """What becomes of blocks of a type that is multiplied with one scale per output channel.
+    """Report blocks of a type that kernels read with one scale per output channel only.
 
     Beside a float factor the rule weights_apart tells it, beside another format the rule mixed_formats.
     """
@@ -185,14 +185,14 @@ def _states(product: Product) -> set[State]:
 
 
 def _is_across(flow: Flow, pair: QdqPair) -> bool:
-    """Whether blocks with scales of two levels go along an axis before the last two."""
+    """Return whether blocks with two-level scales go along an axis before the last two."""
     found = flow.lifted.assignment.get(pair.slots[0]) if pair.slots else None
     rank = len(flow.view.info(pair.tensor).shape or ())
     return found is not None and found.block is not None and (found.axis or 0) < rank - _LAST
 
 
 def _illegal(flow: Flow, pair: QdqPair) -> tuple[str, str, str] | None:
-    """Reason, effect and fix for scales that do not divide the tensor into blocks as written."""
+    """Return reason, effect and fix if the scales do not divide the tensor into blocks as written, else None."""
     scales, shape = pair.scale_shape or (), flow.view.info(pair.tensor).shape
     name = pair.dequantize or pair.quantize or ""
     axis = int(flow.view.by_name[name].attribute("axis", 1))
@@ -233,7 +233,7 @@ _TWO_BLOCKS = "keep it float: 32 summed values and more make at least two blocks
 
 
 def check_two_levels(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Quantizers that the parser refuses, and products whose FP4 factors are in another form."""
+    """Report quantizers that the parser refuses, and compute nodes whose FP4 factors have another form."""
     for node in flow.view.nodes:
         reason = _refusal(flow, node) if node.op == FP4_DYNAMIC else ""
         if reason:
@@ -294,7 +294,7 @@ def _flaws(flow: Flow, product: Product, target: Target) -> Iterator[Violation]:
 
 
 def _misread(flow: Flow, product: Product) -> Iterator[Violation]:
-    """Scales that the kernel takes for those of other blocks."""
+    """Report scales that the kernel would apply to the wrong blocks."""
     node = product.node
     for factor in product.factors:
         block = None if factor.quantization is None else factor.quantization.block
@@ -312,7 +312,7 @@ def _misread(flow: Flow, product: Product) -> Iterator[Violation]:
 
 
 def _is_column_block(flow: Flow, node: Node, factor: Factor) -> bool:
-    """Whether a weight [K, 16] is in blocks along its columns, which the kernel does not tell from blocks along K."""
+    """Return whether a weight [K, 16] has blocks along its columns; the kernel reads them as blocks along K."""
     shape = _shape(flow, node, factor)
     axis = flow.channel_axis(node, factor.index)
     if not factor.fixed or axis is None or axis != len(shape) - 1 or shape[axis] != _BLOCK:
@@ -321,7 +321,7 @@ def _is_column_block(flow: Flow, node: Node, factor: Factor) -> bool:
 
 
 def _flaw(flow: Flow, node: Node, factor: Factor) -> tuple[str, str] | None:
-    """Why a kernel cannot read an FP4 factor, and what to do."""
+    """Return why a kernel cannot read an FP4 factor, and the fix; None if it can."""
     pair, quantization = factor.pair, factor.quantization
     if pair is not None and quantization is None:
         one_level = pair.scale_shape is not None or pair.dtype is not DType.FLOAT4
@@ -342,13 +342,13 @@ def _flaw(flow: Flow, node: Node, factor: Factor) -> tuple[str, str] | None:
 
 
 def _shape(flow: Flow, node: Node, factor: Factor) -> tuple[int | str, ...]:
-    """The shape of a factor, as the Q/DQ graph or the float one knows it; () if neither does."""
+    """Return the shape of a factor from the Q/DQ graph, else from the float graph; () if both lack it."""
     written = flow.view.info(node.inputs[factor.index]).shape
     return written or flow.plain.info(flow.plain.by_name[node.name].inputs[factor.index]).shape or ()
 
 
 def _scales(flow: Flow, node: Node, factor: Factor) -> int | None:
-    """How many block scales a factor has; None if sizes are open or it has no blocks."""
+    """Return the number of block scales of a factor; None if sizes are open or the factor has no blocks of 16."""
     shape = _shape(flow, node, factor)
     sizes = [size for size in shape if isinstance(size, int)]
     if factor.quantization is None or factor.quantization.block != _BLOCK or len(sizes) != len(shape):
@@ -360,7 +360,7 @@ def _scales(flow: Flow, node: Node, factor: Factor) -> int | None:
 
 
 def check_constant_blocks(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Such pairs."""
+    """Report FP4 pairs with constant block scales that would share a kernel with a sum along the blocks."""
     for pair, total in match(flow):
         assert pair.quantize is not None
         yield Violation(
@@ -372,7 +372,7 @@ def check_constant_blocks(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_constant_blocks(context: RepairContext) -> Iterator[Change]:
-    """Compute the scales of their blocks."""
+    """Replace constant block scales by scales that are computed in every inference."""
     flow = context.flow
     for pair, total in match(flow):
         quantize = context.nodes[pair.quantize or ""]
@@ -396,7 +396,7 @@ def fix_constant_blocks(context: RepairContext) -> Iterator[Change]:
 
 
 def match_free_blocks(view: GraphView) -> Iterator[tuple[Node, str]]:
-    """Nodes that quantize in blocks along a free axis, and the name of that length."""
+    """Yield nodes that quantize in blocks along a free axis, and the name of the free dimension."""
     for node in view.nodes:
         blocked = node.op in DYNAMIC_TYPES or (node.op == QUANTIZE and node.integer("block_size", 0) > 0)
         shape = view.info(node.inputs[0]).shape if blocked else None
@@ -406,7 +406,7 @@ def match_free_blocks(view: GraphView) -> Iterator[tuple[Node, str]]:
 
 
 def check_free_blocks(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """All of them."""
+    """Report nodes that quantize in blocks along a free axis."""
     view = flow.view
     for node, name in match_free_blocks(view):
         axis, size = node.integer("axis", -1), _said(view, node)
@@ -426,7 +426,7 @@ def check_free_blocks(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_free_blocks(context: RepairContext) -> Iterator[Change]:
-    """Give inputs of the model the length that a weight says."""
+    """Set free dimensions of the model's inputs to the length that a weight requires."""
     view = context.view
     done: set[str] = set()
     for node, name in match_free_blocks(view):
@@ -447,12 +447,12 @@ def fix_free_blocks(context: RepairContext) -> Iterator[Change]:
 
 
 def _is_input(view: GraphView, name: str) -> bool:
-    """Whether a length is one that an input of the model names."""
+    """Return whether an input of the model has a dimension of this name."""
     return any(name in (value.shape or ()) and name != "?" for value in view.inputs)
 
 
 def _readers(view: GraphView, node: Node) -> Iterator[tuple[Node, int]]:
-    """The products that read what a quantizer makes, each with the input number."""
+    """Yield the compute nodes that read a quantizer's result, each with the input number."""
     for use in view.uses(node.outputs[0]):
         for found in view.uses(use.node.outputs[0]) if use.index == 0 and use.node.outputs else ():
             if found.node.op in PRODUCTS and found.index < 2:
@@ -460,7 +460,7 @@ def _readers(view: GraphView, node: Node) -> Iterator[tuple[Node, int]]:
 
 
 def _said(view: GraphView, node: Node) -> int | None:
-    """The length that the other factor of a matrix product says; None if it says none."""
+    """Return the length that the other factor of a MatMul or Gemm requires; None if it is unknown."""
     for product, index in _readers(view, node):
         shape = view.info(product.inputs[1 - index]).shape or ()
         axis = summed_axis(product, 1 - index, len(shape)) if product.op in MATRIX_PRODUCTS else None

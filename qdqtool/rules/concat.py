@@ -93,12 +93,12 @@ from qdqtool.trt.ops import ASKED_FOR, AVERAGE_POOLS, AVERAGES, PRODUCTS, averag
 
 
 def match_concat(view: GraphView) -> Iterator[Node]:
-    """Every Concat."""
+    """Yield every Concat."""
     return (node for node in view.nodes if node.op == "Concat")
 
 
 def place_concat(view: GraphView, options: PlacementOptions) -> Iterator[Tie]:
-    """One tie per Concat: its result first, then its run-time inputs."""
+    """Yield one tie per Concat: its result first, then its run-time inputs."""
     if "Concat" not in options.ops:
         return
     for node in match_concat(view):
@@ -110,7 +110,7 @@ def place_concat(view: GraphView, options: PlacementOptions) -> Iterator[Tie]:
 
 
 def check_concat(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Concats of INT8 branches with more than one scale."""
+    """Report Concats of INT8 branches with more than one scale."""
     for node in match_concat(flow.view):
         scales = scales_of_branches(flow, node)
         if scales < 2:
@@ -127,7 +127,7 @@ def check_concat(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_concat(context: RepairContext) -> Iterator[Change]:
-    """Give the pairs before and behind each Concat and MaxPool their largest scale."""
+    """Give the pairs before and after each Concat and MaxPool their largest scale."""
     for members in _families(context):
         scales = [member.scale[0] for member in members]
         if max(scales) <= a_step_above(np.asarray(min(scales), np.float32), DType.FLOAT32):
@@ -146,7 +146,7 @@ def fix_concat(context: RepairContext) -> Iterator[Change]:
 
 
 def _families(context: RepairContext) -> list[list[QdqPair]]:
-    """Pairs that must share a scale: those around one node, and around nodes that have a pair in common."""
+    """Return groups of pairs that must share a scale: those around one node, or around nodes with a common pair."""
     before: dict[tuple[str, int], QdqPair] = {}
     behind: dict[str, list[QdqPair]] = {}
     for pair in context.pairs:
@@ -168,11 +168,11 @@ def _families(context: RepairContext) -> list[list[QdqPair]]:
 
 
 _NAMED = 3
-"""Tensors of a tie that are spelled out."""
+"""Number of tensors of a tie that are named."""
 
 
 def candidates_concat(built: BuiltGraph) -> Iterator[Candidate]:
-    """One scale for the branches in front of a float product; a scale of its own for each where they share one."""
+    """Propose one scale for the branches before a float compute node, and separate scales for branches that share one."""
     for evidence, verdict in built.nodes:
         for operand in evidence.activations if not verdict.is_quantized else ():
             found, scale = evidence.concat(operand), evidence.largest_branch(operand)
@@ -197,7 +197,7 @@ def candidates_concat(built: BuiltGraph) -> Iterator[Candidate]:
 
 
 def _planned(placement: Placement) -> Iterator[tuple[str, list[Slot]]]:
-    """The ties of a placement, and who reads their tensors."""
+    """Yield the ties of a placement, each with the slots that read its tensors."""
     readers: dict[str, list[Slot]] = defaultdict(list)
     for decision in placement.quantized:
         readers[decision.tensor].append(decision.slot)
@@ -206,7 +206,7 @@ def _planned(placement: Placement) -> Iterator[tuple[str, list[Slot]]]:
 
 
 def _tied(view: GraphView) -> Iterator[tuple[str, list[Slot]]]:
-    """The Concats whose branches share a scale."""
+    """Yield the Concats whose branches share a scale, each with its inputs."""
     for node in match_concat(view):
         scales = {scale_of(view, feeding(view, name)) for name in node.inputs}
         if len(scales) == 1 and None not in scales:
@@ -214,7 +214,7 @@ def _tied(view: GraphView) -> Iterator[tuple[str, list[Slot]]]:
 
 
 def _own(view: GraphView, slot: Slot) -> SlotEdit | None:
-    """A scale measured on this input alone, at most the shared one; None if there is no pair."""
+    """Return an edit with a scale measured on this input alone, at most the shared one; None if there is no pair."""
     node = view.by_name.get(slot.node)
     shared = scale_of(view, feeding(view, node.inputs[slot.index])) if node is not None else None
     return None if shared is None else SlotEdit(slot=slot, scales=None, most=shared)
@@ -224,7 +224,7 @@ def _own(view: GraphView, slot: Slot) -> SlotEdit | None:
 
 
 def place_pool_concat(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Tie]:
-    """Pairs on all branches, and a scale apart for the result."""
+    """Request pairs on all branches of a Concat of pools, and a separate scale for its result."""
     if not options.builder.is_rtx or not set(options.ops) >= ASKED_FOR:
         return
     for node in view.nodes:
@@ -246,7 +246,7 @@ def place_pool_concat(view: GraphView, options: PlacementOptions) -> Iterator[Op
 
 
 def _is_of_pools(view: GraphView, concat: Node) -> bool:
-    """Whether two branches or more are pools, and all others are what these pools read."""
+    """Return whether at least two branches are MaxPools, and all other branches are inputs of these pools."""
     makers = {tensor: view.producer(tensor) for tensor in concat.inputs}
     pools = [maker for maker in makers.values() if maker is not None and maker.op == "MaxPool"]
     read = {pool.inputs[0] for pool in pools}
@@ -264,12 +264,12 @@ def _feeds_layers(view: GraphView, concat: Node) -> bool:
 
 
 def match_pooling(view: GraphView) -> Iterator[tuple[Node, bool]]:
-    """Nodes that average, and whether TensorRT for RTX does so in float."""
+    """Yield nodes that average, and whether TensorRT for RTX computes them in float."""
     return ((node, not averages_in_int8(node)) for node in view.nodes if node.op in AVERAGES)
 
 
 def place_pooling(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
-    """The input of average pools that lead to INT8 layers, or stand beside them."""
+    """Request or veto Q/DQ on the input of average pools that feed INT8 layers or share their input with them."""
     wanted = wanted_slots(view)
     for node, in_float in match_pooling(view):
         if node.op not in AVERAGE_POOLS or "AveragePool" not in options.ops:
@@ -287,7 +287,7 @@ def place_pooling(view: GraphView, options: PlacementOptions) -> Iterator[Opinio
 
 
 def _beside(view: GraphView, node: Node, slot: Slot) -> Opinion:
-    """What RTX wants: the pool reads INT8 where others do, and the global average never."""
+    """Return the opinion for RTX: the pool reads INT8 if other nodes do, and a global average never does."""
     if node.op == "AveragePool" and len(view.uses(node.inputs[0])) > 1:
         return Opinion(
             slot=slot,
@@ -304,7 +304,7 @@ def _beside(view: GraphView, node: Node, slot: Slot) -> Opinion:
 
 
 def check_pooling(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Average pools that read a DequantizeLinear."""
+    """Report average pools that read a DequantizeLinear and average in float."""
     averaged = {Slot(node=node.name, index=0) for node, in_float in match_pooling(flow.view) if in_float}
     for pair in flow.pairs:
         for slot in pair.slots:
@@ -319,7 +319,10 @@ def check_pooling(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_pooling(context: RepairContext) -> Iterator[Change]:
-    """Take the pair off such a pool; classic TensorRT averages in INT8, so only where TensorRT for RTX is meant."""
+    """Remove the pair before a pool that averages in float.
+
+    Only for TensorRT for RTX, because classic TensorRT averages in INT8.
+    """
     if context.target is None:
         return
     for found in check_pooling(context.flow, context.target):
@@ -327,7 +330,10 @@ def fix_pooling(context: RepairContext) -> Iterator[Change]:
 
 
 def _saves_a_copy(flow: Flow, pool: Node) -> bool:
-    """Whether other layers read INT8 what the pool averages; a global average is part of the kernel in front of it."""
+    """Return whether other layers read the pool's input in INT8.
+
+    False for a global average, which is part of the kernel before it.
+    """
     pair = flow.origins.get(pool.inputs[0])
     if pool.op != "AveragePool" or pair is None:
         return False

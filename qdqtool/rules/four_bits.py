@@ -82,16 +82,16 @@ if TYPE_CHECKING:
 _FOUR_BITS = frozenset({np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4)})
 _FACTORS = 2
 _SHARES = tuple(float(share) for share in np.linspace(0.0, 1.0, 9))
-"""How much of the way between clipping most and clipping nothing a block's step is tried at."""
+"""Step sizes to try for a block, as shares of the way from most clipping (0) to no clipping (1)."""
 
 
 def match_four_bits(flow: Flow) -> Iterator[QdqPair]:
-    """Pairs of INT4, and those of a type that has no name here, as UINT4."""
+    """Return the pairs of INT4, and pairs of unnamed types such as UINT4."""
     return (pair for pair in flow.pairs if pair.dtype in {DType.INT4, DType.UNKNOWN})
 
 
 def check_four_bits(flow: Flow, target: Target) -> Iterator[Violation]:
-    """INT4 pairs in a place where they do not build."""
+    """Report INT4 pairs that do not build, or that INT4 does not help."""
     old = ", ".join(f"SM{sm}" for sm in sorted(target.sm, key=int) if target.is_rtx and int(sm) < INT4.sm)
     for pair in match_four_bits(flow):
         if pair.dtype is not DType.INT4:
@@ -131,7 +131,7 @@ def check_four_bits(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def fix_four_bits(context: RepairContext) -> Iterator[Change]:
-    """Store 4-bit constants as INT8 unless all they do is multiply floats."""
+    """Store 4-bit constants as INT8 unless they are only multiplied by floats."""
     for pair in match_four_bits(context.flow):
         node = context.nodes[pair.dequantize or pair.quantize or ""]
         if pair.dequantize is None or context.stored_type(node.input[0]) not in _FOUR_BITS:
@@ -158,14 +158,14 @@ def fix_four_bits(context: RepairContext) -> Iterator[Change]:
 
 
 def _odd_number(shape: tuple[int | str, ...] | None) -> int:
-    """How many values a tensor holds where that is an odd number; else 0."""
+    """Return the number of values of a tensor if it is odd, else 0."""
     sizes = [size for size in shape or () if isinstance(size, int)]
     count = prod(sizes) if sizes and len(sizes) == len(shape or ()) else 0
     return count if count % 2 else 0
 
 
 def _uses(view: GraphView, tensor: str) -> Iterator[Use]:
-    """Who reads the values of `tensor`, past operators that only move them."""
+    """Yield the consumers of `tensor`, looking through operators that only move its values."""
     for use in view.uses(tensor):
         if use.index == 0 and quantization_commutes(view, use.node):
             yield from _uses(view, use.node.outputs[0])
@@ -182,7 +182,7 @@ def _multiplies_floats(view: GraphView, use: Use) -> bool:
 
 
 def _signed_four_bits(context: RepairContext, node: onnx.NodeProto) -> Iterator[Change]:
-    """INT4 with zero point 0 and positive scales for a node that has others."""
+    """Store weights as INT4 with zero point 0 and positive scales if they have others."""
     found = _given(context, node)
     signed = context.stored_type(node.input[0]) == stored_as(DType.INT4)
     if found is None or not np.isfinite(found[1]).all():
@@ -217,7 +217,7 @@ def _is_for_rtx(context: RepairContext) -> bool:
 
 
 def _stretch(steps: NDArray[Any], scale: NDArray[Any], node: onnx.NodeProto) -> NDArray[np.float64]:
-    """By how much wider each step must be for the least squared error: 1 clips most, the largest clips nothing.
+    """Return the factors that widen each step for the least squared error: 1 clips most, the largest clips nothing.
 
     Of onnxruntime's symmetric blocks, whose farthest value is 8 steps on either side, clipping that one alone loses least.
     """
@@ -239,7 +239,7 @@ def _to_four_bits(steps: NDArray[Any], wide: NDArray[Any]) -> NDArray[Any]:
 
 
 def _widened(context: RepairContext, node: onnx.NodeProto, axis: int | None) -> float | None:
-    """Give the node INT8 inputs; returns the error, None if its scales are not constants that fit."""
+    """Give the node INT8 inputs and return the error; None if its scales are not fitting constants."""
     found = _given(context, node)
     if found is None:
         return None
@@ -271,7 +271,7 @@ def _connect(context: RepairContext, node: onnx.NodeProto, inputs: list[str]) ->
 def _given(
     context: RepairContext, node: onnx.NodeProto
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None:
-    """Integers, scales and zero points of a DequantizeLinear; None if they are no constants that fit."""
+    """Return integers, scales and zero points of a DequantizeLinear; None if they are not fitting constants."""
     values = [context.edit.value(name) if name else None for name in node.input[:3]]
     integers, scale = values[0], values[1]
     zero = values[2] if len(values) > 2 else np.zeros((), np.int8)
@@ -290,7 +290,7 @@ def _axis(node: onnx.NodeProto, rank: int) -> int:
 
 
 def _spread(grid: NDArray[Any], node: onnx.NodeProto, shape: tuple[int, ...]) -> NDArray[Any]:
-    """One value per tensor, channel or block, repeated over the tensor."""
+    """Repeat one value per tensor, channel or block over the whole tensor."""
     if grid.size == 1:
         return np.broadcast_to(grid.reshape(()), shape)
     if grid.ndim == 1 and len(shape) > 1:
@@ -302,7 +302,7 @@ def _spread(grid: NDArray[Any], node: onnx.NodeProto, shape: tuple[int, ...]) ->
 
 
 def _extreme(steps: NDArray[Any], scale: NDArray[Any], node: onnx.NodeProto) -> NDArray[Any]:
-    """The step farthest from 0 for each scale, as float; `steps` has one sign."""
+    """Return the step farthest from 0 for each scale, as float; `steps` has one sign."""
     if scale.size == 1:
         return np.full(scale.shape, steps.flat[np.abs(steps).argmax()], np.float64)
     for place, firsts in _firsts(steps.shape, scale, node):
@@ -312,7 +312,7 @@ def _extreme(steps: NDArray[Any], scale: NDArray[Any], node: onnx.NodeProto) -> 
 
 
 def _summed(values: NDArray[Any], scale: NDArray[Any], node: onnx.NodeProto) -> NDArray[Any]:
-    """The sum of the values of each scale."""
+    """Return the sum of the values that share a scale, for each scale."""
     if scale.size == 1:
         return np.full(scale.shape, values.sum(), np.float64)
     for place, firsts in _firsts(values.shape, scale, node):
@@ -321,7 +321,7 @@ def _summed(values: NDArray[Any], scale: NDArray[Any], node: onnx.NodeProto) -> 
 
 
 def _firsts(sizes: tuple[int, ...], scale: NDArray[Any], node: onnx.NodeProto) -> Iterator[tuple[int, range]]:
-    """For each axis where the values of the scales begin."""
+    """Yield each axis that has scales along it, with the first positions of their values."""
     if scale.ndim == 1:
         axis = _axis(node, len(sizes))
         counts = [size if place == axis else 1 for place, size in enumerate(sizes)]
@@ -343,16 +343,16 @@ _OP: Final = "MatMulNBits"
 _TABLE: Final = "GatherBlockQuantized"
 _TYPES: Final = {4: np.dtype(ml_dtypes.uint4), 8: np.dtype(np.uint8)}
 _SCALE, _ZERO, _ORDER, _BIAS = 2, 3, 4, 5
-"""Input numbers of scales, zero points, the order of act-order weights, and a bias."""
+"""Input numbers of the scales, the zero points, the row order of act-order weights, and the bias."""
 
 
 def match_block_operator(view: GraphView) -> Iterator[Node]:
-    """Nodes of these operators."""
+    """Return the nodes of operators with weights packed for onnxruntime."""
     return (node for node in view.nodes if node.op in PACKED_WEIGHTS)
 
 
 def check_block_operator(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """All of them."""
+    """Report operators with weights packed for onnxruntime, which TensorRT does not import."""
     view = flow.view
     for node in match_block_operator(view):
         if node.op == _OP:
@@ -384,7 +384,7 @@ def check_block_operator(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _is_plain(view: GraphView, node: Node) -> bool:
-    """Whether its weights are constants in whole blocks, in an order that can be written."""
+    """Return whether the weights are constants in whole blocks, in an order that Q/DQ can express."""
     block, rows = node.integer("block_size", 0), node.integer("K", 0)
     given = [name for name in node.inputs[1:_ORDER] if name]
     known = node.integer("bits", 4) in _TYPES
@@ -398,14 +398,14 @@ def _is_plain(view: GraphView, node: Node) -> bool:
 
 
 def _has_even_blocks(view: GraphView, node: Node) -> bool:
-    """Whether every block has as many rows as the others."""
+    """Return whether all blocks have the same number of rows."""
     name = node.inputs[_ORDER] if len(node.inputs) > _ORDER else ""
     rows, block = node.integer("K", 0), node.integer("block_size", 0)
     return not name or _order(view.constant(name), rows, block) is not None
 
 
 def _order(groups: NDArray[Any] | None, rows: int, block: int) -> NDArray[Any] | None:
-    """The order of rows in which each block holds neighbours; None if blocks have different lengths."""
+    """Return a row order that makes the rows of each block adjacent; None if blocks have different lengths."""
     if groups is None or block <= 0 or not 0 < rows <= groups.size:
         return None
     groups = groups.reshape(-1)[:rows].astype(np.int64)
@@ -414,7 +414,7 @@ def _order(groups: NDArray[Any] | None, rows: int, block: int) -> NDArray[Any] |
 
 
 def fix_block_operator(context: RepairContext) -> Iterator[Change]:
-    """Write every such operator with constant weights as DequantizeLinear and MatMul or Gather."""
+    """Rewrite operators with packed constant weights as DequantizeLinear and MatMul or Gather."""
     if not any(node.op in {_OP, _TABLE} for node in match_block_operator(context.view)):
         return
     context.require_opset(INT4.opset)
@@ -448,7 +448,7 @@ def _product(context: RepairContext, node: onnx.NodeProto, unpacked: _Unpacked) 
 def _table(
     context: RepairContext, node: onnx.NodeProto
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None] | None:
-    """Integers, scales and zero points of a table, in the layout of DequantizeLinear; None if it cannot hold them."""
+    """Return integers, scales and zero points of a table in DequantizeLinear's layout; None if that is impossible."""
     edit, of = context.edit, {"block_size": 128, "quantize_axis": 1, **_attributes(node)}
     data, scale = edit.value(node.input[0]), edit.value(_input(node, 2))
     given = edit.value(_input(node, 3)) if _input(node, 3) else None
@@ -517,7 +517,7 @@ def _input(node: onnx.NodeProto, index: int) -> str:
 
 
 def _unpacked(context: RepairContext, node: onnx.NodeProto) -> _Unpacked | None:
-    """Integers [K, N], scales and zero points [blocks, N], and the order of rows; None if this form cannot hold them."""
+    """Return integers [K, N], scales and zero points [blocks, N], and the row order; None if this form is impossible."""
     edit, of = context.edit, _attributes(node)
     bits, block, rows, columns = (of.get(name, 0) for name in ("bits", "block_size", "K", "N"))
     packed, scale = edit.value(node.input[1]), edit.value(_input(node, _SCALE))
@@ -551,7 +551,7 @@ def _unpacked(context: RepairContext, node: onnx.NodeProto) -> _Unpacked | None:
 def _signed_block_operator(
     integers: NDArray[Any], scale: NDArray[Any], zeros: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any], float]:
-    """INT8 with zero point 0 and positive scales, and the largest error as a share of the largest step.
+    """Return INT8 with zero point 0, positive scales, and the largest error as a share of the largest step.
 
     Exact where the shifted integers fit. A 128, which a negative scale makes of the farthest value of a symmetric block,
     becomes 127, as wider steps would cost more; blocks that do not fit otherwise get wider steps.
@@ -569,7 +569,7 @@ def _signed_block_operator(
 
 
 def _bits(packed: NDArray[Any], bits: int) -> NDArray[np.uint8]:
-    """The integers that are packed along the last axis, low bits first."""
+    """Unpack integers that are packed along the last axis, low bits first."""
     if bits == 8:
         return packed
     both: NDArray[np.uint8] = np.stack([packed & 15, packed >> 4], axis=-1)
@@ -606,7 +606,7 @@ def _dequantized(
     axis: int,
     block: int,
 ) -> str:
-    """A DequantizeLinear with these integers, scales and zero points; returns its result."""
+    """Add a DequantizeLinear with these integers, scales and zero points; return its result."""
     edit, (integers, scale, zeros) = context.edit, weight
     inputs = [edit.constant(f"{stem}_unpacked", integers), edit.constant(f"{stem}_scale", scale)]
     if zeros is not None:

@@ -52,14 +52,14 @@ from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.trt.ops import AFFINE, FUSES_BEHIND_PRODUCT, GATES, PRODUCTS
 
 FUSES_ACTIVATION = PRODUCTS | {"Add", "BatchNormalization"}
-"""What takes an activation behind it along into its kernel."""
+"""Operators that compute an activation after them in their own kernel."""
 
 
 # --- bias ------------------------------------------------------------------------------------------------------------
 
 
 def match_bias(flow: Flow) -> Iterator[tuple[Slot, QdqPair]]:
-    """The third inputs of products that have Q/DQ, and their pairs."""
+    """Yield the third inputs of compute nodes that have Q/DQ, and their pairs."""
     for node in flow.products():
         pair = flow.origins.get(node.inputs[2]) if len(node.inputs) > 2 else None
         if pair is not None:
@@ -67,7 +67,7 @@ def match_bias(flow: Flow) -> Iterator[tuple[Slot, QdqPair]]:
 
 
 def check_bias(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Such inputs in INT8."""
+    """Report biases with INT8 Q/DQ."""
     for slot, pair in match_bias(flow):
         if is_int8(pair):
             yield Violation(
@@ -81,7 +81,7 @@ def check_bias(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def fix_bias(context: RepairContext) -> Iterator[Change]:
-    """Store what the DequantizeLinear of a bias, or of any INT32 constant, would make."""
+    """Replace the DequantizeLinear of a bias, or of any INT32 constant, by its float result."""
     added = frozenset(slot for slot, _ in match_bias(context.flow))
     for pair in context.pairs:
         value = dequantized(context, pair) if _is_bias(context, pair, added) else None
@@ -114,7 +114,7 @@ def _is_bias(context: RepairContext, pair: QdqPair, added: AbstractSet[Slot]) ->
 
 
 def match_inside_fusion(flow: Flow) -> Iterator[tuple[QdqPair, Node | None, Node]]:
-    """Pairs of run-time values that stand in front of what fuses with their producer, the producer, and their reader."""
+    """Yield run-time pairs between two nodes that would fuse, with the producer and the reader."""
     view = flow.view
     for pair in flow.pairs:
         maker = view.producer(pair.tensor)
@@ -130,7 +130,7 @@ def match_inside_fusion(flow: Flow) -> Iterator[tuple[QdqPair, Node | None, Node
 
 
 def check_inside_fusion(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Those on the result of a product."""
+    """Report pairs between a compute node and an operator that would fuse with it."""
     for _, maker, reader in match_inside_fusion(flow):
         if maker is not None and maker.op in PRODUCTS and is_fused(flow.view, reader):
             yield Violation(
@@ -143,7 +143,7 @@ def check_inside_fusion(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def fix_inside_fusion(context: RepairContext) -> Iterator[Change]:
-    """Dissolve pairs that stand before an activation or before the product of a SiLU."""
+    """Remove pairs before an activation or before the Mul of a SiLU."""
     inside = frozenset(pair.dequantize for pair, _, _ in match_inside_fusion(context.flow))
     for pair in context.pairs:
         reader, maker = context.consumer(pair), context.maker(pair.tensor)
@@ -173,14 +173,14 @@ def fix_inside_fusion(context: RepairContext) -> Iterator[Change]:
 
 
 def _feeds_compute(context: RepairContext, relu: Node) -> bool:
-    """Whether a Relu feeds data inputs of compute nodes only."""
+    """Return whether a Relu feeds only data inputs of compute nodes."""
     uses = context.view.uses(relu.outputs[0])
     pinned = relu.outputs[0] in context.pinned
     return bool(uses) and not pinned and all(use.node.op in PRODUCTS and use.index < 2 for use in uses)
 
 
 def _inside_silu(view: GraphView, pair: QdqPair, reader: Node) -> bool:
-    """Whether `reader` multiplies x with sigmoid(x), and the pair is on one of the two."""
+    """Return whether `reader` multiplies x by sigmoid(x), and the pair is on one of the two."""
     if reader.op != "Mul" or len(reader.inputs) != 2:
         return False
     sources = [behind_pairs(view, name) for name in reader.inputs]

@@ -96,7 +96,7 @@ from qdqtool.matching.silent_float import too_many_taps
 
 
 def sums_nothing(einsum: Node) -> bool:
-    """Whether an Einsum only multiplies: each label of its operands is one of its result.
+    """Return whether an Einsum sums nothing: each label of its operands is in its result.
 
     >>> from onnx import helper
     >>> from qdqtool.graph.view import node_of
@@ -123,13 +123,13 @@ _NEWER = f"{Command('run', ('FLOAT_MODEL', '--sm', '86'))} builds for newer GPUs
 
 
 def match_old_gpu(view: GraphView, target: Target) -> Iterator[Node]:
-    """Products that one of the GPUs has no INT8 kernel for."""
+    """Yield compute nodes for which one of the GPUs has no INT8 kernel."""
     if old_gpus(target):
         yield from compute_nodes(view, *(("Conv",) if target.is_rtx else ()))
 
 
 def old_gpus(target: Target) -> str:
-    """The GPUs that are too old; "" without one."""
+    """Return the names of the GPUs that are too old; "" if there are none."""
     old = (
         sm
         for sm in target.sm
@@ -146,7 +146,7 @@ def place_old_gpu(view: GraphView, options: PlacementOptions) -> Iterator[Opinio
 
 
 def check_old_gpu(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Quantized products, when a GPU was named that has no kernels for them."""
+    """Report quantized compute nodes if a named GPU has no kernels for them."""
     old = old_gpus(target)
     for node in match_old_gpu(flow.view, target):
         if not all(is_int8(flow.origin(node, index)) for index in (0, 1)):
@@ -170,7 +170,7 @@ def check_old_gpu(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def match_low_float(flow: Flow, target: Target, format_: QuantFormat) -> tuple[str, bool, Iterable[str]]:
-    """The effect on the build, whether it is certain, and the nodes that quantize to a format.
+    """Return the effect on the build, whether it is certain, and the nodes that quantize to a format.
 
     There are no nodes if the release imports the format and every named GPU is new enough; if no GPU was named, none is known to be.
     """
@@ -186,7 +186,7 @@ def match_low_float(flow: Flow, target: Target, format_: QuantFormat) -> tuple[s
 
 
 def check_eight_bit_float(flow: Flow, target: Target) -> Iterator[Violation]:
-    """FP8 and MXFP8 pairs that the release or a named GPU refuses, or if no GPU was named."""
+    """Report FP8 and MXFP8 pairs that the release or a named GPU refuses, or if no GPU was named."""
     for format_ in (FP8, MXFP8):
         effect, certain, nodes = match_low_float(flow, target, format_)
         for node in nodes:
@@ -200,7 +200,7 @@ def check_eight_bit_float(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def _newer(format_: QuantFormat, target: Target, instead: str) -> str:
-    """The other format, or the GPU and the release that take this one."""
+    """Return the fix: the other format, or the GPU and the release that support this one."""
     release = "" if target.is_rtx else f" with TensorRT {'.'.join(map(str, format_.release))} or newer"
     return f"{instead}, or build for SM{first_sm(format_, rtx=target.is_rtx)} or newer only{release}"
 
@@ -209,7 +209,7 @@ def _newer(format_: QuantFormat, target: Target, instead: str) -> str:
 
 
 def check_four_bit_float(flow: Flow, target: Target) -> Iterator[Violation]:
-    """FP4 pairs that the release or a named GPU refuses, or if no GPU was named."""
+    """Report FP4 pairs that the release or a named GPU refuses, or if no GPU was named."""
     effect, certain, nodes = match_low_float(flow, target, NVFP4)
     for node in nodes:
         yield Violation(
@@ -225,7 +225,7 @@ def check_four_bit_float(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def check_microscaled(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Products with both factors in MXFP8."""
+    """Report MXFP8 scales stored as FLOAT8E8M0, and compute nodes with both factors in MXFP8."""
     for node in flow.view.nodes:
         if node.op == MX_DEQUANTIZE and flow.view.info(node.inputs[1]).dtype is DType.FLOAT8_E8M0:
             yield Violation(
@@ -250,7 +250,7 @@ def check_microscaled(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def check_kernel_taps(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Convolutions with both factors in FP8 and too many taps."""
+    """Report convolutions with both factors in FP8 and too many kernel taps."""
     for product in products(flow, target):
         node = product.node
         if node.op != "Conv" or product.arithmetic != FP8.name:
@@ -270,7 +270,7 @@ def check_kernel_taps(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def place_unsupported(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
-    """Veto weighted nodes that would not become INT8."""
+    """Veto compute nodes that would not become INT8."""
     for node in compute_nodes(view):
         for reason, fix in _obstacles(view, node, options):
             yield from veto(node, reason, fix)
@@ -301,7 +301,7 @@ def _obstacles(view: GraphView, node: Node, options: PlacementOptions) -> Iterat
 
 
 def explain_unsupported(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """An operator that classic TensorRT does not quantize, and a product of constants that nobody folded."""
+    """Explain operators that classic TensorRT does not quantize, Einsums that sum nothing, and nodes of constants only."""
     if evidence.node.op == "Einsum" and not evidence.rtx:
         yield Explanation(
             reason="classic TensorRT quantizes MatMul, not Einsum",

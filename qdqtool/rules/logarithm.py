@@ -33,7 +33,7 @@ from qdqtool.trt.ops import PRODUCTS
 
 
 def match(view: GraphView) -> Iterator[tuple[Node, tuple[Node, ...]]]:
-    """Every Log with a front end, and the products of it."""
+    """Yield every Log with a front end, and the compute nodes of that front end."""
     for log, nodes in front_ends(view):
         products = tuple(node for node in nodes if node.op in PRODUCTS)
         if products:
@@ -41,7 +41,7 @@ def match(view: GraphView) -> Iterator[tuple[Node, tuple[Node, ...]]]:
 
 
 def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
-    """Veto the products of every front end."""
+    """Veto the compute nodes of every front end."""
     found = {node.name: (node, log) for log, products in match(view) for node in products}
     for node, log in found.values():
         yield from veto(
@@ -54,7 +54,7 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
 
 
 def check(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Front ends of which products are quantized."""
+    """Report front ends with quantized compute nodes."""
     for log, products in match(flow.plain):
         quantized = sorted(node.name for node in products if flow.origin(node, 0) or flow.origin(node, 1))
         if quantized:

@@ -113,7 +113,7 @@ from qdqtool.trt.ops import (
 
 
 def place_commuting(view: GraphView, options: PlacementOptions) -> Iterator[Tie]:
-    """One tie per moved output: the result first, then the input; for picked parts the input first."""
+    """Yield one tie per moved output: the result first, then the input; for an operator that picks a part, the input first."""
     for node in view.nodes:
         if carried_inputs(view, node) != (0,) or node.op == "Concat" or view.is_constant(node.inputs[0]):
             continue
@@ -130,7 +130,7 @@ def place_commuting(view: GraphView, options: PlacementOptions) -> Iterator[Tie]
 
 
 def place_fan_out(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
-    """The slots of moving operators that read a tensor two or more of them read, and their Concats' other slots."""
+    """Request Q/DQ on moving operators that share an input tensor, and on the other inputs of their Concats."""
     for slot, tensor in sorted(_slots(view, options).items()):
         yield Opinion(
             slot=slot,
@@ -142,7 +142,7 @@ def place_fan_out(view: GraphView, options: PlacementOptions) -> Iterator[Opinio
 
 
 def _slots(view: GraphView, options: PlacementOptions) -> dict[Slot, str]:
-    """Slot -> the tensor at which the ways fork."""
+    """Return the slots to request, each with the tensor at which the paths fork."""
     wanted = wanted_slots(view)
     found: dict[Slot, str] = {}
     for tensor in (tensor for node in view.nodes for tensor in node.outputs):
@@ -171,13 +171,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _Key = tuple[str, tuple[str, ...]]
-"""An integer tensor, and the names of the scale and zero point it is read with."""
+"""An integer tensor, and the names of the scale and zero point that it is read with."""
 _PAD_VALUE = 2
-"""Position of a Pad's constant."""
+"""Input number of a Pad's constant."""
 
 
 def fix_movement(context: RepairContext) -> Iterator[Change]:
-    """Let readers of a DequantizeLinear behind moved integers read moved floats."""
+    """Move each DequantizeLinear before the operators that move its integers, so that they move floats."""
     floats = _Floats(context)
     for pair in context.pairs:
         if pair.dequantize is None or len(pair.scale) != 1 or not context.is_known(pair):
@@ -203,7 +203,7 @@ def fix_movement(context: RepairContext) -> Iterator[Change]:
 
 
 class _Floats:
-    """The float form of integer tensors, each made once; what the integers' operators leave unused is pruned later."""
+    """The float forms of integer tensors, each made once. Integer operators that become unused are pruned later."""
 
     def __init__(self, context: RepairContext) -> None:
         self._edit = context.edit
@@ -212,7 +212,7 @@ class _Floats:
         self._twins: dict[str, onnx.NodeProto] = {}
 
     def mover(self, tensor: str) -> onnx.NodeProto | None:
-        """The operator that moves integers into `tensor`; None where something else makes it."""
+        """Return the operator that moves integers into `tensor`; None if another kind of node makes it."""
         maker = self._makers.get(tensor)
         if maker is None or maker.domain not in {"", "ai.onnx"}:
             return None
@@ -221,7 +221,7 @@ class _Floats:
         return maker if maker.op_type in MAY_MOVE else None
 
     def of(self, key: _Key) -> str:
-        """The float tensor that `key` stands for, made of floats as far back as integers are only moved."""
+        """Return the float tensor for `key`, built from floats as far back as operators only move integers."""
         waiting = [key]
         while waiting:
             tensor, numbers = waiting[-1]
@@ -240,7 +240,10 @@ class _Floats:
         return self._made[key]
 
     def rename(self, made: str, new_name: str) -> bool:
-        """Call a float tensor `new_name`, unless an output of the model has named it already."""
+        """Rename a float tensor to `new_name`.
+
+        Return False if it has the name of a model output or no float copy of an operator makes it.
+        """
         twin = self._twins.pop(made, None)
         if twin is None:
             return False
@@ -272,7 +275,7 @@ class _Floats:
         self._made |= {(name, numbers): output for name, output in made if name}
 
     def _rounded(self, move: onnx.NodeProto, tensor: str, numbers: tuple[str, ...]) -> str:
-        """`tensor` on the steps that the integers had."""
+        """Round `tensor` to the steps that the integers had."""
         integers = self._edit.fresh(f"{tensor}_quantized")
         self._edit.node(
             "QuantizeLinear", [tensor, *numbers], [integers], name=f"{move.name}_float_QuantizeLinear"
@@ -281,13 +284,13 @@ class _Floats:
         return self._made[integers, numbers]
 
     def _padding(self, pad: onnx.NodeProto) -> NDArray[Any] | None:
-        """The integer that a Pad writes; None if it is computed at run time."""
+        """Return the integer that a Pad writes; None if it is computed at run time."""
         if len(pad.input) < _PAD_VALUE + 1 or not pad.input[_PAD_VALUE]:
             return np.zeros((), np.int64) if len(pad.input) > 1 else None
         return self._edit.value(pad.input[_PAD_VALUE])
 
     def _padded(self, pad: onnx.NodeProto, numbers: tuple[str, ...]) -> str:
-        """The float that a Pad's integer stands for."""
+        """Return a constant with the float value of a Pad's integer."""
         value, scale = self._padding(pad), self._edit.value(numbers[0])
         zero = self._edit.value(numbers[1]) if len(numbers) > 1 else np.zeros(())
         if value is None or scale is None or zero is None:
@@ -297,7 +300,7 @@ class _Floats:
 
 
 def _data(move: onnx.NodeProto) -> tuple[str, ...]:
-    """The inputs that hold the values which are moved."""
+    """Return the inputs that hold the moved values."""
     return tuple(move.input) if move.op_type == "Concat" else (move.input[0],)
 
 
@@ -310,7 +313,7 @@ def _interpolates(move: onnx.NodeProto) -> bool:
 
 
 def match_held_back(flow: Flow, target: Target) -> Iterator[tuple[Node, int, QdqPair]]:
-    """Factors of products that INT8 values reach through a Resize or a Pad, and the pairs of these values."""
+    """Yield factors of compute nodes that INT8 values reach through a Resize or a Pad, and their pairs."""
     for product in products(flow, target):
         for factor in product.factors:
             if factor.state is State.HELD_BACK and factor.pair is not None:
@@ -318,7 +321,7 @@ def match_held_back(flow: Flow, target: Target) -> Iterator[tuple[Node, int, Qdq
 
 
 def check_held_back(flow: Flow, target: Target) -> Iterator[Violation]:
-    """All of them."""
+    """Report factors of compute nodes that INT8 values reach through a Resize or a Pad."""
     for node, index, pair in match_held_back(flow, target):
         yield Violation(
             node=node.name,
@@ -330,7 +333,7 @@ def check_held_back(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def fix_held_back(context: RepairContext) -> Iterator[Change]:
-    """Put a pair in front of each."""
+    """Insert a pair directly before each factor that INT8 values reach through a Resize or a Pad."""
     for node, index, pair in match_held_back(context.flow, context.target or Target()):
         if not context.is_plain(pair) or pair.scale_shape != () or not context.symmetric(pair):
             continue
@@ -347,7 +350,7 @@ def fix_held_back(context: RepairContext) -> Iterator[Change]:
 
 
 def check_padded(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Pairs that quantize the result of a Pad for a Conv."""
+    """Report pairs between a Pad and a Conv."""
     for pair in flow.pairs:
         producer = flow.view.producer(pair.tensor)
         readers = [flow.view.by_name[slot.node].op for slot in pair.slots]

@@ -71,7 +71,7 @@ from qdqtool.matching.rule import Rule, Stage, Violation
 
 
 def check_unsigned(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Pairs of UINT8 whose zero point passes the parser."""
+    """Report pairs of UINT8 with zero point 0, and weights stored as UINT8."""
     for pair in flow.pairs:
         if pair.dtype is DType.UINT8 and pair.quantize is None and pair.kind is SlotKind.WEIGHT:
             yield Violation(
@@ -101,7 +101,7 @@ _FIX = {
 
 
 def check_integer_type(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Pairs of such types; of a type that has no name here, where a constant says so."""
+    """Report pairs of types that TensorRT refuses; a type without a name here counts only if a constant has it."""
     for pair in flow.pairs:
         if pair.dtype in _FIX and (pair.dtype is not DType.UNKNOWN or _says_its_type(flow, pair)):
             what = "of another type" if pair.dtype is DType.UNKNOWN else pair.dtype.value.upper()
@@ -114,7 +114,7 @@ def check_integer_type(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _says_its_type(flow: Flow, pair: QdqPair) -> bool:
-    """Whether a constant, the stored values or a zero point, has the type, so that it is not merely unknown."""
+    """Return whether a constant (stored values or zero point) shows the type, so that it is not merely unknown."""
     node = flow.view.by_name[pair.dequantize or pair.quantize or ""]
     return any(flow.view.is_constant(tensor) for tensor in (node.inputs[0], *node.inputs[2:3]))
 
@@ -123,7 +123,7 @@ def _says_its_type(flow: Flow, pair: QdqPair) -> bool:
 
 
 def check_prequantized(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Constants without a QuantizeLinear."""
+    """Report INT8 constants without a QuantizeLinear."""
     for pair in flow.pairs:
         if pair.kind is SlotKind.WEIGHT and pair.quantize is None and is_int8(pair) and pair.slots:
             yield Violation(
@@ -142,7 +142,7 @@ _VALUES = {**{entry.dtype: entry.opset for entry in FORMATS.values() if entry is
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewType:
-    """A type that the opset does not know: at which node, of what, and the first opset that does."""
+    """A type that the opset does not support: the node, the affected part, and the first opset that supports it."""
 
     node: str
     what: str
@@ -151,7 +151,7 @@ class NewType:
 
 
 def match_opset(flow: Flow) -> Iterator[NewType]:
-    """ONNX's own Q/DQ with a scale or integers of a type newer than the opset."""
+    """Yield standard ONNX Q/DQ nodes with a scale or integers of a type newer than the opset."""
     for pair in flow.pairs:
         name = pair.dequantize or pair.quantize or ""
         scale = flow.view.info(flow.view.by_name[name].inputs[1]).dtype
@@ -164,7 +164,7 @@ def match_opset(flow: Flow) -> Iterator[NewType]:
 
 
 def check_opset(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """All of them."""
+    """Report Q/DQ nodes with types newer than the opset."""
     for found in match_opset(flow):
         yield Violation(
             node=found.node,
@@ -175,7 +175,7 @@ def check_opset(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_opset(context: RepairContext) -> Iterator[Change]:
-    """Convert the model to the first opset that knows all of them."""
+    """Convert the model to the first opset that supports all its types."""
     found = tuple(match_opset(context.flow))
     needed = max((each.opset for each in found), default=0)
     raised = context.require_opset(needed)

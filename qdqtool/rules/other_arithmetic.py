@@ -115,7 +115,7 @@ if TYPE_CHECKING:
 
 
 def fix_cast(context: RepairContext) -> Iterator[Change]:
-    """Fold Cast to FP16 behind DequantizeLinear, and Cast from FP16 before QuantizeLinear."""
+    """Fold Cast to FP16 after DequantizeLinear, and Cast from FP16 before QuantizeLinear."""
     if _needs_half_scales(context):
         raised = context.require_opset(HALF_SCALES)
         yield Change(
@@ -142,7 +142,7 @@ def fix_cast(context: RepairContext) -> Iterator[Change]:
 
 
 def _needs_half_scales(context: RepairContext) -> bool:
-    """Whether FP16 scales are there or will be, while the opset has none."""
+    """Return whether the model has or will have FP16 scales although its opset does not support them."""
     return context.edit.opset < HALF_SCALES and any(
         _has_half_scale(context, pair) or _cast_behind(context, pair) or _cast_before(context, pair)
         for pair in context.pairs
@@ -192,7 +192,7 @@ if TYPE_CHECKING:
 
 
 def fix_border(context: RepairContext) -> Iterator[Change]:
-    """Replace each lone DequantizeLinear or QuantizeLinear that is not symmetric INT8."""
+    """Replace each DequantizeLinear without Q, and QuantizeLinear without DQ, that is not symmetric INT8."""
     for pair in context.pairs:
         lone = pair.quantize is None or pair.dequantize is None
         if (
@@ -218,12 +218,12 @@ def fix_border(context: RepairContext) -> Iterator[Change]:
 
 
 def _is_single(context: RepairContext, pair: QdqPair) -> bool:
-    """Whether the pair has one positive scale and one zero point."""
+    """Return whether the pair has one positive scale and one zero point."""
     return context.is_known(pair) and len(pair.scale) == 1 and pair.scale[0] > 0
 
 
 def _enter(context: RepairContext, pair: QdqPair) -> None:
-    """(q - z) * s without a DequantizeLinear that has a zero point."""
+    """Write (q - z) * s without a DequantizeLinear that has a zero point."""
     edit = context.edit
     node = context.nodes[pair.dequantize or ""]
     kind = context.scale_type(node)
@@ -255,7 +255,7 @@ def _enter(context: RepairContext, pair: QdqPair) -> None:
 
 
 def _follow_up(context: RepairContext, pair: QdqPair, tensor: str) -> None:
-    """A pair with zero point 0 and the same range, where a compute node would read float now."""
+    """Add a pair with zero point 0 and the same range if a compute node would read float now."""
     small = context.integers(pair).itemsize == 1
     if tensor in context.pinned or not small or not _feeds_compute(context.view, tensor):
         return
@@ -271,7 +271,7 @@ def _follow_up(context: RepairContext, pair: QdqPair, tensor: str) -> None:
 
 
 def _feeds_compute(view: GraphView, tensor: str) -> bool:
-    """Whether a compute node reads the tensor, directly or behind operators that only move values."""
+    """Return whether a compute node reads the tensor, directly or through operators that only move values."""
     waiting = [tensor]
     while waiting:
         for use in view.uses(waiting.pop()):
@@ -283,7 +283,7 @@ def _feeds_compute(view: GraphView, tensor: str) -> bool:
 
 
 def _leave(context: RepairContext, pair: QdqPair) -> None:
-    """saturate(round(x / s) + z) without a QuantizeLinear that has a zero point."""
+    """Write saturate(round(x / s) + z) without a QuantizeLinear that has a zero point."""
     edit = context.edit
     node = context.nodes[pair.quantize or ""]
     kind = context.scale_type(node)
@@ -316,11 +316,11 @@ def _leave(context: RepairContext, pair: QdqPair) -> None:
 # --- clipped ---------------------------------------------------------------------------------------------------------
 
 _EXACT = frozenset({(0, INT8.qmax), (INT8.qmin, INT8.qmax)})
-"""Steps below and above zero that INT8 has, too; below 0 a Relu cuts off."""
+"""Integer limits of a Clip, relative to the zero point, that INT8 represents exactly. A limit of 0 becomes a Relu."""
 
 
 def fix_clipped(context: RepairContext) -> Iterator[Change]:
-    """Let each DequantizeLinear behind a Clip of integers read the QuantizeLinear, with a scale that fits."""
+    """Connect each DequantizeLinear after a Clip of integers to a QuantizeLinear, with a fitting scale."""
     cut: dict[str, str] = {}
     for pair in context.pairs:
         clip = context.view.producer(pair.tensor) if pair.quantize is None else None
@@ -354,7 +354,7 @@ def fix_clipped(context: RepairContext) -> Iterator[Change]:
 
 
 def _quantize(context: RepairContext, pair: QdqPair, clip: Node | None) -> Node | None:
-    """The QuantizeLinear before a Clip that a DequantizeLinear reads."""
+    """Return the QuantizeLinear before a Clip that the pair's DequantizeLinear reads; None if there is none."""
     known = pair.kind is SlotKind.ACTIVATION and len(pair.scale) == 1 and len(pair.zero_point) == 1
     if clip is None or clip.op != "Clip" or not known or not pair.scale[0] > 0:
         return None
@@ -366,7 +366,7 @@ def _quantize(context: RepairContext, pair: QdqPair, clip: Node | None) -> Node 
 
 
 def _limits(context: RepairContext, pair: QdqPair, clip: Node) -> tuple[int, int]:
-    """Smallest and largest integer that the Clip lets through."""
+    """Return the smallest and the largest integer that the Clip allows."""
     kind = np.iinfo(context.integers(pair))
     given = [context.edit.value(name) if name else None for name in (*clip.inputs[1:], "", "")]
     low, high = given[0], given[1]
@@ -385,7 +385,7 @@ _WAY_OUT = (
 
 
 def check_hidden(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Control-flow nodes that hold Q/DQ."""
+    """Report control-flow nodes with Q/DQ in their bodies."""
     for node in flow.view.nodes:
         count = sum(op in QDQ for op in flow.view.body_ops(node))
         if count:
@@ -402,12 +402,12 @@ def check_hidden(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def match_saturation(view: GraphView) -> Iterator[Node]:
-    """QuantizeLinear with saturate=0."""
+    """Return the QuantizeLinear nodes with saturate=0."""
     return (node for node in view.nodes if node.op == QUANTIZE and not node.attribute("saturate", 1))
 
 
 def check_saturation(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """All of them."""
+    """Report QuantizeLinear nodes with saturate=0."""
     for node in match_saturation(flow.view):
         yield Violation(
             node=node.name,
@@ -418,7 +418,7 @@ def check_saturation(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_saturation(context: RepairContext) -> Iterator[Change]:
-    """Take the attribute off: 1 is its default."""
+    """Remove the attribute saturate, whose default is 1."""
     for found in match_saturation(context.view):
         node = context.nodes[found.name]
         kept = [one for one in node.attribute if one.name != "saturate"]
@@ -438,11 +438,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _CLIPPED = 4
-"""How many times the range the largest weight is; calibrators that clip stay far below."""
+"""Ratio of largest weight to range above which a weight is reported; calibrators that clip stay far below."""
 
 
 def check_weight_value(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Stored FP8 constants with a NaN, and constants beyond their range."""
+    """Report stored FP8 constants with a NaN, and constants far beyond their range."""
     for pair in flow.pairs:
         if pair.kind is not SlotKind.WEIGHT or pair.quantize is not None or pair.dtype is not DType.FLOAT8:
             continue
@@ -481,7 +481,7 @@ def _command(flow: Flow, pair: QdqPair, format_: QuantFormat) -> str:
 def _clipped(
     flow: Flow, pair: QdqPair, scale: NDArray[Any], axis: int | None, format_: QuantFormat
 ) -> Iterator[Violation]:
-    """A float weight behind Q that its scale cannot hold by far."""
+    """Report a float weight before a Q if its largest value is far beyond the range of its scale."""
     value = None if pair.quantize is None else flow.view.constant(pair.tensor)
     if value is None or value.size == 0:
         return

@@ -100,12 +100,12 @@ _FOREIGN: Final = "com.microsoft"
 
 
 def match_domain(view: GraphView) -> Iterator[Node]:
-    """Q and DQ nodes of a domain that is not ONNX's own."""
+    """Return the Q and DQ nodes of the domain com.microsoft."""
     return (node for node in view.nodes if node.op in QDQ and node.domain == _FOREIGN)
 
 
 def check_domain(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Pairs with such a node, each once."""
+    """Report each pair with a Q or DQ node of the domain com.microsoft once."""
     foreign = {node.name for node in match_domain(flow.view)}
     for pair in flow.pairs:
         if not foreign.isdisjoint({pair.quantize, pair.dequantize}):
@@ -138,12 +138,12 @@ _ROUNDS_WEIGHTS: Final = "TRT_FP4QDQ"
 
 
 def match_own_spelling(flow: Flow) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the nodes that are such spellings, and of those that nobody reads."""
+    """Return the names of Q and DQ nodes in TensorRT's own form, and of TRT_FP4QDQ nodes, which no parser imports."""
     return flow.spelled_apart, tuple(node.name for node in flow.view.nodes if node.op == _ROUNDS_WEIGHTS)
 
 
 def check_own_spelling(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """All of them."""
+    """Report Q and DQ nodes in TensorRT's own form, and TRT_FP4QDQ nodes."""
     spelled, rounding = match_own_spelling(flow)
     for name in spelled:
         yield Violation(
@@ -163,7 +163,7 @@ def check_own_spelling(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_own_spelling(context: RepairContext) -> Iterator[Change]:
-    """Write both in the operators of ONNX."""
+    """Rewrite Q and DQ nodes in TensorRT's own form, and TRT_FP4QDQ nodes, as ONNX operators."""
     spelled, rounding = match_own_spelling(context.flow)
     if not rounding and not spelled:
         return
@@ -186,7 +186,7 @@ def fix_own_spelling(context: RepairContext) -> Iterator[Change]:
 
 
 def _store(context: RepairContext, node: onnx.NodeProto) -> bool:
-    """Put a stored weight in the place of the operator, whose blocks go along the last axis."""
+    """Replace a TRT_FP4QDQ node by a stored FP4 weight with blocks along the last axis; return whether it is possible."""
     edit = context.edit
     value = edit.value(node.input[0]) if node.input else None
     block = NVFP4.block or 0
@@ -225,7 +225,7 @@ _MICROSOFT = "com.microsoft"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _OperatorForm:
-    """How an operator on integers is laid out.
+    """Layout of an integer operator's inputs and outputs.
 
     Attributes:
         op: the float operator that it means.
@@ -269,12 +269,12 @@ _FORMS: Mapping[tuple[str, str], _OperatorForm] = {
 
 
 def match_operator(view: GraphView) -> Iterator[Node]:
-    """Nodes of integer operators."""
+    """Return the nodes of integer operators."""
     return (node for node in view.nodes if computes_integers(node.op))
 
 
 def check_operator(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """All of them."""
+    """Report integer operators, which TensorRT does not import."""
     for node in match_operator(flow.view):
         yield Violation(
             node=node.name,
@@ -286,12 +286,12 @@ def check_operator(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _has_scales(flow: Flow, node: Node) -> bool:
-    """Whether the model says what the integers stand for; a sum of integers that come from outside has no scale."""
+    """Return whether the model defines the scale of the integers; integers that are model inputs have none."""
     return "Integer" not in node.op or flow.view.producer(node.inputs[0]) is not None
 
 
 def fix_operator(context: RepairContext) -> Iterator[Change]:
-    """Write each known operator on integers as DQ, float operator, Q."""
+    """Rewrite each known integer operator as DQ, float operator, Q."""
     for found in match_operator(context.view):
         node = context.nodes[found.name]
         domain = "" if node.domain == "ai.onnx" else node.domain
@@ -311,7 +311,7 @@ def fix_operator(context: RepairContext) -> Iterator[Change]:
 
 
 def _is_complete(node: onnx.NodeProto, form: _OperatorForm) -> bool:
-    """Whether all integers and scales are there; zero points may be left out."""
+    """Return whether all integers and scales are present; zero points are optional."""
     needed = [position for operand in form.inputs for position in operand[:2]]
     return bool(form.inputs) and all(_input(node, position) for position in (*needed, form.output[0]))
 
@@ -325,7 +325,7 @@ def _last_channels(node: onnx.NodeProto) -> bool:
 
 
 def _concat(node: onnx.NodeProto) -> _OperatorForm:
-    """QLinearConcat has its own scale first, then three inputs per operand."""
+    """Return the layout of QLinearConcat: the scale of its result first, then three inputs per operand."""
     operands = tuple((start, start + 1, start + 2) for start in range(2, len(node.input) - 2, 3))
     return _OperatorForm(op="Concat", inputs=operands, output=(0, 1))
 
@@ -356,7 +356,7 @@ def _rewrite_operator(context: RepairContext, node: onnx.NodeProto, form: _Opera
 def _axis(
     context: RepairContext, names: list[str], operand: tuple[onnx.NodeProto, str, int]
 ) -> dict[str, int]:
-    """The attribute of a scale with one value per channel."""
+    """Return the axis attribute of a scale with one value per channel; {} for one scale."""
     scale = context.edit.constants.get(names[1])
     if scale is None or not scale.dims or scale.dims[0] == 1:
         return {}
@@ -367,7 +367,7 @@ def _axis(
 
 
 def _bias(context: RepairContext, node: onnx.NodeProto, form: _OperatorForm) -> str:
-    """The INT32 bias as float: integer times both scales."""
+    """Return the INT32 bias as float: the integer times both scales."""
     edit = context.edit
     name = node.input[form.bias or 0]
     scales = [edit.value(node.input[positions[1]]) for positions in form.inputs]
@@ -395,17 +395,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROUNDED_BIAS = ("Reshape", "Cast", "Floor", "Div")
-"""What onnxruntime makes of the bias of a dynamically quantized Conv, from the sum back to the float bias."""
+"""Operators that onnxruntime adds to the bias of a dynamically quantized Conv, from the Add back to the float bias."""
 
 
 _LSTM = (
     *("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"),
     *("W_scale", "W_zero_point", "R_scale", "R_zero_point"),
 )
-"""Inputs of DynamicQuantizeLSTM; those of an LSTM come first."""
+"""Inputs of DynamicQuantizeLSTM; those of an ordinary LSTM come first."""
 _ENDS = ("", "_scale", "_zero_point")
 _RANK = 3
-"""Dimensions of W and R."""
+"""Number of dimensions of W and R."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -434,7 +434,7 @@ class _Pattern:
 
 
 def fix_dynamic(context: RepairContext) -> Iterator[Change]:
-    """Write each dynamically quantized layer as Conv or MatMul with an INT8 weight."""
+    """Rewrite each dynamically quantized layer as Conv or MatMul with an INT8 weight."""
     for node in context.view.nodes:
         yield from _round_trip(context, node)
         yield from _recurrent(context, node)
@@ -450,7 +450,7 @@ def fix_dynamic(context: RepairContext) -> Iterator[Change]:
 
 
 def _round_trip(context: RepairContext, node: Node) -> Iterator[Change]:
-    """A DequantizeLinear straight behind a DynamicQuantizeLinear gives the float tensor back."""
+    """Remove a DequantizeLinear directly after a DynamicQuantizeLinear; its readers get the float tensor."""
     dynamic = context.view.producer(node.inputs[0]) if node.op == "DequantizeLinear" else None
     if dynamic is None or dynamic.op != "DynamicQuantizeLinear":
         return
@@ -467,7 +467,7 @@ def _round_trip(context: RepairContext, node: Node) -> Iterator[Change]:
 
 
 def _recurrent(context: RepairContext, node: Node) -> Iterator[Change]:
-    """com.microsoft.DynamicQuantizeLSTM: an LSTM whose W and R are integers, (directions, inputs, 4 * hidden)."""
+    """Rewrite com.microsoft.DynamicQuantizeLSTM as LSTM. Its W and R are integers, (directions, inputs, 4 * hidden)."""
     if node.domain != "com.microsoft" or node.op != "DynamicQuantizeLSTM" or len(node.inputs) < len(_LSTM):
         return
     first, second = (
@@ -488,7 +488,7 @@ def _recurrent(context: RepairContext, node: Node) -> Iterator[Change]:
 
 
 def _weight(context: RepairContext, integers: str, scale: str, zero: str) -> NDArray[np.float32] | None:
-    """The weights as an LSTM takes them, (directions, 4 * hidden, inputs); None if they are computed at run time."""
+    """Return float weights as an LSTM takes them, (directions, 4 * hidden, inputs); None if they are computed at run time."""
     values = [context.edit.value(name) for name in (integers, scale, zero)]
     stored, steps, zeros = values
     if stored is None or steps is None or zeros is None or stored.ndim != _RANK:
@@ -510,7 +510,7 @@ def _pattern(context: RepairContext, node: Node) -> _Pattern | None:
 
 
 def _whole(node: Node) -> _Pattern:
-    """com.microsoft.DynamicQuantizeMatMul: everything in one node."""
+    """Match com.microsoft.DynamicQuantizeMatMul, which holds all parts in one node."""
     return _Pattern(
         core=node,
         source=node.inputs[0],
@@ -523,7 +523,7 @@ def _whole(node: Node) -> _Pattern:
 
 
 def _scaled(context: RepairContext, node: Node) -> _Pattern | None:
-    """DynamicQuantizeLinear -> com.microsoft.MatMulIntegerToFloat, which scales by itself."""
+    """Match DynamicQuantizeLinear -> com.microsoft.MatMulIntegerToFloat, which applies the scales."""
     dynamic = context.view.producer(node.inputs[0])
     constant = all(context.view.is_constant(node.inputs[index]) for index in (1, 3))
     if dynamic is None or dynamic.op != "DynamicQuantizeLinear" or not constant:
@@ -542,7 +542,7 @@ def _scaled(context: RepairContext, node: Node) -> _Pattern | None:
 
 
 def _parts(context: RepairContext, node: Node) -> _Pattern | None:
-    """DynamicQuantizeLinear -> ...Integer (-> Add of a bias) -> Cast -> Mul(Mul(scale of x, scale of w))."""
+    """Match DynamicQuantizeLinear -> ...Integer (-> Add of a bias) -> Cast -> Mul(Mul(scale of x, scale of w))."""
     view = context.view
     dynamic = view.producer(node.inputs[0])
     cast = _only_reader(context, node.outputs[0])
@@ -574,7 +574,10 @@ def _parts(context: RepairContext, node: Node) -> _Pattern | None:
 
 
 def _rounded_bias(context: RepairContext, tensor: str) -> str:
-    """The float bias behind Div(bias, step) -> Floor -> Cast -> Reshape, as onnxruntime rounds one; "" for anything else."""
+    """Return the float bias before Div(bias, step) -> Floor -> Cast -> Reshape, as onnxruntime rounds it.
+
+    "" for other patterns.
+    """
     for op in ROUNDED_BIAS:
         maker = context.view.producer(tensor)
         if maker is None or maker.op != op:
@@ -618,7 +621,7 @@ def _rewrite_dynamic(context: RepairContext, found: _Pattern) -> None:
 
 
 def check_other_quantizer(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """All of them."""
+    """Report quantizer operators of other tools."""
     for found in match(flow.view):
         node, tool = found.node, f" of {found.tool}" if found.tool else " of another tool"
         domain = f", domain {node.domain}" if node.domain else ""
@@ -631,7 +634,7 @@ def check_other_quantizer(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_other_quantizer(context: RepairContext) -> Iterator[Change]:
-    """Write those with an exact form as Q/DQ."""
+    """Rewrite quantizers of other tools that have an exact form as Q/DQ."""
     for found in convert(context.edit, context.view, match(context.view)):
         yield Change(
             subject=found.node.name,

@@ -153,14 +153,14 @@ from qdqtool.trt.ops import (
 )
 
 ISLAND_BORDER = ELEMENTWISE_SUMS | CLAMPS | SWISHES | {"BatchNormalization", "LeakyRelu", "Sigmoid"}
-"""What stands between two products that hand INT8 values to each other."""
+"""Operators that may be between two compute nodes that pass INT8 values to each other."""
 
 
 # --- conv ------------------------------------------------------------------------------------------------------------
 
 
 def place_conv(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
-    """Activation per tensor, weight per output channel, both or neither."""
+    """Request the activation per tensor and the weight per output channel, both or neither."""
     specs = weight_specs(view, options)
     for node in compute_nodes(view, "Conv"):
         yield from both_or_neither(
@@ -175,7 +175,7 @@ def place_conv(view: GraphView, options: PlacementOptions) -> Iterator[Opinion |
 
 
 def place_gemm(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
-    """Both factors, constants per output channel."""
+    """Request both factors, constants per output channel."""
     specs = weight_specs(view, options)
     for node in compute_nodes(view, "Gemm"):
         yield from both_or_neither(
@@ -190,7 +190,7 @@ def place_gemm(view: GraphView, options: PlacementOptions) -> Iterator[Opinion |
 
 
 def place_matmul_weight(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
-    """Both factors of every MatMul that has exactly one constant."""
+    """Request both factors of every MatMul with exactly one constant."""
     specs = weight_specs(view, options)
     for node in compute_nodes(view, "MatMul"):
         if view.is_constant(node.inputs[0]) == view.is_constant(node.inputs[1]):
@@ -207,7 +207,7 @@ def place_matmul_weight(view: GraphView, options: PlacementOptions) -> Iterator[
 
 
 def place_matmul_activations(view: GraphView, _options: PlacementOptions) -> Iterator[Opinion | Bond]:
-    """Both inputs of every MatMul without a constant."""
+    """Request both inputs of every MatMul without a constant."""
     for node in compute_nodes(view, "MatMul"):
         if any(view.is_constant(tensor) for tensor in node.inputs):
             continue
@@ -222,11 +222,11 @@ def place_matmul_activations(view: GraphView, _options: PlacementOptions) -> Ite
 # --- half_quantized --------------------------------------------------------------------------------------------------
 
 WEIGHTS_ALONE = "place.format=int8-weights"
-"""The setting that asks for just that."""
+"""The setting that asks for quantized weights with float activations."""
 
 
 def check_half_quantized(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Products with one quantized factor and one without any Q/DQ, weight-only matrix products excepted."""
+    """Report compute nodes with Q/DQ on one factor only; for stored weights of a MatMul or Gemm as info."""
     for product, missing in match(flow, target):
         node, stored = product.node, product.weights_alone
         what = "its weights have" if missing.fixed else f"its input {missing.index} has"
@@ -257,7 +257,7 @@ def fix_half_quantized(context: RepairContext) -> Iterator[Change]:
 
 
 def _quantized(context: RepairContext, name: str, index: int) -> Change | None:
-    """INT8 per output channel for a float constant; None if there is none."""
+    """Quantize a float constant to INT8 per output channel; None if the input is not a float constant."""
     reader = context.view.by_name[name]
     tensor = reader.inputs[index]
     value = context.edit.value(tensor)
@@ -276,7 +276,7 @@ def _quantized(context: RepairContext, name: str, index: int) -> Change | None:
 
 
 def explain_half_quantized(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """What has no Q/DQ beyond the halves of `check`: all factors, or the one beside stored weights."""
+    """Explain missing Q/DQ on any factor, also if no factor has Q/DQ."""
     if evidence.node.op in ATTENTIONS:
         return  # the rule `attention` knows why, and that Q/DQ on the inputs of the operator end a build
     if _is_plain(evidence):
@@ -304,24 +304,24 @@ def explain_half_quantized(evidence: NodeEvidence) -> Iterator[Explanation]:
 
 
 def _is_plain(evidence: NodeEvidence) -> bool:
-    """Whether a product with stored weights has no Q/DQ at all in a model that nothing was placed in."""
+    """Return whether a compute node with constant weights has no Q/DQ at all, in a model without a placement."""
     stored = len(evidence.activations) == len(evidence.weights) == 1
     return stored and evidence.node.op in PRODUCTS and not evidence.any_quantized and not evidence.decisions
 
 
 def _is_computed(evidence: NodeEvidence) -> bool:
-    """Whether the kernel reads a quantized weight from another kernel instead of holding it."""
+    """Return whether the kernel reads a quantized weight from another kernel instead of holding it."""
     weight = len(evidence.activations) == 1 and any(operand.quantized for operand in evidence.weights)
     return weight and any(len(layer.inputs) > 1 for layer in evidence.holders.compute)
 
 
 _LEFT_ALONE = frozenset({Verdict.NOT_FOUND, Verdict.UNKNOWN})
 _OF_USER = frozenset({"user", "first_last", "min_channels"})
-"""Placement rules that say what the recipe asks for; all others say what TensorRT does, which a build can refute."""
+"""Placement rules that express wishes of the recipe. All others predict TensorRT, and a build can refute them."""
 
 
 def candidates_half_quantized(built: BuiltGraph) -> Iterator[Candidate]:
-    """All inputs of a float product as INT8 needs them; no Q/DQ on one that stays float."""
+    """Propose INT8 on all inputs of a float compute node, and no Q/DQ on a node that stays float."""
     islands = {finding.subject for finding in built.findings if finding.check == "float_island"}
     for evidence, verdict in built.nodes:
         if not _is_fallback(evidence, verdict):
@@ -355,7 +355,7 @@ def _is_fallback(evidence: NodeEvidence, verdict: NodeVerdict) -> bool:
 
 
 def _is_users_choice(evidence: NodeEvidence) -> bool:
-    """Whether the recipe says that this node, or everything that nodes read at run time, stays float."""
+    """Return whether the recipe keeps this node, or all activations, float."""
     return evidence.weights_alone or any(
         opinion.stance is Stance.VETO and opinion.rule in _OF_USER
         for decision in evidence.decisions
@@ -381,7 +381,7 @@ def _to_int8(evidence: NodeEvidence, goal: Goal) -> Iterator[Candidate]:
 
 
 def _wanted(evidence: NodeEvidence, operand: Factor) -> SlotEdit | None:
-    """What an operand lacks for INT8; None if it is as it should be."""
+    """Return the edit that an operand needs for INT8; None if it needs none."""
     slot = Slot(node=evidence.node.name, index=operand.index)
     cast = "Cast" in evidence.moves(operand)
     if operand.fixed:
@@ -403,7 +403,7 @@ _WRONG = "the engine builds and multiplies its result by scales of other columns
 
 
 def check_mixed_formats(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Products with factors in two formats that TensorRT knows."""
+    """Report compute nodes with factors in two formats that TensorRT knows."""
     for product in products(flow, target):
         formats = [factor.format for factor in product.factors]
         known = set(formats) <= {*NAMES.values(), "mxfp8"}
@@ -452,7 +452,7 @@ def _fix(product: Product) -> str:
 
 
 def _is_int4_activation(product: Product) -> bool:
-    """Whether an INT4 activation is widened to INT8, of which the rule four_bits speaks."""
+    """Return whether an activation is INT4, which is widened to INT8; the rule four_bits reports it."""
     return any(
         factor.format == INT4.name and factor.pair is not None and factor.pair.kind is SlotKind.ACTIVATION
         for factor in product.factors
@@ -466,7 +466,7 @@ _FARTHEST = 6
 
 
 def check_float_island(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Products without Q/DQ whose neighbours on both sides have it."""
+    """Report compute nodes without Q/DQ whose neighbours on both sides have it."""
     islands = [node for node in flow.products() if _is_island(flow, node)]
     meant = refusals(flow, target) if islands else {}
     for node in islands:
@@ -516,7 +516,7 @@ def _int8_behind(flow: Flow, node: Node) -> bool:
 
 
 def check_per_tensor_weights(flow: Flow, target: Target) -> Iterator[Violation]:
-    """INT8 products whose weights have several channels and one scale."""
+    """Report INT8 compute nodes whose weights have several channels but one scale."""
     specs = weight_specs(flow.plain, PlacementOptions(target=target.name))
     for product in products(flow, target):
         node = product.node

@@ -67,7 +67,7 @@ from qdqtool.trt.ops import CONVOLUTIONS, LAYOUT, LISTED_AS, PRODUCTS
 
 
 def place_user(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
-    """Veto every slot that could be quantized on the nodes that the user keeps float."""
+    """Veto every quantizable slot of the nodes that the user keeps float."""
     for node in view.nodes:
         op = LISTED_AS.get(node.op, node.op)
         if not _quantizable(view, node, op):
@@ -110,7 +110,7 @@ def _objections(node: Node, op: str, options: PlacementOptions) -> Iterator[tupl
 
 
 def place_first_last(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
-    """Veto the ends that the recipe keeps float."""
+    """Veto the first and last layers if the recipe keeps them float."""
     if options.first_layer == "float":
         after = _reached(view.nodes, backward=False)
         for node in compute_nodes(view):
@@ -132,7 +132,7 @@ def place_first_last(view: GraphView, options: PlacementOptions) -> Iterator[Opi
 
 
 def _expected_values(view: GraphView) -> frozenset[str]:
-    """Names of the convolutions that read what a softmax gives."""
+    """Return the names of the convolutions that read the result of a Softmax."""
     found = []
     for node in view.nodes:
         if node.op in CONVOLUTIONS:
@@ -147,7 +147,7 @@ def _expected_values(view: GraphView) -> frozenset[str]:
 def _reached(
     nodes: tuple[Node, ...], *, backward: bool, summing: frozenset[str] = frozenset()
 ) -> frozenset[str]:
-    """Names of nodes with a weighted node before them (or behind them, for nodes in reverse order), `summing` ones left out."""
+    """Return the names of nodes after a compute node (before one, if `nodes` is reversed); nodes in `summing` do not count."""
     marked: set[str] = set()
     reached: set[str] = set()
     for node in nodes:
@@ -162,12 +162,17 @@ def _reached(
 # --- float_part ------------------------------------------------------------------------------------------------------
 
 _SHARE, _FEWEST = 4, 4
-"""So many in FP32, and one compute node of four, are a part; fewer are first and last layers, kept float on purpose."""
+"""Least number of FP32 compute nodes to report, and one of how many they must be. Fewer are first and last
+layers, kept float on purpose.
+"""
 _HALVES = frozenset({DType.FLOAT16, DType.BFLOAT16})
 
 
 def match_float_part(flow: Flow, target: Target) -> tuple[list[Product], list[Product]]:
-    """All products of weights, and those without any Q/DQ in FP32 where no other float type is in the model."""
+    """Return all compute nodes with weights, and those without Q/DQ.
+
+    The second list is empty if the model has FP16 or BF16, or no low-bit compute node.
+    """
     weighted = (
         product for product in products(flow, target) if sum(one.fixed for one in product.factors) == 1
     )
@@ -183,13 +188,13 @@ def match_float_part(flow: Flow, target: Target) -> tuple[list[Product], list[Pr
 
 
 def _is_gate(flow: Flow, product: Product) -> bool:
-    """Whether a convolution makes one value per channel, as those of squeeze and excite do: it takes almost no time."""
+    """Return whether a convolution makes one value per channel, as in squeeze and excite; it takes almost no time."""
     shape = flow.view.info(product.node.outputs[0]).shape or ()
     return product.node.op in CONVOLUTIONS and len(shape) > 2 and set(shape[2:]) == {1}
 
 
 def check_float_part(flow: Flow, target: Target) -> Iterator[Violation]:
-    """One finding for the model, where the part is large."""
+    """Report one finding for the model if its FP32 part is large."""
     found, bare = match_float_part(flow, target)
     if len(bare) < max(_FEWEST, len(found) / _SHARE):
         return

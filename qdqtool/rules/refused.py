@@ -23,7 +23,7 @@ from qdqtool.matching.rule import Rule, Violation
 
 
 def check_refused(flow: Flow, target: Target) -> Iterator[Violation]:
-    """All of them."""
+    """Report nodes that the builder does not build in any precision."""
     for node, reason in match_refused(flow.view, target):
         yield Violation(
             node=node.name,

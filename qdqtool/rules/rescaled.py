@@ -69,14 +69,14 @@ from qdqtool.trt.ops import DEQUANTIZE, weight_axis
 
 
 def match_two_scales(flow: Flow) -> Iterator[tuple[str, tuple[QdqPair, ...]]]:
-    """Run-time tensors with pairs of several scales, and these pairs."""
+    """Yield run-time tensors that are quantized with several scales, and their pairs."""
     for tensor, pairs in flow.by_tensor.items():
         if len({pair.scale for pair in pairs if pair.scale}) > 1 and not flow.view.is_constant(tensor):
             yield tensor, pairs
 
 
 def check_two_scales(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """All of them."""
+    """Report run-time tensors that are quantized with several scales."""
     for tensor, pairs in match_two_scales(flow):
         scales = {pair.scale for pair in pairs if pair.scale}
         yield Violation(
@@ -88,7 +88,7 @@ def check_two_scales(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_two_scales(context: RepairContext) -> Iterator[Change]:
-    """Give the symmetric pairs of such a tensor the largest of their scales, in which nothing is clipped more."""
+    """If a tensor is quantized with several scales, give its symmetric pairs the largest one, which does not clip more."""
     for tensor, all_pairs in match_two_scales(context.flow):
         pairs = [
             pair
@@ -112,7 +112,7 @@ def fix_two_scales(context: RepairContext) -> Iterator[Change]:
 
 
 def match_requantized(flow: Flow) -> Iterator[tuple[QdqPair, QdqPair]]:
-    """Pairs whose tensor holds values that are quantized already, each behind the pair of these."""
+    """Yield the pairs whose input is already quantized, each after the pair that quantized it."""
     for pair in flow.pairs:
         before = flow.origins.get(pair.tensor)
         if before is not None and pair.quantize is not None:
@@ -120,7 +120,7 @@ def match_requantized(flow: Flow) -> Iterator[tuple[QdqPair, QdqPair]]:
 
 
 def check_requantized(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Those with another scale."""
+    """Report values that are quantized twice with different scales."""
     for before, pair in match_requantized(flow):
         if before.scale and not _alike(before.scale, pair.scale):
             yield Violation(
@@ -132,14 +132,14 @@ def check_requantized(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _alike(before: tuple[float, ...], scale: tuple[float, ...]) -> bool:
-    """Whether no INT8 value can tell the scales from each other: 128 steps differ by less than half a step."""
+    """Return whether the scales give the same INT8 values: 128 steps differ by less than half a step."""
     return len(before) == len(scale) and all(
         abs(one - other) * 256 < other for one, other in zip(before, scale, strict=True)
     )
 
 
 def fix_requantized(context: RepairContext) -> Iterator[Change]:
-    """Dissolve the needless one of two pairs that follow each other."""
+    """Remove the unnecessary one of two consecutive pairs."""
     following = _following(context)
     before = {second.quantize or "": first for first, second in following.items()}
     for first in context.pairs:
@@ -157,7 +157,7 @@ def fix_requantized(context: RepairContext) -> Iterator[Change]:
 
 
 def _following(context: RepairContext) -> dict[str, QdqPair]:
-    """For each pair, by the name of its QuantizeLinear, the pair that reads nothing but its result."""
+    """Return, by name of a pair's QuantizeLinear, the pair that is the only reader of its result."""
     found = {}
     for first, second in match_requantized(context.flow):
         readable = all(context.is_plain(pair) and context.is_known(pair) for pair in (first, second))
@@ -169,7 +169,7 @@ def _following(context: RepairContext) -> dict[str, QdqPair]:
 
 
 def _unlink(following: dict[str, QdqPair], before: dict[str, str], gone: QdqPair) -> None:
-    """Let the pair before a dissolved one see the pair behind it; `before` says who is before whom."""
+    """Connect the pairs before and after a removed one; `before` maps each pair to the one before it."""
     behind = following.pop(gone.quantize or "", None)
     first = before.pop(gone.quantize or "", None)
     if first is not None:
@@ -183,7 +183,7 @@ def _unlink(following: dict[str, QdqPair], before: dict[str, str], gone: QdqPair
 
 
 def _loser(context: RepairContext, first: QdqPair, second: QdqPair) -> QdqPair | None:
-    """The pair whose range covers the other's, within one step; the second only where it can be spared."""
+    """Return the pair whose range covers the other's within one step. The second is returned only if it can be removed."""
     (low_1, high_1), (low_2, high_2) = context.span(first), context.span(second)
     step = max(first.scale[0], second.scale[0])
     if low_1 <= low_2 + step and high_1 >= high_2 - step:
@@ -194,7 +194,7 @@ def _loser(context: RepairContext, first: QdqPair, second: QdqPair) -> QdqPair |
 
 
 def candidates_requantized(built: BuiltGraph) -> Iterator[Candidate]:
-    """One pair on a weight that has two, one of which a kernel computes in every inference."""
+    """Propose one pair for a weight with two pairs, one of which a kernel computes in every inference."""
     for layer in built.layers_with("runtime_weights"):
         edits = []
         for evidence, _ in built.nodes:
@@ -215,7 +215,7 @@ def candidates_requantized(built: BuiltGraph) -> Iterator[Candidate]:
 
 
 def _stacked(view: GraphView, pair: QdqPair) -> set[str]:
-    """The Q of a pair and the DQ of another pair right in front of it; nothing if there is only one pair."""
+    """Return the Q of a pair and the DQ of another pair directly before it; empty if there is only one pair."""
     first = view.producer(pair.tensor)
     if pair.quantize is None or first is None or first.op != DEQUANTIZE:
         return set()
@@ -226,14 +226,14 @@ def _stacked(view: GraphView, pair: QdqPair) -> set[str]:
 
 
 def match_constant_scalar(flow: Flow) -> Iterator[QdqPair]:
-    """Pairs of constants of rank 0."""
+    """Yield the pairs of constants of rank 0."""
     for pair in flow.pairs:
         if pair.kind is SlotKind.WEIGHT and flow.view.constant_shape(pair.tensor) == ():
             yield pair
 
 
 def check_constant_scalar(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Those stored as integers, behind which only a DequantizeLinear stands."""
+    """Report constants of rank 0 that are stored as integers before a DequantizeLinear."""
     for pair in match_constant_scalar(flow):
         if pair.quantize is None:
             yield Violation(
@@ -245,7 +245,7 @@ def check_constant_scalar(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_constant_scalar(context: RepairContext) -> Iterator[Change]:
-    """Store single numbers in float."""
+    """Store quantized scalars as floats."""
     return stored_again(
         context, match_constant_scalar(context.flow), lambda _: "TensorRT cannot quantize a single number"
     )

@@ -102,13 +102,13 @@ from qdqtool.trt.ops import (
 )
 
 _LONGEST_GATE = 12
-"""Operators between the pooling and the Mul of a squeeze-and-excite gate that are followed."""
+"""Most steps from the pooling to the Mul of a squeeze-and-excite gate."""
 _AFFINE = 5
-"""Nodes from a normalized value back to the division that makes it: shift, factor, casts between them."""
+"""Most nodes from a normalized value back to the division that makes it: shift, factor, casts between them."""
 
 
 def adds_to_normalized(view: GraphView, node: Node) -> bool:
-    """Whether it adds two run-time values of which a LayerNormalization, also one written out, makes one."""
+    """Return whether the node adds two run-time values, one of them from a LayerNormalization (operator or written out)."""
     if node.op != "Add" or len(node.inputs) != 2 or any(map(view.is_constant, node.inputs)):
         return False
     return any(_is_normalized(view, tensor) for tensor in node.inputs)
@@ -129,14 +129,14 @@ def _is_normalized(view: GraphView, tensor: str) -> bool:
 
 
 def _is_centered(view: GraphView, tensor: str) -> bool:
-    """Whether a mean has been subtracted from it."""
+    """Return whether the tensor is a value minus its mean."""
     node = view.producer(tensor)
     mean = view.producer(node.inputs[1]) if node is not None and node.op == "Sub" else None
     return mean is not None and mean.op == "ReduceMean"
 
 
 def gates(view: GraphView) -> Iterator[tuple[Node, ...]]:
-    """The nodes of each squeeze-and-excite gate: from the pooling to the Mul with what was pooled, both excluded."""
+    """Yield the nodes of each squeeze-and-excite gate: from the pooling to the Mul with the pooled tensor, both excluded."""
     for pool in view.nodes:
         if pool.op not in GLOBAL_AVERAGES:
             continue
@@ -174,7 +174,7 @@ class ResidualAdd:
 
 
 def match_residual_add(view: GraphView) -> Iterator[ResidualAdd]:
-    """Every Add of two run-time values, in graph order."""
+    """Yield every Add of two run-time values, in graph order."""
     for node in view.nodes:
         if node.op != "Add" or len(node.inputs) != 2 or any(map(view.is_constant, node.inputs)):
             continue
@@ -184,7 +184,7 @@ def match_residual_add(view: GraphView) -> Iterator[ResidualAdd]:
 
 
 def place_residual_add(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
-    """The shortcut input of every Add of two activations."""
+    """Request Q/DQ on the shortcut input of Adds of two activations."""
     wanted = wanted_slots(view)
     for found in match_residual_add(view):
         index = _shared(view, found.node, wanted)
@@ -204,7 +204,7 @@ def place_residual_add(view: GraphView, options: PlacementOptions) -> Iterator[O
 
 
 def check_residual_add(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Q/DQ on a product's branch, or none on a shortcut that is INT8 elsewhere."""
+    """Report Q/DQ on the branch of a compute node, and float shortcuts that are INT8 for other layers."""
     lost = "the sum rounds it once more" if target.is_rtx else "the Add does not fuse with the convolution"
     for found in match_residual_add(flow.plain):
         node = flow.view.by_name[found.node.name]
@@ -226,7 +226,7 @@ def check_residual_add(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def fix_residual_add(context: RepairContext) -> Iterator[Change]:
-    """Take the pair off the branch that the Add fuses with, and put one on a shortcut that is INT8 elsewhere."""
+    """Remove the pair on the branch that the Add fuses with; add one on a shortcut that is INT8 for other layers."""
     flow = Flow(context.model)
     for found in match_residual_add(flow.plain):
         for index in _superfluous(flow, found):
@@ -252,7 +252,7 @@ def fix_residual_add(context: RepairContext) -> Iterator[Change]:
 
 
 def _bare_shortcuts(flow: Flow, found: ResidualAdd) -> Iterator[tuple[int, QdqPair]]:
-    """The shortcut of an Add that another layer reads as INT8, and the pair that it reads."""
+    """Yield the float shortcut of an Add that another layer reads as INT8, and that layer's pair."""
     inputs = flow.view.by_name[found.node.name].inputs
     for index in () if adds_to_normalized(flow.plain, found.node) else (0, 1):
         if found.branches == (1 - index,) and flow.origins.get(inputs[index]) is None:
@@ -264,7 +264,7 @@ def _bare_shortcuts(flow: Flow, found: ResidualAdd) -> Iterator[tuple[int, QdqPa
 
 
 def _superfluous(flow: Flow, found: ResidualAdd) -> tuple[int, ...]:
-    """The branches of an Add whose pair keeps it from fusing."""
+    """Return the branches of an Add whose pair prevents fusion."""
     inputs = flow.view.by_name[found.node.name].inputs
     paired = tuple(index for index in found.branches if flow.origins.get(inputs[index]) is not None)
     if found.kept is None:
@@ -273,7 +273,7 @@ def _superfluous(flow: Flow, found: ResidualAdd) -> tuple[int, ...]:
 
 
 def _shared(view: GraphView, node: Node, wanted: frozenset[Slot]) -> int | None:
-    """The input that other layers read as INT8; of two such inputs the one made first."""
+    """Return the input that other layers read as INT8; of two candidates, the one that is computed first."""
     found = [
         (_position(view, tensor), index)
         for index, tensor in enumerate(node.inputs)
@@ -297,7 +297,7 @@ def _position(view: GraphView, tensor: str) -> int:
 
 
 def _depth(view: GraphView, tensor: str) -> int:
-    """Layers back to the last fork, at most eight."""
+    """Return the number of layers back to the last fork, at most eight."""
     for depth in range(8):
         producer = view.producer(tensor)
         if producer is None or len(view.uses(tensor)) > 1:
@@ -307,7 +307,7 @@ def _depth(view: GraphView, tensor: str) -> int:
 
 
 def candidates_residual_add(built: BuiltGraph) -> Iterator[Candidate]:
-    """Q/DQ on the shortcut beside a kernel that only brings a sum back to INT8; on any float shortcut, where it pays."""
+    """Propose Q/DQ on float shortcuts. First come Adds whose result a separate kernel converts back to INT8."""
     view = built.view
     for layer in built.layers_with("float_round_trip"):
         source = built.wiring.round_trip_of(layer)
@@ -335,7 +335,7 @@ def candidates_residual_add(built: BuiltGraph) -> Iterator[Candidate]:
 
 
 def _float_inputs(view: GraphView, node: Node) -> Iterator[Slot]:
-    """The run-time inputs of an Add without Q/DQ."""
+    """Yield the run-time inputs of an Add that have no Q/DQ."""
     for index, tensor in enumerate(node.inputs if node.op == "Add" else ()):
         if not view.is_constant(tensor) and feeding(view, tensor) is None:
             yield Slot(node=node.name, index=index)
@@ -364,7 +364,7 @@ _FARTHEST = 3
 
 
 def place_gated_shortcut(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
-    """The shortcut input of every Mul with the activation of a product."""
+    """Request Q/DQ on the shortcut input of every Mul with the activation of a compute node."""
     if "Add" not in options.ops:
         return
     wanted = wanted_slots(view)
@@ -384,7 +384,7 @@ def place_gated_shortcut(view: GraphView, options: PlacementOptions) -> Iterator
 
 
 def _is_gate(view: GraphView, tensor: str) -> bool:
-    """Whether a product makes it, and an activation or more follow."""
+    """Return whether a compute node followed by one or more activations makes the tensor."""
     for _ in range(_FARTHEST):
         node = view.producer(tensor)
         if node is None or node.op not in POINTWISE_ACTIVATIONS:
@@ -408,7 +408,7 @@ def _is_wanted(view: GraphView, tensor: str, wanted: frozenset[Slot]) -> bool:
 
 
 def place_squeeze_excite(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
-    """Veto the weighted nodes between the pooling and the gating Mul."""
+    """Veto the compute nodes between the pooling and the gating Mul."""
     for gate in gates(view):
         for node in gate:
             if node.op in PRODUCTS:

@@ -116,21 +116,21 @@ from qdqtool.matching.weights import StoredWeight, stored_again
 from qdqtool.trt.ops import CONVOLUTIONS, weight_axis
 
 SCALAR_SCALE_READERS = CONVOLUTIONS | {"Add"}
-"""What runs in float in RTX 1.7.1 where the scale of an activation has shape [1]."""
+"""Operators that run in float in RTX 1.7.1 if the scale of an activation has shape [1]."""
 
 
 # --- scale_rank ------------------------------------------------------------------------------------------------------
 
 
 def match_scale_rank(flow: Flow) -> Iterator[QdqPair]:
-    """Activation pairs with one scale of rank 1."""
+    """Yield activation pairs with one scale of rank 1."""
     for pair in flow.pairs:
         if pair.kind is SlotKind.ACTIVATION and pair.scale_shape == (1,):
             yield pair
 
 
 def check_scale_rank(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Those that a Conv or an Add reads."""
+    """Report activation pairs with one scale of rank 1 that a convolution or an Add reads."""
     for pair in match_scale_rank(flow):
         for slot in pair.slots:
             op = flow.view.by_name[slot.node].op
@@ -149,7 +149,7 @@ def check_scale_rank(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _summed(flow: Flow, add: str) -> tuple[str, ...]:
-    """The convolutions whose results an Add reads as floats, so that it fuses with them."""
+    """Return the convolutions whose results an Add reads as floats, so that it fuses with them."""
     node = flow.plain.by_name.get(add)
     if node is None:
         return ()
@@ -185,7 +185,7 @@ def _make_scalar(context: RepairContext, pair: QdqPair) -> None:
 
 
 def match_weight_rank(flow: Flow) -> Iterator[QdqPair]:
-    """Weight pairs with one scale of rank 1 for more than one channel."""
+    """Yield weight pairs with one scale of rank 1 for more than one channel."""
     for pair in flow.pairs:
         if pair.kind is SlotKind.WEIGHT and pair.scale_shape == (1,):
             shape = flow.view.constant_shape(pair.tensor) or ()
@@ -194,7 +194,7 @@ def match_weight_rank(flow: Flow) -> Iterator[QdqPair]:
 
 
 def check_weight_rank(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Those in FP16."""
+    """Report FP16 weights with one scale of rank 1 for more than one channel."""
     for pair in match_weight_rank(flow):
         name = pair.dequantize or pair.quantize or ""
         if flow.view.info(flow.view.by_name[name].inputs[1]).dtype is DType.FLOAT16:
@@ -207,7 +207,7 @@ def check_weight_rank(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_weight_rank(context: RepairContext) -> Iterator[Change]:
-    """Store them again; an FP32 model may become FP16 later."""
+    """Store weights with one scale of rank 1 again, FP32 ones too, because the model may become FP16 later."""
     why = "a scale of shape [1] is neither per tensor nor per channel, which fails in FP16"
     return stored_again(context, match_weight_rank(context.flow), lambda _: why)
 
@@ -216,7 +216,7 @@ def fix_weight_rank(context: RepairContext) -> Iterator[Change]:
 
 
 def check_scale_length(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Pairs with a vector of scales along no axis of that length, or with another number of zero points."""
+    """Report pairs whose number of scales does not match the channel axis or the number of zero points."""
     for pair in flow.pairs:
         reason = _misfit(flow, pair)
         if reason:
@@ -232,7 +232,7 @@ def check_scale_length(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _way(flow: Flow, pair: QdqPair) -> str:
-    """What quantizes float weights after a Q again, or takes a Q off; stored integers have lost their values with their scales."""
+    """Return the fix: quantize float weights again, or remove a Q. Stored integers have lost their values with their scales."""
     wanted = "store one scale and one zero point per channel of the axis, or a single scalar of each"
     readers = flow.products_of(pair)
     if pair.quantize is None:
@@ -268,7 +268,7 @@ def _misfit(flow: Flow, pair: QdqPair) -> str:
 
 
 def match_weight_axis(flow: Flow, target: Target) -> Iterator[tuple[Product, int, QdqPair]]:
-    """Factors of products whose scales are not along the output channels, and their pairs."""
+    """Yield factors of compute nodes whose scales are not along the output channels, and their pairs."""
     for product in products(flow, target):
         for factor in product.factors:
             if factor.state is State.WRONG_AXIS and factor.pair is not None:
@@ -276,7 +276,7 @@ def match_weight_axis(flow: Flow, target: Target) -> Iterator[tuple[Product, int
 
 
 def check_weight_axis(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Those beside a quantized activation: weights that are dequantized may be scaled along any axis."""
+    """Report weights with scales along the wrong axis, if the activation is quantized. Dequantized weights may have any axis."""
     for product, index, pair in match_weight_axis(flow, target):
         if product.weights_alone is not None or _fits_elsewhere(flow, pair):
             continue  # of scales that do not fit the axis the rule scale_length speaks
@@ -301,7 +301,7 @@ def _fits_elsewhere(flow: Flow, pair: QdqPair) -> bool:
 
 
 def fix_weight_axis(context: RepairContext) -> Iterator[Change]:
-    """Quantize weights again along their output channels, also of products whose activation has yet to get its pair."""
+    """Quantize weights again along the output channels, even if the activation does not have a pair yet."""
     astray = (pair for _, _, pair in match_weight_axis(context.flow, context.target or Target()))
     return stored_again(context, astray, _astray)
 
@@ -318,7 +318,7 @@ def _astray(weight: StoredWeight) -> str:
 
 
 def match_transpose_axis(flow: Flow, target: Target) -> Iterator[tuple[Node, QdqPair]]:
-    """ConvTranspose nodes with scales per channel along another axis than the release reads, and the pairs of their weights."""
+    """Yield ConvTranspose nodes with per-channel scales along another axis than the release reads, and their weight pairs."""
     for node in flow.products():
         pair = flow.origin(node, 1) if node.op == "ConvTranspose" else None
         if pair is not None and len(pair.scale) > 1 and pair.axis != target.transposed_axis:
@@ -326,7 +326,7 @@ def match_transpose_axis(flow: Flow, target: Target) -> Iterator[tuple[Node, Qdq
 
 
 def check_transpose_axis(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Such weights: an error of TensorRT 8, a doubt about the releases whose axis is unknown."""
+    """Report ConvTranspose weights with scales along another axis than the release reads; as info if its axis is unknown."""
     expected = target.transposed_axis
     for node, pair in match_transpose_axis(flow, target):
         yield Violation(
@@ -361,14 +361,14 @@ def fix_transpose_axis(context: RepairContext) -> Iterator[Change]:
 
 
 def match_activation_channels(flow: Flow) -> Iterator[QdqPair]:
-    """Activation pairs with more than one scale."""
+    """Yield activation pairs with more than one scale."""
     for pair in flow.pairs:
         if pair.kind is SlotKind.ACTIVATION and len(pair.scale) > 1 and len(pair.scale_shape or ()) < 2:
             yield pair
 
 
 def check_activation_channels(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Such pairs."""
+    """Report activation pairs with more than one scale."""
     for pair in match_activation_channels(flow):
         yield Violation(
             node=pair.quantize or pair.dequantize or "",
@@ -380,7 +380,7 @@ def check_activation_channels(flow: Flow, target: Target) -> Iterator[Violation]
 
 
 def fix_activation_channels(context: RepairContext) -> Iterator[Change]:
-    """Give each activation pair the one scale that covers all of its channels."""
+    """Give each activation pair one scale that covers all of its channels."""
     for pair in match_activation_channels(context.flow):
         whole = pair.quantize is not None and pair.dequantize is not None
         if whole and context.is_plain(pair) and context.is_known(pair):
@@ -398,7 +398,7 @@ def fix_activation_channels(context: RepairContext) -> Iterator[Change]:
 
 
 def check_halves(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Whole pairs whose halves name different constants with different values."""
+    """Report pairs whose Q and DQ have different scale constants with different values."""
     view = flow.view
     for pair in flow.pairs:
         if pair.quantize is None or pair.dequantize is None:
@@ -417,7 +417,7 @@ def check_halves(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _agree(first: NDArray[Any], second: NDArray[Any]) -> bool:
-    """Whether two scales are the same number, in the coarser of their types."""
+    """Return whether two scales are equal in the coarser of their types."""
     coarser = min(first.dtype, second.dtype, key=lambda dtype: dtype.itemsize)
     return np.array_equal(first.astype(coarser), second.astype(coarser), equal_nan=True)
 

@@ -106,17 +106,17 @@ from qdqtool.trt.ops import DEQUANTIZE, DYNAMIC_TYPES, FP4_DYNAMIC, QDQ
 # --- scale_value -----------------------------------------------------------------------------------------------------
 
 _MENDED = frozenset({DType.INT8, DType.UINT8, DType.INT16, DType.INT32})
-"""Types of pairs that `fix` mends."""
+"""Types of pairs that `fix` repairs."""
 
 
 def match_scale_value(flow: Flow) -> Iterator[tuple[QdqPair, tuple[float, ...]]]:
-    """Pairs, and those of their scales that are not positive numbers."""
+    """Yield all pairs, each with those of its scales that are not positive finite numbers."""
     for pair in flow.pairs:
         yield pair, tuple(value for value in pair.scale if not (isfinite(value) and value > 0))
 
 
 def check_scale_value(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Pairs with a scale that no quantization can use."""
+    """Report pairs with a scale that no quantization can use."""
     for pair, bad in match_scale_value(flow):
         node = pair.quantize or pair.dequantize or ""
         dtype = flow.view.info(flow.view.by_name[node].inputs[1]).dtype
@@ -155,7 +155,7 @@ def check_scale_value(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def fix_scale_value(context: RepairContext) -> Iterator[Change]:
-    """Make negative scales positive, take out activation pairs with unusable ones, store such weights again."""
+    """Make negative scales positive, remove activation pairs with unusable scales, and store weights again."""
     found = [(pair, bad) for pair, bad in match_scale_value(context.flow) if bad and context.is_plain(pair)]
     for pair, bad in found:
         whole = pair.quantize is not None and pair.dequantize is not None
@@ -196,7 +196,7 @@ _FLOAT = "it is not fused: the layer behind it runs in float"
 
 
 def match_scale_computed(flow: Flow) -> Iterator[QdqPair]:
-    """Pairs without a constant scale."""
+    """Yield the pairs without a constant scale."""
     for pair in flow.pairs:
         # FP4 has two levels of scales: the first is made of the second, as TensorRT wants it.
         if pair.scale_shape is None and pair.dtype is not DType.FLOAT4 and not _is_dynamic(flow, pair):
@@ -204,7 +204,7 @@ def match_scale_computed(flow: Flow) -> Iterator[QdqPair]:
 
 
 def check_scale_computed(flow: Flow, target: Target) -> Iterator[Violation]:
-    """All of them."""
+    """Report pairs whose scale is computed at run time."""
     for pair in match_scale_computed(flow):
         effect = _effect(flow, pair, target)
         yield Violation(
@@ -227,14 +227,14 @@ def _effect(flow: Flow, pair: QdqPair, target: Target) -> str:
 
 
 def _is_dynamic(flow: Flow, pair: QdqPair) -> bool:
-    """Whether the scale comes from DynamicQuantizeLinear, which has a rule of its own."""
+    """Return whether the scale comes from DynamicQuantizeLinear, which has a separate rule."""
     node = flow.view.by_name[pair.dequantize or pair.quantize or ""]
     maker = flow.view.producer(node.inputs[1])
     return maker is not None and maker.op == "DynamicQuantizeLinear"
 
 
 def fix_scale_computed(context: RepairContext) -> Iterator[Change]:
-    """Take out activation pairs without a constant scale."""
+    """Remove activation pairs without a constant scale."""
     for pair in match_scale_computed(context.flow):
         whole = pair.quantize is not None and pair.dequantize is not None
         if whole and context.is_plain(pair) and pair.kind is SlotKind.ACTIVATION:
@@ -258,11 +258,11 @@ _LOST = "nothing to do by a command: what the stored values stand for is lost wi
 _ZERO = 2
 """Input number of the zero point."""
 _BLOCK_SCALES = frozenset({DType.FLOAT8, DType.INT8, DType.UNKNOWN})
-"""Types of block scales behind a global scale that the parser reads; FLOAT8 alone is multiplied as such."""
+"""Types of block scales with a global scale that the parser reads; only FLOAT8 is multiplied as such."""
 
 
 def match_scale_form(view: GraphView) -> Iterator[tuple[Node, str]]:
-    """Q and DQ nodes of every spelling, and what is wrong with the form of their scale or zero point."""
+    """Yield Q and DQ nodes in any form, and the error in the form of their scale or zero point."""
     levels = _levels(view)
     for node in view.nodes:
         if node.op not in _QUANTIZERS or len(node.inputs) < 2:
@@ -276,7 +276,7 @@ def match_scale_form(view: GraphView) -> Iterator[tuple[Node, str]]:
 
 
 def check_scale_form(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """All of them, and zero points that are stored as floats."""
+    """Report scales and zero points of a wrong form, and zero points that are stored as floats."""
     eight = any(pair.dtype is DType.FLOAT8 for pair in flow.pairs)
     for pair in flow.pairs:
         if pair.dtype.is_float:
@@ -309,7 +309,7 @@ def check_scale_form(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _is_computed(view: GraphView, node: Node) -> bool:
-    """Whether a node of the model makes the values that are quantized, so that they are known in float."""
+    """Return whether a node of the model computes the quantized values, so that they are known in float."""
     if node.op == MX_DEQUANTIZE:
         return False
     if node.op != DEQUANTIZE:
@@ -319,7 +319,7 @@ def _is_computed(view: GraphView, node: Node) -> bool:
 
 
 def _readers(flow: Flow, node: Node) -> tuple[str, ...]:
-    """The compute nodes that read what a quantizer makes; the quantizer itself where there are none."""
+    """Return the nodes that read a quantizer's result; the quantizer itself if there are none."""
     found: list[str] = []
     waiting, seen = list(node.outputs), set[str]()
     while waiting:
@@ -346,7 +346,7 @@ def _wanted(view: GraphView, node: Node) -> str:
 
 
 def _levels(view: GraphView) -> frozenset[str]:
-    """Names of the DequantizeLinears that make block scales for others."""
+    """Return the names of the DequantizeLinears that make block scales for other nodes."""
     return frozenset(
         node.name
         for node in view.nodes
@@ -361,7 +361,7 @@ def _takes_one(view: GraphView, node: Node) -> bool:
 
 
 def _of_constants(view: GraphView, node: Node) -> str:
-    """What is wrong with the scales of TensorRT's own operators."""
+    """Return the error in the scales of TensorRT's own operators; "" if there is none."""
     made = view.producer(node.inputs[1])
     if node.op == MX_DEQUANTIZE and made is not None and made.op in DYNAMIC_TYPES:
         return ""
@@ -380,7 +380,7 @@ def _of_constants(view: GraphView, node: Node) -> str:
 
 
 def _of_levels(view: GraphView, node: Node) -> str:
-    """What is wrong with the two inputs of a DequantizeLinear that makes block scales."""
+    """Return the error in the two inputs of a DequantizeLinear that makes block scales; "" if there is none."""
     blocks, level = (view.info(name) for name in node.inputs[:2])
     maker = view.producer(node.inputs[0])
     if maker is None and any(not isinstance(size, int) for size in blocks.shape or ()):
@@ -420,7 +420,7 @@ def _of_shapes(view: GraphView, node: Node) -> str:
 def _misfit(
     node: Node, scale: tuple[int | str, ...], tensor: tuple[int | str, ...] | None, *, blocks: bool
 ) -> str:
-    """What is wrong with a scale of this shape; `blocks`: one scale for the tensor is not taken."""
+    """Return the error in the shape of a scale; "" if there is none. With `blocks`, one scale for the tensor is not accepted."""
     if tensor is None:
         return ""
     whole = "x".join(map(str, tensor)) or "a scalar"
@@ -449,7 +449,7 @@ def _word(dtype: DType) -> str:
 
 
 def _same(value: NDArray[Any]) -> NDArray[Any] | None:
-    """The one number that all scales are; None if they differ."""
+    """Return the number that all scales equal; None if they differ."""
     if not value.size or not is_number(value) or not (value == value.flat[0]).all():
         return None
     one: NDArray[Any] = value.reshape(-1)[:1].reshape(())
@@ -457,7 +457,7 @@ def _same(value: NDArray[Any]) -> NDArray[Any] | None:
 
 
 def fix_scale_form(context: RepairContext) -> Iterator[Change]:
-    """Make equal scales one where one is taken, and drop inputs without a name."""
+    """Replace equal scales by one if one is accepted, and remove inputs without a name."""
     view = context.view
     for found, reason in match_scale_form(view):
         node = context.nodes[found.name]
@@ -482,12 +482,12 @@ def fix_scale_form(context: RepairContext) -> Iterator[Change]:
 
 
 def match_zero_point(flow: Flow) -> Iterator[QdqPair]:
-    """Pairs whose zero point is another number, or is computed."""
+    """Return the pairs whose zero point is not 0, or is computed."""
     return (pair for pair in flow.pairs if any(pair.zero_point) or (pair.scale and not pair.zero_point))
 
 
 def check_zero_point(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """All of them."""
+    """Report zero points that are not 0, or are computed."""
     for pair in match_zero_point(flow):
         node = pair.quantize or pair.dequantize or ""
         if any(pair.zero_point):
@@ -514,7 +514,7 @@ def check_zero_point(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _way(flow: Flow, pair: QdqPair) -> str:
-    """What is typed against a zero point that nobody knows."""
+    """Return the fix for an unknown zero point."""
     if pair.dtype is DType.FLOAT8:
         return f"write zero point 0, which is what TensorRT takes it for; {REPAIR} does"
     wanted = "quantize symmetrically with zero point 0"
@@ -529,7 +529,10 @@ _PLAIN = frozenset({DType.INT8, DType.UINT8})
 
 
 def fix_zero_point(context: RepairContext) -> Iterator[Change]:
-    """Restate every pair that is not symmetric INT8, also UINT8 of zero point 0: activations by their range, weights by values."""
+    """Convert every pair that is not symmetric INT8, also UINT8 with zero point 0.
+
+    Activations keep their range, weights their values.
+    """
     yield from stored_again(
         context, (pair for pair in context.pairs if not context.symmetric(pair)), _told_of
     )
@@ -556,7 +559,7 @@ def fix_zero_point(context: RepairContext) -> Iterator[Change]:
 
 
 def _unknown_and_float(context: RepairContext) -> Iterator[Change]:
-    """Pairs with a computed zero point go; zero points of FP8, which TensorRT takes for 0 whatever they are, become 0."""
+    """Remove pairs with a computed zero point; set zero points of FP8 to 0, as TensorRT reads them."""
     for pair in match_zero_point(context.flow):
         if not pair.zero_point and context.is_plain(pair):
             yield from _taken_out(context, pair)
@@ -590,7 +593,7 @@ def _told_of(_weight: StoredWeight) -> str:
 
 
 def _written_out(context: RepairContext, pair: QdqPair) -> Iterator[Change]:
-    """Zero points that one node of a pair leaves out."""
+    """Write out zero points that one node of a pair omits."""
     if all(len(context.nodes[name].input) > 2 for name in (pair.quantize, pair.dequantize) if name):
         return
     context.restate(pair, np.asarray(pair.scale[0]))
@@ -621,7 +624,7 @@ def _told(pair: QdqPair, old: float, scale: float, *, relu: bool, kind: str) -> 
 
 
 def check_mixed_types(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Products whose factors have different float types, and FP16 scales for TensorRT 8."""
+    """Report compute nodes whose factors have different float types, and FP16 scales for TensorRT 8."""
     for node in flow.products():
         types = [_type(flow.view, tensor) for tensor in node.inputs[:2]]
         quantized = any(flow.origin(node, index) is not None for index in (0, 1))
@@ -647,7 +650,7 @@ def check_mixed_types(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def _type(view: GraphView, tensor: str) -> DType:
-    """The type of a factor: that of the scale after a DequantizeLinear, which ONNX calls FP32 before opset 19."""
+    """Return the type of a factor. After a DequantizeLinear it is that of the scale, although ONNX says FP32 before opset 19."""
     maker = view.producer(tensor)
     if maker is None or maker.op != DEQUANTIZE:
         return view.info(tensor).dtype

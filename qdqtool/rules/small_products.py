@@ -99,11 +99,11 @@ KEPT_IN_EPILOGUE = GLOBAL_AVERAGES | {
     "Mul",
     "Relu",
 }
-"""What stands between a convolution and the global average that RTX computes in its kernel."""
+"""Operators that may be between a convolution and the global average that RTX computes in its kernel."""
 
 
 def channels(view: GraphView, node: Node) -> tuple[int, int] | None:
-    """Input and output channels of a node with constant weights; None if the weights are computed."""
+    """Return the input and output channels of a node with constant weights; None if the weights are computed."""
     index = 0 if view.is_constant(node.inputs[0]) else 1
     shape = view.constant_shape(node.inputs[index])
     if shape is None or len(shape) < 2:
@@ -119,7 +119,7 @@ def channels(view: GraphView, node: Node) -> tuple[int, int] | None:
 
 
 def is_pooled(view: GraphView, tensor: str) -> bool:
-    """Whether a tensor is the global average of what a convolution makes, past activations and reshapes."""
+    """Return whether a tensor is the global average of a convolution's result, past activations and reshapes."""
     pools = 0
     for _ in range(_FARTHEST):
         node = view.producer(tensor)
@@ -135,16 +135,16 @@ def is_pooled(view: GraphView, tensor: str) -> bool:
 
 
 TILE = 16
-"""INT8 matrix kernels work on tiles of this many rows and columns."""
+"""Rows and columns of a tile of INT8 matrix kernels."""
 _FARTHEST = 12
-"""Operators between the global average and a head that are followed: activations and reshapes."""
+"""Most operators between the global average and a head: activations and reshapes."""
 _LARGE = 1 << 18
-"""Weights from which reading them costs more than another kernel does: 768 KiB saved against FP32."""
+"""Number of weights from which reading them costs more than another kernel does: 768 KiB saved against FP32."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SmallProduct:
-    """A product of a float graph with small constant weights, not behind the global average of a convolution.
+    """A compute node of a float graph with small constant weights, not after the global average of a convolution.
 
     Attributes:
         node: the product.
@@ -162,7 +162,7 @@ class SmallProduct:
 
 
 def match(view: GraphView) -> Iterator[SmallProduct]:
-    """Every small product, in graph order."""
+    """Yield every small compute node, in graph order."""
     for node in compute_nodes(view, "Conv", "Gemm", "MatMul"):
         counts = channels(view, node)
         narrow = node.op in MATRIX_PRODUCTS and counts is not None and _adds_a_tile(view, node, counts)
@@ -178,7 +178,7 @@ def match(view: GraphView) -> Iterator[SmallProduct]:
 
 
 def _adds_a_tile(view: GraphView, node: Node, counts: tuple[int, int]) -> bool:
-    """Whether a matrix product has one matrix of weights, less than a tile, and an input that nothing else quantizes.
+    """Return whether a MatMul or Gemm has one weight matrix of less than a tile, and an input that is not quantized otherwise.
 
     A stack of matrices is no layer: learned queries give an attention a constant factor of this form.
     """
@@ -188,7 +188,7 @@ def _adds_a_tile(view: GraphView, node: Node, counts: tuple[int, int]) -> bool:
 
 
 def _is_read_in_int8(view: GraphView, tensor: str) -> bool:
-    """Whether a product of at least a tile reads these values, so that they are quantized anyway."""
+    """Return whether a MatMul or Gemm of at least a tile reads the tensor, so that it is quantized anyway."""
     return any(
         use.node.op in MATRIX_PRODUCTS
         and use.index == 0
@@ -208,7 +208,7 @@ def _is_one_vector(view: GraphView, node: Node) -> bool:
 
 
 def _vectors(node: Node, sizes: Sequence[int]) -> int | None:
-    """How many vectors of its first input a node multiplies."""
+    """Return the number of vectors in a node's first input."""
     if node.op == "Conv":
         return prod([*sizes[:1], *sizes[2:]])
     if node.op == "MatMul":
@@ -218,7 +218,7 @@ def _vectors(node: Node, sizes: Sequence[int]) -> int | None:
 
 
 def place_one_vector(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
-    """Veto products and 1x1 convolutions that work on a single position."""
+    """Veto compute nodes that multiply small weights by a single vector."""
     for found in match(view) if options.activations != "float" else ():
         if found.is_one_vector:
             yield from veto(
@@ -230,7 +230,7 @@ def place_one_vector(view: GraphView, options: PlacementOptions) -> Iterator[Opi
 
 
 def place_narrow(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
-    """Veto matrix products with narrow weights."""
+    """Veto MatMuls and Gemms with narrow weights."""
     for found in match(view) if options.activations != "float" else ():
         if found.is_narrow and found.channels is not None:
             rows, columns = found.channels
@@ -243,7 +243,7 @@ def place_narrow(view: GraphView, options: PlacementOptions) -> Iterator[Opinion
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
-    """INT8 products with constant weights that placement would leave float for their size."""
+    """Report INT8 compute nodes with constant weights that placement would leave float because they are small."""
     small = {found.node.name: found for found in match(flow.plain)}
     for node in flow.products():
         activation, weight = flow.origin(node, 0), flow.origin(node, 1)
@@ -278,7 +278,7 @@ def _smallness(found: SmallProduct) -> str:
 
 
 def place_min_channels(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
-    """Veto weighted nodes below the recipe's limit."""
+    """Veto compute nodes with fewer channels than the recipe's limit."""
     if not options.min_channels:
         return
     fed = {info.name for info in view.inputs}

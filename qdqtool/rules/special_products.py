@@ -74,7 +74,7 @@ from qdqtool.trt.ops import (
 
 
 def depthwise_swish(view: GraphView, node: Node) -> str | None:
-    """The result of the Swish behind a depthwise convolution; None if `node` is no such convolution."""
+    """Return the result of the Swish after a depthwise convolution; None if `node` is not such a convolution."""
     shape = view.info(node.inputs[1]).shape or ()
     if not (node.op == "Conv" and len(shape) > 1 and shape[1] == 1 and node.integer("group", 1) > 1):
         return None
@@ -90,12 +90,12 @@ def depthwise_swish(view: GraphView, node: Node) -> str | None:
 
 
 def match_conv_transpose(view: GraphView) -> Iterator[Node]:
-    """Transposed convolutions."""
+    """Return the transposed convolutions."""
     return compute_nodes(view, "ConvTranspose")
 
 
 def place_conv_transpose(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
-    """Both inputs on classic TensorRT; a veto on RTX."""
+    """Request both inputs of ConvTranspose; on RTX also veto them."""
     specs = weight_specs(view, options)
     for node in match_conv_transpose(view):
         yield from both_or_neither(
@@ -114,7 +114,7 @@ def place_conv_transpose(view: GraphView, options: PlacementOptions) -> Iterator
 
 
 def check_conv_transpose(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Transposed convolutions with Q/DQ where no kernel computes them in INT8."""
+    """Report transposed convolutions with Q/DQ if no kernel computes them in INT8."""
     for node in match_conv_transpose(flow.view):
         product = product_of(flow, node, target)
         if any(factor.quantized for factor in product.factors):
@@ -129,7 +129,7 @@ def check_conv_transpose(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def explain_conv_transpose(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """No kernel of TensorRT for RTX, with or without Q/DQ, so that no other candidate is worth a build."""
+    """Explain that TensorRT for RTX has no quantized ConvTranspose kernel, so that no candidate is worth a build."""
     if evidence.rtx and evidence.node.op == "ConvTranspose":
         yield Explanation(
             reason=f"TensorRT for RTX runs no ConvTranspose in {evidence.arithmetic}",
@@ -145,7 +145,7 @@ def explain_conv_transpose(evidence: NodeEvidence) -> Iterator[Explanation]:
 
 
 def match_depthwise_swish(view: GraphView) -> Iterator[tuple[Node, str]]:
-    """Depthwise convolutions with a Swish behind them, and its result."""
+    """Yield depthwise convolutions with a Swish after them, and the result of the Swish."""
     for node in compute_nodes(view):
         result = depthwise_swish(view, node)
         if result is not None:
@@ -153,7 +153,7 @@ def match_depthwise_swish(view: GraphView) -> Iterator[tuple[Node, str]]:
 
 
 def place_depthwise_swish(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
-    """Veto such convolutions."""
+    """Veto depthwise convolutions with a Swish after them, for TensorRT 8."""
     if options.builder.family != "8":
         return
     for node, _ in match_depthwise_swish(view):
@@ -165,7 +165,7 @@ def place_depthwise_swish(view: GraphView, options: PlacementOptions) -> Iterato
 
 
 def check_depthwise_swish(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Such convolutions in INT8 whose Swish is quantized."""
+    """Report depthwise convolutions in INT8 whose Swish is quantized."""
     for node, result in match_depthwise_swish(flow.view):
         whole = all(is_int8(flow.origin(node, index)) for index in (0, 1))
         if whole and any(reader.op == QUANTIZE for reader in flow.readers(result)):
@@ -181,7 +181,7 @@ def check_depthwise_swish(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def place_recurrent(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
-    """Veto input, weights and recurrence weights."""
+    """Veto input, weights and recurrence weights of recurrent nodes."""
     for node in view.nodes:
         if node.op in RECURRENT:
             for index in range(3):
@@ -197,7 +197,7 @@ def place_recurrent(view: GraphView, options: PlacementOptions) -> Iterator[Opin
 
 
 def explain_recurrent(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """No INT8 kernel, with whatever Q/DQ around it."""
+    """Explain that recurrent nodes have no INT8 kernel."""
     if evidence.node.op in RECURRENT:
         yield Explanation(
             reason=f"TensorRT has no {evidence.arithmetic} kernel for {evidence.node.op}",

@@ -122,22 +122,25 @@ from qdqtool.trt.ops import (
 )
 
 INTEGER_READERS = PRODUCTS | SHAPE_READERS | {"Add", "Concat", QUANTIZE}
-"""Operators that read INT8 values as they are, or no values at all."""
+"""Operators that read INT8 values directly, or read no values at all."""
 
 
 INT8_READERS = INTEGER_READERS | AVERAGES | {"Cast"}
-"""Operators in front of which a pair is not in vain, or of which other rules speak."""
+"""Operators before which a pair is useful, or which other rules report."""
 
 
 FUSES_DEQUANTIZE = CLAMPS | {"Mul"}
-"""What TensorRT, not the one for RTX, fuses with a DequantizeLinear in front of it."""
+"""Operators that classic TensorRT fuses with a DequantizeLinear before them; TensorRT for RTX does not."""
 
 
 # --- fake_quantize ---------------------------------------------------------------------------------------------------
 
 
 def match_fake_quantize(flow: Flow, target: Target | None) -> Iterator[tuple[QdqPair, tuple[Node, ...]]]:
-    """Pairs whose readers are all float operators, and these; `target` None: where any builder computes in float."""
+    """Yield pairs whose readers are all float operators, and the readers.
+
+    With `target` None, operators that only classic TensorRT fuses count as float.
+    """
     for pair in flow.pairs:
         readers = tuple(flow.view.by_name[slot.node] for slot in pair.slots)
         if pair.kind is not SlotKind.ACTIVATION or not pair.dequantize or not readers or pair.returned:
@@ -157,7 +160,7 @@ def match_fake_quantize(flow: Flow, target: Target | None) -> Iterator[tuple[Qdq
 
 
 def check_fake_quantize(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Pairs whose readers are all float operators."""
+    """Report pairs whose readers are all float operators."""
     for pair, readers in match_fake_quantize(flow, target):
         ops = ", ".join(sorted({reader.op for reader in readers}))
         yield Violation(
@@ -169,7 +172,7 @@ def check_fake_quantize(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def fix_fake_quantize(context: RepairContext) -> Iterator[Change]:
-    """Take these pairs off."""
+    """Remove pairs whose readers are all float operators."""
     for pair, readers in match_fake_quantize(Flow(context.model), context.target):
         if pair.quantize is not None:
             ops = ", ".join(sorted({reader.op for reader in readers}))
@@ -187,14 +190,14 @@ def _can_use(flow: Flow, node: Node, target: Target | None) -> bool:
 
 
 def _is_gated(flow: Flow, pair: QdqPair, readers: tuple[Node, ...]) -> bool:
-    """Whether a Mul reads as INT8 what a product does too, which saves a float copy (see the rule gated_shortcut)."""
+    """Return whether a Mul and a compute node read the tensor in INT8, which saves a float copy (see the rule gated_shortcut)."""
     slots = (slot for other in flow.by_tensor.get(pair.tensor, ()) for slot in other.slots)
     products = any(flow.view.by_name[slot.node].op in PRODUCTS for slot in slots)
     return products and all(reader.op == "Mul" for reader in readers)
 
 
 def candidates_fake_quantize(built: BuiltGraph) -> Iterator[Candidate]:
-    """No Q/DQ where it became a kernel; a node that multiplies few bits needs its pairs, whatever kernel they cost."""
+    """Propose to remove Q/DQ that became a kernel, except on low-bit compute nodes, which need their pairs."""
     running = {verdict.node for _, verdict in built.nodes if verdict.is_quantized}
     for layer in built.layers_with(
         "runtime_weights", "unfused_qdq", "needless_conversion", "conversion_chain"
@@ -213,7 +216,7 @@ def candidates_fake_quantize(built: BuiltGraph) -> Iterator[Candidate]:
 
 
 def check_float_reader(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Pairs with readers of both kinds."""
+    """Report pairs with both float readers and low-bit compute nodes as readers."""
     for pair in flow.pairs:
         readers = [flow.view.by_name[slot.node] for slot in pair.slots]
         exact = [
@@ -234,7 +237,7 @@ def check_float_reader(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def check_output_pair(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Pairs whose result only leaves the model."""
+    """Report pairs whose result is only a model output."""
     for pair in flow.pairs:
         if pair.returned and not pair.slots and pair.dequantize and pair.quantize:
             yield Violation(
@@ -249,7 +252,7 @@ def check_output_pair(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def check_dangling(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Halves without effect."""
+    """Report Q or DQ nodes whose result is not used."""
     for pair in flow.pairs:
         name = pair.dequantize or pair.quantize or ""
         result = flow.view.by_name[name].outputs[0]
@@ -266,7 +269,7 @@ def check_dangling(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def match_float_result(flow: Flow) -> Iterator[tuple[Node, tuple[QdqPair, ...]]]:
-    """Adds with a pair of its own on every input and a float reader of the sum, and these pairs."""
+    """Yield Adds with a separate pair on every input and a float reader of the result, and these pairs."""
     for node in flow.view.nodes:
         if node.op != "Add":
             continue
@@ -279,7 +282,7 @@ def match_float_result(flow: Flow) -> Iterator[tuple[Node, tuple[QdqPair, ...]]]
 
 
 def check_float_result(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Adds with a pair of its own on every input and a float reader of the sum."""
+    """Report Adds with a separate pair on every input and a float reader of the result."""
     for node, _ in match_float_result(flow):
         yield Violation(
             node=node.name,
@@ -290,7 +293,7 @@ def check_float_result(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_float_result(context: RepairContext) -> Iterator[Change]:
-    """Take Q/DQ off both inputs."""
+    """Remove Q/DQ from both inputs."""
     for node, pairs in match_float_result(Flow(context.model)):
         yield Change(
             edits=tuple(SlotEdit(slot=slot) for pair in pairs for slot in pair.slots),
@@ -301,13 +304,13 @@ def fix_float_result(context: RepairContext) -> Iterator[Change]:
 
 
 def _is_product(flow: Flow, tensor: str) -> bool:
-    """Whether the Add would fuse with what makes `tensor`; the rule residual speaks of these."""
+    """Return whether the Add would fuse with the producer of `tensor`; the rule residual_add reports these."""
     producer = flow.view.producer(tensor)
     return producer is not None and producer.op in PRODUCTS
 
 
 def _is_quantized(flow: Flow, node: Node) -> bool:
-    """Whether the sum, or what an activation makes of it, meets a QuantizeLinear."""
+    """Return whether the result of the Add, or of an activation after it, feeds a QuantizeLinear."""
     readers = flow.readers(node.outputs[0])
     while len(readers) == 1 and readers[0].op in CLAMPS:
         readers = flow.readers(readers[0].outputs[0])
@@ -315,7 +318,7 @@ def _is_quantized(flow: Flow, node: Node) -> bool:
 
 
 def candidates_float_result(built: BuiltGraph) -> Iterator[Candidate]:
-    """Q/DQ for who reads the float result of a kernel whose inputs are INT8."""
+    """Propose Q/DQ for the readers of a float result of a kernel with INT8 inputs."""
     for layer in built.layers_with("int8_in_float_out"):
         made = (built.view.by_name.get(name) for name in sorted(layer.onnx_nodes))
         tensors = [output for node in made if node is not None for output in node.outputs]
@@ -338,7 +341,7 @@ def candidates_float_result(built: BuiltGraph) -> Iterator[Candidate]:
 
 
 def check_plugin(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Nodes of foreign domains that read a DequantizeLinear or feed a QuantizeLinear."""
+    """Report nodes of other domains that read a DequantizeLinear or feed a QuantizeLinear."""
     for node in flow.view.nodes:
         if not is_foreign(node):
             continue
@@ -354,7 +357,7 @@ def check_plugin(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _beside(flow: Flow, node: Node) -> Iterator[str]:
-    """The node, where Q/DQ stands before it, and the pairs behind it."""
+    """Yield the node if Q/DQ feeds it, and the pairs after it."""
     if any(tensor in flow.by_dequantized for tensor in node.inputs):
         yield node.name
     for tensor in node.outputs:
@@ -362,7 +365,7 @@ def _beside(flow: Flow, node: Node) -> Iterator[str]:
 
 
 def match_unseen(view: GraphView, computed: Collection[str]) -> Iterator[tuple[Slot, Node]]:
-    """Inputs of products and sums whose values depend on an operator of a plug-in that is not computed, and that operator."""
+    """Yield inputs of nodes whose values depend on a custom operator that cannot be computed, and that operator."""
     origin: dict[str, Node] = {}
     for node in view.nodes:
         known = "*" in computed or f"{node.domain}::{node.op}" in computed
@@ -377,7 +380,7 @@ def match_unseen(view: GraphView, computed: Collection[str]) -> Iterator[tuple[S
 
 
 def place_unseen(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
-    """Leave float what no sample reaches."""
+    """Veto slots that no sample reaches."""
     for slot, plugin in match_unseen(view, options.computed_ops):
         if options.activations == "float" or view.by_name[slot.node].op not in PLACEABLE:
             continue
@@ -390,7 +393,7 @@ def place_unseen(view: GraphView, options: PlacementOptions) -> Iterator[Opinion
 
 
 def is_foreign(node: Node) -> bool:
-    """Whether no builder knows the operator by itself."""
+    """Return whether the operator is of a domain that no builder knows without a plugin."""
     return node.domain not in {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}
 
 

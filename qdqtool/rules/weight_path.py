@@ -107,20 +107,20 @@ SPLIT_REASON: Final = (
 
 
 _EVEN: Final = frozenset({INT8.name, INT4.name, FP8.name})
-"""Formats of which an odd number of columns is padded by a kernel of its own."""
+"""Formats for which a separate kernel pads an odd number of columns."""
 
 
 _MERGED_BYTES: Final = 512
-"""Equal constants of fewer bytes become one: 252 scales in FP16 and 124 in FP32 are, 256 and 128 are not."""
+"""Size in bytes below which equal constants are merged: 252 scales in FP16 and 124 in FP32 are, 256 and 128 are not."""
 
 
 _SMALL: Final = 2**17
-"""Up to so many values a matrix times one row is a kernel of its own that reads few bits: 256x512 is, 384x384 not."""
+"""Largest weight (number of values) with a special low-bit kernel for one row of input: 256x512 has one, 384x384 has not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoneWeight:
-    """A weight in few bits whose product reads a float activation.
+    """A low-bit weight whose compute node reads a float activation.
 
     Attributes:
         op: operator of the product.
@@ -148,7 +148,7 @@ class LoneWeight:
 
 
 def dequantized_apart(weight: LoneWeight) -> Iterator[tuple[str, str]]:
-    """Why another kernel makes a weight float in every inference, and what to do; nothing if its product does."""
+    """Yield why a separate kernel dequantizes a weight in every inference, and the fix; nothing if the compute node does it."""
     inside = "inside the kernel"
     if weight.op in CONVOLUTIONS:
         yield (
@@ -200,7 +200,7 @@ def dequantized_apart(weight: LoneWeight) -> Iterator[tuple[str, str]]:
 
 
 def twins(view: GraphView) -> dict[str, int]:
-    """How many other stored weights have the same short list of scales, by the name of the DequantizeLinear."""
+    """Return how many other stored weights have an identical short list of scales, by name of the DequantizeLinear."""
     lists: dict[bytes, set[str]] = defaultdict(set)
     keys = {}
     for node in view.nodes:
@@ -213,7 +213,7 @@ def twins(view: GraphView) -> dict[str, int]:
 
 
 def _short_scales(view: GraphView, dequantize: Node) -> bytes | None:
-    """The scales of a DequantizeLinear where the builder makes one list of all that are equal to them; else None."""
+    """Return the scales of a DequantizeLinear if the builder would merge equal lists of this size, else None."""
     shape, width = view.constant_shape(dequantize.inputs[1]), view.info(dequantize.inputs[1]).dtype.bits
     if shape is None or width is None or prod(shape) * width >= _MERGED_BYTES * 8:
         return None
@@ -222,7 +222,7 @@ def _short_scales(view: GraphView, dequantize: Node) -> bytes | None:
 
 
 def columns_of(node: Node, shape: tuple[int | str, ...]) -> int | None:
-    """The length of the axis of a second factor that is not summed over."""
+    """Return the length of the axis of a second factor that is not summed over; None if unknown."""
     if node.op not in MATRIX_PRODUCTS or len(shape) < 2:
         return None
     size = shape[-2 if node.op == "Gemm" and node.attribute("transB", 0) else -1]
@@ -232,11 +232,11 @@ def columns_of(node: Node, shape: tuple[int | str, ...]) -> int | None:
 # --- weight_path -----------------------------------------------------------------------------------------------------
 
 _HINDERING = CASTS | {"Pad"}
-"""What TensorRT for RTX does not look through on a weight, and Pad with another value than 0 nowhere."""
+"""Operators on a weight that TensorRT for RTX does not look through. No release looks through a Pad with a value other than 0."""
 
 
 def match_weight_path(flow: Flow) -> Iterator[tuple[Node, Node, QdqPair]]:
-    """Products that read quantized weights through another operator, the nearest one, and the pair of the weights."""
+    """Yield compute nodes that read quantized weights through an operator, with the nearest operator and the pair."""
     for node in flow.products():
         for index in (0, 1):
             pair = flow.origin(node, index)
@@ -248,7 +248,7 @@ def match_weight_path(flow: Flow) -> Iterator[tuple[Node, Node, QdqPair]]:
 
 
 def check_weight_path(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """All of them."""
+    """Report compute nodes that read quantized weights through another operator."""
     for node, between, _ in match_weight_path(flow):
         yield Violation(
             node=node.name,
@@ -260,7 +260,10 @@ def check_weight_path(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def explain_weight_path(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """An operator between DequantizeLinear and the node: Cast and Pad hinder, others only some classic releases."""
+    """Explain operators between DequantizeLinear and the node.
+
+    Cast and Pad always prevent fusion, others in some classic releases.
+    """
     for operand in evidence.operands:
         moves = evidence.moves(operand)
         hindering = sorted(move for move in moves if not evidence.rtx or move in _HINDERING)
@@ -277,12 +280,12 @@ def explain_weight_path(evidence: NodeEvidence) -> Iterator[Explanation]:
 
 
 def _is_repaired(evidence: NodeEvidence, moves: frozenset[str], *, fixed: bool) -> bool:
-    """Whether `fix` finds it: stored weights behind operators that only move them."""
+    """Return whether `fix` repairs it: stored weights before operators that only move them."""
     return fixed and not evidence.decisions and not _HINDERING & moves
 
 
 def fix_weight_path(context: RepairContext) -> Iterator[Change]:
-    """Apply what stands between a weight and its reader to the stored values."""
+    """Apply the operators between a weight and its reader to the stored values."""
     return stored_again(context, (pair for _, _, pair in match_weight_path(context.flow)), _behind_moves)
 
 
@@ -297,7 +300,7 @@ def _behind_moves(weight: StoredWeight) -> str:
 
 
 def check_cast_weight(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Casts of constants of these types to floats."""
+    """Report casts of constants of type INT8, INT4 or FP8 to floats without a DequantizeLinear."""
     for node in stored_casts(flow.view):
         yield Violation(
             node=node.name,
@@ -313,7 +316,7 @@ def check_cast_weight(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def check_weights_apart(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Products of float activations and weights that they do not dequantize themselves."""
+    """Report compute nodes with a float activation whose kernel does not dequantize the weights."""
     others = twins(flow.view)
     for product in products(flow, target):
         stored, node = product.weights_alone, product.node
@@ -332,7 +335,7 @@ def check_weights_apart(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def _is_told_elsewhere(product: Product, stored: Factor) -> bool:
-    """Whether it is half of an INT8 convolution (QDQ120)."""
+    """Return whether the node is a half-quantized INT8 convolution, which QDQ120 reports."""
     return stored.format == INT8.name and product.node.op in CONVOLUTIONS
 
 
@@ -365,7 +368,7 @@ _FIX = f"write float weights behind Q and DQ ({Setting('insert.weights', 'qdq')}
 
 
 def check_split_weights(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Products in INT8 or FP8 whose split weight is stored with a scale per channel."""
+    """Report compute nodes in INT8 or FP8 whose split weight is stored with a scale per channel."""
     for product in products(flow, target):
         node = flow.plain.by_name.get(product.node.name)
         if product.arithmetic not in {INT8.name, FP8.name} or node is None:
@@ -394,12 +397,12 @@ if TYPE_CHECKING:
 
 
 def match_shared_pair(flow: Flow) -> Iterator[QdqPair]:
-    """Pairs with several readers, and what the model returns counts as one."""
+    """Return pairs with several readers; a model output counts as a reader."""
     return (pair for pair in flow.pairs if len(pair.slots) + pair.returned > 1)
 
 
 def check_shared_pair(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Those that several products or Adds read."""
+    """Report pairs that several compute nodes or Adds read."""
     for pair in match_shared_pair(flow):
         readers = {slot.node for slot in pair.slots if flow.view.by_name[slot.node].op in PRODUCTS | {"Add"}}
         if len(readers) > 1:
@@ -434,7 +437,7 @@ def fix_shared_pair(context: RepairContext) -> Iterator[Change]:
 
 
 def _copy(context: RepairContext, node: onnx.NodeProto, reader: onnx.NodeProto, index: int) -> str:
-    """A node like `node` for one input of `reader`; returns its output."""
+    """Add a copy of `node` for one input of `reader`; return its output."""
     result = context.edit.fresh(f"{node.output[0]}_{reader.name}_{index}")
     twin = context.edit.node(node.op_type, node.input, [result], name=f"{node.name}_{reader.name}_{index}")
     twin.attribute.extend(node.attribute)

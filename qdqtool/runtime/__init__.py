@@ -1,1 +1,1 @@
-"""Runs models: the one factory of onnxruntime sessions, and runners that emulate the types that it rounds differently."""
+"""Runs models: the only factory of onnxruntime sessions, and runners that emulate types which onnxruntime rounds differently."""

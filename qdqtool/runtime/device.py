@@ -1,4 +1,4 @@
-"""Devices: a word such as `cuda:1` names an execution provider of onnxruntime, and the one on which this thread computes.
+"""Devices: a word such as `cuda:1` names an execution provider of onnxruntime; also the provider in use in this thread.
 
 Words are cpu, cuda, cuda:1, tensorrt, rtx, openvino, openvino:GPU, and path/to/provider.so for a plug-in library. After the colon stand the number or kind of the device, and options of the provider as key=value, separated by commas. A
 path names a plug-in provider library, which onnxruntime loads into this process: it runs code.
@@ -43,12 +43,12 @@ class Provider:
 
 
 CPU: Final = Provider(word="cpu", name="CPUExecutionProvider")
-"""The default, and the provider of nodes that another one does not support."""
+"""The default provider, which also runs nodes that another provider does not support."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnownDevice:
-    """A device that has a word.
+    """A device that has a word in `DEVICES`.
 
     Attributes:
         provider: onnxruntime's name of its execution provider.
@@ -72,7 +72,7 @@ class KnownDevice:
 # Low-precision transformations would turn Q/DQ into OpenVINO's own INT8 kernels, and a precision hint below FP32 would round.
 _OPENVINO_EXACT: Final = '{"%s":{"INFERENCE_PRECISION_HINT":"f32"%s}}'
 _WITHOUT_INT8: Final = ',"LP_TRANSFORMS_MODE":"NO"'
-"""A property of OpenVINO's CPU device alone."""
+"""A property that only OpenVINO's CPU device has."""
 
 DEVICES: Final[Mapping[str, KnownDevice]] = {
     "cpu": KnownDevice(provider=CPU.name),
@@ -114,28 +114,28 @@ DEVICES: Final[Mapping[str, KnownDevice]] = {
         needs="Windows and a GPU with Direct3D 12",
     ),
 }
-"""Words for devices."""
+"""Known devices by their word."""
 _ALSO: Final = {"nvtensorrtrtx": "rtx", "trt": "tensorrt", "gpu": "cuda", "dml": "directml"}
-"""Other words for the same devices."""
+"""Other words for devices in `DEVICES`."""
 _LIBRARY: Final = re.compile(r"(?P<name>.+?\.(?:so(?:\.\d+)*|dll|dylib)|[^:]*)(?::(?P<rest>.*))?", re.DOTALL)
 _MOST_OPERATORS: Final = 4
-"""Operators that are named in a sentence."""
+"""Largest number of operators that a sentence names."""
 
 
 def known_device(provider: Provider) -> KnownDevice:
-    """The entry of a provider in `DEVICES`; one with nothing but its name if it has no word."""
+    """Return the entry of a provider in `DEVICES`; if it has none, an entry with only its name."""
     found = (known for known in DEVICES.values() if known.provider == provider.name)
     return next(found, KnownDevice(provider=provider.name))
 
 
 def names_library(word: str) -> bool:
-    """Whether a device is a plug-in library, which runs code when it is loaded."""
+    """Return True if a device is a plug-in library, which runs code when it is loaded."""
     found = _LIBRARY.fullmatch(word)
     return found is not None and bool(re.search(r"\.(so(\.\d+)*|dll|dylib)$", found["name"]))
 
 
 def provider_of(word: str) -> Provider:
-    """The provider that a word names; `runtime.session` knows whether it is installed.
+    """Return the provider that a word names; `runtime.session` checks whether it is installed.
 
     Raises:
         UsageError: no device has this word, or an option is not of the form key=value.
@@ -165,7 +165,7 @@ def provider_of(word: str) -> Provider:
 
 
 def _options(rest: str, word: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Number or kind of the device, and options; values may hold commas, as JSON does."""
+    """Return the number or kind of the device, and the options; values may contain commas, as JSON does."""
     entries = [entry.strip() for entry in re.split(r",(?=\s*\w+=)", rest) if entry.strip()]
     pick = entries.pop(0) if entries and "=" not in entries[0] else ""
     pairs = [entry.partition("=") for entry in entries]
@@ -179,7 +179,7 @@ def _options(rest: str, word: str) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 
 def options_for(provider: Provider, *, exact: bool, plugged: bool) -> dict[str, str]:
-    """Options of a session: those that make it exact, the device's number, and the user's, which win.
+    """Return the options of a session: those for exact results, the device's number, and the user's options, which win.
 
     A plug-in library is given the device itself (`plugged`), not its number.
     """
@@ -201,7 +201,7 @@ def options_for(provider: Provider, *, exact: bool, plugged: bool) -> dict[str, 
 
 @dataclass(slots=True)
 class DeviceUse:
-    """A device while something computes on it.
+    """A device in use, with notes about its use.
 
     Attributes:
         provider: where sessions are opened.
@@ -214,16 +214,16 @@ class DeviceUse:
     shortages: list[str] = field(default_factory=list)
 
     def assigned(self, elsewhere: Counter[str]) -> None:
-        """Note the nodes of a session that the CPU runs."""
+        """Record the nodes of a session that the CPU runs."""
         self.elsewhere |= elsewhere
 
     def notes(self) -> tuple[str, ...]:
-        """Sentences for artefacts: the device, if it is not the CPU, and its troubles."""
+        """Return sentences for artefacts: the device, if it is not the CPU, and its problems."""
         where = f"models ran on the device {self.provider.word} ({self.provider.name} of onnxruntime)"
         return (*(() if self.provider == CPU else (where,)), *self.troubles())
 
     def troubles(self) -> tuple[str, ...]:
-        """Sentences for the terminal too: memory that was not enough, and nodes that the CPU ran."""
+        """Return sentences that are also for the terminal: memory shortages, and nodes that the CPU ran."""
         said = list(dict.fromkeys(self.shortages))
         if self.elsewhere:
             ops = [f"{op} ({count})" for op, count in self.elsewhere.most_common()]
@@ -238,10 +238,10 @@ IN_USE: Final[ContextVar[DeviceUse | None]] = ContextVar("device", default=None)
 
 
 def device_use() -> DeviceUse:
-    """The device on which this part of the program computes; the CPU outside `runtime.session.computing_on`."""
+    """Return the device on which this part of the program computes; the CPU outside `runtime.session.computing_on`."""
     return IN_USE.get() or DeviceUse()
 
 
 def current() -> Provider:
-    """Its provider."""
+    """Return the provider of the device in use."""
     return device_use().provider

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 StandIn = Callable[..., Any]
-"""Computes the outputs of an operator from its inputs, with its attributes as keywords."""
+"""A function that computes the outputs of an operator from its inputs, with its attributes as keywords."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,17 +45,17 @@ _in_use = [NONE]
 
 
 def use(operators: Operators) -> None:
-    """Let all sessions that are opened from now on compute with these."""
+    """Use these operators in all sessions that are opened from now on."""
     _in_use[0] = operators
 
 
 def in_use() -> Operators:
-    """The libraries and stand-ins of sessions."""
+    """Return the libraries and stand-ins that sessions use."""
     return _in_use[0]
 
 
 def read_whole(model: Path | bytes, home: Path | None) -> onnx.ModelProto:
-    """A model with its weights, from a file or from memory."""
+    """Read a model with its weights, from a file or from memory."""
     proto = onnx.ModelProto()
     if isinstance(model, bytes):
         proto.ParseFromString(model)
@@ -70,7 +70,7 @@ def read_whole(model: Path | bytes, home: Path | None) -> onnx.ModelProto:
 def opened_in_pieces(
     proto: onnx.ModelProto, stand_ins: Mapping[OperatorName, StandIn], open_piece: Callable[[bytes], Any]
 ) -> CutSession | None:
-    """A session that runs a model around operators that onnxruntime lacks; None if the model has none.
+    """Return a session that runs a model in pieces around operators that onnxruntime lacks; None if the model has none.
 
     Operators of TensorRT's own domain are for emulation, not for this.
     """
@@ -81,7 +81,7 @@ def opened_in_pieces(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Declared:
-    """An input or output, as onnxruntime's sessions describe one."""
+    """An input or output, described as onnxruntime's sessions do."""
 
     name: str
     type: str
@@ -89,7 +89,7 @@ class _Declared:
 
 
 class CutSession:
-    """A model in several onnxruntime sessions, with stand-ins between them; runs like one session.
+    """A model in several onnxruntime sessions with stand-ins between them; it runs like one session.
 
     A stand-in that is missing leaves everything behind it uncomputed. The outputs are then what can be computed: outputs of the model,
     and the tensors that enter such operators.
@@ -113,11 +113,11 @@ class CutSession:
         self._parts = [self._computed(stage) for stage in self._stages]
 
     def get_inputs(self) -> list[_Declared]:
-        """The inputs of the model that are no constants."""
+        """Return the inputs of the model that are not constants."""
         return [_declared(value) for value in self._proto.graph.input if value.name not in self._constants]
 
     def get_outputs(self) -> list[_Declared]:
-        """The outputs that can be computed; if some cannot, also what enters the operators that are in the way."""
+        """Return the outputs that can be computed. If some cannot, also return the inputs of the operators without a stand-in."""
         found = [_declared(value) for value in self._proto.graph.output if value.name in self._known]
         if len(found) < len(self._proto.graph.output):
             entering = (name for stage in self._stages for node in stage.foreign for name in node.inputs)
@@ -128,7 +128,7 @@ class CutSession:
         return found
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any], _options: Any = None) -> list[Any]:
-        """The values of these tensors.
+        """Compute the values of these tensors.
 
         Raises:
             RuntimeError: one of them depends on an operator without a stand-in, or a stand-in fails.
@@ -150,7 +150,7 @@ class CutSession:
         return [values[name] if name in values else self._constant(name) for name in wanted]
 
     def _computed(self, stage: CutStage) -> CutStage:
-        """The part of a stage that can be computed."""
+        """Return the part of a stage that can be computed."""
         nodes = tuple(
             node for node in stage.nodes if all(name in self._known for name in node.output if name)
         )

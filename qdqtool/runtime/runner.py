@@ -1,4 +1,4 @@
-"""Runners: models on onnxruntime, with types and blocks emulated that its CPU kernels lack or round differently."""
+"""Runners: models on onnxruntime, with emulation of types and blocks that its CPU kernels lack or round differently."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ _ADVICE = {
     r"[Ee]xternal data|file_size|GetFileLength": "put the file with the weights next to the model",
     MEMORY: "not enough memory: use a smaller batch; on a GPU also --device cpu",
 }
-"""What to do about the messages of onnxruntime that people meet."""
+"""Fixes for frequent error messages of onnxruntime."""
 
 
 _PREFIX = r"^\[ONNXRuntimeError\] : \d+ : \w+ : "
 _EMULATED = r"NOT_IMPLEMENTED|\btrt:|[Ff]loat4e2m1"
-"""What onnxruntime says of kernels, operators and types that the CPU lacks and that may be emulated."""
+"""Messages of onnxruntime about kernels, operators and types that the CPU lacks and that may be emulated."""
 _LACKING = rf"{_EMULATED}|{MEMORY}"
-"""What says nothing about whether a model is valid."""
+"""Messages that do not mean that a model is invalid."""
 
 
 LARGE = 64 << 20
-"""Bytes of weights from which on a model goes to onnxruntime through a file, and what opening it took is given back."""
+"""Bytes of weights from which a model is passed to onnxruntime through a file, and memory used for opening it is released."""
 _CROWD = 8
-"""Most samples in flight: each holds the activations of a whole model."""
+"""Largest number of samples that run at the same time: each holds the activations of a whole model."""
 
 
 class OrtRunner:
@@ -75,7 +75,7 @@ class OrtRunner:
         )
 
     def run(self, feeds: Feeds) -> dict[str, NDArray[Any]]:
-        """One array per tensor output.
+        """Run the model and return one array per tensor output.
 
         Raises:
             InputFileError: names, types or shapes of the feeds do not fit, or the model fails on them.
@@ -99,7 +99,7 @@ def open_runner(
     optimized: bool = True,
     threads: int = 0,
 ) -> OrtRunner:
-    """A runner for the model in a file (external data beside it) or in memory.
+    """Open a runner for a model in a file (external data next to it) or in memory.
 
     `provider`, `faithful`, `optimized` and `threads` are those of `RuntimeOptions`; without a provider it is the one in use. With `crowded`, several samples run at a time and
     share the cores, which finishes many samples sooner than all cores on one sample; `threads` is not used then.
@@ -123,14 +123,14 @@ def open_runner(
 
 
 def _at_once(crowded: bool) -> int:
-    """Samples in flight; a GPU runs one after the other, and each one more takes its memory."""
+    """Return how many samples run at the same time. It is 1 on a GPU, because each further sample needs its own memory."""
     return min(processors(), _CROWD) if crowded and current() == CPU else 1
 
 
 def open_piece(
     model: Path | bytes, *, description: str, optimized: bool = True, threads: int = 0
 ) -> OrtRunner:
-    """A runner for one of many pieces of a network that are all kept open, or for one that returns much of what it computes.
+    """Open a runner for one of many pieces that stay open together, or for a model that returns many of its tensors.
 
     What a run needs goes back behind it: with an arena it would stay as large as its two largest runs.
     `optimized` and `threads` are those of `open_runner`.
@@ -144,7 +144,9 @@ def open_piece(
 
 
 def open_model(model: Model, *, description: str, crowded: bool = False) -> OrtRunner:
-    """A runner for a model, as `open_runner`; a large one goes through a folder that lives as long.
+    """Open a runner for a model, as `open_runner` does.
+
+    A large model is written to a folder that exists as long as the runner.
 
     Of a block of bytes onnxruntime makes three copies, one of which the session keeps (ResNet-50: 100 MB each).
 
@@ -165,7 +167,7 @@ def _runner(
     *,
     rounds: bool = True,
 ) -> OrtRunner:
-    """A runner; `rounds` emulates FP16 and BF16."""
+    """Open a runner; `rounds` emulates FP16 and BF16."""
     before = resident_mib()
     source, words = (emulated(model, _output_types) if rounds else None) or (model, "")
     folder: tempfile.TemporaryDirectory[str] | None = None
@@ -195,7 +197,7 @@ def _runner(
 def _session_of(
     model: Model, options: RuntimeOptions
 ) -> tuple[onnxruntime.InferenceSession, tempfile.TemporaryDirectory[str] | None]:
-    """A session for a model, and the folder with its weights if it is large."""
+    """Open a session for a model. If the model is large, also return the folder with its weights."""
     if weight_bytes(model) < LARGE:
         return open_session(serialize(model), options), None
     folder = tempfile.TemporaryDirectory(prefix="qdqtool-model-", ignore_cleanup_errors=True)
@@ -208,7 +210,7 @@ def _session_of(
 
 
 def _output_types(model: Model) -> dict[str, DType]:
-    """The types of the outputs of a model; none if it does not open."""
+    """Return the types of the outputs of a model; empty if the model does not open."""
     try:
         session, _ = _session_of(model, RuntimeOptions(optimized=False))
     except failures() as error:
@@ -218,7 +220,7 @@ def _output_types(model: Model) -> dict[str, DType]:
 
 
 def _opened_around(model: Model, path: Path, options: RuntimeOptions) -> onnxruntime.InferenceSession | None:
-    """A session whose weights are read where they lie; None if they do not lie in one folder, or it does not open so."""
+    """Open a session that reads weights from their original folder; None if they are in several folders, or it does not open."""
     home = save_around(model, path)
     if home is None:
         return None
@@ -230,7 +232,7 @@ def _opened_around(model: Model, path: Path, options: RuntimeOptions) -> onnxrun
 
 
 def open_rewritten(model: Model, rewrite: Callable[[Path], bool], *, description: str) -> OrtRunner | None:
-    """A runner for what `rewrite` makes of the model's file after onnxruntime has optimized it; None if it makes nothing.
+    """Open a runner for the model that onnxruntime optimized and `rewrite` changed; None if `rewrite` changes nothing.
 
     Weights go through a file, as in `open_model`.
 
@@ -254,7 +256,7 @@ def open_rewritten(model: Model, rewrite: Callable[[Path], bool], *, description
 
 
 def refusal(model: bytes) -> str | None:
-    """Why onnxruntime refuses the types, shapes or operators of a model; None if it opens.
+    """Return why onnxruntime refuses the types, shapes or operators of a model; None if it opens.
 
     A kernel or a type that the CPU lacks, and memory, say nothing about the model: the result is None for them too.
     """
@@ -270,7 +272,7 @@ def refusal(model: bytes) -> str | None:
 
 
 def _without_blocks(model: Model | Path | bytes, message: str) -> bytes | None:
-    """A model that computes the same without kernels for blocks of FP4 and FP8; None if that is not what is missing."""
+    """Return an equivalent model without kernels for blocks of FP4 and FP8; None if other kernels are missing."""
     if not re.search(_EMULATED, message):
         return None
     blocks = block_emulation(serialize(model) if isinstance(model, Model) else model)

@@ -1,4 +1,4 @@
-"""The one factory of onnxruntime sessions: no other module of this process imports onnxruntime.
+"""The only factory of onnxruntime sessions: no other module of this process imports onnxruntime.
 
 A session is set up so that a Q/DQ model computes what its nodes say: `session.disable_quant_qdq` keeps onnxruntime from
 turning DQ -> op -> Q into integer kernels of its own. Their rounding (and, on processors without VNNI, their saturation)
@@ -46,21 +46,22 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 Function = TypeVar("Function", bound=Callable[..., Any])
 _UNKNOWN_OPERATOR: Final = "is not a registered function/op"
-"""Words of onnxruntime for an operator that neither it nor the model defines."""
+"""Part of onnxruntime's message about an operator that neither it nor the model defines."""
 _OPENING: Final = "Exception during initialization"
-"""What onnxruntime says when its optimizer, or a kernel while it is set up, fails."""
+"""Part of onnxruntime's message if its optimizer, or the setup of a kernel, fails."""
 _HARMFUL: Final = ("ReluQuantRewrite",)
-"""An optimizer that removes a Relu before a Q with a zero point of an eight-bit float or INT4 (seen in 1.31): valid
-only if the zero point is the type's smallest number."""
+"""An optimizer that removes a Relu before a Q with a zero point of an eight-bit float or INT4 (seen in 1.31).
+This is valid only if the zero point is the type's smallest number.
+"""
 
 
 MEMORY: Final = r"bad_alloc|Failed to allocate|BFCArena|[Oo]ut of memory|OUT_OF_MEMORY|ALLOC_FAILED|smaller than requested bytes"
-"""Words of onnxruntime and its providers when memory is not enough."""
+"""Parts of the messages of onnxruntime and its providers about too little memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuntimeOptions:
-    """How a session computes.
+    """Options of a session.
 
     Attributes:
         provider: the execution provider; the CPU computes the nodes that it does not support.
@@ -92,7 +93,7 @@ class RuntimeOptions:
 
 
 def open_session(model: Path | bytes, options: RuntimeOptions) -> onnxruntime.InferenceSession:
-    """A session for the model in a file, its external data beside it, or in memory.
+    """Open a session for a model in a file, with its external data next to it, or in memory.
 
     A model with operators that have a stand-in, or that nobody knows, is opened in pieces around these.
 
@@ -117,7 +118,7 @@ def open_session(model: Path | bytes, options: RuntimeOptions) -> onnxruntime.In
 def _in_pieces(
     model: Path | bytes, options: RuntimeOptions, used: Operators
 ) -> onnxruntime.InferenceSession | None:
-    """A session around operators that onnxruntime lacks; None if the model has none of another domain than TensorRT's."""
+    """Open a session in pieces around operators that onnxruntime lacks; None if all of them belong to TensorRT's domain."""
     proto = read_whole(model, options.home)
     if options.saved is not None:
         options.saved.write_bytes(proto.SerializeToString())  # nothing optimizes across the pieces
@@ -127,7 +128,7 @@ def _in_pieces(
 
 
 def _open_whole(model: Path | bytes, options: RuntimeOptions) -> onnxruntime.InferenceSession:
-    """A session of onnxruntime alone."""
+    """Open a plain session of onnxruntime for the whole model."""
     import onnxruntime
 
     _silence()
@@ -151,14 +152,17 @@ def _open_whole(model: Path | bytes, options: RuntimeOptions) -> onnxruntime.Inf
 
 @lru_cache(maxsize=1)
 def _silence() -> None:
-    """Keep kernels from warning on standard error: while they are made they use the logger of the process, not that of a session."""
+    """Stop warnings of kernels on standard error.
+
+    While kernels are created, they use the process logger, not the session logger.
+    """
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(4)
 
 
 def session_options(options: RuntimeOptions) -> onnxruntime.SessionOptions:
-    """The options in onnxruntime's form."""
+    """Return the options in onnxruntime's form."""
     import onnxruntime
 
     made = onnxruntime.SessionOptions()
@@ -192,7 +196,7 @@ def session_options(options: RuntimeOptions) -> onnxruntime.SessionOptions:
 
 
 def run_giving_back() -> onnxruntime.RunOptions:
-    """Options of a run after which a session keeps no more memory than it had when it was opened."""
+    """Return options of a run that releases the memory which the session allocated since it was opened."""
     import onnxruntime
 
     options = onnxruntime.RunOptions()
@@ -202,7 +206,7 @@ def run_giving_back() -> onnxruntime.RunOptions:
 
 @lru_cache(maxsize=1)
 def failures() -> tuple[type[Exception], ...]:
-    """All that onnxruntime raises; its classes share no parent of their own and differ by release."""
+    """Return all exception classes of onnxruntime. They have no common base class and differ between releases."""
     from onnxruntime.capi import onnxruntime_pybind11_state as native
 
     kinds = (kind for kind in vars(native).values() if isinstance(kind, type) and issubclass(kind, Exception))
@@ -210,14 +214,14 @@ def failures() -> tuple[type[Exception], ...]:
 
 
 def release() -> str:
-    """The installed release of onnxruntime."""
+    """Return the installed release of onnxruntime."""
     import onnxruntime
 
     return str(onnxruntime.__version__)
 
 
 def ran_out_of_memory(error: Exception) -> bool:
-    """Whether a session failed for want of memory, on the CPU or on a device."""
+    """Return True if a session failed for lack of memory, on the CPU or on a device."""
     return re.search(MEMORY, str(error)) is not None
 
 
@@ -226,7 +230,7 @@ def ran_out_of_memory(error: Exception) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Located:
-    """A provider that is installed here.
+    """A provider that is installed on this machine.
 
     Attributes:
         provider: with its name, which a library has only now.
@@ -238,7 +242,7 @@ class Located:
 
 
 def built_in_providers() -> tuple[str, ...]:
-    """The execution providers that are part of the installed onnxruntime."""
+    """Return the execution providers that are part of the installed onnxruntime."""
     import onnxruntime
 
     plugged = {device.ep_name for device in _plugged_devices()} - {CPU.name}
@@ -246,14 +250,14 @@ def built_in_providers() -> tuple[str, ...]:
 
 
 def is_installed(provider: Provider) -> bool:
-    """Whether the provider is part of onnxruntime, or in an installed package of a plug-in library; nothing is loaded."""
+    """Return True if the provider is part of onnxruntime, or in an installed plug-in package. Nothing is loaded."""
     module = known_device(provider).module
     return provider.name in built_in_providers() or bool(module and find_spec(module))
 
 
 @lru_cache(maxsize=8)
 def located(provider: Provider) -> Located:
-    """Find a provider: part of onnxruntime, or in a plug-in library, which is loaded.
+    """Find a provider that is part of onnxruntime, or in a plug-in library, which is then loaded.
 
     Raises:
         MissingPackage: it is not installed, offers no device here, or not the one that was asked for.
@@ -297,7 +301,7 @@ def _of_library(provider: Provider, library: Path) -> Located:
 
 
 def _plugged_devices() -> tuple[Any, ...]:
-    """Devices of the plug-in libraries that are loaded; none where onnxruntime is too old to have any."""
+    """Return the devices of the loaded plug-in libraries; none if onnxruntime is too old for plug-ins."""
     import onnxruntime
 
     listed = getattr(onnxruntime, "get_ep_devices", None)
@@ -305,7 +309,7 @@ def _plugged_devices() -> tuple[Any, ...]:
 
 
 _loaded: Final[set[Path]] = set()
-"""Libraries that this process has loaded: onnxruntime refuses a second time."""
+"""Libraries that this process has loaded; onnxruntime refuses to load one twice."""
 
 
 def _load(library: Path, name: str) -> None:
@@ -332,14 +336,14 @@ def _load(library: Path, name: str) -> None:
 
 
 def _library_of(module: str) -> Path | None:
-    """The library in an installed package of a plug-in provider; None if it is not installed."""
+    """Return the library in an installed package of a plug-in provider; None if the package is not installed."""
     if not module or find_spec(module) is None:
         return None
     return Path(import_module(module).get_library_path())
 
 
 def _chosen(provider: Provider, library: Path) -> Located:
-    """The device of a plug-in library by number or kind; without either its CPU, else its first."""
+    """Choose the device of a plug-in library by number or kind; without either, its CPU, else its first device."""
     found = [device for device in _plugged_devices() if device.ep_name == provider.name]
     if not found:
         known = known_device(provider)
@@ -367,7 +371,7 @@ def _chosen(provider: Provider, library: Path) -> Located:
 
 @lru_cache(maxsize=1)
 def _preload() -> None:
-    """Load CUDA and cuDNN from their Python packages; the system does not look there."""
+    """Load CUDA and cuDNN from their Python packages, where the system does not search."""
     import onnxruntime
 
     preload = getattr(onnxruntime, "preload_dlls", None)
@@ -376,7 +380,7 @@ def _preload() -> None:
 
 
 def how_to_get(provider: Provider) -> str:
-    """The command that installs a provider."""
+    """Return the command that installs a provider."""
     known = known_device(provider)
     ways = [f"pip install {known.beside}"] if known.beside else []
     ways += [_in_place(known.instead)] if known.instead else []
@@ -387,7 +391,7 @@ def how_to_get(provider: Provider) -> str:
 
 
 def _in_place(package: str) -> str:
-    """The command that puts another build of onnxruntime in place of the one that is here.
+    """Return the command that replaces the installed build of onnxruntime by another one.
 
     All builds write the same folder `onnxruntime`: with two of them installed, the one that was installed last is imported,
     and removing one of them breaks the other.
@@ -397,12 +401,14 @@ def _in_place(package: str) -> str:
 
 
 def onnxruntime_packages() -> tuple[str, ...]:
-    """Installed packages that hold the module `onnxruntime`; more than one overwrite each other."""
+    """Return the installed packages that contain the module `onnxruntime`; several of them overwrite each other."""
     return tuple(sorted(set(packages_distributions().get("onnxruntime", ()))))
 
 
 def _on_device(source: str | bytes, options: RuntimeOptions) -> onnxruntime.InferenceSession:
-    """A session on another provider than the CPU, which then has it: onnxruntime itself would go on without.
+    """Open a session on a provider other than the CPU, and raise an error if it is missing.
+
+    Onnxruntime would continue without it.
 
     Raises:
         MissingPackage: onnxruntime cannot load the provider.
@@ -436,7 +442,10 @@ def _on_device(source: str | bytes, options: RuntimeOptions) -> onnxruntime.Infe
 
 
 def _on_cpu(session: onnxruntime.InferenceSession) -> Counter[str]:
-    """Nodes that the CPU runs in a session for another provider, by operator; none where onnxruntime cannot tell."""
+    """Count the nodes that the CPU runs in a session for another provider, by operator.
+
+    Empty if onnxruntime cannot report them.
+    """
     ask = getattr(session, "get_provider_graph_assignment_info", None)
     if ask is None:
         return Counter()
@@ -450,7 +459,7 @@ def _on_cpu(session: onnxruntime.InferenceSession) -> Counter[str]:
 
 @contextmanager
 def computing_on(word: str) -> Iterator[DeviceUse]:
-    """Inside this block sessions that compute are opened on a device; blocks for the same device share what is noted.
+    """Open all sessions that compute inside this block on a device. Nested blocks for the same device share one `DeviceUse`.
 
     Raises:
         UsageError: no device has this word.

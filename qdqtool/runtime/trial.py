@@ -1,4 +1,4 @@
-"""Runs a model of one node on a device: `python -m qdqtool.runtime.trial cuda`; a process of its own, for `doctor`.
+"""Runs a model of one node on a device, in a separate process, for `doctor`: `python -m qdqtool.runtime.trial cuda`.
 
 The exit code is 0 if the device ran it; else the last line says why not, and what to do, with a tab between them.
 """

@@ -1,1 +1,1 @@
-"""The vocabulary of TensorRT: which builder is meant, what its operators do with values, what it calls layers and kernels."""
+"""The vocabulary of TensorRT: target builders, properties of operators, and names of layers and kernels."""

@@ -1,4 +1,4 @@
-"""Joins a builder's log to the layers of its engine: which Q/DQ nodes, optimizer events and searches belong to which.
+"""Joins a builder's log to the layers of its engine: Q/DQ nodes, optimizer events and kernel searches per layer.
 
 Log and layer information name the same things in different words: the log speaks of `Conv_10 + Relu_11` before the
 weights are fused in, the engine calls the layer `conv1.weight + QuantizeLinear_8 + Conv_10 + Relu_11`. Names are taken
@@ -20,11 +20,11 @@ from qdqtool.trt.names import normalized, parts, stem
 
 _NO_EFFECT = frozenset({EventKind.ATTEMPT, EventKind.BANNER, EventKind.LAYERS})
 _HOPS = 8
-"""Twins of twins that are followed."""
+"""Largest number of replacements to follow, such as twins of twins."""
 
 
 def histories(engine: Engine, run: LogRun) -> Histories:
-    """What `run` tells of every layer of `engine`; a log of another engine is noted."""
+    """Collect what `run` reports about every layer of `engine`. If the log belongs to another engine, add a note."""
     places = _Places(engine.layers)
     rows = {row.node: row for row in run.ledger}
     fates = {node: _fate(row, rows, places) for node, row in rows.items()}
@@ -53,21 +53,21 @@ def histories(engine: Engine, run: LogRun) -> Histories:
 
 
 def fate_words(row: LedgerRow) -> str:
-    """What became of a Q or DQ node, and the log lines that tell it."""
+    """Describe the fate of a Q or DQ node, with the line numbers of the log."""
     several = "s" if len(row.lines) > 1 else ""
     lines = f" (line{several} {', '.join(map(str, row.lines))})" if row.lines else ""
     return f"{row.kind} {row.node}: {row.end}{f' {row.into}' if row.into else ''}{lines}"
 
 
 def event_words(event: OptimizerEvent) -> str:
-    """What the optimizer did, and the line that says so."""
+    """Describe an optimizer event, with its line number in the log."""
     by = f" by {event.pass_name}" if event.pass_name else ""
     into = f" -> {event.into}" if event.into else ""
     return f"line {event.line}: {event.kind}{by}: {', '.join(event.nodes)}{into}"
 
 
 def tuning_words(tuning: LayerTuning) -> str:
-    """How the kernel of a layer was found."""
+    """Describe the search for the kernel of a layer."""
     spent = "" if tuning.seconds is None else f" in {tuning.seconds:.3g} s"
     best = "" if tuning.fastest_ms is None else f", fastest {tuning.fastest_ms:.4g} ms ({tuning.runner})"
     chosen = "" if tuning.chosen_ms is None else f", chosen {tuning.chosen} {tuning.chosen_ms:.4g} ms"
@@ -75,13 +75,13 @@ def tuning_words(tuning: LayerTuning) -> str:
 
 
 def myelin_words(search: MyelinTuning) -> str:
-    """How a kernel inside a Myelin region was found."""
+    """Describe the search for a kernel inside a Myelin region."""
     best = "" if search.fastest_ms is None else f" {search.fastest_ms:.4g} ms"
     return f"line {search.line}: {counted(search.candidates, 'kernel')} tried for {search.op}, fastest{best} {search.kernel}"
 
 
 class _Places:
-    """Which layers a name of the log means."""
+    """An index from names in the log to layers of the engine."""
 
     def __init__(self, layers: tuple[EngineLayer, ...]) -> None:
         self._whole: dict[str, list[int]] = defaultdict(list)
@@ -96,7 +96,7 @@ class _Places:
                 self._nodes[node].add(place)
 
     def of(self, name: str) -> tuple[int, ...]:
-        """The layers called `name`, else those made of all its pieces, else those that name such an ONNX node."""
+        """Return the layers called `name`, else those that contain all of its parts, else those that contain these ONNX nodes."""
         if not name:
             return ()
         whole = self._whole.get(normalized(name))
@@ -115,7 +115,7 @@ class _Places:
 
 
 def _fate(row: LedgerRow, rows: dict[str, LedgerRow], places: _Places) -> tuple[int, ...]:
-    """The layers that a Q or DQ node ended in."""
+    """Return the layers that contain a Q or DQ node in the end."""
     met = {row.node}
     waiting = [row]
     for _ in range(_HOPS):
@@ -131,14 +131,14 @@ def _fate(row: LedgerRow, rows: dict[str, LedgerRow], places: _Places) -> tuple[
 
 
 def _here(row: LedgerRow, places: _Places) -> tuple[int, ...]:
-    """Where a node is if it is somewhere itself."""
+    """Return the layers of a node that was not replaced by other nodes; empty if it was."""
     if row.end in {End.MERGED, End.SPLIT, End.CANCELLED}:
         return ()
     return places.of(row.into) or places.of(row.node)
 
 
 def _stand_ins(row: LedgerRow, rows: dict[str, LedgerRow]) -> list[str]:
-    """The nodes that stand for one that vanished: its twin, its opposite, or its clones."""
+    """Return the nodes that replaced a vanished node: its twin, its opposite, or its clones."""
     if row.end is End.SPLIT:
         return [other.node for other in rows.values() if other.clone_of == row.node]
     return [row.into] if row.into in rows else []
@@ -147,7 +147,7 @@ def _stand_ins(row: LedgerRow, rows: dict[str, LedgerRow]) -> list[str]:
 def _events(
     events: Iterable[OptimizerEvent], places: _Places, fates: dict[str, tuple[int, ...]]
 ) -> dict[int, list[OptimizerEvent]]:
-    """Events by layer: those whose nodes the layer is made of."""
+    """Group events by layer: an event belongs to the layers that contain its nodes."""
     found: dict[int, list[OptimizerEvent]] = defaultdict(list)
     for event in events:
         if event.kind in _NO_EFFECT:
@@ -159,7 +159,7 @@ def _events(
 
 
 def _notes(engine: Engine, run: LogRun, places: _Places) -> tuple[str, ...]:
-    """Whether the log is one of this engine: most layers that it lists or tunes must be there."""
+    """Return a note if the log is not from this engine: most layers that it lists or tunes must be in the engine."""
     told = {layer.name for layer in run.engine_layers} or {row.layer for row in run.tuning.layers}
     known = sum(name in places for name in told)
     if not (told or run.ledger or run.events or run.tuning.layers or run.tuning.myelin):

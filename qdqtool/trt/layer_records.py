@@ -36,13 +36,13 @@ _LIST_END = re.compile(r"\}\](?=, [A-Z]|\s*$)")
 _TENSOR = re.compile(r"(.+?)(?:\[(\w+)\(([-\d,: ]*)\)\]| ?\((\w+)\[([-\d,: ]*)\]\))(?=, | ->|$)")
 _OPT_SHAPE = re.compile(r"OptShape: (\[[-\d,: ]*\])")
 _MEMORABLE = 600
-"""Characters of the longest descriptions that are remembered."""
+"""Largest length in characters of descriptions whose parsed fields are cached."""
 _EXTENT = re.compile(r"\s*(-?\d{1,18})(?::\d{1,6})?\s*")
-"""One extent; `64:32` says that 64 channels are packed in vectors of 32."""
+"""Pattern of one extent; `64:32` means that 64 channels are packed in vectors of 32."""
 
 
 def layer_of(fields: Mapping[str, Any]) -> EngineLayer:
-    """The layer with these fields; missing and odd ones are left empty, nothing raises.
+    """Return the layer with these fields. Missing and unexpected fields are left empty; no error is raised.
 
     Its role and precision are not judged here.
     """
@@ -63,7 +63,7 @@ def layer_of(fields: Mapping[str, Any]) -> EngineLayer:
 
 
 def tensor_of(fields: Mapping[str, Any]) -> EngineTensor:
-    """The tensor with these fields."""
+    """Return the tensor with these fields."""
     return EngineTensor(
         name=_text(fields.get("Name")),
         shape=_shape(fields.get("Dimensions")),
@@ -74,7 +74,7 @@ def tensor_of(fields: Mapping[str, Any]) -> EngineTensor:
 
 
 def opt_shape_of(fields: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """The shape of an engine input at the optimum of its first profile, or None where nothing states it."""
+    """Return the shape of an engine input at the optimum of its first profile; None if it is not stated."""
     profiles = fields.get("ProfileInfo")
     if isinstance(profiles, str):
         match = _OPT_SHAPE.search(profiles)
@@ -85,7 +85,7 @@ def opt_shape_of(fields: Mapping[str, Any]) -> tuple[int, ...] | None:
 
 
 def record_fields(name: str, rest: str) -> Fields | None:
-    """The fields of a `Name: ..., LayerType: ...` record, or None if its anchors are missing.
+    """Return the fields of a `Name: ..., LayerType: ...` record; None if its anchors are missing.
 
     Args:
         name: of the layer.
@@ -104,7 +104,7 @@ def record_fields(name: str, rest: str) -> Fields | None:
 
 
 def line_fields(kind: str, name: str, tactic: str, tensors: str) -> Fields | None:
-    """The fields of a `Layer(kind): name, Tactic: tactic, tensors` line, or None if its tensors are not understood."""
+    """Return the fields of a `Layer(kind): name, Tactic: tactic, tensors` line; None if its tensors are not understood."""
     inputs: list[Fields] = []
     outputs: list[Fields] = []
     rest, side = tensors.strip(), inputs
@@ -124,7 +124,7 @@ def line_fields(kind: str, name: str, tactic: str, tensors: str) -> Fields | Non
 
 
 def simple_fields(text: str) -> Fields:
-    """`key: value` pairs joined by commas, where a value may itself hold commas in brackets."""
+    """Parse `key: value` pairs joined by commas; a value may contain commas in brackets."""
     return dict(_known_fields(text)) if len(text) <= _MEMORABLE else _fields_of(text)
 
 
@@ -144,7 +144,7 @@ def _fields_of(text: str) -> Fields:
 
 
 def _list(text: str) -> tuple[str, str]:
-    """What is inside the list that `text` starts in, and what follows it."""
+    """Split `text`, which begins inside a list, into the rest of the list and the text after it."""
     if text.startswith("]"):
         return "", text[1:].removeprefix(", ")
     end = _LIST_END.search(text)
@@ -152,7 +152,7 @@ def _list(text: str) -> tuple[str, str]:
 
 
 def _tensor_fields(piece: str) -> Fields:
-    """The fields of `name, Dimensions: [...], Datatype: ..., Format: ... }, `."""
+    """Return the fields of `name, Dimensions: [...], Datatype: ..., Format: ... }, `."""
     cut = min(
         (at for at in (piece.find(", Location: "), piece.find(", Dimensions: ")) if at >= 0),
         default=len(piece),
@@ -162,27 +162,27 @@ def _tensor_fields(piece: str) -> Fields:
 
 
 def _dims(value: str) -> list[int] | str:
-    """A list of extents; other words, as `N/A due to dynamic shapes`, stay words."""
+    """Return a list of extents, or the text itself if it is not a list, as `N/A due to dynamic shapes`."""
     inside = value.strip("[] ")
     extents = [_EXTENT.fullmatch(dim) for dim in inside.split(",")] if inside else []
     return [int(extent[1]) for extent in extents if extent] if all(extents) else value
 
 
 def _extents(dims: str) -> list[int] | str:
-    """As `_dims`; lines write dynamic extents as any negative number."""
+    """Return extents as `_dims` does. Any negative number means a dynamic extent and becomes -1."""
     found = _dims(dims)
     return found if isinstance(found, str) else [max(extent, -1) for extent in found]
 
 
 def _first_profile(fields: Mapping[str, Any]) -> dict[str, str]:
-    """What a binding of TensorRT 11 says of the first optimization profile."""
+    """Return the fields of a TensorRT 11 binding for the first optimization profile."""
     profiles = fields.get("ProfileInfo")
     first = profiles[0] if isinstance(profiles, list) and profiles else None
     return {key: _text(value) for key, value in first.items()} if isinstance(first, Mapping) else {}
 
 
 def _attributes(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The fields that have no place of their own; equal texts are held once."""
+    """Yield the fields without an own attribute in `EngineLayer`; equal texts share memory."""
     for key, value in fields.items():
         if key not in _OWN_FIELDS:
             text = value if type(value) is str else _text(value)
@@ -199,7 +199,7 @@ def _present(fields: Mapping[str, Any], keys: tuple[str, ...]) -> list[str]:
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """Dimensions; None for `N/A due to dynamic shapes` and anything else that is not a list of integers."""
+    """Return the dimensions; None for `N/A due to dynamic shapes` and anything else that is not a list of integers."""
     if not isinstance(value, list) or not all(type(dim) is int for dim in value):
         return None
     return tuple(value)

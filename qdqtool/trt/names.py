@@ -28,7 +28,7 @@ _JOINT = re.compile(r"[\x1e\x1f]|(?<=\])(?=\[ONNX Layer: )")
 
 
 def onnx_nodes(metadata: str) -> tuple[str, ...]:
-    """The node names that `metadata` states, each once, in its order; names may hold brackets and commas."""
+    """Return the node names in `metadata`, each once, in order; names may contain brackets and commas."""
     items = (item.strip() for item in _JOINT.split(metadata))
     names = (item[len(_START) : item.rfind("]")] for item in items if item.startswith(_START) and "]" in item)
     return tuple(dict.fromkeys(name for name in names if name))
@@ -47,34 +47,34 @@ _SPACE = re.compile(r"\s+")
 
 
 def profile_of(name: str) -> int | None:
-    """The optimization profile that ` [profile N]` in `name` states, or None."""
+    """Return the optimization profile from ` [profile N]` in `name`; None without it."""
     mark = _PROFILE.search(name)
     return int(mark[1]) if mark else None
 
 
 def without_mark(name: str) -> str:
-    """`name` without ` [profile N]`."""
+    """Return `name` without ` [profile N]`."""
     return _PROFILE.sub("", name)
 
 
 def normalized(name: str) -> str:
-    """`name` without optimization profile, PWN() and double spaces: equal for the spellings of different tools."""
+    """Return `name` without optimization profile, PWN() and double spaces, so that spellings of different tools are equal."""
     return _SPACE.sub(" ", _without_pointwise(without_mark(name))).strip()
 
 
 def stem(name: str) -> str:
-    """`name` without the number of its kernel."""
+    """Return `name` without the number of its kernel."""
     return _KERNEL.sub("", name)
 
 
 def parts(name: str) -> tuple[str, ...]:
-    """The names that a layer's name is made of, in their order."""
+    """Return the names that a layer's name consists of, in order."""
     pieces = re.split(r" \+ | \|\| ", normalized(stem(name)))
     return tuple(piece.strip() for piece in pieces if piece.strip())
 
 
 def probable_nodes(name: str) -> tuple[str, ...]:
-    """The ONNX nodes that a layer's name seems to hold: an inference, for layers without metadata.
+    """Infer the ONNX nodes of a layer from its name, for layers without metadata.
 
     Left out are names that the builder made up (reformats, unnamed layers, regions, generated kernels) and weights.
     """
@@ -84,7 +84,7 @@ def probable_nodes(name: str) -> tuple[str, ...]:
 
 
 def _without_pointwise(name: str) -> str:
-    """PWN(...) replaced by what is inside; other brackets stay."""
+    """Replace PWN(...) by its content; other brackets stay."""
     if "PWN(" not in name:
         return name
     kept: list[str] = []
@@ -115,7 +115,7 @@ def _without_pointwise(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerMatch:
-    """The layers that name a node.
+    """The layers that contain a node.
 
     Attributes:
         compute: those that do its arithmetic.
@@ -129,7 +129,7 @@ class LayerMatch:
 
 
 def join(engine: Engine, nodes: frozenset[str]) -> dict[str, LayerMatch]:
-    """The layers that hold each of `nodes`; a node that no layer names gets an empty `LayerMatch`."""
+    """Return the layers that contain each of `nodes`; a node in no layer gets an empty `LayerMatch`."""
     stated: dict[str, list[EngineLayer]] = defaultdict(list)
     named: dict[str, list[EngineLayer]] = defaultdict(list)
     for layer in engine.layers:

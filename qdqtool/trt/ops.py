@@ -1,4 +1,4 @@
-"""What operators do with values: families of ONNX operators, and facts about one node.
+"""Families of ONNX operators by their effect on values, and facts about one node.
 
 Families that several files read are here; a family with one reader is in the file that reads it, and no two files list the same
 one (`.ci/style.py`). Placement, lint, repair, calibration, the audit and the cache conversion ask the same questions, so that
@@ -29,24 +29,24 @@ STANDARD_DOMAINS = frozenset({"", "ai.onnx"})
 
 FP4_DYNAMIC, MX_DYNAMIC = "TRT_FP4DynamicQuantize", "TRT_MXFP8DynamicQuantize"
 DYNAMIC_TYPES = {FP4_DYNAMIC: (DType.FLOAT4, DType.FLOAT8), MX_DYNAMIC: (DType.FLOAT8, DType.UINT8)}
-"""TensorRT's own operators that quantize in blocks: the types of their values and of their scales."""
+"""TensorRT's own operators that quantize in blocks, with the types of their values and of their scales."""
 
 # --- what computes ---------------------------------------------------------------------------------------------------
 
 CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 MATRIX_PRODUCTS = frozenset(MATRIX_OPERATORS)
 PRODUCTS = CONVOLUTIONS | MATRIX_PRODUCTS
-"""Operators whose first two inputs are multiplied with each other; their precision decides the speed of an engine."""
+"""Operators that multiply their first two inputs; their precision decides the speed of an engine."""
 BIASED = CONVOLUTIONS | {"Gemm"}
-"""Products that add a third input, so that BatchNormalization and bias shifts fold into them."""
+"""Operators that multiply two inputs and add a third one, so that BatchNormalization and bias shifts fold into them."""
 STEP_GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
-"""Recurrences, and how many weight matrices of each kind one step multiplies."""
+"""Number of weight matrices of each kind that one step of a recurrent operator multiplies."""
 RECURRENT = frozenset(STEP_GATES)
 ATTENTIONS = frozenset({"Attention", "MultiHeadAttention"})
 COMPUTE = PRODUCTS | RECURRENT | ATTENTIONS | {"Einsum"}
 """Operators that get a verdict in the audit."""
 FLOAT_FORM = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
-"""Products of integers, and the product of floats that each of them is."""
+"""Operators that multiply integers, and the float operator that each corresponds to."""
 
 # --- what only moves values ------------------------------------------------------------------------------------------
 
@@ -63,24 +63,26 @@ LAYOUT = frozenset(
         "Unsqueeze",
     }
 )
-"""Operators that give every value of their input exactly once."""
+"""Operators whose output contains every input value exactly once."""
 RESHAPING = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
-"""Operators that give another shape to values that stay where they are."""
+"""Operators that change the shape but not the order of values."""
 PICKING = frozenset({"Gather", "Slice", "Split"})
-"""Operators that give some values of their input: parts may well have scales of their own."""
+"""Operators that return only some values of their input; these parts may have different scales."""
 REPEATING = frozenset({"Expand", "Tile"})
 WRITES = {"ScatterElements": (0, 2), "ScatterND": (0, 2), "Where": (1, 2)}
-"""Operators that write values among others: the inputs that hold values."""
+"""Operators that write values into other values, with the numbers of the inputs that contain values."""
 MAXIMUM_POOLS = frozenset({"GlobalMaxPool", "MaxPool"})
-"""Pools that pick values; an average is a new value."""
+"""Pools that select values; an average pool computes new values."""
 RESAMPLING = frozenset({"Resize", "Upsample"})
-"""Operators that repeat values in their mode "nearest" only."""
+"""Operators that repeat values, but only in mode "nearest"."""
 MOVING = LAYOUT | PICKING | REPEATING | MAXIMUM_POOLS
-"""Operators whose outputs hold values of their first input and nothing else, whatever their attributes say."""
+"""Operators whose outputs contain only values of their first input, whatever their attributes are."""
 MAY_MOVE = MOVING | RESAMPLING | {"Pad", "Concat"}
-"""Operators that do so with the right attributes; for readers of logs, which see operator types only."""
+"""Operators whose outputs may contain only input values, depending on attributes; for log readers, which see
+only operator types.
+"""
 KEEPS_AXES = frozenset({"Cast", "Identity"})
-"""Operators behind which every axis is where it was; Transpose tells where it went."""
+"""Operators that leave every axis in its place. Transpose moves axes, as its attribute shows."""
 CASTS = frozenset({"Cast", "CastLike"})
 
 # --- activations -----------------------------------------------------------------------------------------------------
@@ -101,8 +103,9 @@ _ACTIVATIONS = {
     "Swish": {"swish"},
     "Tanh": {"pointwise", "epilogue", "conv"},
 }
-"""What is known of each activation. Of RTX 1.7.1: "pointwise" ones were seen in the kernel of an Add or a Mul, "conv" ones are
-always part of a convolution; "clamp" ones cut values off and change none."""
+"""Known properties of each activation. In RTX 1.7.1, "pointwise" ones were seen in the kernel of an Add or a
+Mul, and "conv" ones are always part of a convolution; "clamp" ones cut values off and change no other value.
+"""
 
 
 def _activations(fact: str) -> frozenset[str]:
@@ -114,7 +117,7 @@ GATES, SWISHES, CLAMPS = map(_activations, ("gate", "swish", "clamp"))
 POINTWISE_ACTIVATIONS, EPILOGUE_ACTIVATIONS = map(_activations, ("pointwise", "epilogue"))
 CONV_ACTIVATIONS = _activations("conv")
 FUSES_BEHIND_PRODUCT = ACTIVATIONS | {"BatchNormalization"}
-"""What TensorRT computes in the kernel of the product in front of it."""
+"""Operators that TensorRT computes in the kernel of the compute node before them."""
 
 # --- arithmetic and the rest -----------------------------------------------------------------------------------------
 
@@ -125,8 +128,9 @@ SHAPE_READERS = frozenset({"Shape", "Size"})
 SHAPE_MAKERS = SHAPE_READERS | {"NonZero"}
 SOFTMAXES = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
 SELECTING = frozenset({"ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "TopK"})
-"""Operators whose result is which of the values they read are chosen, and in which order: a small difference changes all of it or
-nothing."""
+"""Operators that return which of their input values are chosen, and in which order. A small difference
+changes the whole result or nothing.
+"""
 ELEMENTWISE_SUMS = frozenset({"Add", "Mul"})
 AFFINE = frozenset({"Add", "BatchNormalization", "Mul", "Sub"})
 POINTWISE = (
@@ -147,15 +151,15 @@ POINTWISE = (
         "Sqrt",
     }
 )
-"""Operators that compute each value from values at the same place."""
+"""Operators that compute each value from values at the same position."""
 PASSES_PROBABILITIES = frozenset({"Cast", "Where"})
-"""What stands between a softmax and the second product of an attention."""
+"""Operators that may be between a softmax and the second product of an attention."""
 PLACEABLE = PRODUCTS | {"Add", "AveragePool", "Concat", "MaxPool"}
-"""Operators that placement decides about; other names in place.ops would have no effect."""
+"""Operators that placement decides about; other names in place.ops have no effect."""
 LISTED_AS = {"GlobalAveragePool": "AveragePool", "Mul": "Add"}
-"""Operators that place.ops knows by the name of their like: a gate's Mul has a shortcut as a residual Add has."""
+"""Operators that place.ops covers under the name of a similar operator: a gate's Mul has a shortcut, as a residual Add has."""
 ASKED_FOR = frozenset({"Concat", "MaxPool"})
-"""Value-preserving operators that a recipe names in place.ops."""
+"""Value-preserving operators that a recipe can list in place.ops."""
 POOLS = frozenset({"AveragePool", "MaxPool"})
 RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
@@ -169,14 +173,16 @@ INTEGER_OPERATORS = frozenset(FLOAT_FORM) | {
     "QGemm",
     "QMoE",
 }
-"""Operators that quantize or compute with integers themselves; those of the operator format begin with QLinear."""
+"""Operators that quantize or compute with integers themselves. QOperator-format names, which begin with
+QLinear, are not listed.
+"""
 PACKED_WEIGHTS = frozenset({"GatherBlockQuantized", "MatMulBnb4", "MatMulNBits"})
-"""Operators of onnxruntime that hold weights of few bits."""
+"""Operators of onnxruntime with low-bit weights."""
 _FROM_FLOAT = f"start from the float model: {Command('quantize', ('FLOAT', '--samples', 'DATA', '--out', 'MODEL'))} writes static Q/DQ"
 _UNNAMED_QUANTIZERS = frozenset(
     {"FixedPerChannelAffine", "FixedPerTensorAffine", "LearnablePerTensorAffine", "Trunc"}
 )
-"""Quantizers of MQBench and QONNX whose names do not say that they quantize."""
+"""Quantizers of MQBench and QONNX whose names do not contain "quant"."""
 _KNOWN_DOMAINS = STANDARD_DOMAINS | {"ai.onnx.ml", "com.microsoft"}
 _TRT_DOMAIN = "trt"
 NOT_IMPORTED = {
@@ -187,14 +193,14 @@ NOT_IMPORTED = {
     "ConvInteger": _FROM_FLOAT,
     "MatMulInteger": _FROM_FLOAT,
 }
-"""Operators that no TensorRT builds, and what to do instead."""
+"""Operators that no TensorRT supports, and the fix for each."""
 SPECTRAL = frozenset({"DFT", "MelWeightMatrix", "STFT"})
 COMBINING = PRODUCTS | {"Add", "Concat", "Div", "Max", "Min", "Mul", "Pow", "Sub", "Sum"}
-"""Operators of which every input holds values."""
+"""Operators whose inputs all contain values."""
 BLOCKED_ELEMENTWISE = frozenset(
     {"Add", "AveragePool", "Clip", "MaxPool", "Mul", "Relu", "Sigmoid", "Sum", "Tanh", "Upsample"}
 )
-"""What onnxruntime computes on channel blocks and what hands on the channels of its first input."""
+"""Operators that onnxruntime computes on channel blocks and that keep the channels of their first input."""
 BLOCKED = BLOCKED_ELEMENTWISE | {
     "BatchNormalization",
     "Concat",
@@ -206,16 +212,16 @@ BLOCKED = BLOCKED_ELEMENTWISE | {
     "LeakyRelu",
     "Resize",
 }
-"""What onnxruntime runs on channel blocks, or fuses into what does."""
+"""Operators that onnxruntime runs on channel blocks, or fuses into an operator that runs on them."""
 
 SATURATING = {"HardSigmoid": 1.0, "Sigmoid": 1.0, "Softmax": 1.0, "Tanh": 1.0}
-"""Operators whose results have a bound that carries a meaning, and the bound."""
+"""Operators whose results have a meaningful bound, and that bound."""
 _MOST_PADS = 8
-"""Pads in a row that one Conv takes along; nobody writes more."""
+"""Largest number of consecutive Pads that belong to one Conv; real models have fewer."""
 
 
 def computed_once(view: GraphView) -> frozenset[str]:
-    """Outputs of nodes that depend on constants only, so that a builder computes them once."""
+    """Return the outputs of nodes that depend only on constants, so that a builder computes them once."""
     found: set[str] = set()
     for node in view.nodes:
         if node.op not in RANDOM and all(
@@ -232,7 +238,7 @@ class _Attributed(Protocol):
 
 
 def value_preserving(view: GraphView, node: Node) -> bool:
-    """Whether the outputs hold values of the inputs in `carried_inputs` and nothing else but zeros.
+    """Return True if the outputs contain only values of the inputs in `carried_inputs`, and zeros.
 
     A bound, a tie and a scale of those inputs are then the outputs' too. A Cast between float types counts: it only
     rounds.
@@ -241,7 +247,7 @@ def value_preserving(view: GraphView, node: Node) -> bool:
 
 
 def carried_inputs(view: GraphView, node: Node) -> tuple[int, ...]:
-    """Numbers of the inputs whose values the outputs hold; empty for nodes that compute."""
+    """Return the numbers of the inputs whose values the outputs contain; empty for nodes that compute new values."""
     if not node.inputs or node.domain not in STANDARD_DOMAINS:
         return ()
     if node.op == "Concat":
@@ -250,12 +256,12 @@ def carried_inputs(view: GraphView, node: Node) -> tuple[int, ...]:
 
 
 def carried_outputs(node: Node) -> tuple[str, ...]:
-    """The outputs of a value-preserving node that hold those values; MaxPool's indices and Dropout's mask do not."""
+    """Return the outputs of a value-preserving node that contain input values; MaxPool's indices and Dropout's mask do not."""
     return node.outputs if node.op == "Split" else node.outputs[:1]
 
 
 def quantization_commutes(view: GraphView, node: Node) -> bool:
-    """Whether Q(op(x)) = op(Q(x)) for the first input of `node`, so that the builder moves Q and DQ across.
+    """Return True if Q(op(x)) = op(Q(x)) for the first input of `node`, so that the builder moves Q and DQ across it.
 
     B3 of NVIDIA's placement rules names MaxPool, the verbose logs name Slice and Concat, and RTX builds show Split,
     Reshape, Transpose, Pad and nearest Resize too.
@@ -270,7 +276,7 @@ def quantization_commutes(view: GraphView, node: Node) -> bool:
 
 
 def casts_floats(view: GraphView, node: Node) -> bool:
-    """Whether `node` is a Cast from one float type to another."""
+    """Return True if `node` is a Cast from one float type to another."""
     if node.op not in CASTS or not node.inputs:
         return False
     given = view.info(node.inputs[0]).dtype
@@ -278,17 +284,17 @@ def casts_floats(view: GraphView, node: Node) -> bool:
 
 
 def picks_part(node: Node) -> bool:
-    """Whether a value-preserving operator picks a part of its input."""
+    """Return True if a value-preserving operator returns only a part of its input."""
     return node.op in PICKING
 
 
 def gives_all(node: Node) -> bool:
-    """Whether every value of a value-preserving node's input is in its output, so that their ranges are equal."""
+    """Return True if the output of a value-preserving node contains every input value, so that their ranges are equal."""
     return node.op not in PICKING | MAXIMUM_POOLS
 
 
 def keeps_order(view: GraphView, node: Node) -> bool:
-    """Whether the values that `node` gives stand in memory as those that it reads, channels being last everywhere.
+    """Return True if the output values of `node` have the memory order of its input values, with channels last everywhere.
 
     So do those of a Reshape from pixels to tokens and of the Transpose behind it.
     """
@@ -299,13 +305,16 @@ def keeps_order(view: GraphView, node: Node) -> bool:
 
 
 def averages_in_int8(node: Node) -> bool:
-    """Whether RTX 1.7.1 has an INT8 kernel for an AveragePool: of thirteen sizes and strides for 3x3 with stride 1 only."""
+    """Return True if RTX 1.7.1 has an INT8 kernel for an AveragePool.
+
+    Of thirteen sizes and strides, only 3x3 with stride 1 has one.
+    """
     sizes, strides = tuple(node.attribute("kernel_shape", ())), set(node.attribute("strides", (1,)))
     return node.op == "AveragePool" and sizes == (3, 3) and strides == {1}
 
 
 def holds_dequantize_back(view: GraphView, node: Node) -> bool:
-    """Whether TensorRT for RTX carries no DequantizeLinear forward through this commuting node.
+    """Return True if TensorRT for RTX does not move a DequantizeLinear forward through this commuting node.
 
     It does not through a nearest Resize, nor through a Pad with zeros unless that is the own Pad of one Conv: height
     and width only, right in front of it (RTX 1.7.1, by building; a QuantizeLinear moves backward through all of them).
@@ -318,7 +327,7 @@ def holds_dequantize_back(view: GraphView, node: Node) -> bool:
 
 
 def is_own_pad(view: GraphView, pad: Node) -> bool:
-    """Whether a Pad, or a chain of them, belongs to one Conv, which takes it along: height and width only."""
+    """Return True if a Pad, or a chain of Pads, pads only height and width and feeds a single Conv, which absorbs it."""
     for _ in range(_MOST_PADS):
         uses = view.uses(pad.outputs[0])
         if len(uses) != 1 or view.is_output(pad.outputs[0]) or not _leaves_channels(view, pad):
@@ -330,7 +339,7 @@ def is_own_pad(view: GraphView, pad: Node) -> bool:
 
 
 def upstream(view: GraphView, tensor: str) -> Iterator[str]:
-    """`tensor` and everything before it that differs only by commuting operators, nearest first."""
+    """Yield `tensor` and all tensors before it that differ only by commuting operators, nearest first."""
     yield tensor
     node = view.producer(tensor)
     while node is not None and quantization_commutes(view, node) and tensor in carried_outputs(node):
@@ -340,7 +349,7 @@ def upstream(view: GraphView, tensor: str) -> Iterator[str]:
 
 
 def hard_bound(view: GraphView, node: Node) -> tuple[float, bool] | None:
-    """The largest magnitude that `node` can give, and whether values near it carry the meaning; None without a limit.
+    """Return the largest magnitude that `node` can output, and whether values near it are meaningful; None without a limit.
 
     A probability of 1 is a value that matters: none may be clipped. The limit of a Clip is only a limit.
     """
@@ -357,7 +366,9 @@ def hard_bound(view: GraphView, node: Node) -> tuple[float, bool] | None:
 
 
 def weight_axis(node: _Attributed, index: int, rank: int, target: Target | None = None) -> int | None:
-    """The axis of the output channels in factor `index` of a product, whose scales TensorRT applies behind the sum.
+    """Return the axis of the output channels in factor `index` of a product.
+
+    TensorRT applies the scales of this axis after the sum.
 
     None if there is no such axis: an activation of a convolution, a scalar or a vector, a transposed convolution with groups
     (no axis that all releases agree on).
@@ -384,7 +395,7 @@ def weight_axis(node: _Attributed, index: int, rank: int, target: Target | None 
 
 
 def summed_axis(node: _Attributed, index: int, rank: int) -> int:
-    """The axis of factor `index` of a matrix product that is summed over; of a convolution, that of its channels."""
+    """Return the axis of factor `index` that a matrix product sums over; for a convolution, the axis of its channels."""
     if node.op in CONVOLUTIONS:
         return 1
     if node.op == "Gemm":
@@ -394,24 +405,27 @@ def summed_axis(node: _Attributed, index: int, rank: int) -> int:
 
 
 def belongs_to_plugin(domain: str) -> bool:
-    """Whether operators of a domain belong to plug-ins: neither to ONNX, onnxruntime nor TensorRT's parser."""
+    """Return True if a domain belongs to plug-ins: not to ONNX, onnxruntime or TensorRT's parser."""
     return domain not in _KNOWN_DOMAINS and domain != _TRT_DOMAIN and not domain.startswith("com.microsoft.")
 
 
 def is_other_quantizer(op: str, domain: str) -> bool:
-    """Whether an operator quantizes, and no standard and no builder knows it: what other tools write for training or for CPUs."""
+    """Return True for a quantizing operator that is neither standard nor known to a builder.
+
+    Other tools write such operators for training or for CPUs.
+    """
     if op in QDQ | PACKED_WEIGHTS or computes_integers(op) or domain == _TRT_DOMAIN:
         return False
     return "quant" in op.lower() or (domain not in _KNOWN_DOMAINS and op in _UNNAMED_QUANTIZERS)
 
 
 def computes_integers(op: str) -> bool:
-    """Whether an operator quantizes or computes with integers itself; Q and DQ do not."""
+    """Return True if an operator quantizes or computes with integers itself; False for Q and DQ."""
     return op in INTEGER_OPERATORS or op.startswith("QLinear")
 
 
 def result_axis(op: str) -> int:
-    """The axis of the output channels in what a product with a bias gives."""
+    """Return the axis of the output channels in the result of a compute node with a bias."""
     return -1 if op == "Gemm" else 1
 
 
@@ -425,7 +439,7 @@ def _pads_with_zero(view: GraphView, node: Node) -> bool:
 
 
 def _leaves_channels(view: GraphView, pad: Node) -> bool:
-    """Whether a Pad leaves batch and channels, the first two dimensions, as they are."""
+    """Return True if a Pad does not change batch and channels, the first two dimensions."""
     given = pad.attribute("pads", ())
     if len(pad.inputs) > 1:
         constant = view.constant(pad.inputs[1])
@@ -435,7 +449,7 @@ def _leaves_channels(view: GraphView, pad: Node) -> bool:
 
 
 def _clip_limit(view: GraphView, node: Node, index: int, name: str) -> float | None:
-    """A limit of Clip: an input from opset 11 on, an attribute before."""
+    """Return a limit of a Clip: an input from opset 11 on, an attribute before."""
     if name in node.attributes:
         return float(node.attributes[name])
     value = view.constant(node.inputs[index]) if len(node.inputs) > index and node.inputs[index] else None

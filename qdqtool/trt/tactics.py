@@ -1,4 +1,4 @@
-"""What the name of a kernel ("tactic") tells: GPU, operation, types, layouts, tile, stages and arithmetic unit.
+"""Parser of kernel ("tactic") names: GPU, operation, types, layouts, tile, stages and arithmetic unit.
 
 Names come from several generations of kernel libraries:
 
@@ -41,9 +41,9 @@ _HINTS = (
     (DType.FLOAT32, re.compile(r"scudnn|sgemm|ffma|fp32|f32|s1688", re.IGNORECASE)),
 )
 _LONGEST_NAME = 500
-"""Characters of a kernel name that are looked at; real ones have up to 200."""
+"""Number of characters of a kernel name that are read; real names have up to 200."""
 _LONGEST_ID = 24
-"""Characters of a tactic id, signs and blanks included."""
+"""Largest length of a tactic id in characters, including signs and blanks."""
 _TENSOR_CORES = re.compile(
     r"tensor\d+x|i8816|imma|h884|h1688|h16816|s1688|s16816|hmma|warpgroupsize|wgmma|[hq]gmma", re.IGNORECASE
 )
@@ -157,7 +157,7 @@ _LAYOUTS = (
 
 
 def tactic_id(text: str) -> str | None:
-    """A tactic id as `0x` and 16 digits: releases print it signed decimal, hexadecimal, or hexadecimal padded."""
+    """Convert a tactic id to `0x` and 16 digits. Releases print it as signed decimal, hexadecimal, or padded hexadecimal."""
     text = text.strip()
     if len(text) > _LONGEST_ID:
         return None
@@ -169,17 +169,17 @@ def tactic_id(text: str) -> str | None:
 
 
 def spelled_type(tactic: str) -> DType | None:
-    """The type of the factors where the name spells out the types of all operands, else None."""
+    """Return the type of the factors if the name gives the types of all operands, else None."""
     return _said(tactic[:_LONGEST_NAME])[0]
 
 
 def math_type(tactic: str) -> DType | None:
-    """The type of the factors, spelled out or hinted at; None if the name does not tell."""
+    """Return the type of the factors, if the name gives or implies it; else None."""
     return _said(tactic[:_LONGEST_NAME])[1]
 
 
 def tensor_cores(tactic: str) -> bool | None:
-    """Whether the kernel runs on tensor cores, or None if the name does not tell."""
+    """Return True if the kernel runs on tensor cores, and None if the name does not say."""
     return _said(tactic[:_LONGEST_NAME])[2]
 
 
@@ -195,7 +195,7 @@ def _said(tactic: str) -> tuple[DType | None, DType | None, bool | None]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TacticWords:
-    """A kernel name, taken apart; "" for what it does not say.
+    """The parts of a kernel name; "" for parts that the name does not contain.
 
     Attributes:
         name: the name.
@@ -223,7 +223,7 @@ class TacticWords:
 
 
 def explain_tactic(name: str) -> TacticWords:
-    """What a kernel's name says."""
+    """Parse a kernel's name."""
     name = name.strip()[:_LONGEST_NAME]
     multiplies = math_type(name)
     tile = re.search(r"(?:warp)?tilesize(\d+x\d+(?:x\d+)?)", name) or re.search(

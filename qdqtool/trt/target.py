@@ -1,4 +1,4 @@
-"""Which builder is meant. The value lives in the data model, because recipes hold one; readers find it here too."""
+"""The target builder, also importable from here. It is in the data model (`core.target`), because recipes contain one."""
 
 from qdqtool.core.target import FAMILIES, Target
 

@@ -1,4 +1,4 @@
-"""What the type and format words of layer information mean.
+"""Meaning of the type and format words in layer information.
 
 The words are those of TensorRT 8.0 to 11 and of TensorRT for RTX: "Half", "Row major linear FP32",
 "Thirty-two wide channel vectorized row major Int8 format", "Channel major FP16 format where channel % 8 == 0",
@@ -45,7 +45,7 @@ _VECTORS = {
 
 @lru_cache(maxsize=4096)
 def dtype_of(words: str) -> DType:
-    """The element type named anywhere in a type or format text; UNKNOWN where none or several are named.
+    """Return the element type named anywhere in a type or format text; UNKNOWN if it names none or several.
 
     >>> dtype_of("Thirty-two wide channel vectorized row major Int8 format")
     <DType.INT8: 'int8'>
@@ -58,7 +58,7 @@ def dtype_of(words: str) -> DType:
 
 
 def channel_multiple(words: str) -> int:
-    """To which multiple a format pads the channels; 1 where it does not.
+    """Return the multiple to which a format pads the channels; 1 if it does not pad them.
 
     >>> channel_multiple("Thirty-two wide channel vectorized row major Int8 format")
     32
@@ -75,7 +75,7 @@ def channel_multiple(words: str) -> int:
 
 
 def short(words: str) -> str:
-    """A format in a few characters for tables and drawings: "CHW32", "HWC8", "linear", or "" if unstated."""
+    """Return a short name of a format for tables and drawings: "CHW32", "HWC8", "linear", or "" if it is not stated."""
     multiple = channel_multiple(words)
     lower = words.lower()
     if "channel major" in lower or "hwc" in lower:
@@ -86,7 +86,7 @@ def short(words: str) -> str:
 
 
 def padded_bytes(tensor: EngineTensor) -> int | None:
-    """Bytes with the channels (dimension 1) padded as the format says, or None when shape or type is unknown."""
+    """Return the bytes with channels (dimension 1) padded as the format requires; None if shape or type is unknown."""
     plain, multiple = tensor.bytes, channel_multiple(tensor.format)
     if plain is None or tensor.shape is None or len(tensor.shape) < 3 or not tensor.shape[1]:
         return plain
@@ -95,7 +95,7 @@ def padded_bytes(tensor: EngineTensor) -> int | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FormatWords:
-    """A format, taken apart.
+    """The parts of a format text and their meaning.
 
     Attributes:
         dtype: element type.
@@ -117,7 +117,7 @@ class FormatWords:
 
 
 def explain_format(text: str) -> FormatWords | None:
-    """What a format says, or None if the text is none."""
+    """Parse and explain a format text; None if the text is not a format."""
     found = _FORMAT.fullmatch(text)
     if found is None:
         return None

@@ -1,1 +1,1 @@
-"""One file per check, its docstring is what a user reads, its plug `PLUGIN` a `Check`."""
+"""One file per check. Its docstring is the page that users read; its `PLUGIN` is a `Check`."""

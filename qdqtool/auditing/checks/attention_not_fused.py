@@ -40,7 +40,7 @@ _ALL_OR_NONE = "put Q/DQ on both inputs of both products, the softmax output inc
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
-    """One draft per softmax kernel with a matrix product before and after it."""
+    """Yield one draft per softmax kernel with a matrix product before and after it."""
     for layer in context.kernels:
         if layer.role is Role.COMPUTE or not _SOFTMAX.search(f"{layer.kind} {layer.name}"):
             continue
@@ -67,7 +67,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
 def _fix_of_pair(
     context: AuditContext, layer: EngineLayer, before: Sequence[EngineLayer], after: Sequence[EngineLayer]
 ) -> str:
-    """What the model shows of the attention: an obstacle that no Q/DQ removes, or where Q/DQ is missing; "" without a model."""
+    """Return the fix that the model shows: an obstacle that Q/DQ cannot remove, or the missing Q/DQ; "" without a model."""
     flow = context.flow
     if flow is None:
         return ""
@@ -94,13 +94,13 @@ def _fix_of_pair(
 
 
 def _head_size(first: EngineLayer) -> int | None:
-    """The length of what the first product sums over, as the engine has it."""
+    """Return the size of the dimension that the first product sums over, as printed for the engine; None if unknown."""
     shape = first.inputs[0].shape or (None,)
     return shape[-1] if isinstance(shape[-1], int) and shape[-1] > 0 else None
 
 
 def _around(context: AuditContext, scores: Node, values: Node, obstacle: str, *, quantized: bool) -> str:
-    """What makes an attention with an obstacle one float kernel; else that there is nothing to do."""
+    """Return how an attention with an obstacle becomes one float kernel, or that nothing can be done."""
     flow, placed = context.flow, context.placement is not None
     assert flow is not None
     now, half = (
@@ -119,7 +119,7 @@ def _around(context: AuditContext, scores: Node, values: Node, obstacle: str, *,
 
 
 def _fix(context: AuditContext, layer: EngineLayer, products: tuple[EngineLayer, ...]) -> str:
-    """What keeps these kernels from being one."""
+    """Return the change that lets these kernels fuse into one."""
     between = layer.inputs[0].dtype is DType.INT8
     types = {product.precision for product in products}
     if types == {DType.FLOAT32} and not between:
@@ -137,7 +137,7 @@ def _fix(context: AuditContext, layer: EngineLayer, products: tuple[EngineLayer,
 
 
 def _product(layer: EngineLayer) -> bool:
-    """A matrix product of two run-time values."""
+    """Return whether a layer is a matrix product of two run-time values."""
     weights = any(constant.shape and len(constant.shape) > 1 for constant in layer.constants)
     return layer.role is Role.COMPUTE and len(layer.inputs) > 1 and not weights
 

@@ -23,7 +23,7 @@ _FIX = f"{Command('fix')} tries Q/DQ across slices and concatenations, so that t
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
-    """One draft per longest chain of at least two kernels that only move data."""
+    """Yield one draft per longest chain of at least two kernels that only move data."""
     for layer in context.kernels:
         if not _moves(layer) or any(_moves(writer) for writer in context.wiring.writers(layer)):
             continue

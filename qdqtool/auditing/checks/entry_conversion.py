@@ -22,12 +22,12 @@ from qdqtool.core.findings import Severity
 from qdqtool.trt.ops import CASTS, QUANTIZE
 
 _BLOCKED = frozenset({DType.FLOAT4, DType.FLOAT8_E8M0})
-"""Types that a kernel writes only beside a scale per block."""
+"""Types that kernels write only together with a scale per block."""
 _DYNAMIC = "nothing to do: the kernel computes a scale per block from each input, and an input in few bits could not bring it"
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
-    """One draft per kernel that only turns an input of the engine into another type."""
+    """Yield one draft per kernel that only converts an input of the engine to another type."""
     for layer in () if _is_asked_for(context) else context.kernels:
         if layer.role is not Role.QDQ or not layer.inputs or context.wiring.writers(layer):
             continue
@@ -47,7 +47,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
 
 
 def _is_asked_for(context: AuditContext) -> bool:
-    """Whether conversions stand in the model, or were asked of it."""
+    """Return whether the model contains conversions, or was asked to."""
     if context.view is None:
         return False
     return context.placement is not None or any(node.op in {QUANTIZE, *CASTS} for node in context.view.nodes)

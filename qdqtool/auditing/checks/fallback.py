@@ -17,7 +17,7 @@ from qdqtool.core.findings import Severity, Verdict
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
-    """One draft per requested node that does not run in the format asked for."""
+    """Yield one draft per requested node that does not run in the requested format."""
     for verdict in context.verdicts:
         if not verdict.requested or verdict.precision.is_quantized or verdict.asked == verdict.realised:
             continue

@@ -20,7 +20,7 @@ from qdqtool.graph.view import GraphView, Node
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
-    """One draft per float node with low-precision nodes before and after it."""
+    """Yield one draft per float node with low-precision nodes before and after it."""
     return _nodes(context, context.view) if context.view else _layers(context)
 
 
@@ -77,7 +77,7 @@ def _below(view: GraphView, node: Node) -> list[Node]:
 def _nearest(
     start: Node, step: Callable[[Node], list[Node]], verdicts: dict[str, NodeVerdict]
 ) -> tuple[NodeVerdict, ...]:
-    """The first compute nodes met on every way from `start`."""
+    """Return the verdicts on the first compute nodes on every path from `start`."""
     found: list[NodeVerdict] = []
     seen = {start.name}
     waiting = step(start)

@@ -21,7 +21,7 @@ from qdqtool.core.findings import Severity
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
-    """One draft per kernel that only quantizes the result of a low-precision kernel again."""
+    """Yield one draft per kernel that only quantizes the result of a low-precision kernel again."""
     for layer in context.kernels:
         source = context.wiring.round_trip_of(layer)
         if source is None:

@@ -23,7 +23,7 @@ from qdqtool.trt.ops import COMPUTE
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
-    """One draft for the whole engine."""
+    """Yield one draft for the whole engine."""
     computing = [layer for layer in context.kernels if layer.role is Role.COMPUTE]
     types = {tensor.dtype for layer in context.kernels for tensor in (*layer.inputs, *layer.outputs)}
     left = [layer for layer in computing if layer.precision is DType.FLOAT32]
@@ -54,7 +54,7 @@ def _fix(context: AuditContext) -> str:
 
 
 def _parted(context: AuditContext, left: list[EngineLayer]) -> tuple[list[EngineLayer], list[str]]:
-    """Kernels that may compute in FP16, and why each of the others must not."""
+    """Return the kernels that may compute in FP16, and for each of the other kernels the reason against FP16."""
     if context.view is None or not left:
         return left, []
     reasons = sensitive(context.view, NARROW["fp16"].float_type)

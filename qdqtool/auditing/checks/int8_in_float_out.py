@@ -20,7 +20,7 @@ _GENERATED = frozenset({"kgen", "runtime_fusion"})
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
-    """One draft per low-precision kernel whose float result another kernel of the engine reads."""
+    """Yield one draft per low-precision kernel with a float result that another kernel of the engine reads."""
     for layer in context.kernels:
         result = layer.outputs[0] if layer.outputs else None
         if layer.role is not Role.COMPUTE or not layer.precision.is_quantized or result is None:
@@ -44,7 +44,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
 
 
 def _fix(context: AuditContext, readers: list[EngineLayer]) -> str:
-    """The ONNX node that could take it; kernels that only convert are looked through, for no edit reaches them."""
+    """Return the fix at the ONNX node that could read INT8. Skips kernels that only convert, because no edit reaches them."""
     if not readers:
         return "nothing to do where this is an output of the engine; else put Q/DQ on the input that reads it"
     waiting, seen = list(readers), set()
@@ -63,13 +63,13 @@ def _fix(context: AuditContext, readers: list[EngineLayer]) -> str:
 
 
 def _computes(context: AuditContext, name: str) -> bool:
-    """Whether an ONNX node does more than quantize; without a model every node that a layer names counts."""
+    """Return whether an ONNX node does more than quantize. Without a model, return true for every node that a layer names."""
     node = context.view.by_name.get(name) if context.view is not None else None
     return context.view is None or (node is not None and node.op not in QDQ)
 
 
 def _named(readers: list[EngineLayer]) -> str:
-    """The readers; none are listed where the engine's own outputs are not known."""
+    """Return the names of the first three readers, or a phrase if the layer information lists none."""
     return (
         ", ".join(reader.name for reader in readers[:3])
         or "a reader that the layer information does not list"
@@ -77,7 +77,7 @@ def _named(readers: list[EngineLayer]) -> str:
 
 
 def _float_readers(context: AuditContext, layer: EngineLayer) -> list[EngineLayer]:
-    """Who reads the floats, without epilogues; nobody where another check already tells of a round trip."""
+    """Return the layers that read the floats, without epilogues; empty if another check already reports a round trip."""
     readers = context.wiring.readers(layer)
     if any(context.wiring.round_trip_of(reader) is not None for reader in readers):
         return []

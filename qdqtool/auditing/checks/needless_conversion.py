@@ -23,7 +23,7 @@ _IN_PLACE = "nothing to do: the model is right, and the builder found no produce
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
-    """One draft per kernel inside the engine that casts or reorders."""
+    """Yield one draft per kernel inside the engine that casts or reorders."""
     for layer in context.kernels:
         if not inside(context, layer) or quantizes(layer) or dequantizes(layer) or rounds(layer):
             continue
@@ -40,7 +40,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
 
 
 def _told(context: AuditContext, layer: EngineLayer) -> tuple[str, str]:
-    """What the kernel does, and what to do about it."""
+    """Return the action of the kernel in words, and the fix."""
     source, target = layer.inputs[0], layer.outputs[0]
     asked = _asked(context, layer)
     if source.dtype is not target.dtype:
@@ -55,7 +55,7 @@ def _told(context: AuditContext, layer: EngineLayer) -> tuple[str, str]:
 
 
 def _asked(context: AuditContext, layer: EngineLayer) -> dict[str, str]:
-    """The nodes of the model in the kernel: operator and name."""
+    """Return the model's nodes in the kernel: operator -> name."""
     known = context.view.by_name if context.view is not None else {}
     return {known[name].op: name for name in layer.onnx_nodes if name in known}
 

@@ -18,7 +18,7 @@ from qdqtool.core.wording import counted
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
-    """One draft per INT8 kernel that is known to run without tensor cores."""
+    """Yield one draft per INT8 kernel that is known to run without tensor cores."""
     for layer in context.kernels:
         known = layer.role is Role.COMPUTE and layer.precision is DType.INT8 and layer.tensor_cores is False
         if known:

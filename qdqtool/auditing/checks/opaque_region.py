@@ -16,7 +16,7 @@ from qdqtool.core.wording import counted
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
-    """One draft per region."""
+    """Yield one draft per region."""
     for layer in context.kernels:
         if is_opaque(layer):
             nodes = layer.onnx_nodes

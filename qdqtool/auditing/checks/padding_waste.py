@@ -15,11 +15,11 @@ from qdqtool.core.wording import counted
 from qdqtool.trt.tensor_formats import channel_multiple, padded_bytes
 
 _LEAST = 0.25
-"""Share of padding from which it is worth a word."""
+"""Smallest share of padding that is reported."""
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
-    """One draft per tensor that is padded by a quarter or more, at the kernel that writes it."""
+    """Yield one draft per tensor that is padded by a quarter or more, at the kernel that writes it."""
     for layer in context.kernels:
         for tensor in layer.outputs:
             plain, padded = tensor.bytes, padded_bytes(tensor)

@@ -28,7 +28,7 @@ _TWICE = f"keep one of the Q/DQ pairs that stand one behind the other on this we
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
-    """One draft per kernel that reads constants only."""
+    """Yield one draft per kernel that reads constants only."""
     asked = any(case.weights_alone for case in context.cases)
     for layer in context.kernels:
         if layer.inputs or not layer.constants or not layer.outputs:
@@ -52,7 +52,10 @@ def find(context: AuditContext) -> Iterator[Draft]:
 
 
 def _leave(readers: list[NodeVerdict]) -> str:
-    """The setting that leaves these nodes float, by type if all are convolutions, which never dequantize their weights inside."""
+    """Return the setting that keeps these nodes float, by type if all are convolutions.
+
+    Convolutions never dequantize their weights inside their own kernel.
+    """
     if {told.op for told in readers} <= CONVOLUTIONS:
         ops = sorted({told.op for told in readers})
         return (
@@ -79,13 +82,13 @@ def _holds_stored_weight(layer: EngineLayer) -> bool:
 
 
 def _again(layer: EngineLayer) -> bool:
-    """Whether it takes Int8 values and gives Int8 values again."""
+    """Return whether a kernel reads INT8 values and writes INT8 values again."""
     types = [{tensor.dtype for tensor in side} for side in (layer.constants, layer.outputs)]
     return "Roun" in layer.name and all(DType.INT8 in side for side in types)
 
 
 def _readers(context: AuditContext, layer: EngineLayer) -> list[NodeVerdict]:
-    """The nodes that read the weight."""
+    """Return the verdicts on the nodes that read the weight."""
     held = set(layer.onnx_nodes)
     return [
         told
@@ -102,7 +105,7 @@ def _because(readers: list[NodeVerdict]) -> str:
 
 
 def _fix(context: AuditContext, layer: EngineLayer, readers: list[NodeVerdict]) -> str:
-    """What fixes the node that reads the weight spares this kernel too."""
+    """Return the fix of the node that reads the weight, because it removes this kernel too."""
     slow = [told for told in readers if not told.precision.is_quantized]
     if not slow and _again(layer):
         return _TWICE

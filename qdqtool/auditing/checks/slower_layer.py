@@ -13,11 +13,11 @@ from qdqtool.auditing.context import AuditContext
 from qdqtool.core.findings import Severity
 
 _LEAST = 0.05
-"""Share by which a layer must be slower; less is noise."""
+"""Smallest slowdown that is reported, as a share; less is noise."""
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
-    """One draft per pair of layers of which the second takes at least 5 % longer, the worst first."""
+    """Yield one draft per pair of layers if the second takes at least 5 % longer, the worst first."""
     if context.compared is None:
         return
     pairs = [pair for pair in context.compared.pairs if pair.ms is not None and pair.left.ms]

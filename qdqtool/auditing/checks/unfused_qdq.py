@@ -24,7 +24,7 @@ from qdqtool.core.wiring import dequantizes, quantizes, rounds
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
-    """One draft per quantize, dequantize or fake-quantize kernel inside the engine."""
+    """Yield one draft per quantize, dequantize or fake-quantize kernel inside the engine."""
     for layer in context.kernels:
         said = _said(layer) if inside(context, layer) else None
         if said is None or context.wiring.round_trip_of(layer) is not None:
@@ -59,7 +59,7 @@ def _said(layer: EngineLayer) -> tuple[str, str] | None:
 
 
 def _beside(context: AuditContext, layer: EngineLayer) -> str:
-    """What the kernels beside a quantize kernel say: who hands on floats, or who reads them; "" if no node is known."""
+    """Return the fix from the float neighbours of a quantize kernel: its writer or its readers; "" if no node is known."""
     writer = context.wiring.writers(layer)[0]
     if writer.role is Role.COMPUTE:
         made = [told for told in context.told_of(writer) if told.precision.is_float]

@@ -25,7 +25,7 @@ _Alike = tuple[str, str, tuple[int, ...], tuple[int, ...]]
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
-    """One draft per group of kernels with the same input, kernel size, precision and output size."""
+    """Yield one draft per group of kernels with the same input, kernel size, precision and output size."""
     groups: dict[_Alike, list[EngineLayer]] = defaultdict(list)
     for layer in context.kernels:
         key = _alike(layer)
@@ -45,7 +45,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
 
 
 def _alike(layer: EngineLayer) -> _Alike | None:
-    """What kernels must share to be merged; None for others than plain convolutions."""
+    """Return the properties that kernels must share to be merged; None if the layer is not a plain convolution."""
     weights = [constant.shape for constant in layer.constants if constant.shape and len(constant.shape) == 4]
     alone = layer.role is Role.COMPUTE and layer.kind != "correlation" and len(layer.inputs) == 1
     if not alone or not weights or not layer.outputs or layer.outputs[0].shape is None:

@@ -18,7 +18,7 @@ from qdqtool.matching.silent_float import BEFORE
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
-    """One draft per float node that was not requested."""
+    """Yield one draft per float node that was not requested."""
     for case, verdict in zip(context.cases, context.verdicts, strict=True):
         if verdict.requested or verdict.precision.is_quantized or verdict.verdict is Verdict.ABSORBED:
             continue

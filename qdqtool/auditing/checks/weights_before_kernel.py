@@ -25,7 +25,7 @@ from qdqtool.matching.silent_float import BEFORE
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
-    """One draft per node whose weight alone was quantized, and defeated."""
+    """Yield one draft per node with low-bit weights only, if the engine holds the weight as floats."""
     for verdict in context.verdicts:
         before = verdict.realised.endswith(BEFORE)
         if verdict.asked.endswith("-weights") and (before or verdict.realised == FLOAT):

@@ -1,1 +1,1 @@
-"""Builders of engines: each file here is one, with a `PLUGIN` that fulfils `qdqtool.core.protocols.Builder`."""
+"""Builders of engines: each file is one builder, with a `PLUGIN` that fulfils `qdqtool.core.protocols.Builder`."""

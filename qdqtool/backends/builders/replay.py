@@ -27,20 +27,20 @@ from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.files import replacing
 
 _HEAD = 1 << 16
-"""Bytes at the start of a log in which trtexec's banner is looked for."""
+"""Bytes at the start of a log that are searched for trtexec's banner."""
 
 
 class ReplayBuilder:
-    """Gives the artefacts of a build that was done before, maybe elsewhere."""
+    """Builder that copies the files of an earlier build, possibly from another machine."""
 
     def version(self) -> str:
-        """Always "recorded": the release is that of the recording."""
+        """Return "recorded"; the actual release is in the recording."""
         return "recorded"
 
     def build(
         self, request: BuildRequest, on_progress: OnProgress | None = None
     ) -> tuple[BuildResult, BuildCost]:
-        """The recorded engine, log and layer information, in `request.folder`.
+        """Copy the recorded engine, log and layer information to `request.folder`.
 
         Raises:
             InputFileError: the recording cannot be read, or is not one.
@@ -70,7 +70,7 @@ def _recording(request: BuildRequest) -> Path:
 
 
 def _own(recording: Path) -> tuple[BuildResult, dict[str, Path]]:
-    """A recording of ours: what `build.json` says, and its files by the names they get."""
+    """Read a recording made by qdqtool: its `build.json`, and its files by target name."""
     result = BUILD.read(recording / "build.json")
     names = [name for name in (result.layers, result.log, result.engine) if name]
     for name in names:
@@ -85,7 +85,7 @@ def _own(recording: Path) -> tuple[BuildResult, dict[str, Path]]:
 
 
 def _foreign(recording: Path) -> tuple[BuildResult, dict[str, Path]]:
-    """A recording by somebody else: one log, maybe an engine, maybe a layer dump."""
+    """Read a recording from another tool: one log, optionally an engine and a layer dump."""
     files = sorted(path for path in recording.iterdir() if path.is_file())
     log = _only(recording, "log", [path for path in files if path.suffix == ".log"])
     engine = _only(recording, "engine", [path for path in files if path.suffix in {".plan", ".engine"}])

@@ -1,1 +1,1 @@
-"""What every build goes through, for every backend: guards before it, a cache, drafts, and words for what goes wrong."""
+"""Steps that every build shares: guards before the build, a cache, draft files, and messages for failures."""

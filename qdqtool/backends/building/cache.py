@@ -1,4 +1,4 @@
-"""Finished builds by digest: the same model for the same targets with the same builder is built once.
+"""Cache of finished builds by digest: one build per model, targets, flags, builder and release.
 
 An entry is a folder named by the digest, moved into place in one step. Its files are checked before use: an entry
 that was cut short or changed counts as absent.
@@ -23,7 +23,10 @@ _RESULT = "result.json"
 
 
 def digest(request: BuildRequest, builder: str, version: str) -> str:
-    """SHA-256 over all that the engine depends on: model, external data, targets, profiles, builder and release."""
+    """Return the SHA-256 of everything the engine depends on.
+
+    Hashed are the model, external data, targets, flags, profiles, builder and release.
+    """
     files = [request.model, *external_files(request.model)]
     facts = [builder, version, *request.targets, *request.flags, *map(repr, request.profiles)]
     facts += map(digest_file, files)
@@ -31,7 +34,7 @@ def digest(request: BuildRequest, builder: str, version: str) -> str:
 
 
 def external_files(model: Path) -> tuple[Path, ...]:
-    """The files beside the model that its tensors name as external data and that exist."""
+    """Return the existing files that the model's tensors name as external data."""
     from qdqtool.graph.onnx_io.external import is_file
     from qdqtool.graph.onnx_io.pieces import external_locations
 
@@ -40,7 +43,7 @@ def external_files(model: Path) -> tuple[Path, ...]:
 
 
 def fetch(cache: Path, key: str, folder: Path) -> BuildResult | None:
-    """Copy a finished build into `folder`; None if there is no sound entry."""
+    """Copy a finished build into `folder`; return None if there is no valid entry."""
     entry = cache / key
     result = _sound(entry)
     if result is not None:
@@ -51,7 +54,7 @@ def fetch(cache: Path, key: str, folder: Path) -> BuildResult | None:
 
 
 def keep(cache: Path, key: str, folder: Path, result: BuildResult) -> None:
-    """Put a finished build into the cache; an unsound entry of that name is replaced, a sound one stays.
+    """Add a finished build to the cache. An invalid entry with this key is replaced; a valid one is kept.
 
     Raises:
         SystemFault: the cache folder cannot be written.
@@ -77,7 +80,7 @@ def keep(cache: Path, key: str, folder: Path, result: BuildResult) -> None:
 
 
 def _place(entry: Path, place: Path, aside: Path) -> None:
-    """Move a new entry to its place, unless somebody else has put the same build there in the meantime."""
+    """Move a new entry to its place, unless another process has stored a valid entry there in the meantime."""
     if _sound(place) is not None:
         return
     with suppress(FileNotFoundError):
@@ -90,7 +93,7 @@ def _place(entry: Path, place: Path, aside: Path) -> None:
 
 
 def _sound(entry: Path) -> BuildResult | None:
-    """What an entry holds; None if it is absent, cut short or changed."""
+    """Return the result stored in an entry; None if the entry is absent, truncated or changed."""
     try:
         index = json.loads((entry / _INDEX).read_text("utf-8"))
         result = BUILD.read(entry / _RESULT)
@@ -101,7 +104,7 @@ def _sound(entry: Path) -> BuildResult | None:
 
 
 def _files(result: BuildResult) -> tuple[str, ...]:
-    """The files of a build; names with folders in them are refused.
+    """Return the file names of a build; refuse names that contain folders.
 
     Raises:
         ValueError: a name is not plain.

@@ -1,4 +1,4 @@
-"""Turns the death of a native builder into what most likely killed it and how to go around it.
+"""Explains why a native builder crashed: the most likely cause, and a way to avoid it.
 
 The native builder of TensorRT for RTX ends with a signal on some models; what does it was found by experiment:
 a Q/DQ scale that the graph computes (SIGSEGV), chains of thousands of pointwise nodes (SIGSEGV: the stack is used
@@ -25,9 +25,9 @@ INTEGER_DIVISIONS = frozenset({"Div", "Mod"})
 
 
 _LONG_CHAIN = 500
-"""Pointwise nodes in a row that make a chain suspicious."""
+"""Number of consecutive pointwise nodes from which a chain is a suspected cause."""
 _TAIL = 1 << 14
-"""Bytes at the end of a log that are read: the last line, and what was done last."""
+"""Bytes read from the end of a log, to find the last line and the last step of the build."""
 _POINTWISE_OPS = (
     "Abs Acos Acosh Add And Asin Asinh Atan Atanh Cast Ceil Celu Clip Cos Cosh Div Elu Equal Erf Exp Floor Gelu "
     "Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Mean Min "
@@ -37,11 +37,11 @@ _POINTWISE_OPS = (
 _POINTWISE = frozenset(_POINTWISE_OPS.split())
 
 Suspect = tuple[str, str]
-"""What is wrong, and the fix."""
+"""Cause and fix."""
 
 
 def crash(ended: Ended, request: BuildRequest, log: Path) -> BuildError:
-    """The error for a builder that ended without an answer; `log` is what it wrote until then."""
+    """Return the error for a builder that ended without an answer; `log` is its output so far."""
     where = str(request.model)
     if ended.timed_out:
         return BuildError(
@@ -62,13 +62,13 @@ def crash(ended: Ended, request: BuildRequest, log: Path) -> BuildError:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log that says something, at most 300 characters."""
+    """Return the last line of a log that is not empty, at most 300 characters."""
     lines = [line.strip() for line in tail(log).splitlines()]
     return next((line[:300] for line in reversed(lines) if line), "it wrote nothing")
 
 
 def tail(log: Path) -> str:
-    """The end of a log."""
+    """Return the end of a log."""
     with log.open("rb") as stream:
         stream.seek(0, 2)
         stream.seek(max(0, stream.tell() - _TAIL))

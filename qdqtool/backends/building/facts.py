@@ -1,4 +1,4 @@
-"""What the guards of a build must know of a model."""
+"""Facts about a model that the guards of a build need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qdqtool.trt.ops import QDQ
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelFacts:
-    """A model in the eyes of a builder.
+    """Facts about a model that matter to a builder.
 
     Attributes:
         quantized: whether it has QuantizeLinear or DequantizeLinear nodes.
@@ -25,7 +25,7 @@ class ModelFacts:
 
 
 def facts_of(model: Path) -> ModelFacts:
-    """Look into the model file.
+    """Read these facts from a model file.
 
     Raises:
         InputFileError: it cannot be read.

@@ -1,4 +1,4 @@
-"""Checks before a build: flags and models that would build, but not what was meant.
+"""Checks before a build, for flags and models that would build but not as intended.
 
 The mistakes are those of many threads: a Q/DQ model built without INT8, INT8 without any scales (trtexec then makes
 ranges up), INT8 without FP16 for the rest, flags that a strongly typed network ignores, a calibration cache where
@@ -21,7 +21,7 @@ _INT8_CORES_FROM = 72
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Abilities:
-    """What a builder can do.
+    """Abilities of a builder.
 
     Attributes:
         name: builder and release, for messages ("TensorRT 10.9").
@@ -36,7 +36,7 @@ class Abilities:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guard:
-    """Something to know before the build; a fatal one stops it."""
+    """A warning before the build; a fatal one stops the build."""
 
     what: str
     fix: str
@@ -49,7 +49,10 @@ class Guard:
 def choose_typing(
     facts: ModelFacts, flags: tuple[Flag, ...], can: Abilities
 ) -> tuple[tuple[Flag, ...], str | None]:
-    """The flags with a typing that keeps the model's Q/DQ, where the user chose none; and what was chosen."""
+    """Add flags for a typing that keeps the model's Q/DQ, if the user chose none.
+
+    Return the flags, and a note on the choice or None.
+    """
     names = {flag.name for flag in flags}
     if not facts.quantized or can.strong == "always" or names & (PRECISIONS | {"stronglyTyped"}):
         return flags, None
@@ -64,7 +67,7 @@ def choose_typing(
 def guards(
     facts: ModelFacts, flags: tuple[Flag, ...], can: Abilities, *, profiled: frozenset[str] = frozenset()
 ) -> tuple[Guard, ...]:
-    """What is wrong or surprising about building this model with these flags; `profiled` inputs have shapes."""
+    """Return the problems and surprises of building this model with these flags. `profiled` are the inputs that have shapes."""
     names = {flag.name for flag in flags}
     strong = can.strong == "always" or "stronglyTyped" in names
     found = [*_typing(facts, names, can, strong=strong), *_calibration(facts, names, strong=strong)]

@@ -1,4 +1,4 @@
-"""The course of a build that all backends share: the cache, the drafts, the delivery."""
+"""Steps of a build that all backends share: look in the cache, build into drafts, deliver the files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qdqtool.io.folders import drafting, publish, withdraw
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Made:
-    """An engine whose files lie in the drafts.
+    """A finished engine whose files are in the draft folder.
 
     Attributes:
         result: what is known of it.
@@ -28,13 +28,15 @@ class Made:
 
 
 Make = Callable[[Path], Made | QdqError]
-"""Builds into a folder of drafts; the error, where there is no engine, comes with the log in the drafts."""
+"""Function that builds into a draft folder. If there is no engine, it returns the error and leaves the log in
+the draft folder.
+"""
 
 
 def go_through(
     request: BuildRequest, *, builder: str, release: str, make: Make
 ) -> tuple[BuildResult, BuildCost]:
-    """The engine from the cache, or as `make` makes it, its files delivered in `request.folder`.
+    """Get the engine from the cache or from `make`, and deliver its files to `request.folder`.
 
     Whatever interrupts it leaves the folder as it was. A failed build delivers its log and takes the engine of an
     earlier one with it, which does not belong to that log.

@@ -1,4 +1,4 @@
-"""Turns what a native builder says when it refuses a model into what is wrong, where, and how to fix it."""
+"""Turns a native builder's messages about a refused model into a cause, a place and a fix."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from qdqtool.trt.causes import UNNAMED, cause_of, decisive, names, node_of
 from qdqtool.trt.ops import NOT_IMPORTED, PRODUCTS, QDQ
 
 _NOISE = re.compile(r"cudaError 35|CUDA driver version is insufficient|catchCudaError")
-"""Said by builders on machines without a driver, about nothing that concerns the model."""
+"""Messages that builders print on machines without a GPU driver; they do not concern the model."""
 
 
 class NoKernelError(BuildError):
-    """No kernel computes a node in the precision that its Q/DQ asks for; `node` is the engine's name for it."""
+    """Error for a node without a kernel in the precision of its Q/DQ; `node` is the engine's name for the node."""
 
     def __init__(self, what: str, *, fix: str, where: str | None = None, node: str = "") -> None:
         super().__init__(what, fix=fix, where=where)
@@ -25,7 +25,7 @@ class NoKernelError(BuildError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mistake:
-    """One complaint of the ONNX parser.
+    """One error reported by the ONNX parser.
 
     Attributes:
         code: the parser's error code by name ("INVALID_NODE"), or empty.
@@ -41,7 +41,7 @@ class Mistake:
 
 
 _SENTENCE = re.compile(r'&& "(?P<quoted>[^"]+)"|^Assertion failed: .+?: (?P<spoken>\S.+ .+)$', re.MULTILINE)
-"""What the parser says about an assertion that failed, apart from the assertion."""
+"""Explanation in a failed assertion of the parser, without the assertion itself."""
 _PARSED = re.compile(r"Parsing node: (?P<name>.*) \[(?P<op>\w+)\]\s*$", re.MULTILINE)
 
 _ERRORS: dict[Fault, type[QdqError]] = {
@@ -51,11 +51,11 @@ _ERRORS: dict[Fault, type[QdqError]] = {
 }
 _NO_KERNEL = "no-kernel"
 _RETRIED = frozenset({_NO_KERNEL, "nvrtc", "myelin-check"})
-"""Causes of a node without a kernel that may be gone when the node is float."""
+"""Causes of a missing kernel that may disappear when the node is float."""
 
 
 def refusal(mistakes: Sequence[Mistake], messages: Sequence[str], *, where: str, log: str) -> QdqError:
-    """The error for a model that was refused.
+    """Return the error for a model that was refused.
 
     `mistakes` come from the parser, `messages` are the builder's error lines, `log` is where all lines are.
     """
@@ -78,12 +78,15 @@ def refusal(mistakes: Sequence[Mistake], messages: Sequence[str], *, where: str,
 
 
 def is_noise(message: str) -> bool:
-    """Whether a message only says that this machine has no usable GPU driver."""
+    """Return whether a message only reports that this machine has no usable GPU driver."""
     return bool(_NOISE.search(message)) and message.count("\n") == 0
 
 
 def clean(message: str) -> str:
-    """One line a person can read: noise lines and source positions removed, at most 300 characters."""
+    """Shorten a message to one readable line of at most 300 characters.
+
+    Lines about a missing driver and source positions are removed.
+    """
     lines = [line.strip() for line in message.splitlines() if line.strip() and not _NOISE.search(line)]
     text = " ".join(lines or [message.strip()])
     text = re.sub(r"\s*In \w+ at \S+?:\d+\)", ")", text)
@@ -113,7 +116,7 @@ def _parse_error(mistakes: Sequence[Mistake], messages: Sequence[str], *, where:
 
 
 def _unsupported(mistake: Mistake) -> bool:
-    """Whether it is the operator that is not known, and not something about this node of it."""
+    """Return whether the builder does not support the operator at all, rather than this use of it."""
     if re.search(r"[Pp]lugin not found|was not found in plugin", mistake.text):
         return True
     return mistake.code == "UNSUPPORTED_NODE" and not _sentence(mistake.text)
@@ -125,7 +128,10 @@ def _sentence(text: str) -> str:
 
 
 def _way_out(op: str) -> str:
-    """What can be done about a node that the parser refuses: placement decides about Q/DQ and what they stand before only."""
+    """Return the fix for a node that the parser refuses.
+
+    Placement can only change Q/DQ nodes and the compute nodes that read them.
+    """
     if op in QDQ | PRODUCTS:
         return "change this node, or exclude it from placement"
     if op:
@@ -134,6 +140,9 @@ def _way_out(op: str) -> str:
 
 
 def last_parsed(log: str) -> tuple[str, str]:
-    """Name and operator of the node that the parser read last, from a verbose log; empty if it says none."""
+    """Return name and operator of the node that the parser read last, from a verbose log.
+
+    Both are empty if the log names none.
+    """
     found = [*_PARSED.finditer(log)]
     return (found[-1]["name"], found[-1]["op"]) if found else ("", "")

@@ -1,4 +1,4 @@
-"""Builds again without the Q/DQ of a node for which there is no kernel, a bounded number of times.
+"""Repeats a build without the Q/DQ of a node that has no kernel, a limited number of times.
 
 "Could not find any implementation for node X" is what TensorRT says when no kernel fits the precisions around X;
 taking the Q/DQ off X's inputs lets it run in float. Every node given up is reported, and the model that was built in
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from qdqtool.graph.model import Model
 
 MODEL = "model.retried.onnx"
-"""The model that was built in the end, beside the engine."""
+"""Name of the model file that was finally built, stored next to the engine."""
 
 
 def build_with_retries(
     builder: Builder, request: BuildRequest, on_progress: OnProgress | None = None, *, most: int = 3
 ) -> tuple[BuildResult, BuildCost]:
-    """Build, giving up the Q/DQ of at most `most` nodes or fused groups; what was given up stands in the notes.
+    """Build, removing the Q/DQ of at most `most` nodes or fused groups without a kernel.
+
+    The notes of the result list the nodes.
 
     Raises:
         BuildError: as the builder does; also when a node without a kernel has no Q/DQ to give up.
@@ -63,7 +65,7 @@ def _with_notes(
 def _float_instead(
     request: BuildRequest, given_up: list[tuple[str, ...]], error: NoKernelError
 ) -> tuple[str, ...]:
-    """Write the model without the Q/DQ of these nodes and of those the error names; the latter.
+    """Write the model without the Q/DQ of `given_up` and of the nodes that the error names. Return the newly added nodes.
 
     Raises:
         NoKernelError: the error itself, when it names no node with Q/DQ.
@@ -82,7 +84,7 @@ def _float_instead(
 
 
 def _quantized_nodes(model: Model, engine_name: str) -> tuple[str, ...]:
-    """Nodes of the model that the name of a (fused) engine layer means and that read a DequantizeLinear.
+    """Return the nodes that an engine layer's name refers to and that read a DequantizeLinear.
 
     `a + b`, `a || b` and `PWN(PWN(a), b)` name all their nodes; `{ForeignNode[a...z]}` names the first and the last,
     and means all between them.
@@ -100,5 +102,5 @@ def _quantized_nodes(model: Model, engine_name: str) -> tuple[str, ...]:
 
 
 def _mentions(text: str, name: str) -> bool:
-    """Whether a text holds a name, and not merely a longer one around it."""
+    """Return whether `text` contains `name` as a whole, and not only as part of a longer name."""
     return name in text and re.search(rf"(?<![\w/.:-]){re.escape(name)}(?![\w/.:-])", text) is not None

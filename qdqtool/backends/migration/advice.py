@@ -1,4 +1,4 @@
-"""What to do about one thing that TensorRT 11 sees differently."""
+"""Advice on one flag, call or file that TensorRT 11 handles differently."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Action = Literal["keep", "drop", "replace", "change the model", "measure anew", 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Advice:
-    """One thing and its fate.
+    """Advice on one flag, call or file.
 
     Attributes:
         where: the flag, or "line 12".
@@ -31,7 +31,7 @@ class Advice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Migration:
-    """The whole advice for one source.
+    """All advice for one source.
 
     Attributes:
         source: what was read ("command line", "script", "calibration cache", "build folder").

@@ -1,4 +1,4 @@
-"""Reads a trtexec command line and writes what becomes of it in TensorRT 11."""
+"""Reads a trtexec command line and rewrites it for TensorRT 11."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from qdqtool.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fate:
-    """What becomes of a flag.
+    """Change of a flag in TensorRT 11.
 
     Attributes:
         action: see Advice.
@@ -97,7 +97,7 @@ FATES: dict[str, Fate] = {
     "uffNHWC": Fate(action="drop", reason=_OLD_PARSER, do="export the model to ONNX"),
     "output": Fate(action="drop", reason=_OLD_PARSER, do="outputs are those of the ONNX model"),
 }
-"""Flags that are gone, renamed or without effect."""
+"""Flags that were removed or renamed, or that no longer have an effect."""
 
 _KEPT = (
     "onnx saveEngine loadEngine minShapes optShapes maxShapes shapes memPoolSize profilingVerbosity avgTiming refit "
@@ -115,7 +115,7 @@ _KEPT = (
     "version includeDataTransfers noCudaGraph noSpinWait loadRefOutputs accuracyAlgorithm atol rtol accuracyThreshold refPair"
 )
 KEPT = frozenset(_KEPT.split())
-"""Flags that mean the same in 11."""
+"""Flags that have the same meaning in 11."""
 
 GONE_TACTIC_SOURCES = frozenset({"CUBLAS", "CUBLAS_LT", "CUDNN"})
 GONE_PREVIEWS = frozenset(
@@ -126,7 +126,7 @@ GONE_PREVIEWS = frozenset(
         "multideviceruntime1016",
     }
 )
-"""Features that are no longer in preview: they became the rule, or went."""
+"""Preview features that ended: they became the default or were removed."""
 
 
 # --- commands that change the model ----------------------------------------------------------------------------------
@@ -139,7 +139,9 @@ _FORMATS = frozenset({"inputIOFormats", "outputIOFormats"})
 
 
 def model_steps(flags: Sequence[Flag]) -> tuple[tuple[str, ...], str]:
-    """Commands that make the model for 11, and the file they end with; no commands and "" if none is needed.
+    """Return the commands that prepare the model for 11, and the file they write.
+
+    If none is needed, return no commands and "".
 
     INT8 comes from the calibration cache. Without one the model has Q/DQ already, or trtexec made up the ranges: the
     command line does not tell, so there is no command. Types come last, around the Q/DQ.
@@ -164,13 +166,13 @@ def model_steps(flags: Sequence[Flag]) -> tuple[tuple[str, ...], str]:
 
 
 def named_layers(flag: Flag, types: frozenset[str] = FLOATS) -> list[str]:
-    """The layers that a flag wants in one of these types; one `*` is a glob here too."""
+    """Return the layers for which a flag asks for one of `types`; one `*` in a name is a wildcard."""
     pairs = (part.rpartition(":") for part in (flag.value or "").split(","))
     return [name for name, _, word in pairs if name and set(word.split("+")) <= types]
 
 
 def exclusion(nodes: Sequence[str]) -> str:
-    """The change of a recipe that keeps these nodes from INT8."""
+    """Return the recipe setting that excludes these nodes from INT8."""
     return f"place.exclude={json.dumps(list(nodes))}"
 
 
@@ -181,13 +183,13 @@ def _quantize(model: str, cache: str, floats: list[str]) -> tuple[str, str]:
 
 
 def _named(flags: Sequence[Flag], types: frozenset[str]) -> list[str]:
-    """Layers of all flags that name precisions; `*` alone says what the other flags say."""
+    """Return the layers that all precision flags name, without the wildcard `*`."""
     found = [name for flag in flags if flag.name in _BY_LAYER for name in named_layers(flag, types)]
     return [name for name in dict.fromkeys(found) if name != "*"]
 
 
 def _all_half(flags: Sequence[Flag]) -> bool:
-    """Whether inputs and outputs were asked for in 16 bits, all of them."""
+    """Return whether the flags ask for 16 bits for all inputs and outputs."""
     given = {flag.name: (flag.value or "").split(",") for flag in flags if flag.name in _FORMATS}
     return set(given) == _FORMATS and all(
         part.partition(":")[0] in {"fp16", "bf16"} for parts in given.values() for part in parts
@@ -202,7 +204,7 @@ Stage = Literal["build", "run"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Equivalent:
-    """What stands for a flag.
+    """Counterpart of a trtexec flag in qdqtool.
 
     Attributes:
         stage: whether it concerns the making of an engine (`qdqtool build`) or its running (`qdqtool time`).
@@ -259,13 +261,15 @@ EQUIVALENTS: dict[str, Equivalent] = {
         "includeDataTransfers noCudaGraph noSpinWait",
     ),
 }
-"""Every flag that has a place in qdqtool."""
+"""All trtexec flags that have a counterpart in qdqtool."""
 
 _SAID_ONCE = frozenset({"--profile", "--save"})
 
 
 def our_commands(flags: Sequence[Flag]) -> tuple[str, ...]:
-    """The commands of qdqtool that do what a trtexec command line does, in their order; none for other lines.
+    """Return the qdqtool commands that replace a trtexec command line, in order.
+
+    The result is empty if the line names no model and no engine.
 
     Flags without a place here are handed on to trtexec, which knows whether it has them.
     """
@@ -306,12 +310,12 @@ _MEASURED = (
     ("useSpinWait", "noSpinWait", "spin-wait"),
     ("noDataTransfers", "includeDataTransfers", "no data transfers"),
 )
-"""What 11 does by itself when it measures, the flag that asked for it before, and the one that takes it back."""
+"""Measurement defaults of 11: the flag that requested each before 11, the flag that disables it, and its name."""
 _SKIPS_INFERENCE = frozenset({"skipInference", "buildOnly"})
 
 
 def migrate_command(text: str, *, name: str = "") -> Migration:
-    """The advice for a trtexec command line, program name or not, and the command for 11.
+    """Return advice for a trtexec command line, and the command for 11; the program name is optional.
 
     Raises:
         UsageError: there is no flag in it.
@@ -342,7 +346,7 @@ def migrate_command(text: str, *, name: str = "") -> Migration:
 
 
 def gone_flag(word: str) -> Advice | None:
-    """The advice for one word of a command line, if it is a flag that 11 does not have."""
+    """Return advice for one word of a command line; None if it is not a flag that 11 removed or changed."""
     flags = _flags([word])
     if not flags or flags[0].name not in FATES:
         return None
@@ -350,7 +354,7 @@ def gone_flag(word: str) -> Advice | None:
 
 
 def _flags(words: Sequence[str]) -> list[Flag]:
-    """The flags among the words: redirections, pipes and the program's name are passed over."""
+    """Return the flags among the words. The program name and redirections are skipped; a pipe or `&&` ends the command."""
     found = []
     for word in words:
         option = _OPTION.fullmatch(word)
@@ -362,7 +366,7 @@ def _flags(words: Sequence[str]) -> list[Flag]:
 
 
 def _judge(flag: Flag) -> tuple[Advice, Flag | None]:
-    """What becomes of a flag, and the flag that 11 gets in its place."""
+    """Return the advice for a flag, and the flag that replaces it in 11, if any."""
     if flag.name == "workspace" and flag.value:
         pool = workspace_pool(flag)
         return _advice(flag, "replace", "gone since 10", f"use {pool}"), pool
@@ -405,7 +409,7 @@ def _keep_float(flag: Flag) -> str:
 
 
 def _changed_value(flag: Flag) -> tuple[Advice, Flag | None] | None:
-    """The fate of a flag that stays with another value; None when its value stays too."""
+    """Return the advice for a flag that is kept with another value; None if its value is kept too."""
     value = flag.value or ""
     parts = value.split(",")
     if flag.name in {"inputIOFormats", "outputIOFormats"}:
@@ -431,7 +435,7 @@ def _changed_value(flag: Flag) -> tuple[Advice, Flag | None] | None:
 
 
 def _comparability(flags: list[Flag]) -> Iterator[Advice]:
-    """What to add so that times of 11 compare with those of this command before."""
+    """Yield flags to add so that times measured by 11 are comparable with times of this command before 11."""
     names = {flag.name for flag in flags}
     if names & _SKIPS_INFERENCE:
         return

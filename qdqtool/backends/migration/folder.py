@@ -1,4 +1,4 @@
-"""Finds what a folder of an old build holds, and says what of it is worth keeping."""
+"""Finds the files of an old build in a folder, and reports which of them are worth keeping."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from qdqtool.io.files import require_file, unreadable
 _CACHE = re.compile(rb"TRT-(?P<release>\d+)-(?P<kind>\w+)\r?\n")
 _BANNER = re.compile(r"^&&&& RUNNING TensorRT\.trtexec(?: \[[^\]]*\])* # (?P<command>.*)$", re.MULTILINE)
 _HEAD = 1 << 16
-"""Bytes at the start of a file in which its nature is looked for."""
+"""Bytes at the start of a file that are read to detect its kind."""
 _ENGINES = frozenset({".plan", ".engine", ".trt"})
 # A folder given by mistake, such as a home, must not be searched for ever.
 _MOST_FILES = 10_000
 
 
 def migrate_path(path: Path) -> Migration:
-    """The advice for a file or a folder: script, calibration cache, log, engine, or all of a build.
+    """Return advice for a script, calibration cache, log or engine, or for a folder of such files.
 
     Raises:
         InputFileError: it cannot be read, or is none of these.

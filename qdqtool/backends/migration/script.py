@@ -1,4 +1,4 @@
-"""Reads a Python script, never runs it, and finds the calls that TensorRT 11 does not have."""
+"""Parses a Python script without running it, and finds calls that TensorRT 11 does not have."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from qdqtool.io.files import read_at_most, unreadable
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ApiFate:
-    """What becomes of a name.
+    """Change of a name of TensorRT's Python API.
 
     Attributes:
         gone: the release that is the first without it, 10 or 11.
@@ -139,7 +139,7 @@ NAMES: dict[str, ApiFate] = {
     **_fates(10, "replace", "use InterpolationMode", "ResizeMode"),
     **_fates(10, "replace", "use SampleMode", "SliceMode"),
 }
-"""Names that mean TensorRT wherever they stand in a script that imports it."""
+"""Names that always mean TensorRT in a script that imports it."""
 
 MEMBERS: dict[tuple[str, str], ApiFate] = {
     ("BuilderFlag", "INT8"): ApiFate(gone=11, action="change the model", do=_QDQ),
@@ -179,27 +179,27 @@ MEMBERS: dict[tuple[str, str], ApiFate] = {
     ("EngineCapability", "SAFE_GPU"): ApiFate(gone=10, action="replace", do="use SAFETY"),
     ("EngineCapability", "SAFE_DLA"): ApiFate(gone=10, action="replace", do="use DLA_STANDALONE"),
 }
-"""Members of TensorRT's enumerations, by the name of the enumeration."""
+"""Members of TensorRT's enumerations, by (enumeration, member)."""
 
 ASSIGNED: dict[str, ApiFate] = {
     "precision": ApiFate(gone=11, action="change the model", do=_TYPES),
 }
-"""Attributes that mean TensorRT's layers when they are set."""
+"""Attributes that mean TensorRT layers if a script assigns them."""
 
 
 # --- scripts ---------------------------------------------------------------------------------------------------------
 
 _LARGEST = 16 << 20
-"""Bytes; no script is larger."""
+"""Largest size of a script, in bytes."""
 _PACKAGE = "tensorrt"
 _CLASSES = frozenset(
     {"Builder", "BuilderFlag", "ICudaEngine", "IExecutionContext", "Logger", "OnnxParser", "Runtime"}
 ) | frozenset(name for name in NAMES if name[:1].isupper())
-"""Classes by which `trt` is known to be TensorRT."""
+"""Class names that identify `trt` as TensorRT."""
 
 
 def migrate_script(path: Path) -> Migration:
-    """The advice for a Python script; empty when it does not use TensorRT.
+    """Return advice for a Python script; it is empty if the script does not use TensorRT.
 
     Raises:
         InputFileError: it cannot be read, or is not Python 3.
@@ -232,7 +232,7 @@ def _parse(path: Path) -> ast.Module:
 
 
 def _uses_tensorrt(tree: ast.Module) -> bool:
-    """Whether TensorRT is imported anywhere, by a statement or by name, or handed over as `trt`."""
+    """Return whether the script uses TensorRT: by an import, an import by name, or a variable `trt`."""
     return any(_is_import(node) or _is_module(node) for node in ast.walk(tree))
 
 
@@ -252,7 +252,7 @@ def _is_import(node: ast.AST) -> bool:
 
 
 def _is_module(node: ast.AST) -> bool:
-    """Whether this is `trt.BuilderFlag` or another class of TensorRT, whatever `trt` came from."""
+    """Return whether a node is `trt.BuilderFlag` or another TensorRT class of `trt`, even without an import."""
     return (
         isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
@@ -294,7 +294,7 @@ def _of_attribute(node: ast.Attribute) -> Iterator[Advice]:
 
 
 def _of_call(node: ast.Call) -> Iterator[Advice]:
-    """Names that are asked for as text; `hasattr` only asks whether they are there."""
+    """Yield advice for names that `getattr` and `setattr` use as text; `hasattr` is skipped, as it only checks a name."""
     if _called(node) not in {"getattr", "setattr"} or len(node.args) < 2:
         return
     owner, name = node.args[0], node.args[1]
@@ -312,7 +312,7 @@ def _last(node: ast.AST) -> str:
 
 
 def _of_text(text: str, line: int) -> Iterator[Advice]:
-    """Flags of trtexec in a string, as scripts that run it have them."""
+    """Yield advice for trtexec flags in a string, as in scripts that run trtexec."""
     for word in text.split():
         found = gone_flag(word)
         if found is not None:

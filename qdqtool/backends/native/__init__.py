@@ -1,1 +1,1 @@
-"""What TensorRT and TensorRT for RTX share: a child process that loads the library, and the calls both know."""
+"""Code shared by TensorRT and TensorRT for RTX: a child process loads the library and makes the calls both have."""

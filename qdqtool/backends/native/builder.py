@@ -1,4 +1,4 @@
-"""Asks a child process for an engine and keeps what comes back."""
+"""Builds an engine in a child process and stores the results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from qdqtool.io.files import native_path, unwritable
 
 _WORKER = "qdqtool.backends.native.worker"
 _COMMON = frozenset({"sm75", "sm80", "sm86", "sm89", "sm120"})
-"""What every release that is good enough builds for; whether it builds for others is a question to the library."""
+"""Targets of every supported release. For other targets, the library itself is asked."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,13 +49,13 @@ class Library:
 
 
 class NativeBuilder:
-    """Builds engines with a native library, in a process of its own."""
+    """Builder that uses a native library in a separate process."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
 
     def version(self) -> str:
-        """The installed release, as "1.7.1.116".
+        """Return the installed release, such as "1.7.1.116".
 
         Raises:
             MissingPackage: not installed, or too old.
@@ -76,7 +76,7 @@ class NativeBuilder:
         return found
 
     def check_targets(self, targets: Iterable[str]) -> None:
-        """Refuse what `build` would refuse, without a model; the library is asked about targets that are not well known.
+        """Refuse targets that `build` would refuse, without a model. The library is asked about uncommon targets only.
 
         Raises:
             MissingPackage: the library is not installed.
@@ -93,7 +93,9 @@ class NativeBuilder:
             raise _unknown(verdict)
 
     def check_model(self, request: BuildRequest) -> None:
-        """Refuse what the parser does not import, without a build; builders for the GPU at hand are asked by the build alone.
+        """Refuse a model that the parser does not import, without a build.
+
+        TensorRT for the GPU at hand is not checked here, only in `build`.
 
         Raises:
             BuildError: as `build` does.
@@ -112,7 +114,7 @@ class NativeBuilder:
     def build(
         self, request: BuildRequest, on_progress: OnProgress | None = None
     ) -> tuple[BuildResult, BuildCost]:
-        """The engine, its log and its layer information, in `request.folder`.
+        """Build the engine, and write it with its log and layer information to `request.folder`.
 
         Ctrl-C ends the child and leaves the folder as it was. A failed build leaves its log, and no engine.
 
@@ -202,7 +204,7 @@ class NativeBuilder:
 
 
 def _sparse(request: BuildRequest, drafts: Path) -> Path:
-    """The model to build: with `--sparsity=force` a copy whose weights have the 2:4 pattern, as trtexec makes it."""
+    """Return the model to build. With `--sparsity=force`, this is a copy whose weights have the 2:4 pattern, as in trtexec."""
     if "--sparsity=force" not in request.flags:
         return request.model
     from qdqtool.backends.writing import write
@@ -222,7 +224,10 @@ def _unknown(verdict: dict[str, Any]) -> UsageError:
 
 
 def _placed(mistake: Mistake, log: Path) -> Mistake:
-    """The same complaint with the node that was read last, where it names none: those of assertions in its helpers do not."""
+    """Add the node that the parser read last to an error that names none.
+
+    Failed assertions in the parser's helpers name no node.
+    """
     if mistake.node or mistake.op:
         return mistake
     name, op = last_parsed(tail(log))

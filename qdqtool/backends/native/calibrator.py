@@ -1,4 +1,4 @@
-"""Hands a finished calibration cache to TensorRT up to 10.x; nothing is calibrated here."""
+"""Passes a finished calibration cache to TensorRT up to 10.x; nothing is calibrated here."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _CLASSES = {
     "MinMaxCalibration": "IInt8MinMaxCalibrator",
     "LegacyCalibration": "IInt8LegacyCalibrator",
 }
-"""The class that accepts a cache, by the word in the cache's first line ("TRT-8600-EntropyCalibration2")."""
+"""Calibrator classes by the last word of a cache's first line ("TRT-8600-EntropyCalibration2")."""
 
 
 def attach_cache(trt: Any, config: Any, flags: tuple[Flag, ...]) -> Any:
-    """Set a calibrator that only reads the cache of `--calib`; it must be kept alive until the build ends.
+    """Set a calibrator that only reads the cache of `--calib`. The caller must keep it alive until the build ends.
 
     Raises:
         NoEngine: no such file, an unknown kind of cache, or a library without calibrators.
@@ -44,7 +44,7 @@ def attach_cache(trt: Any, config: Any, flags: tuple[Flag, ...]) -> Any:
 
 def _reader(parent: Any, content: bytes) -> Any:
     class CacheReader(parent):  # type: ignore[misc] # the native base class has no types
-        """Gives the cache and no data."""
+        """Calibrator that returns the cache and no data."""
 
         def __init__(self) -> None:
             # The native base must be initialised by name: a cooperative call crashes the library.

@@ -1,4 +1,4 @@
-"""The one way in which a build inside the child process ends without an engine."""
+"""Exception for a build in the child process that ends without an engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from qdqtool.backends.flags import Flag
 
 
 class BuildFailure(Exception):  # noqa: N818 -- says what happened
-    """There is no engine; `event` tells the parent why."""
+    """A build ended without an engine; `event` gives the parent process the reason."""
 
     def __init__(self, event: str, **facts: Any) -> None:
         super().__init__(event)
@@ -16,5 +16,5 @@ class BuildFailure(Exception):  # noqa: N818 -- says what happened
 
 
 def refused_flag(flag: Flag, why: str) -> BuildFailure:
-    """The library cannot do what the flag asks, or its value makes no sense."""
+    """Return the failure for a flag that the library does not support, or whose value is invalid."""
     return BuildFailure("refused flag", flag=str(flag), why=why)

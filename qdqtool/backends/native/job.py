@@ -1,4 +1,4 @@
-"""One build with a native library, from the ONNX file to the plan; the same calls for every release.
+"""One build with a native library, from the ONNX file to the plan, with the same calls for every release.
 
 The libraries differ by what they have, never by the number they carry: targets can be named where the config takes
 compute capabilities, progress is told where there is a monitor, layers come from the engine inspector where the
@@ -35,7 +35,7 @@ Tell = Callable[[dict[str, Any]], object]
 
 
 def build(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
-    """Build, write the products where the request says, and return what is to be known of the result.
+    """Build an engine, write its files to the paths in `request`, and return facts about the result.
 
     Raises:
         NoEngine: there is none, and this is why.
@@ -79,7 +79,7 @@ def build(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
 
 
 def parse(trt: Any, request: dict[str, Any]) -> None:
-    """Parse, and build nothing.
+    """Parse the model without building.
 
     Raises:
         BuildFailure: the parser refuses the model.
@@ -94,7 +94,7 @@ def parse(trt: Any, request: dict[str, Any]) -> None:
 
 
 def _parsed(trt: Any, network: Any, log: Any, model: str) -> Any:
-    """The parser, which the network's weights belong to."""
+    """Parse the model and return the parser. The parser owns the weights of the network, so it must stay alive."""
     parser = trt.OnnxParser(network, log)
     if not parser.parse_from_file(model):
         raise BuildFailure("refused", mistakes=mistakes_of(parser), messages=log.errors)
@@ -106,7 +106,7 @@ def _unreadable(error: UnicodeDecodeError) -> BuildFailure:
 
 
 def _plan(trt: Any, request: dict[str, Any], targets: list[str]) -> tuple[tuple[Flag, ...], list[str]]:
-    """The flags of this build, and what is to be said about them."""
+    """Return the flags of this build, and its warnings."""
     flags = parse_flags(request["flags"])
     if request["facts"] is None:
         return flags, []
@@ -127,7 +127,7 @@ def _plan(trt: Any, request: dict[str, Any], targets: list[str]) -> tuple[tuple[
 
 
 def targets_of(trt: Any, wanted: list[str]) -> list[str]:
-    """The targets to build for; none if the library builds for the GPU at hand only."""
+    """Return the targets to build for; empty if the library builds only for the GPU at hand."""
     if not hasattr(trt, "ComputeCapability"):
         return []
     known = [name.lower() for name in trt.ComputeCapability.__members__ if name.startswith("SM")]
@@ -175,7 +175,7 @@ def _attach_monitor(trt: Any, config: Any, tell: Tell) -> Any:
 
 
 def _layers(trt: Any, log: Any, plan: Any) -> str:
-    """What the engine inspector says, as JSON; the builder's own dump where the engine cannot be loaded here."""
+    """Return the engine inspector's JSON, or the builder's own dump if the engine cannot be loaded here."""
     if log.layers and hasattr(trt, "ComputeCapability"):
         return str(log.layers)
     engine = trt.Runtime(log).deserialize_cuda_engine(plan)

@@ -1,4 +1,4 @@
-"""What listens to the native builder: a logger that loses nothing, a monitor that counts phases."""
+"""Callbacks for the native builder: a logger that keeps all messages, and a monitor that reports progress."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from qdqtool.backends.native.percent import Percent
 
 _MOST_MESSAGES = 200
-"""Warnings and errors that are repeated to the parent; all of them are in the log."""
+"""Largest number of warnings and of errors that are sent to the parent; the log has all of them."""
 _LETTERS = {"INTERNAL_ERROR": "F", "ERROR": "E", "WARNING": "W", "INFO": "I", "VERBOSE": "V"}
 
 
 def logger_of(trt: Any) -> Any:
-    """A logger that writes `[V] message` to standard error at once.
+    """Return a logger that writes `[V] message` to standard error at once.
 
     Its `errors` and `warnings` hold each different message once, `layers` the layer dump or nothing, `broken` why messages
     were lost: nothing that is raised in a call of the native library reaches its caller.
@@ -48,7 +48,7 @@ def logger_of(trt: Any) -> Any:
 
 
 def monitor_of(trt: Any, tell: Callable[[dict[str, Any]], object]) -> Any:
-    """A progress monitor that tells the builder's nested phases as one rising percentage."""
+    """Return a progress monitor that reports the builder's nested phases as one rising percentage."""
     percent = Percent()
 
     def progress(phase: str, now: int) -> None:

@@ -1,4 +1,4 @@
-"""The ONNX parser's complaints as plain values."""
+"""The ONNX parser's errors as plain values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MOST = 200
 
 
 def mistakes_of(parser: Any) -> list[dict[str, str]]:
-    """At most 200 complaints; releases before 9 know a node's number but not its name."""
+    """Return at most 200 errors of the parser; releases before 9 give a node's number but not its name."""
     found = (parser.get_error(index) for index in range(min(parser.num_errors, _MOST)))
     return [
         {

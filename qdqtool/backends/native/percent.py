@@ -1,4 +1,4 @@
-"""One rising percentage out of a builder's nested phases."""
+"""Computes one rising percentage from a builder's nested phases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class _Phase:
 
 
 class Percent:
-    """How far a tree of phases is, from 0 to 100; it never falls.
+    """Progress of a tree of phases, from 0 to 100; it never falls.
 
     Every step of a phase counts the same share of it, and a phase is one step of its parent.
     """
@@ -23,18 +23,18 @@ class Percent:
         self._shown = 0
 
     def start(self, phase: str, parent: str | None, steps: int) -> int:
-        """A phase begins; the percentage now."""
+        """Begin a phase; return the current percentage."""
         self._phases[phase] = _Phase(parent, max(steps, 1))
         return self._now(phase)
 
     def step(self, phase: str, step: int) -> int:
-        """Step number `step` (from 0) of a phase is complete; the percentage now."""
+        """Complete step number `step` (from 0) of a phase; return the current percentage."""
         if phase in self._phases:
             self._phases[phase].done = min(step + 1, self._phases[phase].steps)
         return self._now(phase)
 
     def finish(self, phase: str) -> int:
-        """A phase is complete; the percentage now."""
+        """Complete a phase; return the current percentage."""
         known = self._phases.pop(phase, None)
         if known is None:
             return self._shown

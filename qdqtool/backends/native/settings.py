@@ -14,25 +14,25 @@ from qdqtool.backends.flags import PRECISIONS, Flag, bytes_of
 from qdqtool.backends.native.failure import refused_flag
 
 Setter = Callable[[Any, Any, Flag], None]
-"""Takes the library, the config and the flag."""
+"""Function that takes the library, the config and the flag."""
 
 _ELSEWHERE = (
     "onnx saveEngine exportLayerInfo dumpLayerInfo verbose skipInference buildOnly profilingVerbosity "
     "minShapes optShapes maxShapes stronglyTyped explicitBatch calib layerPrecisions layerOutputTypes layerDeviceTypes timingCacheFile"
 )
 _IGNORED = frozenset(_ELSEWHERE.split())
-"""Flags that are settled elsewhere: we always build only, keep all messages and ask for detailed layers."""
+"""Flags that other code handles. Some are always set: build only, all messages, detailed layers."""
 
 
 def strong_of(trt: Any) -> Strong:
-    """Whether the library's networks are strongly typed."""
+    """Return whether networks of the library are strongly typed: "always", "on request" or "never"."""
     if "INT8" not in trt.BuilderFlag.__members__:
         return "always"
     return "on request" if "STRONGLY_TYPED" in trt.NetworkDefinitionCreationFlag.__members__ else "never"
 
 
 def network_flags(trt: Any, flags: tuple[Flag, ...]) -> int:
-    """The creation flags of the network: explicit batch where it is still a choice, strong typing where asked.
+    """Return the creation flags of the network. Explicit batch is set if the release has the flag, strong typing if requested.
 
     Raises:
         NoEngine: strong typing was asked of a library that has none.
@@ -48,7 +48,7 @@ def network_flags(trt: Any, flags: tuple[Flag, ...]) -> int:
 
 
 def configure(trt: Any, config: Any, flags: tuple[Flag, ...]) -> None:
-    """Set on `config` what the flags ask.
+    """Apply the flags to `config`.
 
     Raises:
         NoEngine: a flag is not known here, or the library cannot do it.
@@ -65,7 +65,7 @@ def configure(trt: Any, config: Any, flags: tuple[Flag, ...]) -> None:
 
 
 def constrain(trt: Any, network: Any, flags: tuple[Flag, ...]) -> None:
-    """Give single layers the precisions and output types that the flags name (weakly typed networks only).
+    """Set the precisions and output types of single layers that the flags name (weakly typed networks only).
 
     Raises:
         NoEngine: the library knows no layer precisions, or the value cannot be read.
@@ -89,7 +89,7 @@ def constrain(trt: Any, network: Any, flags: tuple[Flag, ...]) -> None:
 
 
 def place_layers(trt: Any, network: Any, config: Any, flags: tuple[Flag, ...]) -> None:
-    """Give single layers the device that `--layerDeviceTypes` names.
+    """Set the device of single layers that `--layerDeviceTypes` names.
 
     Raises:
         NoEngine: the value cannot be read.
@@ -110,7 +110,10 @@ def place_layers(trt: Any, network: Any, config: Any, flags: tuple[Flag, ...]) -
 
 
 def read_timing_cache(config: Any, flags: tuple[Flag, ...]) -> Path | None:
-    """Attach the timing cache the flags name, empty if there is no such file; its path, to be written after."""
+    """Attach the timing cache that the flags name, empty if the file does not exist.
+
+    Return its path, for writing after the build; None without the flag.
+    """
     path = next((Path(flag.value) for flag in flags if flag.name == "timingCacheFile" and flag.value), None)
     if path is None:
         return None
@@ -130,7 +133,7 @@ def _layer_choices(flag: Flag) -> list[tuple[str, list[str]]]:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """Whether a layer has this name; the pattern may hold one `*`, as in trtexec."""
+    """Return whether a layer name matches a pattern with at most one `*`, as in trtexec."""
     before, star, after = pattern.partition("*")
     if not star:
         return name == pattern
@@ -153,11 +156,11 @@ def _dtype(trt: Any, flag: Flag, word: str) -> Any:
 
 
 PLUGIN_LIBRARIES = ("plugins", "staticPlugins", "dynamicPlugins")
-"""Flags that name a library of plug-ins, which is loaded before the model is read."""
+"""Flags that name a plug-in library to load before the model is read."""
 
 
 def load_plugins(builder: Any, flags: Sequence[Flag]) -> None:
-    """Load the libraries of plug-ins that flags name.
+    """Load the plug-in libraries that the flags name.
 
     Raises:
         BuildFailure: a library cannot be loaded, or this release loads none.
@@ -182,7 +185,7 @@ def _loaded_before(trt: Any, config: Any, flag: Flag) -> None:
 
 
 def _carried(trt: Any, config: Any, flag: Flag) -> None:
-    """Let the engine hold the library too."""
+    """Store the plug-in library in the engine too."""
     del trt
     if not hasattr(config, "plugins_to_serialize"):
         raise refused_flag(flag, "this release has no such setting")

@@ -1,4 +1,4 @@
-"""The process in which a native library builds: one request in, events out, every log line to standard error."""
+"""Child process for native builds: reads one request, writes events, and logs every line to standard error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qdqtool.platform import peak_mib
 
 
 def main() -> None:
-    """Serve the one request on standard input."""
+    """Handle the one request on standard input."""
     request, tell = meet()
     threading.stack_size(request["stack_mib"] << 20)
     builder = threading.Thread(target=_serve, args=(request, tell))

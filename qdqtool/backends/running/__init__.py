@@ -1,1 +1,1 @@
-"""Runs engines on a GPU, in a process of their own."""
+"""Runs engines on a GPU, in a separate process."""

@@ -1,4 +1,4 @@
-"""What two processes say to each other about arrays: one line of JSON, then as many bytes of .npz as it announces."""
+"""Frames of arrays between two processes: one line of JSON, then .npz data of the size given in that line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Arrays = Mapping[str, "NDArray[Any]"]
 
 
 def write(stream: IO[bytes], words: Mapping[str, Any], arrays: Arrays | None = None) -> None:
-    """Say these words, with these arrays; names may be anything but "file".
+    """Write a frame of words and arrays.
 
     Raises:
         OSError: nobody listens any more.
@@ -32,7 +32,7 @@ def write(stream: IO[bytes], words: Mapping[str, Any], arrays: Arrays | None = N
 
 
 def read(stream: IO[bytes]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
-    """The next words and their arrays; None when nothing more comes, or it ends in the middle.
+    """Read the next words and arrays; return None at the end of the stream or of a truncated frame.
 
     Raises:
         ValueError: somebody else talks in between.

@@ -1,4 +1,4 @@
-"""An engine as a runner: loaded by a child process, because loading an engine runs what is in it."""
+"""Runs an engine in a child process, because loading an engine executes code in it."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SUFFIXES = frozenset({".plan", ".engine", ".trt"})
-"""How the names of engine files end."""
+"""Suffixes of engine files."""
 _PATIENCE_S = 600.0
-"""Seconds that loading, or one inference, may take."""
+"""Time limit in seconds for loading, and for one inference."""
 _LAST_WORDS_S = 5.0
-"""Seconds that it may take to end once it talks no more sense."""
+"""Time limit in seconds for the child to exit after it sent no valid answer."""
 
 
 class EngineRunner:
-    """One engine on this machine's GPU."""
+    """Runner of one engine on this machine's GPU."""
 
     at_once = 1
 
@@ -52,7 +52,7 @@ class EngineRunner:
         self.outputs: tuple[str, ...] = tuple(words["outputs"])
 
     def run(self, feeds: Feeds) -> dict[str, NDArray[Any]]:
-        """One array per output.
+        """Run the engine and return one array per output.
 
         Raises:
             QdqError: the inputs do not fit the engine, or it fails.
@@ -99,7 +99,7 @@ class EngineRunner:
 
 @contextmanager
 def open_engine(path: Path, *, trust: bool) -> Iterator[EngineRunner]:
-    """A runner for the engine, until the end of the block.
+    """Open a runner for the engine, for the duration of the block.
 
     Raises:
         UsageError: not trusted.

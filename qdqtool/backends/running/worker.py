@@ -1,4 +1,4 @@
-"""The process in which an engine is loaded and run: inputs come on standard input, outputs go to standard output.
+"""Child process that loads and runs an engine: inputs arrive on standard input, outputs go to standard output.
 
 The library's messages go to standard error. The process ends when its standard input does.
 """
@@ -17,7 +17,7 @@ from qdqtool.io.child import pipes
 
 
 def main() -> None:
-    """Load the engine that the first words name, say what it takes, and run it on whatever comes."""
+    """Load the engine named in the first frame, describe its inputs and outputs, then run it on each following frame."""
     questions, answers = pipes()
     asked = read(questions)
     if asked is None:
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def serve(engine: EngineClock, questions: IO[bytes], answers: IO[bytes]) -> None:
-    """Answer every set of inputs with the outputs, until nothing more comes.
+    """Answer every set of inputs with the outputs, until the input ends.
 
     Raises:
         QdqError: the inputs do not fit, or the engine fails.

@@ -1,1 +1,1 @@
-"""How long inference takes: rounds of several candidates in turn, so that drift hits all of them alike."""
+"""Inference times: candidates are measured in turns, so that slow drift affects all of them equally."""

@@ -39,7 +39,7 @@ _DTYPES = {
     "UINT8": np.uint8,
 }
 _BITS = {"BF16": 16, "FP8": 8, "FP4": 4, "INT4": 4, "E8M0": 8}
-"""Types numpy does not have, in bits: their tensors are raw bytes here."""
+"""Bits of types that numpy does not have; their tensors are held as raw bytes."""
 
 
 class EngineClock:
@@ -82,14 +82,14 @@ class EngineClock:
         self._bind_outputs()
 
     def warm_up(self, milliseconds: float) -> None:
-        """Run for at least this long, once at the least."""
+        """Run the engine for at least this long, and at least once."""
         end = time.perf_counter() + milliseconds / 1000
         self._infer()
         while time.perf_counter() < end:
             self._infer()
 
     def measure(self, iterations: int) -> tuple[float, ...]:
-        """Milliseconds of each inference on the GPU."""
+        """Measure the milliseconds of each inference on the GPU."""
         start, end = self._cuda.event(), self._cuda.event()
         times = []
         for _ in range(iterations):
@@ -101,7 +101,7 @@ class EngineClock:
         return tuple(times)
 
     def profile(self, iterations: int) -> list[tuple[str, list[float]]]:
-        """Milliseconds of each layer in each of so many inferences, in the order the layers run."""
+        """Measure the milliseconds of each layer in each of `iterations` inferences, in the order the layers run."""
         profiler = _profiler(self._trt)
         self._context.profiler = profiler
         for _ in range(iterations):
@@ -109,11 +109,11 @@ class EngineClock:
         return list(profiler.times.items())
 
     def interface(self) -> tuple[tuple[TensorInfo, ...], tuple[str, ...]]:
-        """What the engine takes, and the names of what it gives."""
+        """Return the engine's inputs, and the names of its outputs."""
         return tuple(map(self._info, self._inputs)), self._outputs
 
     def infer(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """What the engine computes from these inputs; BF16 comes as float32.
+        """Run the engine on these inputs and return its outputs; BF16 becomes float32.
 
         Raises:
             UsageError: the inputs do not fit, or an output has a type that numpy cannot hold.
@@ -126,7 +126,7 @@ class EngineClock:
         return {name: self._readable(name, array) for name, array in self.outputs().items()}
 
     def outputs(self) -> dict[str, NDArray[Any]]:
-        """What the last inference computed."""
+        """Return the outputs of the last inference."""
         found = {}
         for name in self._outputs:
             address, array = self._buffers[name]
@@ -213,7 +213,7 @@ class EngineClock:
 
 def _profiler(trt: Any) -> Any:
     class Profiler(trt.IProfiler):  # type: ignore[misc] # the native base class has no types
-        """Collects the time of each layer."""
+        """Profiler that collects the time of each layer."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -232,7 +232,7 @@ def _profiler(trt: Any) -> Any:
 
 
 def driver() -> Any:
-    """The driver's library.
+    """Load the CUDA driver library.
 
     Raises:
         MissingPackage: it is not here.
@@ -246,7 +246,7 @@ def driver() -> Any:
 
 
 class Cuda:
-    """The first GPU's primary context, current in this thread.
+    """Primary context of the first GPU, current in this thread.
 
     Raises:
         MissingPackage: there is no driver, or no GPU.
@@ -262,13 +262,13 @@ class Cuda:
         self._call("cuCtxSetCurrent", context)
 
     def allocate(self, size: int) -> int:
-        """The address of new device memory of so many bytes, at least one."""
+        """Allocate device memory of `size` bytes, at least one; return its address."""
         address = ctypes.c_uint64()
         self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(max(size, 1)))
         return address.value
 
     def free(self, address: int) -> None:
-        """Give device memory back."""
+        """Free device memory."""
         self._call("cuMemFree_v2", ctypes.c_uint64(address))
 
     def upload(self, address: int, array: NDArray[Any]) -> None:
@@ -282,23 +282,23 @@ class Cuda:
         self._call("cuMemcpyDtoH_v2", target, ctypes.c_uint64(address), ctypes.c_size_t(array.nbytes))
 
     def stream(self) -> int:
-        """A new stream."""
+        """Create a stream."""
         return self._handle("cuStreamCreate")
 
     def event(self) -> int:
-        """A new event that keeps the time."""
+        """Create an event that records its time."""
         return self._handle("cuEventCreate")
 
     def record(self, event: int, stream: int) -> None:
-        """Let the event happen when the stream comes by."""
+        """Record the event on the stream."""
         self._call("cuEventRecord", ctypes.c_void_p(event), ctypes.c_void_p(stream))
 
     def wait(self, stream: int) -> None:
-        """Return when the stream is empty."""
+        """Wait until all work on the stream is done."""
         self._call("cuStreamSynchronize", ctypes.c_void_p(stream))
 
     def elapsed_ms(self, start: int, end: int) -> float:
-        """Milliseconds between two events that happened."""
+        """Return the milliseconds between two recorded events."""
         time = ctypes.c_float()
         self._call("cuEventElapsedTime", ctypes.byref(time), ctypes.c_void_p(start), ctypes.c_void_p(end))
         return time.value

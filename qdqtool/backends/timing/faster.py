@@ -1,4 +1,4 @@
-"""Is B faster than A, by how much, with what certainty?
+"""Compares two measured candidates: is B faster than A, by how much, and how certain is the result?
 
 Both were measured in the same rounds, one right after the other, so each round gives one ratio of medians that slow
 drift (heat, clocks) hardly touches. The speed-up is the geometric mean of these ratios; its 95 % interval is Student's
@@ -17,12 +17,12 @@ from qdqtool.core.evidence import student_quantile
 from qdqtool.errors import UsageError
 
 _FEWEST = 5
-"""Rounds below which an interval says nothing."""
+"""Smallest number of rounds for an interval."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimingVerdict:
-    """How B compares with A.
+    """Result of comparing candidate B with reference A.
 
     Attributes:
         reference: name of A.

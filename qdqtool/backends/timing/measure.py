@@ -1,4 +1,4 @@
-"""Times ONNX models or engines in turns and says which is faster: the one entry to all clocks."""
+"""Times ONNX models or engines in turns and reports which is faster; entry point for all clocks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Via = Literal["auto", "ort", "trtexec", "trt"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimeRequest:
-    """What is to be timed, and how.
+    """Parameters of a measurement.
 
     Attributes:
         candidates: ONNX models, or engines; the first is the reference.
@@ -64,7 +64,7 @@ class TimeRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerProfile:
-    """Times of the layers of one candidate."""
+    """Layer times of one candidate."""
 
     name: str
     layers: tuple[LayerTime, ...]
@@ -72,7 +72,7 @@ class LayerProfile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timing:
-    """What was measured.
+    """Result of a measurement.
 
     Attributes:
         summaries: one per candidate, in the order given.
@@ -179,7 +179,7 @@ def _by_library(
 
 
 def _program(request: TimeRequest, plans: Sequence[EnginePlan]) -> Program | None:
-    """The trtexec to use; None for the Python package."""
+    """Return the trtexec to use; None to use the Python package instead."""
     if request.via == "ort":
         raise UsageError("onnxruntime times models, not engines", fix="pass .onnx files, or leave --via out")
     if request.via == "trt" or any(plan.maker != "TensorRT" for plan in plans):
@@ -214,7 +214,7 @@ def _shape_flags(request: TimeRequest) -> tuple[Flag, ...]:
 
 
 def _feeds(inputs: tuple[TensorInfo, ...], request: TimeRequest) -> dict[str, NDArray[Any]]:
-    """The inputs that were given, random numbers for floating-point inputs and zeros for others where none were."""
+    """Return the inputs: given arrays, else random numbers for floating-point inputs and zeros for other types."""
     import numpy as np
 
     given = _load(request.inputs) if request.inputs else {}
@@ -242,7 +242,7 @@ _NUMPY = {
     "int64": "int64",
     "bool": "bool",
 }
-"""numpy's words for the types a model may be fed; float32 for all others."""
+"""numpy's names of input types; float32 for all others."""
 
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:

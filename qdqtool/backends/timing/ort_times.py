@@ -1,4 +1,4 @@
-"""Times an ONNX model on a device of onnxruntime: wall-clock time of one call, transfers included."""
+"""Times an ONNX model on a device of onnxruntime: wall-clock time of one call, including transfers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class OrtClock:
-    """One model on one device."""
+    """Clock of one model on one device."""
 
     def __init__(self, model: Path, device: str, feeds: Mapping[str, NDArray[Any]]) -> None:
         self._runner: OrtRunner = open_runner(
@@ -26,14 +26,14 @@ class OrtClock:
         self.measures = "wall-clock time of one onnxruntime call, transfers included"
 
     def warm_up(self, milliseconds: float) -> None:
-        """Run for at least this long, once at the least."""
+        """Run the model for at least this long, and at least once."""
         end = time.perf_counter() + milliseconds / 1000
         self._runner.run(self._feeds)
         while time.perf_counter() < end:
             self._runner.run(self._feeds)
 
     def measure(self, iterations: int) -> tuple[float, ...]:
-        """Milliseconds of each call."""
+        """Measure the milliseconds of each call."""
         times = []
         for _ in range(iterations):
             start = time.perf_counter_ns()

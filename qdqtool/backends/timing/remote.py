@@ -1,4 +1,4 @@
-"""Has engines timed by a child process, because loading an engine runs what is in it."""
+"""Times engines in a child process, because loading an engine executes code in it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qdqtool.io import child
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineRun:
-    """What is asked of the child besides the engines.
+    """Parameters for the child process, apart from the engines.
 
     Attributes:
         effort: how much is measured.
@@ -40,13 +40,13 @@ class EngineRun:
 
 
 Profile = list[tuple[str, list[float]]]
-"""Milliseconds of each layer in each run."""
+"""Names of layers, each with its milliseconds in every run."""
 
 
 def time_engines(
     plans: Sequence[EnginePlan], run: EngineRun, on_turn: OnTurn | None = None
 ) -> tuple[tuple[Series, ...], tuple[Profile, ...]]:
-    """The times of these engines, measured in turns by one process, and the profiles if asked for.
+    """Measure these engines in turns in one process; return their times, and layer profiles if requested.
 
     Raises:
         QdqError: they cannot be loaded together, or one cannot be run; the message says which part failed.

@@ -1,4 +1,4 @@
-"""Measures candidates in turn: A B, then B A, then A B, so that neither always runs on a warm or a hot machine."""
+"""Measures candidates in alternating order (A B, then B A), so that neither always runs on a warmer machine."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from qdqtool.backends.timing.series import Series
 
 
 class Clock(Protocol):
-    """Something that can be run and timed."""
+    """A candidate that can be run and timed."""
 
     @property
     def name(self) -> str:
-        """What is timed."""
+        """Name of the candidate."""
 
     @property
     def measures(self) -> str:
-        """What the times are, in words."""
+        """Description of the measured quantity."""
 
     def warm_up(self, milliseconds: float) -> None:
         """Run for about this long without measuring."""
 
     def measure(self, iterations: int) -> tuple[float, ...]:
-        """Milliseconds of each of so many inferences."""
+        """Measure the milliseconds of each of `iterations` inferences."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Effort:
-    """How much is measured.
+    """Amount of measurement.
 
     Attributes:
         rounds: how often each candidate has its turn.
@@ -43,11 +43,11 @@ class Effort:
 
 
 OnTurn = Callable[[int, int], None]
-"""Told after each turn: so many done, of so many."""
+"""Function that is called after each turn with the turns done and the total."""
 
 
 def take_turns(clocks: Sequence[Clock], effort: Effort, on_turn: OnTurn | None = None) -> tuple[Series, ...]:
-    """Measure every clock in every round; one series per clock, in the order given."""
+    """Measure every clock in every round; return one series per clock, in the order given."""
     for clock in clocks:
         clock.warm_up(effort.warm_up_ms)
     times: list[list[tuple[float, ...]]] = [[] for _ in clocks]

@@ -1,4 +1,4 @@
-"""Measured times of one candidate, and what they come down to."""
+"""Measured times of one candidate, and their statistics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import fmean, median, pstdev
 from qdqtool.errors import InputFileError
 
 _UNSTABLE = 0.025
-"""Coefficient of variation from which trtexec, too, calls a measurement unstable."""
+"""Coefficient of variation above which a measurement is called unstable, as in trtexec."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,13 +31,13 @@ class Series:
 
     @property
     def times(self) -> tuple[float, ...]:
-        """All times of all rounds."""
+        """Times of all rounds in one tuple."""
         return tuple(time for times in self.rounds for time in times)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeriesSummary:
-    """A series in numbers, times in milliseconds.
+    """Statistics of a series, times in milliseconds.
 
     Attributes:
         name: what was timed.
@@ -66,7 +66,7 @@ class SeriesSummary:
 
 
 def summarize(series: Series) -> SeriesSummary:
-    """The series in numbers."""
+    """Compute the statistics of a series."""
     times = sorted(series.times)
     mean = fmean(times)
     spread = pstdev(times) / mean if mean else 0.0
@@ -88,5 +88,5 @@ def summarize(series: Series) -> SeriesSummary:
 
 
 def _percentile(rising: list[float], share: int) -> float:
-    """The smallest time that at least `share` percent do not exceed."""
+    """Return the smallest time that at least `share` percent of all times do not exceed."""
     return rising[max(0, -(-len(rising) * share // 100) - 1)]

@@ -1,4 +1,4 @@
-"""trtexec as a clock, and its files of times, profiles and raw tensors: read, and written as trtexec writes them."""
+"""Times engines with trtexec; reads and writes its files of times, profiles and raw tensors."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 # Times an engine with trtexec: GPU compute time by CUDA events, as trtexec itself reports it.
 
 _WISHES = ("useCudaGraph", "noDataTransfers", "useSpinWait")
-"""What releases before 11 must be asked for so that their times compare with those of 11, where it is the default."""
+"""Defaults of 11 that older releases need as flags, so that times are comparable."""
 _FINE = frozenset({"iterations", "duration", "warmUp", "exportTimes", "loadEngine"})
-"""Flags that the measurement itself says."""
+"""Flags that the measurement itself sets."""
 _TAIL = 100_000
-"""Last lines of a run of trtexec that are kept."""
+"""Number of lines of trtexec's output that are kept, from the end."""
 
 
 class TrtexecClock:
-    """One engine, run by trtexec afresh in every round; `log` is what the last run said."""
+    """Clock that starts trtexec again in every round; `log` is the output of the last run."""
 
     def __init__(self, program: Program, plan: EnginePlan, flags: tuple[Flag, ...], timeout_s: float) -> None:
         program.check(flags)
@@ -49,11 +49,11 @@ class TrtexecClock:
         self.measures = f"GPU compute time by trtexec {spell(program.release)}, without transfers"
 
     def warm_up(self, milliseconds: float) -> None:
-        """Remember it: trtexec warms up in every round."""
+        """Store the warm-up time: trtexec warms up in every round."""
         self._warm_up_ms = milliseconds
 
     def measure(self, iterations: int) -> tuple[float, ...]:
-        """Milliseconds of each inference of one run of trtexec.
+        """Measure the milliseconds of each inference in one run of trtexec.
 
         Raises:
             BuildError: trtexec failed; its last words are in the message.
@@ -71,7 +71,7 @@ class TrtexecClock:
             return compute_times(times)[:iterations]
 
     def profile(self) -> tuple[LayerTime, ...]:
-        """Time of each layer, from a run of its own: profiling makes the whole slower than the sum of its parts.
+        """Measure each layer in a separate run. Profiling makes the whole slower than the sum of its parts.
 
         Raises:
             BuildError: trtexec failed.
@@ -128,7 +128,7 @@ class LayerTime:
 
 
 def compute_times(path: Path) -> tuple[float, ...]:
-    """GPU compute time of each inference in a file of times, in milliseconds.
+    """Read the GPU compute time of each inference from a file of times, in milliseconds.
 
     Raises:
         InputFileError: not such a file.
@@ -141,7 +141,7 @@ def compute_times(path: Path) -> tuple[float, ...]:
 
 
 def layer_times(path: Path) -> tuple[LayerTime, ...]:
-    """Times of the layers in a profile.
+    """Read the times of the layers from a profile.
 
     Raises:
         InputFileError: not such a file.
@@ -158,7 +158,7 @@ def layer_times(path: Path) -> tuple[LayerTime, ...]:
 
 
 def spell_times(times: Sequence[float]) -> str:
-    """These compute times as trtexec writes them; transfers are zero, starts are laid end to end."""
+    """Format compute times as trtexec writes them. Transfers are zero, and each inference starts when the previous one ends."""
     rows, start = [], 0.0
     for time in times:
         end = start + time
@@ -208,7 +208,7 @@ _WORDS = {
 
 
 def raw_name(tensor: str, role: str, array: NDArray[Any]) -> str:
-    """The file name of a tensor's raw bytes; characters that file systems dislike become `_`."""
+    """Return the file name for a tensor's raw bytes; characters unsafe in file names become `_`."""
     plain = re.sub(r"[^\w.-]", "_", tensor)
     dims = ".".join(map(str, array.shape))
     word = _WORDS.get(array.dtype.name, array.dtype.name)

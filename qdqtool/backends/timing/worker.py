@@ -1,4 +1,4 @@
-"""The process in which engines are loaded and timed: one request in, events out, the library's messages to the log."""
+"""Child process that loads and times engines: reads one request, writes events; the library's messages go to the log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qdqtool.io.child import Tell, meet
 
 
 def main() -> None:
-    """Serve the one request on standard input."""
+    """Handle the one request on standard input."""
     request, tell = meet()
     try:
         tell({"event": "timed", **measure(importlib.import_module(request["module"]), request, tell)})
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def measure(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
-    """Load the engines, measure them in turns, and profile and save what is asked for.
+    """Load the engines and measure them in turns; if requested, profile layers and save outputs.
 
     Raises:
         QdqError: an engine cannot be loaded or run, or the inputs do not fit.

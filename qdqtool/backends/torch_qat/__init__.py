@@ -1,1 +1,1 @@
-"""Everything that touches torch: tracing, quantizers where placement wants them, fine-tuning, export."""
+"""All code that uses torch: tracing, insertion of quantizers, fine-tuning and export."""

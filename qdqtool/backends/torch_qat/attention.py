@@ -1,4 +1,4 @@
-"""scaled_dot_product_attention as the two products that it is, so that both are trained and exported alike.
+"""Expands scaled_dot_product_attention into its two MatMuls, so that both are trained and exported in the same way.
 
 As one step torch would run it in float, and the slots of its products would have no quantizer. The scale multiplies the
 scores and not the queries: then the pairs of Q and DQ sit directly behind the projections.
@@ -17,7 +17,7 @@ _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
 def expand(traced: fx.GraphModule) -> None:
-    """Replace attentions without dropout, causal mask and shared heads; in place."""
+    """Replace attentions that have no dropout, causal mask or shared heads, in place."""
     for node in list(traced.graph.nodes):
         if node.op == "call_function" and node.target in _CALLS:
             given = {**dict(zip(_NAMES, node.args, strict=False)), **node.kwargs}

@@ -14,7 +14,7 @@ from qdqtool.errors import UsageError
 
 
 def resolve(text: str, beside: Path, key: str) -> Callable[..., Any]:
-    """The function that `text` names; a relative .py file is looked for beside the recipe, then here.
+    """Return the function that `text` names; a relative .py file is searched in `beside`, then in the current folder.
 
     Raises:
         UsageError: no such module or function; `key` says which value of the recipe is wrong.

@@ -1,4 +1,4 @@
-"""Training states on disk: written all or nothing, read without running code, bound to one model and recipe."""
+"""Training checkpoints: written atomically, read without running code, bound to one model and recipe."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from qdqtool.io.files import write_bytes
 
 
 def write(path: Path, key: str, state: dict[str, Any]) -> None:
-    """Put `state` at `path`, all or nothing; `key` says which model and recipe it belongs to."""
+    """Write `state` to `path` atomically; `key` identifies the model and recipe it belongs to."""
     stream = io.BytesIO()
     torch.save({"key": key, **state}, stream)
     write_bytes(path, stream.getvalue())
 
 
 def read(path: Path, key: str) -> dict[str, Any] | None:
-    """The state at `path`; None if there is none.
+    """Read the state at `path`; return None if there is none.
 
     Raises:
         InputFileError: damaged, or it belongs to another model or recipe.

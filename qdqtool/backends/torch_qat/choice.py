@@ -1,4 +1,4 @@
-"""Which epoch's weights are kept, when validation scores are noisy.
+"""Chooses the epoch whose weights are kept when validation scores are noisy.
 
 A score on 200 samples is uncertain by more than a point, so the best of 15 epochs is the luckiest one: in the example
 on digits the second epoch, by chance as good as any on the validation samples, is three points worse on the test samples
@@ -18,7 +18,7 @@ _WINDOW = 3
 
 
 def kept_epoch(epochs: Sequence[Epoch], noise: float) -> int:
-    """Number of the epoch whose weights are kept; 0 where no trained epoch beats what calibration left.
+    """Return the number of the epoch to keep; 0 if no trained epoch is better than calibration alone.
 
     Args:
         epochs: all so far, number 0 first.
@@ -40,7 +40,7 @@ def kept_epoch(epochs: Sequence[Epoch], noise: float) -> int:
 
 
 def noise_of(metric: str, score: float, samples: int) -> float:
-    """Standard error of a score; 0 where the metric is none whose noise is known.
+    """Return the standard error of a score; 0 if the noise of the metric is unknown.
 
     For a share of right answers (top1, in percent) it is that of the binomial distribution.
     """

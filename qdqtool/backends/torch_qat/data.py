@@ -1,4 +1,4 @@
-"""Turns what a data function gives into checked batches, the same for the same epoch every time."""
+"""Turns the result of a data function into checked batches; the same epoch always gives the same batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qdqtool.backends.torch_qat.flat import joined, mapped, picked, tensors
 from qdqtool.errors import InputFileError, UsageError
 
 Batch = tuple[tuple[torch.Tensor, ...], Any]
-"""Inputs, and targets: a tensor, or tensors in tuples, lists, dicts and dataclasses."""
+"""Inputs, and targets (a tensor, or tensors in tuples, lists, dicts and dataclasses)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +24,7 @@ class Shape:
 
     @classmethod
     def of(cls, inputs: tuple[torch.Tensor, ...]) -> Shape:
-        """Of a batch."""
+        """Return the shape of the inputs of a batch."""
         return cls(
             dims=tuple(tuple(value.shape[1:]) for value in inputs),
             dtypes=tuple(value.dtype for value in inputs),
@@ -55,7 +55,7 @@ class Feed:
             )
 
     def batches(self, epoch: int | None = None) -> Iterator[Batch]:
-        """All batches: in order, or shuffled for this epoch where the source can be.
+        """Yield all batches: in order, or shuffled for `epoch` if the source can be shuffled.
 
         Raises:
             InputFileError: a sample of another shape or type, NaN or Inf, no samples, or fewer batches than before.
@@ -73,7 +73,7 @@ class Feed:
         self._promised = count
 
     def __len__(self) -> int:
-        """Batches of one pass; a stream without a length is run once to know."""
+        """Return the number of batches of one pass; a stream without a length is read once to count them."""
         if self._promised is None:
             source = self._source
             if self._arrays is not None or _is_map(source):
@@ -86,13 +86,13 @@ class Feed:
         return self._promised
 
     def first(self) -> Batch:
-        """The first batch in order."""
+        """Return the first batch in order."""
         for found in self.batches():
             return found
         raise InputFileError("gave no samples", fix="return at least one batch", where=self.where)
 
     def gathered(self, limit: int | None = None) -> tuple[tuple[Any, ...], Any]:
-        """Inputs and targets of the first `limit` samples as numpy arrays."""
+        """Return inputs and targets of the first `limit` samples as numpy arrays."""
         inputs, targets, counts = [], [], []
         for values, target in self.batches():
             inputs.append(values)
@@ -161,7 +161,7 @@ class Feed:
 
 
 def _arrays(source: Any, where: str) -> tuple[tuple[torch.Tensor, ...], Any] | None:
-    """The pair of arrays that `source` is; None if it is something else."""
+    """Return `source` as a pair of inputs and targets; None if it is not a pair of arrays."""
     if not isinstance(source, (tuple, list)) or len(source) != 2:
         return None
     if not hasattr(source[1], "shape") and not isinstance(source[1], Mapping):
@@ -179,7 +179,7 @@ def _arrays(source: Any, where: str) -> tuple[tuple[torch.Tensor, ...], Any] | N
 
 
 def _as_tensors(targets: Any) -> Any:
-    """Arrays and numbers of a structure as tensors; a list of numbers is one."""
+    """Convert arrays and numbers of a structure to tensors; a list of numbers becomes one tensor."""
     if isinstance(targets, Mapping):
         return {name: _as_tensors(value) for name, value in targets.items()}
     if isinstance(targets, (tuple, list)) and any(
@@ -190,7 +190,10 @@ def _as_tensors(targets: Any) -> Any:
 
 
 def _equally_long(inputs: tuple[torch.Tensor, ...], targets: Any) -> bool:
-    """Whether every input has one sample per target; a detector's list of boxes may have any other length."""
+    """Return whether every input has one sample per target.
+
+    Targets in a structure, such as a detector's boxes, may have any length.
+    """
     counts = {len(value) if value.ndim else -1 for value in inputs}
     if isinstance(targets, torch.Tensor):
         counts.add(len(targets) if targets.ndim else -1)
@@ -198,7 +201,7 @@ def _equally_long(inputs: tuple[torch.Tensor, ...], targets: Any) -> bool:
 
 
 def _is_map(source: Any) -> bool:
-    """A dataset that is asked for one pair at a time; a plain list is taken for a list of batches."""
+    """Return whether `source` is a dataset that is indexed one pair at a time. A plain list counts as a list of batches."""
     return (
         hasattr(source, "__getitem__") and isinstance(source, Sized) and not isinstance(source, (list, tuple))
     )

@@ -1,4 +1,4 @@
-"""Writes a flat network as float ONNX whose node names begin with the network's own step names."""
+"""Exports a flat network as float ONNX; names of nodes begin with the step names of the network."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Inputs = tuple[torch.Tensor, ...]
 
 
 def export(flat: fx.GraphModule, inputs: Inputs, path: Path, *, exporter: str, opset: int) -> None:
-    """Write the network in evaluation mode at `path`, all or nothing; the batch dimension stays free.
+    """Write the network in evaluation mode to `path` atomically, with a free batch dimension.
 
     Weights of 2 GiB and more go to one file beside it.
 
@@ -57,7 +57,7 @@ def export(flat: fx.GraphModule, inputs: Inputs, path: Path, *, exporter: str, o
 
 
 def _clear(path: Path) -> None:
-    """Remove what a killed export left beside its model; nobody else exports to this path."""
+    """Remove files that a killed export left beside its model; no other process exports to this path."""
     for draft in path.parent.glob(f".{path.name}.*"):
         if draft.is_dir():
             rmtree(draft)
@@ -128,13 +128,13 @@ def _dynamo(flat: fx.GraphModule, inputs: Inputs, draft: Path, opset: int) -> No
 
 @torch.no_grad()
 def _output_names(flat: fx.GraphModule, inputs: Inputs) -> list[str]:
-    """One name for every tensor that the network returns; a single one is called `output`."""
+    """Return one name for every tensor that the network returns; a single tensor is called `output`."""
     count = len(tensors(flat(*inputs)))
     return ["output"] if count == 1 else [f"output{number}" for number in range(count)]
 
 
 def _two(value: torch.Tensor) -> torch.Tensor:
-    """At least two samples: torch.export takes a batch of one for a constant."""
+    """Repeat a single sample: torch.export treats a batch of one as a constant size."""
     return value if value.shape[0] > 1 else torch.cat([value, value])
 
 
@@ -145,7 +145,7 @@ def _scopes(text: str) -> list[str]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Exporters talk about themselves; what matters to us is raised."""
+    """Silence the exporters' messages inside the block; errors are still raised."""
     loggers = [
         logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "torch.onnx._internal.exporter")
     ]
@@ -162,7 +162,7 @@ def _quiet() -> Iterator[None]:
 
 
 def export_example(module: Any, example: Any, path: Path) -> None:
-    """Write a plain `torch.nn.Module` to the ONNX file `path`; batches of any size.
+    """Write a plain `torch.nn.Module` to the ONNX file `path`, with a free batch dimension.
 
     `example` is what the module is called with: a tensor, a tuple of tensors, or a dict by parameter name, which also
     names the inputs of the ONNX model.
@@ -209,7 +209,7 @@ def export_example(module: Any, example: Any, path: Path) -> None:
 
 
 def export_program(program: torch.export.ExportedProgram, path: Path) -> None:
-    """Write a program of `torch.export` to the ONNX file `path`; dimensions that it leaves free stay free.
+    """Write a program of `torch.export` to the ONNX file `path`; its free dimensions stay free.
 
     Raises:
         UsageError: an operator of it has no ONNX form.
@@ -229,7 +229,7 @@ def export_program(program: torch.export.ExportedProgram, path: Path) -> None:
 
 
 def load_program(path: Path) -> torch.export.ExportedProgram:
-    """The program of a file that `torch.export.save` wrote. The file may run code while it is read.
+    """Load a program from a file that `torch.export.save` wrote. Loading the file may run code in it.
 
     Raises:
         InputFileError: it is no such file, or of a release that this torch cannot read.

@@ -1,4 +1,4 @@
-"""Networks that torch.fx cannot trace, recorded by torch.export: layers get their weights back.
+"""Records networks that torch.fx cannot trace with torch.export, and gives layers their weights back.
 
 torch.export follows branches and loops over shapes, which it fixes, and lists the weights as constants of the graph.
 Training needs them at the layer that uses them, where quantizers look for them.
@@ -30,15 +30,15 @@ _FUNCTIONS = {
     _ATEN.ones.default: torch.ones,
     _ATEN.zeros.default: torch.zeros,
 }
-"""Calls whose operator takes numbers only, where an exporter has sizes as tensors."""
+"""Replacements for operators that take only numbers, for exporters that represent sizes as tensors."""
 _METHODS = {_ATEN.sym_size.int: "size"}
-"""Calls that a method says so that an exporter sees where a size comes from."""
+"""Operators that are replaced by a method call, so that an exporter sees where a size comes from."""
 
 
 def record(
     model: nn.Module, example: tuple[torch.Tensor, ...], names: tuple[str, ...] = ()
 ) -> fx.GraphModule:
-    """The network as torch.export sees it, the batch dimension free; parameters are shared with `model`."""
+    """Record the network with torch.export, with a free batch dimension; parameters are shared with `model`."""
     batch = tuple(value if len(value) > 1 else torch.cat([value, value]) for value in example)
     free = [{0: torch.export.Dim.AUTO} for _ in batch]
     if names:
@@ -96,7 +96,7 @@ def _own_weight(recorded: fx.GraphModule, node: fx.Node) -> None:
 
 
 def _own_norm(recorded: fx.GraphModule, node: fx.Node) -> None:
-    """A module again, so that it can be folded, and its statistics can move or freeze."""
+    """Turn a recorded BatchNorm back into a module, so that it can be folded and its statistics updated or frozen."""
     value, weight, bias, mean, variance, _, momentum, epsilon, _ = node.args
     kinds = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
     running = _parameter(recorded, mean)

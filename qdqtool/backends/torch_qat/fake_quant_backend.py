@@ -1,4 +1,4 @@
-"""What an engine must be able to do."""
+"""Interface of a fake quantization engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qdqtool.core.quant_format import INT8, QuantFormat
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
-    """What a quantizer begins with.
+    """Initial values of a quantizer.
 
     Attributes:
         amax: the magnitude that becomes the largest number of the format: one value, or one per channel.
@@ -30,7 +30,7 @@ class Start:
     format: QuantFormat = INT8
 
     def shaped(self) -> torch.Tensor:
-        """The magnitudes in a shape that multiplies the tensor."""
+        """Return the magnitudes in a shape that broadcasts to the tensor."""
         values = torch.tensor(self.amax, dtype=torch.float32)
         if self.axis is None:
             return values.reshape(())
@@ -38,19 +38,19 @@ class Start:
 
 
 class FakeQuantBackend(Protocol):
-    """Makes modules that round a float tensor to the values that a format can hold."""
+    """Engine that makes modules which round a float tensor to the values of a format."""
 
     learns: str
-    """Which scales it can learn: "all", "per-tensor" or "none"."""
+    """Scales that the engine can learn: "all", "per-tensor" or "none"."""
     formats: frozenset[str]
-    """Names of the formats that it can round to."""
+    """Names of the formats that the engine can round to."""
 
     def quantizer(self, start: Start) -> nn.Module:
-        """A module from float tensor to float tensor: symmetric, gradients passed straight through.
+        """Return a module from float tensor to float tensor: symmetric, with straight-through gradients.
 
         Raises:
             MissingPackage: the engine's package is not installed.
         """
 
     def amax(self, quantizer: nn.Module) -> torch.Tensor:
-        """The magnitudes that become the largest number of the format now."""
+        """Return the magnitudes that currently map to the largest number of the format."""

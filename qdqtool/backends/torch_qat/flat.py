@@ -1,4 +1,4 @@
-"""A traced network in which every step has a name of its own, so that steps can be found again after export."""
+"""Traces a network so that every step has a unique name, by which it is found again after export."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from qdqtool.errors import UsageError
 
 _LOGGER = logging.getLogger(__name__)
 LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
-"""What is wrapped by itself inside a part that cannot be traced."""
+"""Layers that are wrapped separately inside a part that cannot be traced."""
 _REFUSALS = (
     fx.proxy.TraceError,
     TypeError,
@@ -30,13 +30,13 @@ _REFUSALS = (
     AssertionError,
     KeyError,
 )
-"""What torch raises if a network's path depends on its data."""
+"""Exceptions of torch when a network's path depends on its data."""
 
 
 def flatten(
     model: nn.Module, example: tuple[torch.Tensor, ...] = (), names: tuple[str, ...] = ()
 ) -> fx.GraphModule:
-    """The network as one flat graph of named modules; parameters are shared with `model`.
+    """Return the network as one flat graph of named modules; parameters are shared with `model`.
 
     Its inputs are those for which there is an example: the first ones of forward(), or those called `names`.
 
@@ -77,7 +77,7 @@ def flatten(
 
 
 def _warn(parts: Iterable[str]) -> None:
-    """Parts that no tracer follows are exported as they run with the example inputs, which nobody should learn later."""
+    """Warn that parts which cannot be traced are exported with the path that the example inputs take."""
     _LOGGER.warning(
         "the path of %s depends on data: only its layers get quantizers, and the exported model takes the path of the "
         "example inputs",
@@ -86,7 +86,7 @@ def _warn(parts: Iterable[str]) -> None:
 
 
 def _as_one_step(model: nn.Module, count: int, names: tuple[str, ...]) -> fx.GraphModule:
-    """A graph whose only step is the whole network."""
+    """Return a graph whose only step is the whole network."""
     graph = fx.Graph()
     wanted = names or tuple(inspect.signature(model.forward).parameters)[:count]
     inputs = {name: graph.placeholder(name) for name in wanted}
@@ -99,14 +99,14 @@ def _as_one_step(model: nn.Module, count: int, names: tuple[str, ...]) -> fx.Gra
 
 
 def _defaults(model: nn.Module, given: int, names: tuple[str, ...]) -> dict[str, Any]:
-    """Arguments of forward() that nobody passes, with the values that they have then."""
+    """Return the default values of the arguments of forward() that are not passed."""
     parameters = list(inspect.signature(model.forward).parameters.values())
     left = [entry for entry in parameters if entry.name not in names] if names else parameters[given:]
     return {entry.name: entry.default for entry in left if entry.default is not inspect.Parameter.empty}
 
 
 def _without(traced: fx.GraphModule, defaults: Mapping[str, Any]) -> fx.GraphModule:
-    """The network without inputs that keep their default values, and without the tracer's checks of them."""
+    """Remove inputs that keep their default values, and the tracer's checks of them."""
     for node in list(traced.graph.nodes):
         if node.op == "placeholder" and str(node.target).rpartition("_")[0] in defaults:
             _erase(node)
@@ -123,7 +123,7 @@ def _erase(node: fx.Node) -> None:
 
 
 class _Around(fx.Tracer):
-    """Traces around the modules that cannot be traced themselves."""
+    """Tracer that treats the modules in `whole` as single steps."""
 
     def __init__(self, whole: set[nn.Module]) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class _Around(fx.Tracer):
 
 
 def _untraceable(model: nn.Module, defaults: dict[str, Any]) -> set[nn.Module]:
-    """The innermost modules that cannot be traced, and `model` itself if that does not help."""
+    """Return the innermost modules that cannot be traced, and `model` itself if leaving these whole is not enough."""
     whole: set[nn.Module] = set()
     # Children come after their parents, so the other way round an inner module is known before an outer one is tried.
     for module in reversed(list(model.modules())):
@@ -179,7 +179,10 @@ def _named(traced: fx.GraphModule) -> fx.GraphModule:
 
 
 def _own(module: nn.Module, calls: int, *, first: bool) -> nn.Module:
-    """The module itself; one without weights that is called several times is copied for each call."""
+    """Return the module for one call.
+
+    If it is called several times, a module without weights is copied, and one with weights is shared.
+    """
     if calls == 1:
         return module
     if next(module.parameters(), None) is None and next(module.buffers(), None) is None:
@@ -204,17 +207,20 @@ def _unused(*_: Any) -> None:
 
 
 def placeholders(flat: fx.GraphModule) -> tuple[str, ...]:
-    """Names of the network's inputs."""
+    """Return the names of the network's inputs."""
     return tuple(node.name for node in flat.graph.nodes if node.op == "placeholder")
 
 
 def run(flat: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
-    """What the network returns, tensors as FP32: a tensor, or any structure of tuples, lists, dicts and dataclasses."""
+    """Run the network and return its outputs, floating-point tensors as FP32.
+
+    They may be a tensor, or any structure of tuples, lists, dicts and dataclasses.
+    """
     return _as_float(flat(*inputs))
 
 
 def tensors(outputs: Any) -> tuple[torch.Tensor, ...]:
-    """The tensors of a structure, in its order."""
+    """Return the tensors of a structure, in order."""
     if isinstance(outputs, torch.Tensor):
         return (outputs,)
     return tuple(leaf for part in _parts(outputs) for leaf in tensors(part))
@@ -231,7 +237,7 @@ def _parts(outputs: Any) -> tuple[Any, ...]:
 
 
 def with_tensors_only(flat: fx.GraphModule) -> fx.GraphModule:
-    """The same network returning a plain tuple of its tensors, which is all that an ONNX file can hold."""
+    """Make a copy of the network that returns a plain tuple of tensors, since ONNX supports no other structure."""
     graph = copy.deepcopy(flat.graph)
     output = next(node for node in graph.nodes if node.op == "output")
     with graph.inserting_before(output):
@@ -246,7 +252,7 @@ def _as_float(outputs: Any) -> Any:
 
 
 def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """The same structure with `change` applied to every tensor, in the order of `tensors`."""
+    """Apply `change` to every tensor of a structure, in the order of `tensors`."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type) and not isinstance(value, Mapping):
@@ -266,7 +272,7 @@ def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def joined(batches: Sequence[Any], counts: Sequence[int]) -> Any:
-    """Batches of `counts` samples as one structure; a tensor without samples is taken from the first."""
+    """Join batches of `counts` samples into one structure. A tensor without a sample dimension is taken from the first batch."""
     columns = zip(*(tensors(batch) for batch in batches), strict=True)
     leaves = iter(
         torch.cat(column) if column[0].ndim and len(column[0]) == counts[0] else column[0]
@@ -276,6 +282,6 @@ def joined(batches: Sequence[Any], counts: Sequence[int]) -> Any:
 
 
 def picked(value: Any, rows: Any, count: int) -> Any:
-    """Some of the `count` samples of a structure; `rows` are their numbers, as any array."""
+    """Select samples of a structure of `count` samples; `rows` are their numbers, as any array."""
     chosen = torch.as_tensor(rows)
     return mapped(value, lambda leaf: leaf[chosen] if leaf.ndim and len(leaf) == count else leaf)

@@ -1,4 +1,4 @@
-"""Writes down how each epoch went: one JSON line per epoch, and TensorBoard logs where the recipe asks for them."""
+"""Records every epoch: one JSON line per epoch, and TensorBoard logs if the recipe requests them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE = "training.jsonl"
 
 
 class EpochJournal:
-    """A context; use `write` after each epoch, and once when a training goes on.
+    """Context manager; call `write` after each epoch, and once when a training resumes.
 
     Raises:
         MissingPackage: TensorBoard logs are wanted and its package is not installed.
@@ -45,7 +45,7 @@ class EpochJournal:
             self._board.close()
 
     def write(self, epochs: Sequence[Epoch]) -> None:
-        """Note all epochs so far; the file is made anew, so that no interruption leaves a gap in it."""
+        """Write all epochs so far; the file is rewritten each time, so that an interruption leaves no gap."""
         lines = [json.dumps(asdict(epoch), sort_keys=True) + "\n" for epoch in epochs]
         write_text(self._folder / FILE, "".join(lines))
         if self._writer is not None:

@@ -1,4 +1,4 @@
-"""What is made small in training, and what counts as better."""
+"""Losses for training, and metrics for validation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 
 Loss = Callable[[Any, Any], torch.Tensor]
-"""Takes what the network returns and the targets."""
+"""Function of the network's outputs and the targets."""
 
 
 def _cross_entropy(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
@@ -28,7 +28,7 @@ LOSSES: dict[str, Loss] = {"cross_entropy": _cross_entropy, "mse": _mse}
 
 
 def only(outputs: Any, where: str) -> torch.Tensor:
-    """The one tensor that the network returns, by itself or in a container.
+    """Return the only tensor of the outputs, which may be in a container.
 
     Raises:
         UsageError: it returns several, and nobody can know which of them is meant.
@@ -44,7 +44,7 @@ def only(outputs: Any, where: str) -> torch.Tensor:
 
 
 def distilled(outputs: Any, teacher: Any, temperature: float) -> torch.Tensor:
-    """How far the student's outputs are from the float network's: the mean over all float tensors that it returns.
+    """Return the distance of the student's outputs from the teacher's: the mean over all float tensors.
 
     Raises:
         UsageError: the two return different tensors, or none that are float.
@@ -65,7 +65,7 @@ def distilled(outputs: Any, teacher: Any, temperature: float) -> torch.Tensor:
 
 
 def _distance(outputs: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
-    """How far one tensor is from the float network's.
+    """Return the distance of one tensor from the teacher's tensor.
 
     Class scores [N, C]: Kullback-Leibler divergence at `temperature`, times its square, so that the gradient does not
     shrink with it (Hinton et al., Distilling the Knowledge in a Neural Network, 2015). Anything else: mean squared
@@ -79,6 +79,6 @@ def _distance(outputs: torch.Tensor, teacher: torch.Tensor, temperature: float) 
 
 
 def top1(outputs: Any, targets: torch.Tensor) -> float:
-    """Share of samples whose best class is the true one, in percent."""
+    """Return the percentage of samples whose best class is the true one."""
     outputs = only(outputs, "qat.metric")
     return 100.0 * float((outputs.argmax(dim=1) == targets).float().mean())

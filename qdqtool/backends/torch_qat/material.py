@@ -1,4 +1,4 @@
-"""Example inputs and batches, in the forms that training loops have them."""
+"""Reads example inputs and batches in the forms that training loops use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qdqtool.errors import InputFileError, UsageError
 
 
 def example_of(given: Any, network: nn.Module) -> tuple[tuple[torch.Tensor, ...], tuple[str, ...]]:
-    """Example inputs in the order of forward(), one sample of each, on the network's device; and their names.
+    """Return example inputs in the order of forward(), and their names. There is one sample of each, on the network's device.
 
     The names are empty if the inputs came without.
 
@@ -66,7 +66,7 @@ class Traced:
 def trace(
     network: nn.Module, example_inputs: Any, options: QatOptions, where: str = "example_inputs"
 ) -> Traced:
-    """The network as training and export see it, BatchNorm folded where the recipe wants it.
+    """Trace the network for training and export, with BatchNorm folded if the recipe requests it.
 
     Raises:
         UsageError: it cannot be traced, or the example inputs, which came from `where`, do not fit.
@@ -86,7 +86,7 @@ def trace(
 
 
 def feeds_of(loader: Iterable[Any], names: Sequence[str], limit: int) -> list[dict[str, Any]]:
-    """The inputs in what a loader gives, batch by batch, as arrays by name: of a pair with targets the first part.
+    """Return the inputs of a loader's batches as arrays by name. Of a pair (inputs, targets), the first part is used.
 
     Raises:
         InputFileError: a batch holds no such inputs.

@@ -1,4 +1,4 @@
-"""A network with fake quantizers, as a module that any training loop takes."""
+"""A network with fake quantizers, as a module for any training loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from qdqtool.graph.view import GraphView
 
 
 class QatModel(nn.Module):
-    """A network with fake quantizers where a placement wants them; weights are those of the float network.
+    """A network with fake quantizers at the slots of a placement. It uses the weights of the float network.
 
     It takes and returns what the network does. Its state holds weights, scales and the calibration, so that a
     checkpoint goes on in another process. `forward` refuses until there are ranges: rounding with none would destroy
@@ -64,7 +64,7 @@ class QatModel(nn.Module):
 
     @property
     def flat(self) -> fx.GraphModule:
-        """The float network, traced, with the same weights."""
+        """The traced float network, which shares the weights."""
         return self._flat[0]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -76,13 +76,13 @@ class QatModel(nn.Module):
         return self.network(*args, **kwargs)
 
     def set_calibration(self, table: CalibrationTable, view: GraphView) -> None:
-        """Start from these ranges and bias corrections; `view` is the prepared graph that they belong to."""
+        """Set ranges and bias corrections from a table; `view` is the prepared graph that the table belongs to."""
         shift_biases(self.flat, table.shifts, bias_owners(table.shifts, view, self.flat))
         set_ranges(self.student, self.sites.found, table, self.flat)
         self.table = table
 
     def trained(self) -> CalibrationTable:
-        """The ranges as they are now; tensors without a quantizer keep what calibration gave them.
+        """Return the current ranges; tensors without a quantizer keep their range from calibration.
 
         Raises:
             UsageError: there was no calibration.
@@ -95,7 +95,7 @@ class QatModel(nn.Module):
         return self.student.table(self.table)
 
     def write_float(self, path: Path, example: tuple[torch.Tensor, ...]) -> None:
-        """Write the network without quantizers as ONNX; the training mode stays."""
+        """Write the network without quantizers as ONNX; the training mode is restored."""
         was_training = self.training
         try:
             export(self.flat.eval(), example, path, exporter=self.options.exporter, opset=self.options.opset)
@@ -103,7 +103,7 @@ class QatModel(nn.Module):
             self.train(was_training)
 
     def freeze_norms(self, frozen: bool = True) -> None:
-        """Use BatchNorm's running statistics and keep them, in training too, until called with False.
+        """Use BatchNorm's running statistics without updating them, also in training, until called with False.
 
         Trainers call `train()` before every epoch or step, which therefore does not undo it.
         """
@@ -111,7 +111,7 @@ class QatModel(nn.Module):
         self.train(self.training)
 
     def freeze_scales(self, frozen: bool = True) -> None:
-        """Keep the learned scales as they are now, until called with False.
+        """Keep the learned scales at their current values until called with False.
 
         Gradients go on, because a wrapper that waits for all of them (DistributedDataParallel) knows nothing of this;
         the values are put back before the next step uses them, whatever momentum an optimizer still has.
@@ -120,7 +120,7 @@ class QatModel(nn.Module):
 
     @property
     def scales_frozen(self) -> bool:
-        """Whether `freeze_scales` holds."""
+        """Whether `freeze_scales` is in effect."""
         return bool(self._held)
 
     def _hold_scales(self) -> None:
@@ -136,7 +136,7 @@ class QatModel(nn.Module):
         return self
 
     def scale_parameters(self) -> list[nn.Parameter]:
-        """The scales that are learned: for an optimizer group without weight decay."""
+        """Return the learned scales, for an optimizer group without weight decay."""
         return [
             p for module in self.student.quantizers.values() for p in module.parameters() if p.requires_grad
         ]
@@ -146,7 +146,7 @@ class QatModel(nn.Module):
         return super().state_dict(*args, **kwargs)
 
     def get_extra_state(self) -> torch.Tensor:
-        """The calibration as UTF-8 in a tensor, because files like safetensors hold nothing else."""
+        """Return the calibration as UTF-8 in a tensor, because formats such as safetensors store only tensors."""
         text = "" if self.table is None else CALIBRATION.dump(self.table)
         return torch.tensor(list(text.encode()), dtype=torch.uint8)
 
@@ -161,7 +161,7 @@ class QatModel(nn.Module):
             self.table = CALIBRATION.read(path)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> QatModel:
-        """A copy for averaged weights; the placement and the sites are shared, for they never change."""
+        """Copy the model, for averaged weights; placement, sites and other objects that never change are shared."""
         made = self.__class__.__new__(self.__class__)
         memo[id(self)] = made
         for shared in (self.placement, self.sites, self.table, self.options, self.student.engine):
@@ -171,7 +171,7 @@ class QatModel(nn.Module):
 
 
 class PreparedModel(QatModel):
-    """A `QatModel` with what its own calibration and export need.
+    """A `QatModel` with the data that its calibration and export need.
 
     Attributes:
         recipe: how it is calibrated and written.
@@ -185,7 +185,7 @@ class PreparedModel(QatModel):
 
 
 def _add_biases(model: QatModel, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Give layers the biases that a calibration with corrected ones gave those of the checkpoint."""
+    """Add biases to layers that have one in the checkpoint only, because a bias correction added it."""
     for key, value in state.items():
         owner, _dot, name = key.removeprefix(prefix).rpartition(".")
         if key.startswith(prefix) and name == "bias":
@@ -198,5 +198,5 @@ def _add_biases(model: QatModel, state: dict[str, Any], prefix: str, *_: Any) ->
 
 
 def _hold_loaded(model: QatModel, *_: Any) -> None:
-    """Frozen scales are those of the checkpoint, not the ones that it replaced."""
+    """Freeze the scales of the loaded checkpoint if scales were frozen before."""
     model.freeze_scales(model.scales_frozen)

@@ -1,4 +1,4 @@
-"""A PyTorch network on its way: traced, exported, given quantizers, trained."""
+"""A PyTorch network that is traced, exported, given quantizers and trained."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from qdqtool.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """What training left.
+    """Result of a training.
 
     Attributes:
         epochs: how it went.
@@ -45,7 +45,7 @@ class Trained:
 
 
 class Network:
-    """The network that a recipe names, with its data.
+    """Network that a recipe names, with its data.
 
     Raises:
         UsageError: a function cannot be found, the network cannot be traced, or it cannot take the samples.
@@ -81,7 +81,7 @@ class Network:
 
     @property
     def flat(self) -> fx.GraphModule:
-        """The network, traced; training moves its weights."""
+        """The traced network; training changes its weights."""
         return self.traced.flat
 
     @property
@@ -90,11 +90,14 @@ class Network:
         return self.traced.inputs
 
     def export(self, path: Path) -> None:
-        """Write the network as it is now as float ONNX."""
+        """Write the network with its current weights as float ONNX."""
         export(self.flat, self.traced.example, path, exporter=self.options.exporter, opset=self.options.opset)
 
     def fit(self, model: QatModel, folder: Path, key: str, on_step: Callable[[int, int], object]) -> Trained:
-        """Train what `prepare` made of this network, from its calibration on; checkpoints go to `folder`."""
+        """Train `model`, which `prepare` made from this network, starting from its calibration.
+
+        Checkpoints are written to `folder`.
+        """
         with EpochJournal(folder, tensorboard=self.options.tensorboard) as journal:
             epochs, kept = training.train(model, self._config(folder, key, on_step, journal))
         return Trained(
@@ -136,7 +139,7 @@ class Network:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over all weights, names and shapes of the network as it came."""
+        """SHA-256 of all weights, names and shapes of the original network."""
         sha = hashlib.sha256()
         state: dict[str, Any] = self._teacher.state_dict()
         for name in sorted(state):
@@ -146,11 +149,11 @@ class Network:
         return sha.hexdigest()
 
     def score(self) -> Callable[[Any, Any], float]:
-        """What the recipe's metric makes of all outputs and targets of a split; higher is better."""
+        """Return the recipe's metric, a function of all outputs and targets of a split; higher is better."""
         return self._score(self._loss())
 
     def structured(self, arrays: Sequence[Any]) -> Any:
-        """What an exported model returned, in the structure that the network returns."""
+        """Convert the outputs of an exported model to the structure that the network returns."""
         with torch.no_grad():
             form = run(self.flat, self.traced.example)
         leaves = iter(arrays)

@@ -1,4 +1,4 @@
-"""Says clearly when torch, or a package that an engine needs, is not here."""
+"""Reports a missing torch, or a missing package of an engine, with the command to install it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from types import ModuleType
 from qdqtool.errors import MissingPackage
 
 NVIDIA = "pip install 'qdqtool[qat-nvidia]'"
-"""Gets NVIDIA's quantizers, which are engines beside our own."""
+"""Command that installs NVIDIA's quantizers."""
 
 
 def need(package: str, *, fix: str = "pip install 'qdqtool[qat]'") -> ModuleType:
-    """The module called `package`.
+    """Import the module called `package`.
 
     Raises:
         MissingPackage: it is not installed, or does not load here.
@@ -25,7 +25,7 @@ def need(package: str, *, fix: str = "pip install 'qdqtool[qat]'") -> ModuleType
 
 
 def need_torch() -> None:
-    """Return where torch can be imported.
+    """Check that torch is installed.
 
     Raises:
         MissingPackage: it is not installed.

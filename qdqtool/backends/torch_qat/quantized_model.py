@@ -1,4 +1,4 @@
-"""A flat network with quantizers where the placement wants them."""
+"""A flat network with quantizers at the slots of the placement."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from qdqtool.core.placement import Placement
 from qdqtool.errors import InputFileError, UsageError
 
 TRAINED = "trained"
-"""What stands as the calibrator of a range that a quantizer of the training held."""
+"""Name of the calibration method for ranges that were learned in training."""
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
@@ -62,7 +62,7 @@ class QuantizedWeight(nn.Module):
         return functional_call(self.layer, {"weight": self.weight()}, args, kwargs)
 
     def weight(self) -> torch.Tensor:
-        """The weight as the engine will see it, before folding."""
+        """Return the weight as the engine will see it, but before folding."""
         raw: torch.Tensor = self.layer.weight
         factor = self._factor(raw)
         if factor is None:
@@ -92,7 +92,7 @@ class QuantizedWeight(nn.Module):
 
 
 class QuantizedInput(nn.Module):
-    """A layer that reads its input quantized, inside a part that cannot be traced."""
+    """A layer with a quantized input, inside a part that cannot be traced."""
 
     def __init__(self, layer: nn.Module, quantizer: nn.Module, *, owner: bool) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class QuantizedInput(nn.Module):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class QuantizedModel:
-    """A network in training, and which quantizer holds the range of which tensor.
+    """A network in training, with the quantizer that holds the range of each tensor.
 
     Attributes:
         network: what is trained; its parameters are those of the float network it was made of.
@@ -124,7 +124,7 @@ class QuantizedModel:
     learns: bool
 
     def table(self, before: CalibrationTable) -> CalibrationTable:
-        """The table with the ranges as they are now; tensors without a quantizer keep theirs.
+        """Return the table with the current ranges; tensors without a quantizer keep their range from `before`.
 
         It shifts no bias: the network's own biases hold what calibration wanted.
         """
@@ -187,7 +187,7 @@ def make_student(
 def set_ranges(
     made: QuantizedModel, sites: tuple[Site, ...], table: CalibrationTable, flat: fx.GraphModule
 ) -> None:
-    """Give every quantizer the range of its tensor, of tied ones that of the first; parameters stay the same objects.
+    """Set the range of every quantizer; tied tensors use the range of the first. Parameters stay the same objects.
 
     Raises:
         InputFileError: the table has no range for a tensor.
@@ -208,7 +208,7 @@ def set_ranges(
 
 
 def _start(entry: TensorRange | None, site: Site, flat: fx.GraphModule, *, learn: bool) -> Start:
-    """What the quantizer of a site begins with; without a range, with ones."""
+    """Return the initial values for the quantizer of a site; without a range, ones."""
     if site.source or site.axis is None:
         whole = (1.0,) if entry is None else (max(entry.symmetric.amax),)
         return Start(amax=whole, learn=learn, format=site.format)
@@ -218,7 +218,7 @@ def _start(entry: TensorRange | None, site: Site, flat: fx.GraphModule, *, learn
 
 
 def _groups(placement: Placement) -> dict[str, str]:
-    """The first tensor of every set of tied tensors, by each of its members."""
+    """Return the first tensor, by name, of each set of tied tensors, for every member of the set."""
     shared = classes(tie.tensors for tie in placement.ties)
     return {name: min(group) for group in shared for name in group}
 
@@ -226,7 +226,7 @@ def _groups(placement: Placement) -> dict[str, str]:
 def _place(
     network: fx.GraphModule, site: Site, name: str, quantizer: nn.Module, flat: fx.GraphModule
 ) -> None:
-    """Put the quantizer before the step; it is registered once, where it is used first."""
+    """Insert a quantizer before a step; it is registered only once, at its first use."""
     step = next(node for node in network.graph.nodes if node.name == site.step)
     path = next((path for path, module in network.named_modules() if module is quantizer), "")
     if site.layer:
@@ -248,7 +248,9 @@ def _place(
 
 
 def _wrap(network: nn.Module, path: str, site: Site, quantizer: nn.Module, *, owner: bool) -> None:
-    """Put the quantizer around one layer of a part; what holds the layer is copied, because the float network keeps it.
+    """Put a quantizer around one layer of a part.
+
+    The modules that hold the layer are copied, because the float network keeps them.
 
     The copies share all parameters and buffers with what they are copies of.
     """
@@ -269,7 +271,7 @@ def _wrap(network: nn.Module, path: str, site: Site, quantizer: nn.Module, *, ow
 
 
 def shift_biases(flat: fx.GraphModule, shifts: Iterable[NodeShift], owners: Mapping[str, str]) -> None:
-    """Add to the biases what calibration found, so that training starts from all that calibration did."""
+    """Add the bias corrections of calibration, so that training starts from the calibrated network."""
     for entry in shifts:
         if entry.node not in owners:
             continue
@@ -286,14 +288,14 @@ def shift_biases(flat: fx.GraphModule, shifts: Iterable[NodeShift], owners: Mapp
 
 
 def freeze_norms(network: nn.Module) -> None:
-    """Use the running statistics from now on, and keep them."""
+    """Use the running statistics of BatchNorm from now on, without updating them."""
     for module in network.modules():
         if isinstance(module, _NORMS):
             module.eval()
 
 
 def fold_norms(flat: fx.GraphModule) -> fx.GraphModule:
-    """The flat network with every BatchNorm that follows one Conv or Linear multiplied into it."""
+    """Fold every BatchNorm into the Conv before it, if nothing else reads the result of the Conv."""
     steps = {node.name: node for node in flat.graph.nodes}
     for node in list(steps.values()):
         norm = flat.get_submodule(node.name) if node.op == "call_module" else None

@@ -1,4 +1,4 @@
-"""What the processes of one distributed training have in common."""
+"""Shares data between the processes of a distributed training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _several() -> bool:
 
 
 def gathered(mine: list[T]) -> list[T]:
-    """The lists of all ranks one after the other; mine alone where there is one process."""
+    """Join the lists of all ranks in order; with one process, return `mine`."""
     if not _several():
         return mine
     everyone: list[Any] = [None] * distributed.get_world_size()
@@ -28,7 +28,9 @@ def gathered(mine: list[T]) -> list[T]:
 
 
 def from_first(make: Callable[[], T]) -> T:
-    """What the first rank makes, on all of them; its mistake is raised on all, which would wait for ever otherwise.
+    """Return the result of the first rank on all ranks.
+
+    Its error is raised on all ranks, because they would wait forever otherwise.
 
     Raises:
         QdqError: `make` raised it on the first rank.

@@ -1,4 +1,4 @@
-"""Finds where in a traced network the slots of a placement are."""
+"""Finds the slots of a placement in a traced network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Site:
-    """One slot in torch's words.
+    """Place of one slot in the torch network.
 
     Attributes:
         slot: input of an ONNX node.
@@ -51,20 +51,20 @@ class Site:
 
     @property
     def owner(self) -> str:
-        """The module whose weight or input is meant."""
+        """Path of the module whose weight or input is quantized."""
         return f"{self.step}.{self.layer}" if self.layer else self.step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sites:
-    """All slots that were found, and those that have no counterpart, each with the reason."""
+    """All slots that were found, and those without a counterpart in torch, each with the reason."""
 
     found: tuple[Site, ...]
     lost: tuple[tuple[Slot, str], ...]
 
 
 def locate(placement: Placement, view: GraphView, flat: fx.GraphModule) -> Sites:
-    """The sites of all quantized slots; `view` is the prepared graph that `flat` was exported to."""
+    """Find the sites of all quantized slots; `view` is the prepared graph of the exported `flat`."""
     finder = _Finder(view, flat)
     found: list[Site] = []
     lost: list[tuple[Slot, str]] = []
@@ -78,7 +78,7 @@ def locate(placement: Placement, view: GraphView, flat: fx.GraphModule) -> Sites
 
 
 def bias_owners(shifts: Iterable[NodeShift], view: GraphView, flat: fx.GraphModule) -> dict[str, str]:
-    """The step whose bias is that of the layer in the prepared graph, by ONNX node: a folded BatchNorm, or the layer.
+    """Return the step that holds the bias of each ONNX node: a folded BatchNorm, or the layer itself.
 
     Nodes whose bias belongs to no single step are left out.
     """
@@ -88,13 +88,13 @@ def bias_owners(shifts: Iterable[NodeShift], view: GraphView, flat: fx.GraphModu
 
 
 def _site(decision: Decision, step: str, **place: Any) -> Site:
-    """The slot of a decision at this step; `place` says what of the step is meant."""
+    """Return the site of a decision at this step; `place` are further fields of the site."""
     chosen = INT8 if decision.spec is None else decision.spec.format
     return Site(slot=decision.slot, tensor=decision.tensor, step=step, format=chosen, **place)
 
 
 def _layout(node: Node, layer: nn.Module) -> NDArray[np.int64] | None:
-    """The `layout` of a Site: where the weight of this layer went when preparation wrote the layer as `node`."""
+    """Return the `layout` of a Site: how preparation reordered the weight when it wrote the layer as `node`."""
     if node.op != "Conv" or not isinstance(layer, TRANSPOSED):
         return None
     numbers = np.arange(1, layer.weight.numel() + 1, dtype=np.int64).reshape(tuple(layer.weight.shape))
@@ -111,7 +111,7 @@ class _Finder:
         self._seen = {self._step_of(node) for node in view.nodes} | self._inputs
 
     def site(self, decision: Decision) -> Site | str:
-        """Where the slot is, or why it is nowhere."""
+        """Return the site of a decision, or the reason why there is none."""
         node = self._view.by_name[decision.slot.node]
         step = self._step_of(node)
         if not step:
@@ -147,12 +147,12 @@ class _Finder:
         return _site(decision, step, axis=axis, norm=self._norm_after(step), layout=layout)
 
     def _layer_in(self, node: Node, step: str) -> str:
-        """The path inside a step of the layer that a node is; "" if it is none."""
+        """Return the path of a node's layer inside a step; "" if the node is not such a layer."""
         path = ".".join(node.name.split("/")[2:-1])
         return path if path and isinstance(self._modules.get(f"{step}.{path}"), LAYERS) else ""
 
     def _inside(self, decision: Decision, node: Node, step: str, layer: str) -> Site | str:
-        """The slot of a layer inside a part that cannot be traced."""
+        """Return the site of a layer inside a part that cannot be traced, or the reason why there is none."""
         name = f"{step}.{layer}"
         if decision.kind is not SlotKind.WEIGHT:
             if decision.slot.index:
@@ -168,7 +168,7 @@ class _Finder:
         return _site(decision, step, axis=axis, layer=layer)
 
     def bias_owner(self, node: Node) -> str:
-        """The step that adds the bias of a layer; "" if there is none of its own."""
+        """Return the step that adds the bias of a layer; "" if no step does."""
         step = self._step_of(node)
         layer = self._layer_in(node, step) if step else ""
         if layer:
@@ -184,7 +184,7 @@ class _Finder:
         return ""
 
     def _source(self, step: fx.Node, origin: str) -> str:
-        """The direct input of `step` that carries the result of `origin`; steps that left no node are passed."""
+        """Return the direct input of `step` that carries the result of `origin`. Steps that left no ONNX node are skipped."""
         for direct in step.all_input_nodes:
             above: fx.Node | None = direct
             while above is not None:

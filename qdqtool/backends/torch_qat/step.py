@@ -1,4 +1,4 @@
-"""Function calls of a network as modules of their own."""
+"""Wraps function calls of a network as modules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Step(nn.Module):
 
 
 class Weighted(Step):
-    """A call that takes a weight, and perhaps a bias, which are its parameters."""
+    """A call with a weight, and optionally a bias, which become its parameters."""
 
     def __init__(self, function: Callable[..., Any], weight: nn.Parameter, bias: nn.Parameter | None) -> None:
         super().__init__(function)

@@ -1,4 +1,4 @@
-"""Fine-tunes a quantized network: resumable after every epoch, stopped at the first loss that is no number."""
+"""Fine-tunes a quantized network; resumable after every epoch, and stopped at the first NaN or infinite loss."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LAST, BEST = "checkpoint.pt", "best.pt"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingConfig:
-    """Everything that training needs beside the student.
+    """Parameters of a training, apart from the student.
 
     Attributes:
         teacher: the float network.
@@ -59,7 +59,7 @@ class TrainingConfig:
 
 
 def train(model: QatModel, lesson: TrainingConfig) -> tuple[tuple[Epoch, ...], int]:
-    """Train to the last epoch, going on from the last checkpoint, and leave the chosen epoch's weights in `model`.
+    """Train to the last epoch, resuming from the last checkpoint. Afterwards `model` has the weights of the chosen epoch.
 
     Returned are all epochs and the number of the chosen one; `choice` says how it is chosen. Epoch 0 is the network as
     calibration left it, so that training never ends with something worse on the validation samples. The same recipe gives the same result whether it was interrupted or not (on one kind of processor).
@@ -76,7 +76,7 @@ def train(model: QatModel, lesson: TrainingConfig) -> tuple[tuple[Epoch, ...], i
 
 
 def device_of(options: QatOptions) -> torch.device:
-    """Where the recipe wants to train.
+    """Return the device that the recipe requests.
 
     Raises:
         UsageError: it asks for a GPU that is not here.
@@ -104,7 +104,7 @@ class _TrainingRun:
         self._validated = 0
 
     def resume(self) -> None:
-        """Go on from the last checkpoint, or begin with epoch 0."""
+        """Resume from the last checkpoint, or begin with epoch 0."""
         state = checkpoints.read(self.lesson.folder / LAST, self.lesson.key)
         if state is None:
             self._record(loss=None, start=time.perf_counter())
@@ -117,7 +117,7 @@ class _TrainingRun:
         self.lesson.on_epochs(tuple(self.records))
 
     def one_epoch(self) -> None:
-        """Train through all batches once, validate, and save."""
+        """Train on all batches once, validate, and save."""
         start = time.perf_counter()
         _seed(self.options.seed + self.epoch + 1)
         self.model.train()
@@ -131,7 +131,7 @@ class _TrainingRun:
         self._record(loss=total / self.steps, start=start)
 
     def take_best(self) -> int:
-        """Give the student the weights of the chosen epoch, and return its number."""
+        """Load the weights of the chosen epoch into the student; return the number of the epoch."""
         best = checkpoints.read(self.lesson.folder / BEST, self.lesson.key)
         assert best is not None
         self.network.load_state_dict(best["network"])
@@ -160,7 +160,10 @@ class _TrainingRun:
         return value
 
     def _refuse_weights_that_are_no_numbers(self) -> None:
-        """A gradient can be NaN where the loss is not; the next loss would be, after the checkpoint."""
+        """Refuse weights that are NaN or infinite.
+
+        A finite loss can have NaN gradients, which would show only after the checkpoint.
+        """
         for name, value in self.network.state_dict().items():
             if not bool(torch.isfinite(value).all()):
                 raise UsageError(
@@ -180,7 +183,7 @@ class _TrainingRun:
         return loss
 
     def _record(self, *, loss: float | None, start: float) -> None:
-        """Validate, save what is needed to go on, and tell."""
+        """Validate, save a checkpoint, and report the epoch."""
         score = self._validate()
         rate = self.scheduler.get_last_lr()[0]
         seconds = round(time.perf_counter() - start, 3)
@@ -206,7 +209,7 @@ class _TrainingRun:
 
     @torch.no_grad()
     def _validate(self) -> float:
-        """The score of all validation samples at once: a mean over batches would be wrong for mean average precision."""
+        """Compute the score of all validation samples at once. A mean over batches would be wrong for mean average precision."""
         self.model.eval()
         outputs, wanted, counts = [], [], []
         for inputs, targets in self.lesson.validate.batches():
@@ -227,7 +230,7 @@ class _TrainingRun:
         return nullcontext()
 
     def _rate(self, step: int) -> float:
-        """Factor on the learning rate: a linear warm-up, then half a cosine to zero, or constant."""
+        """Return the factor of the learning rate: a linear warm-up, then half a cosine to zero, or constant."""
         warm = self.options.warmup_epochs * self.steps
         if step < warm:
             return (step + 1) / (warm + 1)
@@ -238,14 +241,14 @@ class _TrainingRun:
 
 
 def _seed(number: int) -> None:
-    """Start all generators of random numbers that a data function may use, so that an epoch can be repeated."""
+    """Seed all random generators that a data function may use, so that an epoch can be repeated."""
     torch.manual_seed(number)
     random.seed(number)
     np.random.seed(number % (1 << 32))  # noqa: NPY002 -- augmentations draw from the global generator
 
 
 def _optimizer(model: QatModel, options: QatOptions) -> torch.optim.Optimizer:
-    """Scales have a learning rate of their own and no weight decay."""
+    """Return the optimizer; scales have a separate learning rate and no weight decay."""
     scales = model.scale_parameters()
     known = {id(parameter) for parameter in scales}
     rest = [p for p in model.parameters() if p.requires_grad and id(p) not in known]

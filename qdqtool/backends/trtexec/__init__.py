@@ -1,1 +1,1 @@
-"""NVIDIA's command-line builder `trtexec`: finding it, its command lines, and what its output tells."""
+"""NVIDIA's command-line builder `trtexec`: how to find it, run it, and read its output."""

@@ -1,4 +1,4 @@
-"""Builds by running trtexec: its command line, what it says while it builds, and what it leaves."""
+"""Builds engines by running trtexec: composes the command line, reads the output and collects the files."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from qdqtool.io.files import unwritable
 
 
 class TrtexecBuilder:
-    """Builds engines with the trtexec of this machine."""
+    """Builder that runs the trtexec of this machine."""
 
     def version(self) -> str:
-        """The release in trtexec's banner, "unknown" where it prints none.
+        """Return the release in trtexec's banner; "unknown" if trtexec prints none.
 
         Raises:
             MissingPackage: there is no working trtexec.
@@ -47,7 +47,7 @@ class TrtexecBuilder:
     def build(
         self, request: BuildRequest, on_progress: OnProgress | None = None
     ) -> tuple[BuildResult, BuildCost]:
-        """The engine, trtexec's whole output and its layer information, in `request.folder`.
+        """Build the engine, and write it with trtexec's output and layer information to `request.folder`.
 
         Ctrl-C ends trtexec and leaves the folder as it was. A failed build leaves its log, and no engine.
 
@@ -87,7 +87,7 @@ def _make(
 
 
 def _plan(program: Program, request: BuildRequest, drafts: Path) -> tuple[list[str], list[str]]:
-    """The command, and what is to be said about it."""
+    """Return the command, and its warnings."""
     facts = facts_of(request.model)
     can = Abilities(name=f"trtexec {spell(program.release)}".strip(), strong=program.strong)
     flags, chosen = choose_typing(facts, parse_flags(request.flags), can)
@@ -136,13 +136,13 @@ def _size(path: Path) -> int:
 _OURS = frozenset(
     {"onnx", "saveEngine", "loadEngine", "exportLayerInfo", "minShapes", "optShapes", "maxShapes"}
 )
-"""Flags that the request itself says."""
+"""Flags that follow from the request and cannot be given again."""
 
 
 def build_command(
     program: Program, request: BuildRequest, flags: tuple[Flag, ...], drafts: Path
 ) -> list[str]:
-    """The command that builds `request` with `flags`, its products going to `drafts`.
+    """Return the command that builds `request` with `flags`; its output files go to `drafts`.
 
     Raises:
         UsageError: a flag that this trtexec does not know, or one that contradicts the request.
@@ -163,7 +163,7 @@ def build_command(
 
 
 def _wished(program: Program, drafts: Path) -> Iterable[Flag]:
-    """What we want of every build, where this trtexec has it."""
+    """Yield the flags for every build that this trtexec supports."""
     choices = (
         Flag(name="exportLayerInfo", value=str((drafts / LAYERS).absolute())),
         Flag(name="profilingVerbosity", value="detailed"),
@@ -176,7 +176,7 @@ def _wished(program: Program, drafts: Path) -> Iterable[Flag]:
 
 
 def _shapes(profiles: tuple[InputProfile, ...], program: Program) -> Iterable[Flag]:
-    """The shapes of every optimization profile, in order; several are told apart by --profile."""
+    """Yield the shapes of every optimization profile, in order; several profiles are separated by --profile."""
     numbers = sorted({profile.number for profile in profiles})
     if len(numbers) > 1:
         program.check((Flag(name="profile"),))
@@ -205,7 +205,7 @@ _NAME = re.compile(r'(?:^|\] |: )(?:Node )?name: "?(?P<name>[^"]*)"?\s*$')
 _REASON = re.compile(r"ERROR: \S+:\d+ In function \w+:\s*(?P<rest>.*)")
 _CODE = re.compile(r"^\[(?P<code>\d+)\] (?P<text>.*)")
 _UNSUPPORTED = "8"
-"""The parser's error code kUNSUPPORTED_NODE."""
+"""Error code kUNSUPPORTED_NODE of the parser."""
 _LAYERS = re.compile(r"After .*: (\d+) layers")
 _STEPS = (
     ("parsing", re.compile(r"Start parsing network model|Parsing node:")),
@@ -219,7 +219,7 @@ _MOST = 200
 
 @dataclass(slots=True)
 class Listener:
-    """What was heard so far.
+    """Facts read from trtexec's output so far.
 
     Attributes:
         errors: each different error message once, without prefix.
@@ -243,7 +243,7 @@ class Listener:
     _phase: str = ""
 
     def hear(self, line: str) -> None:
-        """Take in one line."""
+        """Read one line of output."""
         found = _PREFIX.match(line)
         severity, message = (found["severity"], found["message"].rstrip()) if found else ("", line.rstrip())
         if severity in {"E", "F"}:

@@ -1,4 +1,4 @@
-"""Finds trtexec and asks it what it understands."""
+"""Finds trtexec and reads its help text for the flags it supports."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from qdqtool.errors import MissingPackage, UsageError
 from qdqtool.io import child
 
 _PLACES = ("/usr/src/tensorrt/bin/trtexec", "/opt/tensorrt/bin/trtexec")
-"""Where NVIDIA's packages put it without changing PATH."""
+"""Paths where NVIDIA's packages install trtexec without changing PATH."""
 _VARIABLE = "QDQTOOL_TRTEXEC"
 _DEFINITION = re.compile(r"^\s*(--[A-Za-z][\w-]*(?:=\S*)?(?:,\s*--[A-Za-z][\w-]*(?:=\S*)?)*)", re.MULTILINE)
 _NAME = re.compile(r"--([A-Za-z][\w-]*)")
 _MOST_HELP = 20_000
-"""Lines; no help text is longer."""
+"""Largest number of lines that are read from the help text."""
 # Seconds; the first start loads libraries of gigabytes, from a network disk perhaps.
 _PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Program:
-    """A trtexec.
+    """A trtexec program and the flags it supports.
 
     Attributes:
         path: where it is.
@@ -42,17 +42,17 @@ class Program:
 
     @property
     def strong(self) -> Strong:
-        """Whether its networks are strongly typed."""
+        """Whether its networks are strongly typed: "always", "on request" or "never"."""
         if "int8" not in self.flags:
             return "always"
         return "on request" if "stronglyTyped" in self.flags else "never"
 
     def first_of(self, *names: str) -> Flag | None:
-        """The first of these flags that it knows: one thing had several names over the years."""
+        """Return the first of these flags that trtexec supports; some flags changed their name over the releases."""
         return next((Flag(name=name) for name in names if name in self.flags), None)
 
     def check(self, flags: tuple[Flag, ...]) -> None:
-        """Refuse flags it does not know.
+        """Refuse flags that trtexec does not support.
 
         Raises:
             UsageError: names them, with the nearest it knows.
@@ -72,7 +72,7 @@ class Program:
 
 
 def find_trtexec() -> Path:
-    """The trtexec that QDQTOOL_TRTEXEC names, else that of PATH, else where NVIDIA's packages put it.
+    """Return the trtexec of QDQTOOL_TRTEXEC, else of PATH, else of NVIDIA's install folders.
 
     Raises:
         MissingPackage: there is none.
@@ -94,7 +94,7 @@ def find_trtexec() -> Path:
 
 
 def ask(path: Path) -> Program:
-    """What the program says of itself when asked for help.
+    """Run the program with --help and return its release and flags.
 
     Raises:
         MissingPackage: it cannot be run, says nothing, hangs, or is another program.

@@ -16,7 +16,7 @@ from qdqtool.trt.names import onnx_nodes
 
 
 class LayersCollector:
-    """Keeps the last dump of each form; detailed records are preferred to one-line layers, these to bare names."""
+    """Keeps the last dump of each form. Detailed records are preferred to one-line layers, and these to bare names."""
 
     def __init__(self) -> None:
         self._lines: list[tuple[int, str, str, str]] = []
@@ -45,7 +45,7 @@ class LayersCollector:
         }
 
     def finish(self) -> tuple[LoggedLayer, ...]:
-        """The layers of the engine, in its order."""
+        """Return the layers of the engine, in its order."""
         if self._records:
             return tuple(RecordLayer(*record) for record in self._records)
         if self._lines:
@@ -53,7 +53,7 @@ class LayersCollector:
         return tuple(LoggedLayer(*name) for name in self._names)
 
     def tactics(self) -> dict[str, str]:
-        """Layer -> tactic id as it is spelt, from whichever form states it."""
+        """Return layer -> tactic id as printed, from any form that states it."""
         stated = {
             name: rest.rpartition("TacticValue: ")[2].partition(",")[0] for _, name, rest in self._records
         }
@@ -75,7 +75,7 @@ _BYTES = re.compile(r"(\d{1,18})(?: bytes)?")
 
 
 class MemoryCollector:
-    """Keeps the last stated value of each kind of memory; peaks keep the largest."""
+    """Keeps the last stated value of each kind of memory, and the largest value for peaks."""
 
     def __init__(self) -> None:
         self._bytes: dict[str, int] = {}
@@ -108,7 +108,7 @@ class MemoryCollector:
         }
 
     def finish(self, workspace: int | None) -> Memory:
-        """All memory as values.
+        """Return the collected memory.
 
         Args:
             workspace: the limit that was set, in bytes; None for the default.
@@ -142,7 +142,7 @@ class MemoryCollector:
         self._bytes[field] = max(mib, self._bytes.get(field, 0))
 
     def _heading(self, line: int, device: str, layers: str) -> None:
-        """TensorRT 7 lists all layers of a device behind or below its name."""
+        """Read the layers of a device, which TensorRT 7 lists after or below its name."""
         self._device = device
         if layers.strip(" {},"):
             self._list(line, layers)
@@ -166,7 +166,7 @@ _VALUE = re.compile(
 )
 _END_TO_END = re.compile(r" \(end to end ([\d.e+-]{1,24}) ms")
 _MOST, _LONGEST = 50_000, 2000
-"""Rows of a profile, and characters of a name, that are kept."""
+"""Most rows of a profile, and most characters of a name, that are kept."""
 _METRICS = {
     "Latency": "latency",
     "Host Latency": "latency",
@@ -213,7 +213,7 @@ class MeasuredCollector:
         }
 
     def performance(self, batch: int) -> Performance | None:
-        """The summary with its diagnosis, for an implicit batch of so many; None if the run was not timed."""
+        """Return the summary with its diagnosis, for an implicit batch of size `batch`; None if the run was not timed."""
         if not self._metrics and "throughput_qps" not in self._numbers:
             return None
         number = self._numbers.get
@@ -230,7 +230,7 @@ class MeasuredCollector:
         )
 
     def profile(self) -> tuple[LoggedProfileRow, ...]:
-        """The rows of the profile; its total is not a row."""
+        """Return the rows of the profile, without its total."""
         return tuple(row for row in self._profile if row.layer != "Total")
 
     def _number(self, field: str, value: float | None) -> None:
@@ -246,7 +246,7 @@ class MeasuredCollector:
             self._value(name, f"{percent or 99}%" if which == "percentile" else which, number)
 
     def _old_heading(self, _line: int, metric: str) -> None:
-        """TensorRT 7 prints one value per line below the name of the metric."""
+        """Remember the metric of a heading: TensorRT 7 prints one value per line below it."""
         self._old = _METRICS.get(metric, "")
 
     def _old_value(self, _line: int, which: str, ms: str, rest: str | None) -> None:
@@ -315,11 +315,11 @@ def _float(text: str) -> float | None:
 # transfers do, or because the host pauses between queries.
 
 BUSY = 0.9
-"""Share of wall time in GPU compute from which the GPU counts as busy."""
+"""Smallest share of wall time in GPU compute for which the GPU counts as busy."""
 
 
 def diagnose(seen: Performance, batch: int = 1) -> Performance:
-    """The same performance with its diagnosis; with an implicit batch, throughput counts its samples as queries."""
+    """Add the diagnosis to a performance; with an implicit batch, throughput counts its samples as queries."""
     gpu = _middle(seen, "gpu_compute")
     words: list[str] = []
     if gpu and seen.throughput_qps:

@@ -10,7 +10,7 @@ from qdqtool.core.tensors import TensorInfo
 
 
 class NetworkCollector:
-    """Keeps nodes, and the text of their inputs and outputs until somebody asks."""
+    """Keeps nodes with the unparsed text of their inputs and outputs, which is parsed on request."""
 
     def __init__(self) -> None:
         self._inputs: list[tuple[str, str, str]] = []
@@ -33,11 +33,11 @@ class NetworkCollector:
         }
 
     def names(self) -> set[str]:
-        """Names of all nodes, and of layers that are called differently."""
+        """Return the names of all nodes, and of layers with other names."""
         return self.layers | {name for _, name, _ in self._nodes}
 
     def graph(self) -> Graph:
-        """The graph by names alone."""
+        """Return the graph by names alone."""
         takes, gives = self._takes, self._gives
         return Graph(
             [
@@ -48,7 +48,7 @@ class NetworkCollector:
         )
 
     def finish(self) -> LogNetwork:
-        """The graph with shapes and types."""
+        """Return the graph with shapes and types."""
         return LogNetwork(
             inputs=tuple(
                 TensorInfo(name=name, dtype=DType.parse(dtype), shape=_shape(dims))
@@ -88,7 +88,7 @@ class NetworkCollector:
 
 
 def tensors_of(text: str) -> tuple[TensorInfo, ...]:
-    """Tensors of `[a -> (1, 3)[FLOAT]], [b -> ()[INT8]],`; without types up to TensorRT 7."""
+    """Parse the tensors of `[a -> (1, 3)[FLOAT]], [b -> ()[INT8]],`; without types up to TensorRT 7."""
     return tuple(_tensor(piece) for piece in pieces_of(text))
 
 

@@ -1,4 +1,4 @@
-"""What the graph optimizer tried and did, as it speaks; names are told apart when the run is over."""
+"""Attempts and effects of the graph optimizer, as printed. Joined node names are separated at the end of the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qdqtool.core.events import EventKind, OptimizerEvent, PassCount
 RecordedEvent = tuple[int, EventKind, str, str, str, str]
 """Line, kind, pass, text that names nodes, into, detail."""
 ResolvedEvent = tuple[int, EventKind, str, tuple[str, ...], str, str]
-"""The same with the nodes told apart: an `OptimizerEvent` before it is one."""
+"""A recorded event with separated node names, before it becomes an `OptimizerEvent`."""
 
 
 class OptimizerCollector:
@@ -58,7 +58,7 @@ class OptimizerCollector:
         }
 
     def resolved(self, names: LoggedNames) -> list[ResolvedEvent]:
-        """The messages in order, their nodes told apart with the help of all names of the run."""
+        """Return the messages in order, with their nodes separated by means of all names of the run."""
         events: list[ResolvedEvent] = []
         for line, kind, name, text, into, detail in self._recorded:
             split = _SPLIT.get(kind)
@@ -86,7 +86,7 @@ class OptimizerCollector:
         self._recorded.append((line, EventKind.DUPLICATE, "", node, original, ""))
 
     def _squeezed(self, line: int, case: str, source: str, squeeze: str, reader: str) -> None:
-        """A squeeze trades places with the layer that reads it; releases up to 8.0 print no attempt before."""
+        """Record that a squeeze swaps with the layer that reads it; releases up to 8.0 print no attempt before."""
         name = f"SqueezePushDown{case.removeprefix('kSQUEEZE_').capitalize()}"
         self._say(line, EventKind.SWAPPED, name, f"{squeeze} with {reader}", "", f"behind {source}")
 
@@ -150,11 +150,11 @@ _EFFECTS = frozenset(
 
 
 _SWAPPING = ("Swap", "PushDown", "QuantizeConvWithResidualAdd")
-"""Parts of the names of passes that print swaps; other attempts stand before one only where lines were cut away."""
+"""Parts of the names of passes that print swaps. Another attempt directly before a swap means that lines were cut."""
 
 
 def events_of(events: list[ResolvedEvent]) -> tuple[OptimizerEvent, ...]:
-    """What was events, as values."""
+    """Convert resolved events to `OptimizerEvent` values."""
     return tuple(
         OptimizerEvent(line=line, kind=kind, pass_name=name, nodes=nodes, into=into, detail=detail)
         for line, kind, name, nodes, into, detail in events
@@ -162,7 +162,7 @@ def events_of(events: list[ResolvedEvent]) -> tuple[OptimizerEvent, ...]:
 
 
 def count_passes(events: list[ResolvedEvent], silent: frozenset[int]) -> dict[str, PassCount]:
-    """Attempts and effects of every pass.
+    """Count attempts and effects of every pass.
 
     An effect line without a pass name belongs to the attempt before it, up to the next attempt, banner or count.
 

@@ -1,4 +1,4 @@
-"""A run: who ran, in which version, with which options, how it ended, and where its time went."""
+"""A run: its front end, version and options, its verdict, and the time of its phases."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ class IdentityCollector:
 
     @property
     def version(self) -> tuple[int, ...] | None:
-        """The version that is stated, or was by the run before."""
+        """The stated version, or the version of the previous run."""
         return self._stated or self._before
 
     @property
     def front_end(self) -> str:
-        """The front end that the signs speak for, strong signs before prefixes."""
+        """The most likely front end, strong signs before prefixes."""
         for name in ("rtx", "mlperf", "trtexec", "polygraphy", "tensorrt-llm", "deepstream"):
             if self._signs[f"!{name}"]:
                 return name
@@ -95,7 +95,7 @@ class IdentityCollector:
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """The command as words; split at white space where its quotes do not match.
+        """The command as words; split at white space if its quotes do not match.
 
         On Windows a backslash separates folders and escapes nothing.
         """
@@ -113,7 +113,7 @@ class IdentityCollector:
             return tuple(self.command.split())
 
     def status(self, *, failed: bool) -> str:
-        """The verdict of the run, from what it prints at its end."""
+        """Return the verdict of the run, from its last messages."""
         if self.verdict:
             return self.verdict
         if failed:
@@ -135,7 +135,7 @@ class IdentityCollector:
         self.command = command.strip()[:_LONGEST_COMMAND]
 
     def _closes(self, line: int, verdict: str, banner: str) -> None:
-        """The last banner repeats the first, which an excerpt may lack."""
+        """End the run. The last banner repeats the first, which an excerpt may lack."""
         program, found, command = banner.partition(" # ")
         if found and not self.command:
             self._begins(line, program, command)
@@ -164,12 +164,12 @@ class IdentityCollector:
             self._says_version(line, ".".join(version.strip().split(".")[:3]))
 
     def _initializes(self, _line: int, what: str, *_fields: object) -> None:
-        """A process loads CUDA once: behind a finished engine, another process speaks."""
+        """Detect another process: a process loads CUDA once, so loading it after a finished engine begins a new one."""
         if self.generated and what.startswith("Init CUDA"):
             self.has_restarted = True
 
     def _writes(self, line: int, _host: str, path: str) -> None:
-        """DeepStream says when it has written its engine, and in which file."""
+        """Note that DeepStream has written its engine, and the file."""
         self._sign("deepstream")
         self.generated = True
         self.engine = (line, path)
@@ -185,11 +185,11 @@ _FORMS = {
     DEEPSTREAM: "deepstream",
     JETSON: "jetson-inference",
 }
-"""What a prefix form speaks for: trtexec's logger prints the severity before the origin, Python's behind it."""
+"""Front end for each form of prefix: trtexec's logger prints the severity before the origin, Python's after it."""
 
 
 def version_of(number: int) -> tuple[int, ...]:
-    """A version number of the banner as numbers: 8412 is 8.4.12, 8600 is 8.6.0, 101401 is 10.14.1."""
+    """Split a version number of the banner: 8412 is 8.4.12, 8600 is 8.6.0, 101401 is 10.14.1."""
     if number >= 10000:
         return (number // 10000, number // 100 % 100, number % 100)
     return (number // 1000, number // 100 % 10, number % 100)
@@ -201,9 +201,9 @@ def version_of(number: int) -> tuple[int, ...]:
 
 _WORKSPACE = re.compile(r"workspace: (\d{1,9}(?:\.\d{1,12})?(?:e-?\d{1,2})?) MiB")
 _LONGEST = 2000
-"""Characters kept of an option."""
+"""Most characters kept of an option."""
 _MOST_OPTIONS = 512
-"""Options kept per run; trtexec prints about ninety."""
+"""Most options kept per run; trtexec prints about ninety."""
 
 
 class OptionsCollector:
@@ -244,7 +244,7 @@ class OptionsCollector:
 
     @property
     def batch(self) -> int:
-        """The implicit batch of up to TensorRT 9; 1 where the model holds its batch."""
+        """The implicit batch of releases up to TensorRT 9; 1 if the model contains its batch."""
         text = self.sections.get("Inference", {}).get("Batch", "")
         return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 7 and int(text) else 1
 
@@ -344,7 +344,7 @@ class PhasesCollector:
         }
 
     def _loads(self, _line: int, what: str, *_fields: object) -> None:
-        """A library was loaded: 8 s of a build on Orin, 26 s of another, counted as graph optimization before."""
+        """Note that a library was loaded: 8 s of one build on Orin, 26 s of another. It does not count as graph optimization."""
         if not what.startswith(_LIBRARIES):
             return
         if self.current == "autotuning" and not self._tunes and self._marks:
@@ -353,12 +353,12 @@ class PhasesCollector:
             self.current = _LOADING
 
     def begins(self, line: int) -> None:
-        """The first layer is being tuned."""
+        """Note that the tuning of the first layer begins."""
         self._tunes = True
         self._mark("autotuning")(line)
 
     def finish(self, last_stamp: str) -> tuple[Phase, ...]:
-        """Stated durations in order, then the phases measured by time stamps."""
+        """Return stated durations in order, then the phases measured by time stamps."""
         end = seconds_of(last_stamp)
         marks = self._marks + ([("", 0, end)] if end is not None else [])
         measured = [

@@ -1,4 +1,4 @@
-"""Troubles: warnings, errors and their reasons, requests that were not followed, and the fields of all other messages."""
+"""Troubles: warnings, errors and their reasons, requests that were not fulfilled, and the fields of all other messages."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from qdqtool.trt.causes import UNNAMED, cause_of, decisive, node_of
 
 
 _MOST_CONSTRAINTS = 4000
-"""Layers and tensors kept of each kind."""
+"""Most layers and tensors kept of each kind."""
 
 
 class ConstraintsCollector:
-    """Keeps, per layer, why DLA refused it and that its precision was not obeyed; per tensor, its accuracy loss."""
+    """Keeps per layer the reason of a DLA refusal and ignored precision requests, and per tensor its accuracy loss."""
 
     def __init__(self) -> None:
         self._refused: dict[str, str] = {}
@@ -66,12 +66,12 @@ class ConstraintsCollector:
 
     @property
     def unobeyed(self) -> tuple[str, ...]:
-        """Layers for which no kernel has the precision that was asked for."""
+        """Layers without any kernel in the requested precision."""
         return tuple(self._unobeyed)
 
     @property
     def overruled(self) -> tuple[str, ...]:
-        """Layers that got a faster kernel of another precision than was asked for."""
+        """Layers that got a faster kernel of another precision than requested."""
         return tuple(self._overruled)
 
     @property
@@ -105,24 +105,24 @@ class ConstraintsCollector:
 
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _MOST_TROUBLES = 4000
-"""Wordings kept per run and severity."""
+"""Most wordings kept per run and severity."""
 # Characters of a message that are kept; longer ones print a whole graph.
 _LONGEST = 2000
 _NO_FAILURE = "dla-kind"
-"""Messages that are errors in the log, though what follows them says that the layer falls back to the GPU, or does not."""
+"""Pattern of errors in the log that do not decide: later messages say whether the layer falls back to the GPU."""
 _KEPT = frozenset("WEF")
 _Key = tuple[str, tuple[str, ...]]
 
 
 _CHAINS = frozenset({"skipped", "tactic-out-of-memory", "workspace-short"})
-"""Patterns of lines that say why a kernel of the layer being tuned was left out."""
+"""Patterns of lines with the reason why a kernel of the current layer was skipped."""
 _REASONS = frozenset({"reason", "assertion"})
-"""Lines without a severity that hold the reason of the error before or after them."""
+"""Patterns of lines without a severity that hold the reason of the error before or after them."""
 _HOST = "host-decides"
 NOTED = frozenset({*_CHAINS, *_REASONS, _HOST})
-"""Patterns whose messages are kept whole, however loud they are."""
+"""Patterns with messages that are kept at any severity."""
 _Said = tuple[int, str]
-"""A line and its message."""
+"""A line number and its message."""
 
 
 class TroublesCollector:
@@ -187,14 +187,14 @@ class TroublesCollector:
             self._skipped[cause.name] = (line, text, self._place.announced())
 
     def _cause(self, text: str) -> Cause | None:
-        """The cause of a text; one wording comes thousands of times, with other numbers."""
+        """Return the cause of a text, cached by wording: one wording occurs thousands of times with other numbers."""
         wording = self._wording(text)
         if wording not in self._causes and len(self._causes) < _MOST_TROUBLES:
             self._causes[wording] = cause_of(text)
         return self._causes[wording] if wording in self._causes else cause_of(text)
 
     def _left_out(self, cause: Cause) -> list[_Said]:
-        """The lines that say why kernels of the layer that is tuned now were left out."""
+        """Return the lines with reasons why kernels of the current layer were skipped."""
         here = self._place.announced()
         return [
             (line, text)
@@ -204,11 +204,11 @@ class TroublesCollector:
 
     @property
     def decisions(self) -> tuple[tuple[int, Cause], ...]:
-        """What applications around the builder decided, each with its first line."""
+        """Decisions of applications around the builder, each with its first line."""
         return tuple(self._decisions.values())
 
     def _wording(self, text: str) -> str:
-        """The text without what changes; the same few texts come thousands of times."""
+        """Return the text without its changing numbers, cached: a few texts occur thousands of times."""
         wording = self._wordings.get(text)
         if wording is None:
             wording = _CHANGING.sub("#", text)
@@ -239,7 +239,7 @@ class TroublesCollector:
         )
 
     def failure(self) -> Failure | None:
-        """The message that decides why the build failed, with the lines of its chain."""
+        """Return the message that explains why the build failed, with the lines of its chain; None if nothing failed."""
         found_errors = [record for record in self.errors if record.topic != _NO_FAILURE]
         # A kernel that was left out for another layer is in no chain, and no reason.
         ending = [record for record in found_errors if record.topic not in _CHAINS] or found_errors
@@ -271,7 +271,7 @@ class TroublesCollector:
 
 
 def _layer(announced: str) -> str:
-    """The layer of an announcement, without the kernel family that is timed."""
+    """Return the layer of an announcement, without the kernel family that is timed."""
     return announced.rpartition(" (")[0] or announced
 
 
@@ -305,11 +305,11 @@ HOMES = frozenset(
         *("profile-row", "profile-row-first", "profile-record"),
     }
 )
-"""Patterns whose every field another part of the run keeps: there are many of each."""
+"""Frequent patterns with all their fields kept elsewhere in the run."""
 
 
 class StatementsCollector:
-    """Keeps the fields of messages as they were printed.
+    """Keeps the fields of messages as printed.
 
     Args:
         columns: names of a pattern's fields.
@@ -330,7 +330,7 @@ class StatementsCollector:
             self._rows.setdefault(name, []).append((line, *fields))
 
     def finish(self) -> dict[str, Statements]:
-        """The tables, by name of their pattern."""
+        """Return the tables, by name of their pattern."""
         return {
             name: Statements(columns=("line", *self._columns[name]), rows=tuple(rows))
             for name, rows in sorted(self._rows.items())

@@ -1,4 +1,4 @@
-"""Autotuning: kernels tried, the fastest and the chosen of every layer."""
+"""Autotuning: candidate kernels of every layer, with the fastest and the chosen one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from qdqtool.core.buildlog import LayerTuning, MyelinTuning, TacticRow, Tuning
 
 _REFORMAT = "Optimizer Reformat"
 _OPERATION = "\0operation "
-"""Begins the announcement of an operation inside a Myelin region; no message of a log holds a NUL."""
+"""Prefix of announcements of operations inside a Myelin region. Log messages never contain a NUL."""
 _ENDLESS = 1e30
-"""Milliseconds; a kernel that fails is printed with an infinite time."""
+"""Milliseconds that count as infinite: a kernel that fails is printed with an infinite time."""
 
 
 class _Row:
@@ -46,7 +46,7 @@ class _Row:
             self.ms[tactic] = ms
 
     def took(self, chosen: str) -> float | None:
-        """Milliseconds of a tactic in its one spelling; None if it was not timed, or was none's fastest."""
+        """Return the milliseconds of a tactic by its normalized id; None if it was not timed, or was never the fastest."""
         if chosen in self.ms or not chosen:
             return self.ms.get(chosen)
         return next((ms for tactic, ms in self.ms.items() if _spelt(tactic) == chosen), None)
@@ -69,7 +69,7 @@ class _Op:
 
 
 class TuningCollector:
-    """Sums up autotuning per layer; reformatting candidates are one row together.
+    """Summarizes autotuning per layer; all reformatting candidates share one row.
 
     Args:
         place: knows how many kernels were timed for whom, and which layer was announced last.
@@ -109,7 +109,7 @@ class TuningCollector:
         return layer, row.best if row else None
 
     def finish(self, chosen: dict[str, str]) -> Tuning:
-        """All of autotuning; `chosen` is layer -> tactic id of the finished engine, as it is spelt."""
+        """Return the results of autotuning; `chosen` is layer -> tactic id of the finished engine, as printed."""
         self.close()
         rows = [self._value(layer, row, _spelt(chosen.get(layer, ""))) for layer, row in self._rows.items()]
         rows.sort(key=lambda row: (-(row.seconds or 0.0), -row.candidates, row.line))
@@ -160,7 +160,7 @@ class TuningCollector:
         self._take(line, known, tactic, ms, None)
 
     def _meet(self, line: int, words: str, layer: str, runner: str) -> tuple[_Row, str]:
-        """The row of a layer that is met in these words for the first time."""
+        """Return the row of a layer, and remember it by the words of the announcement."""
         if layer.startswith(_REFORMAT):
             row = self._reformats = self._reformats or _Row(line)
         else:
@@ -185,7 +185,7 @@ class TuningCollector:
         self._ops.append(_Op(line, op.partition("(key:")[0].partition(": [ONNX")[0].removesuffix(":")))
 
     def _compiled(self, line: int, *_fields: object) -> None:
-        """The operations of a region are tuned: what is timed now is the region itself."""
+        """Announce the region itself after its operations: the next kernels are timed for the region."""
         if self._region:
             self._place.announce(self._region, line)
             self._region = ""
@@ -202,7 +202,7 @@ class TuningCollector:
             self._ops[-1].selected, self._ops[-1].selected_ms = _spelt(tactic), ms
 
     def close(self) -> None:
-        """Give the kernels timed so far to the layers and operations that they were announced for."""
+        """Assign the kernels timed so far to the layers and operations that they were announced for."""
         for what, line, count in self._place.tuned():
             if what.startswith(_OPERATION):
                 number = int(what.removeprefix(_OPERATION))
@@ -234,18 +234,18 @@ def _operation(op: _Op) -> MyelinTuning:
 
 
 def announced(message: str) -> tuple[str, str]:
-    """Layer and runner of `--------------- Timing Runner: layer (runner)`."""
+    """Return layer and runner of `--------------- Timing Runner: layer (runner)`."""
     return _layer_and_runner(message.partition("Timing Runner: ")[2].rstrip())
 
 
 def _layer_and_runner(words: str) -> tuple[str, str]:
-    """Layer and runner of `layer (runner)`."""
+    """Return layer and runner of `layer (runner)`."""
     layer, _, runner = words.removesuffix(")").rpartition(" (")
     return layer or words, runner
 
 
 def _spelt(tactic: str) -> str:
-    """A tactic id in its one spelling."""
+    """Normalize a tactic id."""
     known = tactic_id(tactic)
     return known if isinstance(known, str) else tactic
 
@@ -307,7 +307,7 @@ class TacticsCollector:
         }
 
     def finish(self) -> tuple[TacticRow, ...]:
-        """All candidates."""
+        """Return all candidates."""
         return tuple(self._rows)
 
     def _new_formats(self, _line: int, formats: str) -> None:
@@ -348,7 +348,7 @@ class TacticsCollector:
         )
 
     def _mark(self, tactic: str, verdict: str) -> None:
-        """The last candidate of these formats with that id became the fastest of its kernels, or the chosen one."""
+        """Mark the last candidate of the current formats with this id as the fastest of its kernels, or as the chosen one."""
         spelt = _spelt(tactic)
         for index in reversed(range(self._since_formats, len(self._rows))):
             if self._rows[index].tactic == spelt:

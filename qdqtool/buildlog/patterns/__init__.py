@@ -1,1 +1,1 @@
-"""Message patterns that collectors handle: one file per subject, named as the collector in `buildlog.collectors` is."""
+"""Message patterns that collectors handle: one file per subject, named like the collector in `buildlog.collectors`."""

@@ -66,7 +66,7 @@ _EXPLAINED = (
         "from when the H2D of a query is called to when the D2H is completed.",
     ),
 )
-"""What trtexec prints of its own metrics: the metric, the first words, the rest."""
+"""Explanations that trtexec prints for its metrics: the metric, the first words, the rest."""
 
 
 _N = r"(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)"

@@ -1,4 +1,4 @@
-"""Two caches side by side, and several made one."""
+"""Compares two caches, and merges several into one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Winner = Literal["error", "first", "last", "max"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """One tensor of two caches.
+    """Scales of one tensor in two caches.
 
     Attributes:
         tensor: its name.
@@ -31,20 +31,20 @@ class Difference:
 
     @property
     def ratio(self) -> float | None:
-        """Second over first; None unless both are usable."""
+        """Second scale over first; None if a scale is missing or the first is unusable."""
         if self.first is None or self.second is None or not (0 < self.first < math.inf):
             return None
         return self.second / self.first
 
     @property
     def distance(self) -> float:
-        """How far apart, for sorting: the ratio's logarithm; infinite if one side is missing or unusable."""
+        """Distance for sorting: absolute logarithm of the ratio; infinite if a scale is missing or unusable."""
         ratio = self.ratio
         return abs(math.log(ratio)) if ratio is not None and 0 < ratio < math.inf else math.inf
 
 
 def differences(first: Cache, second: Cache) -> tuple[Difference, ...]:
-    """Every tensor whose scale is not the same in both, the farthest apart first, then by name."""
+    """Return every tensor whose scales differ, sorted by distance (largest first), then by name."""
     left, right = first.by_tensor(), second.by_tensor()
     found = (
         Difference(
@@ -59,7 +59,7 @@ def differences(first: Cache, second: Cache) -> tuple[Difference, ...]:
 
 
 def merge_caches(caches: Sequence[Cache], winner: Winner = "error") -> Cache:
-    """The entries of all caches under the header and in the format of the first, sorted by tensor.
+    """Merge the entries of all caches, sorted by tensor; header and format are those of the first cache.
 
     `winner` says whose scale counts where they disagree: nobody's, the first's, the last's, or the largest.
 
@@ -91,7 +91,7 @@ def merge_caches(caches: Sequence[Cache], winner: Winner = "error") -> Cache:
 
 
 def cache_of_same_kind(caches: Sequence[Cache]) -> bool:
-    """Whether all caches spell numbers alike, so that the text can be taken over."""
+    """Return whether all caches have one format, so that the text of numbers can be copied."""
     return len({cache.format for cache in caches}) == 1
 
 

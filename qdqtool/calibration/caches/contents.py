@@ -1,4 +1,4 @@
-"""A calibration cache in memory: what it says, and every byte of how it says it."""
+"""A calibration cache in memory: its entries, and the exact text of its file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TENSORRT, ORT_TEXT, ORT_JSON, ORT_FLATBUFFERS, TABLE = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """The range of one tensor.
+    """Range of one tensor.
 
     Attributes:
         tensor: its name.
@@ -38,7 +38,7 @@ class Entry:
 
     @property
     def amax(self) -> float:
-        """The magnitude that becomes 127."""
+        """Magnitude that maps to 127."""
         return self.scale * INT8_LEVELS
 
     @property
@@ -57,7 +57,7 @@ class UnreadLine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cache:
-    """All of a calibration cache.
+    """Contents of a calibration cache.
 
     Attributes:
         format: one of the names above.
@@ -76,18 +76,18 @@ class Cache:
     ends_open: bool = False
 
     def by_tensor(self) -> dict[str, Entry]:
-        """The entry of each tensor; of repeated ones the last, as trtexec reads them."""
+        """Return the entry of each tensor; of repeated entries the last, as trtexec does."""
         return {entry.tensor: entry for entry in self.entries}
 
     def repeated(self) -> dict[str, tuple[Entry, ...]]:
-        """Tensors with more than one entry."""
+        """Return the tensors with more than one entry, and their entries."""
         found: dict[str, list[Entry]] = {}
         for entry in self.entries:
             found.setdefault(entry.tensor, []).append(entry)
         return {tensor: tuple(entries) for tensor, entries in found.items() if len(entries) > 1}
 
     def with_header(self, header: Header) -> Cache:
-        """The same entries under another header; lines move down by one where there was none."""
+        """Replace the header; line numbers increase by one if there was no header."""
         shift = 1 if self.header is None else 0
         return replace(
             self,
@@ -98,7 +98,7 @@ class Cache:
 
 
 def cache_of(scales: Mapping[str, float], header: Header) -> Cache:
-    """A new TensorRT cache, sorted by tensor name."""
+    """Make a new TensorRT cache, sorted by tensor name."""
     entries = (Entry(tensor=tensor, scale=scales[tensor]) for tensor in sorted(scales))
     return Cache(
         header=header, entries=tuple(replace(entry, line=line) for line, entry in enumerate(entries, start=2))
@@ -106,12 +106,12 @@ def cache_of(scales: Mapping[str, float], header: Header) -> Cache:
 
 
 def to_hex(scale: float) -> str:
-    """A scale as TensorRT writes it: the float32's bits, big-endian, without leading zeros when it is zero."""
+    """Format a scale as TensorRT does: the bits of the float32 in hexadecimal, big-endian, without leading zeros."""
     with np.errstate(over="ignore"):
         bits = struct.unpack(">I", struct.pack(">f", np.float32(scale)))[0]
     return f"{bits:x}"
 
 
 def from_hex(text: str) -> float:
-    """The float32 that these up to eight hexadecimal digits spell."""
+    """Parse up to eight hexadecimal digits as the bits of a float32."""
     return float(struct.unpack(">f", bytes.fromhex(text.rjust(8, "0")))[0])

@@ -1,4 +1,4 @@
-"""Between calibration caches and Q/DQ pairs."""
+"""Converts calibration caches to Q/DQ pairs and back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explicit:
-    """What a cache becomes.
+    """Placement and ranges made from a cache.
 
     Attributes:
         placement: the slots whose tensors the cache knows.
@@ -42,7 +42,7 @@ class Explicit:
 
 
 def explicit(cache: Cache, placement: Placement, view: GraphView, options: CalibrationOptions) -> Explicit:
-    """The part of a placement that a cache can supply, and its ranges; weights come from their own values.
+    """Return the part of a placement that a cache covers, and its ranges. Ranges of weights come from the weights themselves.
 
     As in TensorRT's implicit mode a node without a range on one of its inputs stays float as a whole. Tensors that
     must share one scale take the largest of theirs.
@@ -77,7 +77,7 @@ def explicit(cache: Cache, placement: Placement, view: GraphView, options: Calib
 
 
 def reach_of(cache: Cache, dtype: DType, largest: float) -> DynamicRangeReport:
-    """Which tensors a type with this largest number cannot hold, as far as the ranges of a cache tell."""
+    """Return the tensors whose ranges in a cache exceed `largest`, the largest number of `dtype`."""
     usable = [entry for entry in cache.by_tensor().values() if entry.is_usable]
     over = [
         OutOfRangeTensor(tensor=entry.tensor, kind="overflow", largest=entry.amax)
@@ -88,7 +88,7 @@ def reach_of(cache: Cache, dtype: DType, largest: float) -> DynamicRangeReport:
 
 
 def scales_of(pairs: Sequence[QdqPair], view: GraphView) -> tuple[dict[str, float], list[str]]:
-    """The scale of every quantized activation for a cache, and notes on what a cache cannot say.
+    """Return the scale of every quantized activation, and notes on anything a cache cannot store.
 
     A scale is passed on to tensors that hold the same values (MaxPool, Reshape, Transpose and the like), because
     TensorRT wants an entry for them too.
@@ -111,7 +111,7 @@ def scales_of(pairs: Sequence[QdqPair], view: GraphView) -> tuple[dict[str, floa
 
 
 def _doubts(cache: Cache) -> list[str]:
-    """What in the cache was not taken as it stands."""
+    """Return a note for each line, repeated entry or unusable scale of the cache that was not used as written."""
     notes = [f"line {unread.line} of the cache is no entry: {unread.text!r}" for unread in cache.unread]
     for tensor, entries in cache.repeated().items():
         if len({entry.scale for entry in entries}) > 1:
@@ -125,7 +125,7 @@ def _doubts(cache: Cache) -> list[str]:
 
 
 def _covered(placement: Placement, known: dict[str, float]) -> tuple[Placement, list[str]]:
-    """Without the nodes that lack a range on an activation, and a note for each."""
+    """Make nodes float that lack a range on an activation. Return the placement, and a note for each node."""
     lacking: dict[str, str] = {}
     for decision in placement.quantized:
         if decision.kind is SlotKind.ACTIVATION and decision.tensor not in known:
@@ -163,7 +163,10 @@ def _expressible(pair: QdqPair) -> float:
 
 
 def _together(scales: dict[str, float], view: GraphView) -> dict[str, float]:
-    """Without the hair that insertion put between a Concat and its inputs, which share one range."""
+    """Give a Concat's output the scale of its inputs again, if insertion raised it by one float step.
+
+    A Concat and its inputs share one range.
+    """
     found = dict(scales)
     for node in view.nodes:
         inputs = {found.get(tensor) for tensor in node.inputs}
@@ -180,7 +183,11 @@ def _together(scales: dict[str, float], view: GraphView) -> dict[str, float]:
 
 
 def _carried(scales: dict[str, float], view: GraphView) -> dict[str, float]:
-    """`scales`, and those of tensors that hold nothing but values with one scale, or all values of one that has it."""
+    """Add scales for tensors that share values with a tensor of known scale.
+
+    A tensor gets the scale if all its values come from tensors with that scale, or if all its values go to
+    one.
+    """
     passed_on = dict(scales)
     for node in view.nodes:
         given = {passed_on.get(node.inputs[index]) for index in carried_inputs(view, node)}

@@ -1,4 +1,4 @@
-"""Calibration caches and tables as files: opened whatever wrote them, and written."""
+"""Reads and writes files of calibration caches and tables, of any origin."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _LARGEST = 256 << 20
 _MOST_LINES = 1 << 20
 _HEX = re.compile(r"[ \t]*(?P<hex>[0-9a-fA-F]{1,8})[ \t\r]*")
 _SCALE_DIGITS = 7
-"""Hexadecimal digits of every scale above 1e-32."""
+"""Number of hexadecimal digits from which an entry counts as a scale; scales above 1e-32 have at least this many."""
 _NUMBER = re.compile(r"[-+]?(?:\d{1,40}\.?\d{0,40}(?:[eE][-+]?\d{1,9})?|nan|inf)\r?")
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_cache(path: Path) -> Cache:
-    """The cache or table at `path`.
+    """Read the cache or table at `path`.
 
     Raises:
         InputFileError: unreadable, or nothing in it looks like a calibration cache.
@@ -82,7 +82,7 @@ def read_cache(path: Path) -> Cache:
 
 
 def parse_text(text: str) -> Cache:
-    """A TensorRT cache, or the text table of onnxruntime, line by line; nothing is lost.
+    """Parse a TensorRT cache, or a text table of onnxruntime, line by line; every line is kept.
 
     Names may contain colons: the last one counts, as in trtexec. Where some lines end with a carriage return and
     some do not, it belongs to the line's text.
@@ -123,7 +123,7 @@ def _entry(line: str, number: int) -> Entry | None:
 
 
 def _could_be_scale(entry: Entry) -> bool:
-    """Whether an entry of a file without a header is one: `limit: 500` of a recipe would be the float 1.8e-42."""
+    """Return whether an entry of a file without a header can be a scale. `limit: 500` of a recipe would be the float 1.8e-42."""
     return entry.text.startswith(" ") or len(entry.text.removeprefix(":").strip()) >= _SCALE_DIGITS
 
 
@@ -167,7 +167,7 @@ def _json(path: Path, content: bytes) -> Cache:
 
 
 def _json_data(path: Path, data: Any) -> Cache:
-    """The newer spelling, `{"CLS": "TensorsData", "data": {...}}`."""
+    """Read the newer JSON format, `{"CLS": "TensorsData", "data": {...}}`."""
     if not isinstance(data, dict):
         raise _foreign(path, "holds no ranges")
     found = {name: _amax(entry) for name, entry in data.items() if name != "CLS"}
@@ -182,7 +182,10 @@ def _from_ranges(path: Path, ranges: dict[str, float]) -> Cache:
 
 
 def _amax(entry: Any) -> float | None:
-    """The magnitude in any spelling of onnxruntime: a number, its text, [low, high], or named bounds."""
+    """Return the magnitude in any spelling of onnxruntime: a number, its text, [low, high], or named bounds.
+
+    None for other values.
+    """
     if isinstance(entry, dict):
         if "data" in entry and "CLS" in entry:
             return _amax(entry["data"])
@@ -226,12 +229,12 @@ def _foreign(path: Path, what: str) -> InputFileError:
 
 
 def write_cache(path: Path, cache: Cache) -> None:
-    """Write `cache` in the format it says, all or nothing."""
+    """Write `cache` in its format, atomically."""
     write_bytes(path, render(cache))
 
 
 def render(cache: Cache) -> bytes:
-    """The bytes of a cache in its format."""
+    """Return the bytes of a cache in its format."""
     if cache.format == ORT_FLATBUFFERS:
         return write_pairs(sorted((tensor, repr(entry.amax)) for tensor, entry in cache.by_tensor().items()))
     if cache.format == ORT_JSON:
@@ -250,7 +253,7 @@ def render(cache: Cache) -> bytes:
 
 
 def table_of(cache: Cache) -> CalibrationTable:
-    """The usable entries as a table of ranges, sorted by tensor."""
+    """Convert the usable entries to a table of ranges, sorted by tensor."""
     entries = cache.by_tensor()
     ranges = tuple(
         TensorRange(
@@ -274,13 +277,13 @@ def _spelled(cache: Cache, scale: float) -> str:
 # few times the file.
 
 _SHARED: Final = 4
-"""Writers may store equal texts once, but not so many times."""
+"""Limit for the length of all texts together, as a multiple of the file size. Writers may store equal texts once."""
 _FIRST, _SECOND = 4, 6
-"""Where a table's layout says where its first and second field lie."""
+"""Positions in a table's layout that hold the offsets of its first and second field."""
 
 
 def read_pairs(path: Path, content: bytes) -> Iterator[tuple[str, str]]:
-    """The pairs in the order of the file.
+    """Yield the pairs in the order of the file.
 
     Raises:
         InputFileError: an offset points outside, or a text is not UTF-8.
@@ -305,7 +308,7 @@ def _damaged(path: Path, why: str) -> InputFileError:
 
 
 def write_pairs(pairs: Sequence[tuple[str, str]]) -> bytes:
-    """A file of these pairs; the same pairs give the same bytes."""
+    """Return the bytes of a file with these pairs; equal pairs give equal bytes."""
     import flatbuffers
 
     builder: Any = flatbuffers.Builder(64 * len(pairs) + 64)
@@ -348,7 +351,7 @@ def _pairs(content: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _text(table: Any, slot: int) -> bytes:
-    """The text in a field; empty when it is absent.
+    """Return the text in a field; empty if the field is absent.
 
     Slices of Python end where the content does, so the length is compared with what is there.
     """

@@ -17,9 +17,9 @@ from qdqtool.errors import UsageError
 
 ALGORITHMS = ("EntropyCalibration2", "MinMaxCalibration", "EntropyCalibration", "LegacyCalibration")
 LAST_WITH_CALIBRATORS = 10
-"""TensorRT 11 removed implicit quantization."""
+"""Last major release with calibrators: TensorRT 11 removed implicit quantization."""
 MARK = "\ufeff"
-"""The byte order mark that some editors put before a text."""
+"""Byte order mark that some editors put before a text."""
 _NAMED = re.compile(r"TRT-(\d{3,6})-(\w+)")
 _OLD = re.compile(r"(\d) ([0-9a-f]{16}) ([0-9a-f]{16})")
 _BY_NUMBER = ("LegacyCalibration", "EntropyCalibration", "EntropyCalibration2", "MinMaxCalibration")
@@ -27,7 +27,7 @@ _BY_NUMBER = ("LegacyCalibration", "EntropyCalibration", "EntropyCalibration2", 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Header:
-    """Who wrote a cache, and how the ranges were chosen.
+    """TensorRT release and calibrator that wrote a cache.
 
     Attributes:
         text: the line itself.
@@ -45,7 +45,7 @@ class Header:
 
 
 def parse_header(line: str) -> Header | None:
-    """The header in this line; None when the line is something else."""
+    """Parse a line as a header; return None if it is not a header."""
     words = line.removeprefix(MARK).strip()
     named = _NAMED.fullmatch(words)
     if named:
@@ -60,7 +60,7 @@ def parse_header(line: str) -> Header | None:
 
 
 def make_header(release: str, algorithm: str) -> Header:
-    """The header that TensorRT `release` ("8.6.1", "10.3") expects for `algorithm`.
+    """Make the header that TensorRT `release` ("8.6.1", "10.3") expects for `algorithm`.
 
     Raises:
         UsageError: not a release, one without calibrators, or an unknown algorithm.
@@ -81,7 +81,7 @@ def make_header(release: str, algorithm: str) -> Header:
 
 
 def _version(number: int) -> tuple[int, int, int]:
-    """Releases from 10 on give two digits to the minor number."""
+    """Split the number of a release; from 10 on, the minor number has two digits."""
     if number >= 10_000:
         return number // 10_000, number // 100 % 100, number % 100
     return number // 1000, number // 100 % 10, number % 100

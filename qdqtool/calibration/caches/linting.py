@@ -1,4 +1,4 @@
-"""What is wrong with a calibration cache, by itself and for a model."""
+"""Finds problems in a calibration cache, alone or together with its model."""
 
 from __future__ import annotations
 
@@ -24,23 +24,27 @@ if TYPE_CHECKING:
 # --- findings --------------------------------------------------------------------------------------------------------
 
 HUGE = 1e6
-"""A range of more than this times 127 is a mask or an overflow, hardly a measured activation."""
+"""Scale above which a range (127 times the scale) is an attention mask or an overflow."""
 TINY = 2.0**-126
-"""The smallest float32 with all its digits; one over something smaller is infinite."""
+"""Smallest normal float32; dividing by smaller scales can overflow."""
 FEW, FAR = 8, 1000
-"""Tensors from which on scales are compared, and how far one may lie above the median. Of 47 caches in public
-repositories with as many, 42 stay below 900; the others hold attention masks and overflows. The same scale stands at
-most in 28 % of their entries, but for one cache that was made up."""
+"""Number of tensors from which on scales are compared, and the largest ratio of a scale to the median. Of 47
+caches in public repositories with at least 8 tensors, 42 stay below a ratio of 900; the others hold attention
+masks and overflows. The most frequent scale covers at most 28 % of the entries, except in one cache that was
+made up.
+"""
 SHOWN = 20
-"""Lines that are shown one by one."""
+"""Largest number of unread lines that are reported one by one."""
 CRUSHED, CLIPPED, WASTED = 0.25, 0.75, 1.1
-"""Shares: of another cache's range; of a bounded tensor's bound, below; and above."""
+"""Ratios that cause findings: a range below this share of another cache's range; below this share of a
+tensor's bound; above this multiple of the bound.
+"""
 
 
 def lint_cache(
     cache: Cache, against: Cache | None = None, view: GraphView | None = None
 ) -> tuple[Finding, ...]:
-    """All findings, the worst first, then by code and subject.
+    """Return all findings, sorted by severity (worst first), then by code and subject.
 
     Args:
         cache: the cache in question.
@@ -181,7 +185,7 @@ def _scales(cache: Cache) -> Iterator[Finding]:
 
 
 def _among_each_other(cache: Cache) -> Iterator[Finding]:
-    """What no scale says by itself."""
+    """Yield findings that need a comparison of all scales of the cache."""
     usable = {tensor: entry for tensor, entry in cache.by_tensor().items() if entry.is_usable}
     if len(usable) < FEW:
         return
@@ -260,7 +264,7 @@ def _bounded(cache: Cache, view: GraphView) -> Iterator[Finding]:
 
 
 def _beyond(cache: Cache, view: GraphView) -> Iterator[Finding]:
-    """Ranges of Relus and pools beyond what they read, unless the whole cache is spelled in another way."""
+    """Yield ranges of Relus and pools that exceed the range of their input. Skipped if the whole cache is in another spelling."""
     ranges = {name: entry.amax for name, entry in cache.by_tensor().items() if entry.is_usable}
     for tensor, reason, _ in _further(ranges, view) if impossible(cache, view) is None else ():
         yield _finding(
@@ -293,7 +297,7 @@ def _missing(cache: Cache, view: GraphView) -> Iterator[Finding]:
 
 
 def results_without(entries: Container[str], view: GraphView) -> list[str]:
-    """The results of weighted nodes that have no entry, in graph order.
+    """Return the results of weighted nodes that have no entry, in graph order.
 
     A BatchNormalization, Relu or Clip after one is part of its kernel, so that its result is that of the node.
     """
@@ -308,7 +312,7 @@ def results_without(entries: Container[str], view: GraphView) -> list[str]:
 
 
 def words_on_results(results: Sequence[str]) -> tuple[str, str]:
-    """Says what is known of weighted nodes whose results have no entry, and what helps."""
+    """Return a message about weighted nodes whose results have no entry, and its fix."""
     have = (
         "result of a weighted node has no entry"
         if len(results) == 1
@@ -324,7 +328,7 @@ def words_on_results(results: Sequence[str]) -> tuple[str, str]:
 
 
 def _fused(view: GraphView, tensor: str) -> str:
-    """What the last of the nodes makes that alone read `tensor` and are part of its kernel; `tensor` where there is none."""
+    """Follow `tensor` through the nodes fused into its kernel and return their result. Return `tensor` if no node is fused."""
     while len(uses := view.uses(tensor)) == 1 and not view.is_output(tensor):
         if uses[0].node.op not in CLAMPS | {"BatchNormalization"} or uses[0].index:
             break
@@ -366,26 +370,28 @@ _SPELLINGS: Final[dict[str, Callable[[float], float]]] = {
     "127 / amax": lambda scale: INT8_LEVELS / scale,
     "amax": lambda scale: scale,
 }
-"""What else people write as the scale, and the range that it then is."""
+"""Other spellings of a scale, each with the function from the written number to the range."""
 _SHRINKING: Final = CLAMPS | MAXIMUM_POOLS | AVERAGE_POOLS
-"""Operators whose result is no farther from zero than what they read; a Clip whose limits lie beyond 0 is none in practice."""
+"""Operators whose result is never farther from zero than their input. (A Clip whose limits exclude 0 does not
+occur in practice.)
+"""
 _BEYOND = 1.05
-"""A calibrator that clips may give a result a range this much wider than that of what it is made of."""
+"""Largest ratio of a result's range to its input's range that a clipping calibrator can cause."""
 _WIDE = 1.5
-"""A bounded tensor with a range this much wider than its bound was not measured."""
+"""Ratio of a range to its tensor's bound above which the range was not measured."""
 _IMAGE = 300.0
-"""Pixels of 8 bits end at 255."""
+"""Range above which an image input is not plausible: 8-bit pixels end at 255."""
 _CHANNELS = frozenset({1, 3, 4})
 _PICTURE = 4
-"""Dimensions of a batch of images."""
+"""Number of dimensions of a batch of images."""
 _FEWEST = 2
 _SURE = 50.0
-"""One tensor this far beyond its bound says the same as two a little beyond."""
+"""Excess over the possible range from which a single tensor is enough evidence; otherwise two tensors are needed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Impossible:
-    """Ranges that no run of the model gives, unless the scales are spelled in another way.
+    """Evidence that the scales of a cache are not written as amax / 127.
 
     Attributes:
         spelling: what the scales are: "127 / amax" or "amax".
@@ -399,14 +405,14 @@ class Impossible:
 
     @property
     def what(self) -> str:
-        """All of it in one sentence."""
+        """Summary in one sentence."""
         more = len(self.reasons) - 2
         shown = "; ".join(self.reasons[:2]) + (f"; and {counted(more, 'more tensor')}" if more > 0 else "")
         return f"the scales are {self.spelling} instead of amax / 127: {shown}"
 
 
 def impossible(cache: Cache, view: GraphView) -> Impossible | None:
-    """Whether the ranges of a cache are impossible as written and possible in exactly one other spelling."""
+    """Return evidence if the ranges of a cache are impossible as written, but possible in exactly one other spelling."""
     scales = {name: entry.scale for name, entry in cache.by_tensor().items() if entry.is_usable}
     written = {name: scale * INT8_LEVELS for name, scale in scales.items()}
     found = list(_contradictions(written, view))
@@ -424,7 +430,7 @@ def impossible(cache: Cache, view: GraphView) -> Impossible | None:
 
 
 def _contradictions(ranges: dict[str, float], view: GraphView) -> Iterator[tuple[str, str, float]]:
-    """Tensors with a range that cannot be: name, reason, and how many times too wide it is."""
+    """Yield tensors with an impossible range: name, reason, and the factor by which the range is too wide."""
     for info in view.inputs:
         shape, range_ = info.shape or (), ranges.get(info.name, 0.0)
         is_image = len(shape) == _PICTURE and not _CHANNELS.isdisjoint({shape[1], shape[-1]})
@@ -438,7 +444,7 @@ def _contradictions(ranges: dict[str, float], view: GraphView) -> Iterator[tuple
 
 
 def _further(ranges: Mapping[str, float], view: GraphView) -> Iterator[tuple[str, str, float]]:
-    """Results with a wider range than what they are made of, though their operators shrink."""
+    """Yield results with a wider range than their input, although their operator never increases magnitudes."""
     for node in view.nodes:
         if node.op not in _SHRINKING or not node.outputs:
             continue

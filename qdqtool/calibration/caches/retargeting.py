@@ -1,4 +1,4 @@
-"""The scales of a cache for another reader: another tool, another release, or another export of the network."""
+"""Converts a cache for another tool, another TensorRT release, or another export of the network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TABLES = {"json": ORT_JSON, "flatbuffers": ORT_FLATBUFFERS, "text": ORT_TEXT}
 
 
 def for_tensorrt(cache: Cache, release: str, algorithm: str | None = None) -> Cache:
-    """The cache under the header that TensorRT `release` expects; entries of a TensorRT cache keep their spelling.
+    """Give the cache the header that TensorRT `release` expects; entries of a TensorRT cache keep their text.
 
     Raises:
         UsageError: a release without calibrators, or nobody says which calibrator it is for.
@@ -39,7 +39,7 @@ def for_tensorrt(cache: Cache, release: str, algorithm: str | None = None) -> Ca
 
 
 def for_onnxruntime(cache: Cache, kind: str) -> Cache:
-    """The usable entries as a table of onnxruntime: "json", "flatbuffers" or "text".
+    """Convert the usable entries to a table of onnxruntime: "json", "flatbuffers" or "text".
 
     Raises:
         UsageError: another kind.
@@ -50,7 +50,7 @@ def for_onnxruntime(cache: Cache, kind: str) -> Cache:
 
 
 def left_out(before: Cache, after: Cache) -> tuple[str, ...]:
-    """What another format cannot say, one sentence each."""
+    """Return a note for each line or entry that the conversion left out."""
     lost = before.unread if before.format != after.format else ()
     notes = [f"line {unread.line} is no entry and was left out: {unread.text!r}" for unread in lost]
     there = after.by_tensor()
@@ -66,7 +66,7 @@ def left_out(before: Cache, after: Cache) -> tuple[str, ...]:
 
 
 def _respelled(cache: Cache, kind: str) -> Cache:
-    """Usable entries, sorted by tensor, numbers to be written anew."""
+    """Return the usable entries in another format, sorted by tensor; numbers lose their original text."""
     usable = {
         tensor: entry
         for tensor, entry in cache.by_tensor().items()
@@ -79,7 +79,7 @@ def _respelled(cache: Cache, kind: str) -> Cache:
 
 
 def _is_text(name: str) -> bool:
-    """Whether the name holds no bytes that are not UTF-8; no ONNX tensor has such."""
+    """Return whether the name is valid UTF-8, as every ONNX tensor name is."""
     return not any("\ud800" <= char <= "\udfff" for char in name)
 
 
@@ -87,11 +87,11 @@ def _is_text(name: str) -> bool:
 # A cache of another export of the same network: other tensor names, the same tensors in the same order.
 
 OWN_NAMES = ("(Unnamed Layer*", "(Unnamed ITensor*")
-"""How TensorRT calls tensors that it invents; no ONNX model has them."""
+"""Prefixes of names that TensorRT gives to its internal tensors; ONNX models have no such names."""
 
 
 def running_order(view: GraphView) -> tuple[str, ...]:
-    """The float tensors that hold data, inputs first, in graph order; what only computes shapes is left out."""
+    """Return the float tensors that hold data, inputs first, in graph order. Tensors used only to compute shapes are skipped."""
     data = [info.name for info in view.inputs if info.dtype.is_float]
     known = set(data)
     for node in view.nodes:
@@ -104,18 +104,18 @@ def running_order(view: GraphView) -> tuple[str, ...]:
 
 
 def named_entries(cache: Cache) -> tuple[str, ...]:
-    """The tensors of a cache in its order, without those that TensorRT invented."""
+    """Return the tensors of a cache in order, without TensorRT's internal tensors."""
     return tuple(tensor for tensor in cache.by_tensor() if not tensor.startswith(OWN_NAMES))
 
 
 def is_shifted(cache: Cache, view: GraphView) -> bool:
-    """Whether the cache has one entry for every tensor of the model, but under other names."""
+    """Return whether the cache has one entry for every tensor of the model, but under other names."""
     ours, theirs = running_order(view), named_entries(cache)
     return len(ours) == len(theirs) and set(ours) != set(theirs)
 
 
 def renamed(cache: Cache, view: GraphView) -> Cache:
-    """The cache with its entries under the names of the model, paired by order; TensorRT's own names stay.
+    """Rename the entries to the tensors of the model, paired by order; TensorRT's internal names are kept.
 
     Raises:
         UsageError: model and cache have different numbers of tensors, so that order says nothing.

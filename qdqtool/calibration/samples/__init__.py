@@ -1,4 +1,4 @@
-"""Model inputs from wherever a person has them: arrays, images, Polygraphy files, Python code, or random numbers."""
+"""Model inputs from any source: arrays, images, Polygraphy files, Python code, or random numbers."""
 
 from qdqtool.calibration.samples.batches import batches
 from qdqtool.calibration.samples.objects import SampleObjects, sample_objects

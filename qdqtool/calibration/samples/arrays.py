@@ -30,7 +30,7 @@ from qdqtool.io.npy import ArrayHeader, read_elements, read_exactly, read_header
 # --- arrays in files -------------------------------------------------------------------------------------------------
 
 _MOST_MEMBERS: Final = 1 << 14
-"""Arrays in one file; a model has a few inputs."""
+"""Largest number of arrays in one file; a model has only a few inputs."""
 _DAMAGED: Final = (
     OSError,
     ValueError,
@@ -41,7 +41,7 @@ _DAMAGED: Final = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What reading a damaged, encrypted or strangely packed archive raises."""
+"""Exceptions from reading damaged, encrypted or unusually compressed archives."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,11 +65,11 @@ class Member:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of its elements."""
+        """Type of the elements."""
         return self.header.dtype
 
     def whole(self) -> NDArray[Any]:
-        """All of it.
+        """Read the whole array.
 
         Raises:
             InputFileError: damaged, or more than 2 GiB.
@@ -82,7 +82,7 @@ class Member:
                 raise unreadable(self.path, self.key, error) from error
 
     def rows(self, numbers: range) -> Iterator[NDArray[Any]]:
-        """The rows along the first dimension with these ascending numbers, one at a time.
+        """Yield the rows with these ascending numbers along the first dimension, one at a time.
 
         Raises:
             InputFileError: damaged, or a row of more than 2 GiB.
@@ -107,7 +107,7 @@ class Member:
                 yield values
 
     def _opened(self, stack: ExitStack) -> IO[bytes]:
-        """A stream that stands behind the header."""
+        """Open a stream positioned after the header."""
         try:
             if self.key:
                 archive = stack.enter_context(zipfile.ZipFile(self.path))
@@ -123,7 +123,7 @@ class Member:
 
 
 def members(path: Path) -> tuple[Member, ...]:
-    """The arrays of an .npy or .npz file, in the order of their names; reads headers only.
+    """List the arrays of an .npy or .npz file, in the order of their names; reads headers only.
 
     Raises:
         InputFileError: unreadable, damaged, or holding Python objects.
@@ -153,7 +153,7 @@ def members(path: Path) -> tuple[Member, ...]:
 
 
 def unreadable(path: Path, key: str, error: Exception) -> InputFileError:
-    """The error of a file, or of the array `key` in it, that cannot be read."""
+    """Return the error for a file, or for the array `key` in it, that cannot be read."""
     which = f"array {key!r} cannot be read" if key else "cannot be read as a numpy file"
     return InputFileError(
         f"{which}: {error}", fix="write plain numbers with numpy.save or numpy.savez", where=str(path)
@@ -172,7 +172,7 @@ _NOT_A_BATCH = ("seq", "len", "time", "token")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArrayFile:
-    """One file.
+    """A file with one or several samples.
 
     Attributes:
         path: the file.
@@ -187,7 +187,7 @@ class ArrayFile:
     rows: int | None
 
     def read(self, numbers: range) -> Iterator[RawSample]:
-        """The samples with these ascending numbers."""
+        """Yield the samples with these ascending numbers."""
         if not numbers:
             return
         if self.rows is None:
@@ -209,7 +209,7 @@ class ArrayFile:
 
 
 class ArrayFiles:
-    """Samples from the files, one file after the other."""
+    """Samples from several files, one file after the other."""
 
     meaningful = True
 
@@ -235,7 +235,7 @@ class ArrayFiles:
 
 
 def open_file(path: Path, inputs: tuple[TensorInfo, ...], preprocess: Preprocess) -> ArrayFile:
-    """See which array feeds which input and how many samples there are; reads headers only.
+    """Find the array for each input and count the samples; reads headers only.
 
     Raises:
         InputFileError: no array for an input, or arrays of different numbers of samples.
@@ -269,7 +269,7 @@ def _check_shapes(
     preprocess: Preprocess,
     rows: int | None,
 ) -> None:
-    """Refuse samples of a wrong shape by the header alone: a small file can unpack to any size."""
+    """Refuse samples of a wrong shape by the header alone, since a small file can unpack to any size."""
     if preprocess.arrays:
         return
     for info in single(inputs):
@@ -282,7 +282,7 @@ def _check_shapes(
 def _assigned(
     path: Path, found: Mapping[str, Member], labels: Member | None, inputs: tuple[TensorInfo, ...]
 ) -> dict[str, Member]:
-    """The array of each input: the one of its name, or for a model of one input the only one there is."""
+    """Return the array of each input by name. With a single input, the only suitable array is used."""
     arrays = {}
     for info in inputs:
         member = found.get(info.name) or found.get(f"in:{info.name}")
@@ -310,7 +310,7 @@ def _only_candidate(found: Mapping[str, Member], labels: Member | None) -> Membe
 
 
 def _rows(member: Member, info: TensorInfo, preprocess: Preprocess) -> int | None:
-    """How many samples lie along the first dimension; None when the array is one sample."""
+    """Return the number of samples along the first dimension; None if the array is one sample."""
     shape, wanted = member.shape, info.shape
     if not shape or wanted is None:
         return None
@@ -346,7 +346,7 @@ def _count(file: ArrayFile) -> int:
 
 
 def _within(numbers: range, first: int, count: int) -> range:
-    """The part of `numbers` in [first, first + count), counted from `first`."""
+    """Return the part of `numbers` in [first, first + count), counted from `first`."""
     start = max(0, -((numbers.start - first) // numbers.step)) if numbers.start < first else 0
     stop = max(0, -((numbers.start - (first + count)) // numbers.step))
     part = numbers[start:stop]

@@ -1,4 +1,4 @@
-"""Several samples fed at once."""
+"""Groups samples into batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qdqtool.core.protocols import Feeds, Sample
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """Samples side by side along the first dimension.
+    """Samples joined along the first dimension.
 
     Attributes:
         names: the samples in it.
@@ -28,7 +28,7 @@ class Batch:
 
 
 def batches(samples: Iterable[Sample], size: int, *, fill: bool = False) -> Iterator[Batch]:
-    """Groups of `size` samples, in order; the last may be smaller, unless `fill` repeats its last sample.
+    """Yield batches of `size` samples, in order. The last may be smaller, unless `fill` repeats its last sample.
 
     Inputs without a batch dimension (rank 0) are taken from the first sample of the group.
     """

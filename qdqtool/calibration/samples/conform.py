@@ -1,4 +1,4 @@
-"""A raw sample is made to fit the model's inputs, or refused with the reason."""
+"""Fits a raw sample to the inputs of the model, or refuses it with the reason."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ NUMPY_TYPES = {
     DType.INT64: np.int64,
     DType.BOOL: np.bool_,
 }
-"""What arrays for inputs of these types have; other types have none in numpy."""
+"""numpy types of arrays for model inputs; numpy has none for other types."""
 
 
 def conform(raw: RawSample, inputs: tuple[TensorInfo, ...], preprocess: Preprocess) -> Sample:
-    """The sample with one array per model input, of the model's type and shape, and a batch dimension of 1.
+    """Fit a raw sample to the model: one array per input, of its type and shape, with a batch dimension of 1.
 
     Raises:
         InputFileError: names, shapes or types do not fit; names the tensor and the sample.
@@ -52,14 +52,14 @@ def conform(raw: RawSample, inputs: tuple[TensorInfo, ...], preprocess: Preproce
 
 
 def single(inputs: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
-    """The inputs as one sample feeds them: with a batch of 1 where the model insists on a larger one."""
+    """Return the inputs as a single sample feeds them, with a batch of 1 if the model has a fixed batch size."""
     if fixed_batch(inputs) is None:
         return inputs
     return tuple(replace(info, shape=(1, *info.shape[1:]) if info.shape else info.shape) for info in inputs)
 
 
 def nonfinite(sample: Sample) -> dict[str, int]:
-    """How many values of each input are NaN or Inf; inputs without any are left out."""
+    """Count the NaN and Inf values of each input; inputs without any are left out."""
     counts = {
         name: array.size - int(np.count_nonzero(np.isfinite(array)))
         for name, array in sample.feeds.items()
@@ -69,14 +69,14 @@ def nonfinite(sample: Sample) -> dict[str, int]:
 
 
 def fixed_batch(inputs: tuple[TensorInfo, ...]) -> int | None:
-    """The batch size that a model insists on, when it is the same for all inputs; None if it is free."""
+    """Return the fixed batch size, if it is the same for all inputs; None if it is free."""
     leading = {info.shape[0] for info in inputs if info.shape}
     size = leading.pop() if len(leading) == 1 else None
     return size if isinstance(size, int) else None
 
 
 def tiled(sample: Sample, copies: int) -> Sample:
-    """The same sample `copies` times along the batch dimension."""
+    """Repeat the sample `copies` times along the batch dimension."""
     if copies == 1:
         return sample
     feeds = {
@@ -98,7 +98,7 @@ def _fitted(raw: RawSample, info: TensorInfo, preprocess: Preprocess) -> NDArray
 
 
 def _without_batch(array: NDArray[Any], info: TensorInfo, preprocess: Preprocess) -> NDArray[Any]:
-    """One raw sample: a leading dimension of 1 is the batch, unless it is all there is."""
+    """Remove a leading batch dimension of 1 from a raw array; it is kept if it is the only dimension."""
     rank = len(info.shape or ()) if preprocess.reshape is None else array.ndim + 1
     has_batch = array.ndim > 1 and array.shape[0] == 1 and array.ndim >= rank
     return array[0] if has_batch else array
@@ -129,7 +129,9 @@ def _typed(array: NDArray[Any], info: TensorInfo, where: str) -> NDArray[Any]:
 def fitted_shape(
     have: tuple[int, ...], wanted: tuple[int | str, ...] | None, where: str, *, picture: bool = False
 ) -> tuple[int, ...]:
-    """The shape in which an array of the shape `have` is fed: a missing batch dimension and ones are added.
+    """Return the shape in which an array of shape `have` is fed.
+
+    A missing batch dimension is added, and dimensions of 1 may change.
 
     Raises:
         InputFileError: no such shape fits what the model wants.
@@ -155,14 +157,14 @@ def fitted_shape(
 
 
 def _resizing(wanted: tuple[int | str, ...]) -> str:
-    """How pictures get the size of an input, as an option to copy where the size is known."""
+    """Return the setting that resizes images to the size of an input, ready to copy if the size is known."""
     sizes = wanted[2:4] if len(wanted) == 4 and wanted[1] in _COLOURS else wanted[1:3]
     size = ",".join(map(str, sizes)) if all(isinstance(dim, int) for dim in sizes) else "HEIGHT,WIDTH"
     return f"{Setting('samples.preprocess.resize', f'[{size}]')}, or crop or letterbox in its place ({Command('recipe', ('new', 'MODEL'))})"
 
 
 def fits(shape: tuple[int, ...], wanted: tuple[int | str, ...]) -> bool:
-    """Whether an array of `shape` may be fed to an input of shape `wanted`; names stand for any length."""
+    """Return whether an array of `shape` may be fed to an input of shape `wanted`; names stand for any length."""
     return len(shape) == len(wanted) and all(
         isinstance(want, str) or have == want for have, want in zip(shape, wanted, strict=True)
     )

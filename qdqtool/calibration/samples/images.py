@@ -1,4 +1,4 @@
-"""A source of samples in a folder of pictures, one sample each, in the order of their names."""
+"""Samples from a folder of images, one image per sample, sorted by name."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", 
 
 
 MOST_PIXELS: Final = 1 << 26
-"""Pixels of a picture as it is stored: 64 megapixels, which take 256 MiB once decoded."""
+"""Largest number of pixels in an image file: 64 megapixels, which take 256 MiB when decoded."""
 
 
 class Images:
-    """Decoded pictures."""
+    """Source of decoded images."""
 
     meaningful = True
 
@@ -85,7 +85,7 @@ class Images:
             raise UsageError(error.what, fix=error.fix, where=str(path)) from error
 
     def _check_size(self, path: Path, size: tuple[int, int]) -> None:
-        """Refuse a picture by its header: what it unpacks to has nothing to do with the size of the file.
+        """Refuse an image by its header, since the size of a file does not limit its decoded size.
 
         Raises:
             InputFileError: more pixels than a camera has, or not the size that the model is fed.
@@ -112,7 +112,7 @@ class Images:
 
 
 def pictures(folder: Path) -> tuple[Path, ...]:
-    """The pictures in a folder and below it, sorted; links to folders are not followed.
+    """Return the images in a folder and its subfolders, sorted; links to folders are not followed.
 
     Entries that vanish meanwhile or may not be read are left out, as a folder of running processes has them.
     """

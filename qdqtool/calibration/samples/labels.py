@@ -1,4 +1,4 @@
-"""Class indices in a file of their own: .npy, .npz ("file.npz:key"), .json, .txt, .csv or .tsv.
+"""Class indices in a separate file: .npy, .npz ("file.npz:key"), .json, .txt, .csv or .tsv.
 
 Tables with a header take the columns "file" (or name, path, image) and "class_id" (or label, class, y).
 Without names the labels belong to the samples in their order.
@@ -18,12 +18,12 @@ from qdqtool.io.json_files import read_json
 Labels = Mapping[str, int] | Sequence[int]
 _FILE = ("file", "filename", "name", "path", "image")
 _LARGEST = 256 << 20
-"""Bytes of a text of labels: millions of them."""
+"""Largest size of a text file of labels in bytes; enough for millions of labels."""
 _CLASS = ("class_id", "label", "class", "class_index", "y", "target")
 
 
 def read_labels(path: Path) -> Labels:
-    """Labels by sample file name, or in the order of the samples.
+    """Read labels, by sample file name or in the order of the samples.
 
     Raises:
         InputFileError: unreadable, or no labels in it.
@@ -38,7 +38,7 @@ def read_labels(path: Path) -> Labels:
 
 
 def labels_beside(folder: Path) -> Labels | None:
-    """What `labels.tsv` or `labels.csv` in a folder of samples says; None when there is neither."""
+    """Read `labels.tsv` or `labels.csv` in a folder of samples; return None if there is neither."""
     for name in ("labels.tsv", "labels.csv"):
         if (folder / name).is_file():
             return read_labels(folder / name)

@@ -1,4 +1,4 @@
-"""Samples that a program holds: arrays, feeds, data loaders, calibration readers, or a function that gives them.
+"""Samples from Python objects: arrays, feeds, data loaders, calibration readers, or a function that returns them.
 
 Read as what they look like: a mapping is one feed by input name, an array or tensor feeds the only input, and a tuple
 or list holds the inputs in the model's order, with one more entry where the last is the label. What has the rank of
@@ -47,12 +47,12 @@ class SampleObjects:
     generator: Any = None
 
     def source(self, inputs: tuple[TensorInfo, ...]) -> ObjectSource:
-        """The samples as a model with these inputs reads them."""
+        """Return the samples as a source for a model with these inputs."""
         return ObjectSource(self, inputs)
 
 
 def sample_objects(value: object) -> SampleObjects:
-    """What a caller passes as samples, ready to be read again and again.
+    """Wrap a caller's samples so that they can be read repeatedly.
 
     A generator or another iterator can be read once only, so its items are kept in memory.
 
@@ -83,14 +83,17 @@ def sample_objects(value: object) -> SampleObjects:
 
 
 def _by_number(indexed: Any) -> Iterator[Any]:
-    """The items of what has no iterator: data sets of torch have a length, Polygraphy's loaders end by IndexError."""
+    """Return the items of an object without an iterator, by index.
+
+    Torch data sets have a length; Polygraphy's loaders end with an IndexError.
+    """
     if hasattr(indexed, "__len__"):
         return (indexed[place] for place in range(len(indexed)))
     return iter(indexed)
 
 
 def _called(function: Callable[[], Any]) -> SampleObjects:
-    """A function that returns samples: it is asked once more for every pass."""
+    """Wrap a function that returns samples; it is called again for every pass."""
     name = getattr(function, "__name__", type(function).__name__)
 
     def give() -> Iterable[Any]:
@@ -127,13 +130,13 @@ def _kept(items: Iterable[Any], kind: str) -> SampleObjects:
 
 
 def _read_out(reader: Any) -> Iterator[Any]:
-    """Everything that an onnxruntime CalibrationDataReader has left."""
+    """Yield all remaining items of an onnxruntime CalibrationDataReader."""
     while (feed := reader.get_next()) is not None:
         yield feed
 
 
 class ObjectSource:
-    """Python objects as samples, one by one."""
+    """Source that reads Python objects as samples, one by one."""
 
     def __init__(self, objects: SampleObjects, inputs: tuple[TensorInfo, ...]) -> None:
         self.description = objects.description
@@ -144,7 +147,7 @@ class ObjectSource:
         self._digest = ""
 
     def digest(self) -> str:
-        """Digest of all values, so that a run folder knows other samples from these."""
+        """Return the digest of all values, by which a run folder recognizes these samples."""
         len(self)
         return self._digest
 
@@ -196,7 +199,7 @@ class ObjectSource:
             raise _failed(self.description, error) from error
 
     def _split(self, item: Any, number: int) -> tuple[Arrays, NDArray[Any] | None]:
-        """One item as arrays by input, and its labels where it brings them."""
+        """Split one item into arrays by input, and labels if it contains any."""
         names = [info.name for info in self._inputs]
         if isinstance(item, Mapping):
             feeds = {str(name): as_array(value) for name, value in item.items()}
@@ -218,7 +221,7 @@ class ObjectSource:
 
 
 def _tell_inputs(loader: Any, inputs: tuple[TensorInfo, ...]) -> None:
-    """Name the inputs to Polygraphy's DataLoader, as its own runners do before every pass."""
+    """Set the inputs of Polygraphy's DataLoader, as Polygraphy's runners do before every pass."""
     from polygraphy.common import TensorMetadata
 
     known = TensorMetadata()
@@ -229,7 +232,7 @@ def _tell_inputs(loader: Any, inputs: tuple[TensorInfo, ...]) -> None:
 
 
 def as_array(value: Any) -> NDArray[Any]:
-    """The value as a numpy array; tensors of any device and type come home."""
+    """Convert the value to a numpy array; tensors of any device and type are copied to the CPU."""
     try:
         if hasattr(value, "detach"):
             value = value.detach().cpu()
@@ -251,7 +254,7 @@ def as_array(value: Any) -> NDArray[Any]:
 
 
 def _labels_in(feeds: dict[str, NDArray[Any]], names: Sequence[str]) -> NDArray[Any] | None:
-    """Class indices that a feed holds beside the inputs, taken out of it."""
+    """Remove class indices that a feed holds next to the inputs, and return them; None if there are none."""
     for key in ("labels", "label", "y"):
         if key in feeds and key not in names:
             return _class_indices(feeds.pop(key))
@@ -267,7 +270,7 @@ def _is_numbers(item: Sequence[Any]) -> bool:
 
 
 def _rows(feeds: Arrays, inputs: tuple[TensorInfo, ...]) -> Iterator[Arrays]:
-    """The samples in one item: as many as its arrays have rows, where they have the rank of the model's inputs."""
+    """Yield the samples in one item. Arrays with the rank of the model's inputs are batches, and every row is a sample."""
     ranks = {info.name: len(info.shape or ()) for info in inputs}
     batched = {name for name, array in feeds.items() if array.ndim and array.ndim == ranks.get(name)}
     counts = {feeds[name].shape[0] for name in batched}
@@ -291,7 +294,7 @@ def _spelled(item: object) -> str:
 
 
 class Code:
-    """What the function returns, sample by sample."""
+    """Source that reads the samples that a function returns."""
 
     meaningful = True
 
@@ -304,7 +307,7 @@ class Code:
         self._count: int | None = None
 
     def digest(self) -> str:
-        """Digest of the file the function is in: code that reads other data is not seen through."""
+        """Return the digest of the file that defines the function. Other data that the function reads is not included."""
         text = digest_file(Path(self._source)) if self._source else self._text
         return hashlib.sha256(f"{self._text} {text} {len(self)}".encode()).hexdigest()
 
@@ -332,7 +335,7 @@ class Code:
             )
 
     def _guarded(self, samples: Iterable[Any]) -> Iterator[Any]:
-        """The samples; what the foreign code raises is told as its own mistake."""
+        """Yield the samples; an exception of the user's code is reported as an error of that code."""
         try:
             yield from samples
         except Exception as error:

@@ -1,4 +1,4 @@
-"""From the words of a person to a source of samples that fit the model."""
+"""Opens samples named by a user as a source that fits the model."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from qdqtool.io.files import require_file
 from qdqtool.io.json_files import canonical
 
 SampleInput = str | SampleObjects
-"""Samples as a person names them, or as a program holds them."""
+"""Samples as text from the command line, or as Python objects."""
 
 _ARRAY_SUFFIXES = {".npy", ".npz"}
 _KINDS = "a folder, an .npz, .npy or .json file, module:function, or random:16"
 
 
 def no_samples(inputs: tuple[TensorInfo, ...]) -> UsageError:
-    """The error of a command that measures ranges and was given no samples, with a line that saves some."""
+    """Return the error for missing samples, with a line of Python that saves some."""
     arrays = ", ".join(f"{info.name!r}: np.stack({_variable(info)})" for info in inputs[:_MOST_INPUTS])
     more = ", ..." if len(inputs) > _MOST_INPUTS else ""
     meant = "; ".join(
@@ -50,17 +50,17 @@ def no_samples(inputs: tuple[TensorInfo, ...]) -> UsageError:
 
 
 _MOST_INPUTS = 3
-"""Inputs that the line for samples spells out."""
+"""Largest number of inputs in the example line for samples."""
 
 
 def _variable(info: TensorInfo) -> str:
-    """A Python name for the samples of an input."""
+    """Return a Python variable name for the samples of an input."""
     name = re.sub(r"\W", "_", info.name, flags=re.ASCII)
     return name if name and not name[0].isdigit() else f"input_{name}"
 
 
 def _shape(info: TensorInfo) -> str:
-    """The shape of one sample without its batch axis."""
+    """Return the shape of one sample without its batch axis."""
     shape = info.shape or ()
     return "[" + ", ".join(map(str, shape[1:])) + "]"
 
@@ -74,7 +74,7 @@ def open_samples(
     limit: int | None = None,
     on_nan: NanPolicy = "error",
 ) -> Samples:
-    """The samples that a person names, made to fit a model.
+    """Open the given samples and fit them to a model.
 
     Args:
         given: a folder, an .npz, .npy or .json file, "module:function", or "random:16"; each may be followed by
@@ -106,7 +106,7 @@ def open_samples(
 
 
 class Samples:
-    """Samples that can be read again and again, always in the same order."""
+    """Samples that can be read repeatedly, always in the same order."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class Samples:
 
     @property
     def description(self) -> str:
-        """What the samples are, in words."""
+        """Description of the samples."""
         numbers = self._numbers
         part = "" if len(numbers) == len(self._raw) else f", numbers {numbers.start} to {numbers[-1]}"
         step = "" if numbers.step == 1 else f" step {numbers.step}"
@@ -149,12 +149,12 @@ class Samples:
 
     @property
     def is_preprocessed(self) -> bool:
-        """Whether `samples.preprocess` makes the inputs: always of pictures, of arrays where it says so."""
+        """Whether `samples.preprocess` is applied: always to images, and to arrays if the recipe says so."""
         return isinstance(self._raw, Images) or self._spec.preprocess.arrays
 
     @property
     def digest(self) -> str:
-        """Changes whenever the samples or their preparation change."""
+        """Digest that changes whenever the samples or their preparation change."""
         parts = {
             "raw": self._raw.digest(),
             "numbers": [self._numbers.start, self._numbers.stop, self._numbers.step],
@@ -166,14 +166,14 @@ class Samples:
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """Names of samples that were left out so far because they held NaN or Inf."""
+        """Names of samples skipped so far because they held NaN or Inf."""
         return tuple(self._skipped)
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def __iter__(self) -> Iterator[Sample]:
-        """All samples; a model with a fixed batch size gets as many copies of each as it wants.
+        """Yield all samples; a model with a fixed batch size gets as many copies of each as the batch needs.
 
         Raises:
             InputFileError: a sample cannot be read or does not fit, or labels by name name none of them.
@@ -191,12 +191,12 @@ class Samples:
             yield sample
 
     def every(self, step: int, first: int = 0) -> Iterator[Sample]:
-        """Every `step`-th sample from number `first` on, as iteration gives them."""
+        """Return every `step`-th sample from number `first` on, in the form that iteration yields."""
         copies = fixed_batch(self._inputs) or 1
         return (tiled(sample, copies) for sample in self.rows(range(first, len(self), step)))
 
     def rows(self, positions: range) -> Iterator[Sample]:
-        """The samples at these ascending positions, with a batch dimension of 1 whatever the model's is."""
+        """Yield the samples at these ascending positions, always with a batch dimension of 1."""
         numbers = self._numbers[positions.start : positions.stop : positions.step]
         for position, raw in enumerate(self._raw.read(numbers)):
             sample = conform(raw, self._inputs, self._spec.preprocess)
@@ -223,7 +223,7 @@ class Samples:
 
 
 def _is_random(text: str) -> bool:
-    """Whether it asks for random samples: no file or folder is called so, and shapes of many inputs are no path at all."""
+    """Return whether the text requests random samples, and is not the name of a file or folder."""
     wanted = re.match("random(?=[:,]|$)", text) is not None
     return wanted and not is_there(text)
 

@@ -1,4 +1,4 @@
-"""A part of some samples: halves that have none in common, to choose and to check on, or a few from all over."""
+"""Parts of a sample source: disjoint halves to choose and to check on, or a few evenly spaced samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from qdqtool.core.protocols import Sample, SampleSource
 
 @dataclass(frozen=True, slots=True)
 class SamplePart:
-    """Every `step`-th sample from number `first` on: data sets are often sorted, so that halves would differ.
+    """Every `step`-th sample from number `first` on.
+
+    The first and second half of a data set could differ, because data sets are often sorted.
 
     Attributes:
         whole: where the samples come from.
@@ -36,7 +38,7 @@ class SamplePart:
 
     @property
     def description(self) -> str:
-        """What the samples are, in words."""
+        """Description of the samples."""
         return f"{len(self)} of {self.whole.description}, every {self.step}. from number {self.first}"
 
     @property
@@ -46,5 +48,5 @@ class SamplePart:
 
     @property
     def digest(self) -> str:
-        """Changes whenever the samples or the part change."""
+        """Digest that changes whenever the samples or the part change."""
         return f"{self.whole.digest}[{self.first}::{self.step}][:{self.most}]"

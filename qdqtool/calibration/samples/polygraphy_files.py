@@ -20,7 +20,7 @@ from qdqtool.io.npy import decode_array
 
 
 class PolygraphyInputs:
-    """The feeds of one file; its JSON text is kept, the arrays are decoded one feed at a time."""
+    """Source of the feeds in one file. Its JSON text is kept in memory; arrays are decoded one feed at a time."""
 
     meaningful = True
 

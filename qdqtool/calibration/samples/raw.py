@@ -1,4 +1,4 @@
-"""What the kinds of sources give before it is made to fit the model."""
+"""Raw samples and their sources, before they are fitted to the model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RawSample:
-    """One sample as it lies in its source.
+    """One sample as stored in its source.
 
     Attributes:
         name: where it came from, for messages ("cat.jpg", "x.npz[17]").
@@ -29,20 +29,20 @@ class RawSample:
 
 
 class RawSource(Protocol):
-    """Samples of one kind, in an order that never changes."""
+    """Source of samples of one kind, in an order that never changes."""
 
     @property
     def description(self) -> str:
-        """What the samples are, in words."""
+        """Description of the samples."""
 
     @property
     def meaningful(self) -> bool:
         """False for random data."""
 
     def digest(self) -> str:
-        """Changes whenever the samples change."""
+        """Return a digest that changes whenever the samples change."""
 
     def __len__(self) -> int: ...
 
     def read(self, numbers: range) -> Iterator[RawSample]:
-        """The samples with these ascending numbers."""
+        """Yield the samples with these ascending numbers."""

@@ -1,4 +1,4 @@
-"""How a person names samples on the command line."""
+"""Specification of samples on the command line."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from qdqtool.errors import UsageError
 NanPolicy = Literal["error", "skip"]
 
 _LONGEST_NAME = 255
-"""Bytes of a file name on every usual file system; beyond them the system refuses to look."""
+"""Largest length of a file name in bytes on common file systems; for longer names the system reports an error."""
 _SLICE = re.compile(r"^(?P<place>.+)\[(?P<slice>-?\d*:-?\d*(?::-?\d*)?)\]$", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleSpec:
-    """Which samples, and how they become model inputs.
+    """Choice of samples, and their conversion to model inputs.
 
     Attributes:
         text: a folder, an .npz, .npy or .json file, "module:function", or "random:16"; each may be followed by
@@ -36,11 +36,11 @@ class SampleSpec:
 
     @property
     def place(self) -> str:
-        """The text without its slice."""
+        """Text without the slice."""
         return self._parts()[0]
 
     def select(self, count: int) -> range:
-        """The numbers of the chosen samples among `count`.
+        """Return the numbers of the chosen samples among `count`.
 
         Raises:
             UsageError: the step is not positive.
@@ -61,5 +61,8 @@ class SampleSpec:
 
 
 def is_there(text: str) -> bool:
-    """Whether a file or a folder is called so; shapes of many inputs are longer than any name, and no path at all."""
+    """Return whether `text` names an existing file or folder.
+
+    Shapes of many inputs are longer than any file name and are not a path.
+    """
     return len(Path(text).name) <= _LONGEST_NAME and Path(text).exists()

@@ -1,4 +1,4 @@
-"""Random samples, for trying things out: ranges and accuracy measured on them mean nothing, and every report says so.
+"""Random samples for trials: ranges and accuracy measured on them mean nothing, and every report says so.
 
 "random" makes 16 samples, "random:64" makes 64, "random:64:7" takes the seed 7. Where the model leaves dimensions
 free, their lengths follow a comma: "random:16,image:1x3x224x224".
@@ -23,13 +23,13 @@ from qdqtool.errors import UsageError
 # Enough for ranges that do not move; random values tell nothing about accuracy anyway.
 _COUNT = 16
 _MOST = 1 << 20
-"""Random samples; what they measure means nothing, so that more of them are a slip of the finger."""
+"""Largest number of random samples; a larger number is most likely a typing error."""
 _MOST_ELEMENTS = 1 << 28
-"""Elements of one input: 1 GiB in FP32."""
+"""Largest number of elements of one input: 1 GiB in FP32."""
 
 
 class Random:
-    """Standard normal numbers for float inputs, zeros and ones for all others; a free leading dimension is 1.
+    """Random source: standard normal numbers for float inputs, zeros and ones for others. A free leading dimension is 1.
 
     An integer input that says how long others are ("input_lengths") holds the length that they have: with zeros, attention is
     masked everywhere and gives NaN.
@@ -92,7 +92,7 @@ class Random:
 
 
 def _spelled(text: str) -> dict[str, tuple[int, ...]]:
-    """Shapes by input from "image:1x3x224x224,mask:1x64"."""
+    """Parse shapes by input from "image:1x3x224x224,mask:1x64"."""
     shapes = {}
     for entry in filter(None, text.split(",")):
         name, _, dims = entry.rpartition(":")
@@ -108,17 +108,17 @@ def _spelled(text: str) -> dict[str, tuple[int, ...]]:
 
 _INTEGERS = frozenset({DType.INT32, DType.INT64})
 _LIKELY_LENGTHS = {2: (1, 128), 3: (1, 128, 64), 4: (1, 3, 224, 224), 5: (1, 3, 16, 112, 112)}
-"""What inputs of so many dimensions usually hold: tokens, rows of features, pictures, clips."""
+"""Typical shapes of inputs by number of dimensions: tokens, rows of features, images, clips."""
 
 
 def _likely(shape: tuple[int | str | None, ...]) -> tuple[int, ...]:
-    """A shape that a model can work with: one sample, and usual lengths where it leaves a dimension free."""
+    """Return a likely shape: one sample, with typical lengths for dimensions that the model leaves free."""
     usual = _LIKELY_LENGTHS.get(len(shape), (1,) * len(shape))
     return tuple(dim if isinstance(dim, int) else length for dim, length in zip(shape, usual, strict=True))
 
 
 def _shape(info: TensorInfo, usual: tuple[int, ...] | None) -> tuple[int, ...]:
-    """The shape of one sample: as the model has it, and where it leaves a dimension free, as `usual` has it."""
+    """Return the shape of one sample; dimensions that the model leaves free are taken from `usual`."""
     if info.shape is None:
         return usual or (1,)
     if usual is not None and len(usual) == len(info.shape):
@@ -136,7 +136,7 @@ def _shape(info: TensorInfo, usual: tuple[int, ...] | None) -> tuple[int, ...]:
 
 
 def _lengths(inputs: tuple[tuple[TensorInfo, tuple[int, ...]], ...]) -> dict[str, int]:
-    """For inputs that say by their name, type and shape that they hold the lengths of others: how long these are."""
+    """Return values for inputs that hold the lengths of other inputs, recognized by name, type and shape."""
     longest = max(
         (
             length
@@ -157,7 +157,7 @@ def _lengths(inputs: tuple[tuple[TensorInfo, tuple[int, ...]], ...]) -> dict[str
 def _values(
     dtype: DType, shape: tuple[int, ...], generator: np.random.Generator, *, one: bool
 ) -> NDArray[Any]:
-    """Values of one sample: with `one`, the leading dimension is a batch of fixed size, of which this is one row."""
+    """Draw the values of one sample. With `one`, the leading dimension is a fixed batch size, and only one row is drawn."""
     shape = (1, *shape[1:]) if one else shape
     if dtype.is_float or dtype is DType.UNKNOWN:
         return generator.standard_normal(shape, np.float32)

@@ -1,4 +1,4 @@
-"""Raw images and arrays become model inputs, as the recipe says."""
+"""Converts raw images and arrays to model inputs, as set in the recipe."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 MOST_FED: Final = 1 << 24
-"""Pixels of a picture as the model is fed it: 4096 x 4096, which take 192 MiB in FP32."""
+"""Largest number of pixels in an image fed to the model: 4096 x 4096, which take 192 MiB in FP32."""
 
 
 _SIXTEEN_BITS: Final = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
 _WITHIN_SIXTEEN: Final = frozenset({"PNG", "PPM"})
-"""Formats whose mode "I" holds 16 bits: releases of Pillow differ in the mode that they give such a file."""
+"""File formats whose mode "I" holds 16 bits; releases of Pillow differ in the mode they use for such files."""
 _THROUGH: Final = {"HSV": "RGB", "LAB": "RGB", "La": "LA", "RGBa": "RGBA"}
-"""Modes that Pillow converts to all others only through these."""
+"""Modes that Pillow cannot convert directly to all others, with the intermediate mode to use."""
 
 
 def shape_image(image: Image, preprocess: Preprocess) -> NDArray[np.uint8] | NDArray[np.float32]:
-    """Resize, crop and letterbox a picture; (height, width, channels) in the colour order of the recipe.
+    """Resize, crop and letterbox an image. Return (height, width, channels) in the colour order of the recipe.
 
     Values are from 0 to 255 for every mode of picture. Of 16 bits they are float32, so that no grey level is lost.
 
@@ -50,7 +50,7 @@ def shape_image(image: Image, preprocess: Preprocess) -> NDArray[np.uint8] | NDA
 
 
 def _ranging_to_255(image: Image, mode: str) -> Image:
-    """The picture in `mode`, or in mode "F" if it has more than 8 bits; Pillow's own conversion clips these at 255."""
+    """Convert the image to `mode`, or to mode "F" if it has 16 bits; Pillow's conversion would clip 16 bits at 255."""
     if image.mode in _SIXTEEN_BITS or (image.mode == "I" and image.format in _WITHIN_SIXTEEN):
         from PIL import Image as Images
 
@@ -66,7 +66,7 @@ def _ranging_to_255(image: Image, mode: str) -> Image:
 
 
 def shaped_size(size: tuple[int, int], preprocess: Preprocess) -> tuple[int, int]:
-    """(width, height) of what `shape_image` makes of a picture of that size, or of its largest intermediate.
+    """Return (width, height) of the result of `shape_image`, or of an intermediate image above the limit.
 
     Nothing is decoded for it: a strip of 1 x 100000 pixels that is resized to 224 at its shorter side is 22 400 000
     high before anything is cropped.
@@ -82,7 +82,7 @@ def shaped_size(size: tuple[int, int], preprocess: Preprocess) -> tuple[int, int
 
 
 def shape_array(pixels: NDArray[Any], preprocess: Preprocess) -> NDArray[Any]:
-    """The same for one raw array (height, width, channels) in RGB order, as far as its type allows it.
+    """Resize, crop and letterbox one raw array (height, width, channels) in RGB order, if its type allows it.
 
     Raises:
         UsageError: resizing is asked for and the values are not 8-bit.
@@ -105,7 +105,7 @@ def shape_array(pixels: NDArray[Any], preprocess: Preprocess) -> NDArray[Any]:
 
 
 def scale_values(values: NDArray[Any], preprocess: Preprocess) -> NDArray[np.float32]:
-    """(value * scale - mean) / std, then the layout; float32.
+    """Compute (value * scale - mean) / std as float32, and apply the layout.
 
     Raises:
         UsageError: mean or std has another number of channels than the data.
@@ -149,7 +149,7 @@ def _resized(image: Image, wanted: int | tuple[int, int]) -> Image:
 
 
 def _resized_size(size: tuple[int, int], wanted: int | tuple[int, int]) -> tuple[int, int]:
-    """(width, height) after resizing; a single number is the length of the shorter side."""
+    """Return (width, height) after resizing; a single number is the length of the shorter side."""
     if isinstance(wanted, int):
         ratio = wanted / min(size)
         return (max(wanted, round(size[0] * ratio)), max(wanted, round(size[1] * ratio)))
@@ -161,7 +161,7 @@ def _cropped(image: Image, wanted: int | tuple[int, int]) -> Image:
 
 
 def _crop_box(size: tuple[int, int], wanted: int | tuple[int, int]) -> tuple[int, int, int, int]:
-    """Left, top, right and bottom of the middle part of a picture of (width, height)."""
+    """Return left, top, right and bottom of the centre crop of an image of (width, height)."""
     height, width = (wanted, wanted) if isinstance(wanted, int) else wanted
     left, top = (size[0] - width) // 2, (size[1] - height) // 2
     if left < 0 or top < 0:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from qdqtool.engine.worth import Option, PrecisionAdvice
 
 _SHOWN = 15
-"""Nodes of the table: half a terminal; --json lists them all."""
+"""Number of nodes in the table, half a terminal; --json lists them all."""
 
 
 def advise(
@@ -86,7 +86,7 @@ def _show(found: PrecisionAdvice) -> None:
 
 
 def _verdict(option: Option) -> str:
-    """The verdict in words; an interval that holds 1 leaves a doubt."""
+    """Return the verdict in words, with "probably" if the interval contains 1."""
     if option.precision == "fp16":
         return "reference"
     if option.verdict == "cannot say" or option.low is None or option.high is None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from qdqtool.core.findings import Finding, Severity
 
 _SHOWN = 3
-"""Names that are printed where the same is true of many."""
+"""Number of names that are printed per group of nodes."""
 
 
 def audit(
@@ -105,7 +105,7 @@ def audit(
 
 
 def _written(found: Audit, form: str, source: str) -> str:
-    """The audit in the form the user asked for."""
+    """Return the audit in the requested form."""
     from qdqtool.auditing.ci import ci_report
     from qdqtool.core.kinds import AUDIT
     from qdqtool.io import ci
@@ -147,7 +147,7 @@ def _counted(counts: KernelCounts) -> Iterator[str]:
 
 
 def _is_float_model(found: Audit) -> bool:
-    """Whether no node was asked to run INT8, and none does: a float engine is judged as one."""
+    """Return whether no node was asked to run INT8 and none does; the audit then treats the engine as a float engine."""
     return not any(
         verdict.requested or verdict.asked != "float" or verdict.precision is DType.INT8
         for verdict in found.verdicts
@@ -177,7 +177,7 @@ def _headline(found: Audit) -> str:
 
 
 def _told(found: Audit) -> dict[str, Finding]:
-    """By node the finding that says no more than its verdict: the same reason, and the same fix."""
+    """Return the findings that repeat the reason and the fix of a node's verdict, by node."""
     verdicts = (
         {} if _is_float_model(found) else {one.node: one for one in found.verdicts if not one.is_quantized}
     )
@@ -191,7 +191,7 @@ def _told(found: Audit) -> dict[str, Finding]:
 
 
 def _fallbacks(found: Audit) -> Iterator[str]:
-    """Nodes that are not quantized or not as asked: those of one reason and fix together, with the code of their finding."""
+    """Yield lines about nodes that are not quantized or not as asked, grouped by reason and fix, with finding codes."""
     told = _told(found)
     groups: dict[tuple[str, str], dict[str, list[str]]] = {}
     for verdict in found.verdicts if not _is_float_model(found) else ():
@@ -210,7 +210,7 @@ def _fallbacks(found: Audit) -> Iterator[str]:
 
 
 def _named(subjects: Sequence[str]) -> str:
-    """The first ones of the nodes or layers of which the same is true, and how many there are besides."""
+    """Return the first names of a list, and how many more there are."""
     more = f" and {len(subjects) - _SHOWN} more (--json names all)" if len(subjects) > _SHOWN else ""
     return ", ".join(subjects[:_SHOWN]) + more
 

@@ -262,7 +262,7 @@ def _show_findings(found: Sequence[Finding], *, as_json: bool) -> None:
 
 
 def _table(columns: Sequence[str], rows: Any) -> None:
-    """A table for people on a terminal; lines for programs in a pipe."""
+    """Print a table on a terminal, or plain lines in a pipe."""
     from qdqtool.cli.screen import readable, stdout
 
     cells = [columns, *(tuple(map(readable, row)) for row in rows)]
@@ -311,7 +311,7 @@ def _print_json(value: object) -> None:
 
 
 def _number(value: float | None) -> float | str | None:
-    """JSON knows no NaN and no infinity: they become words."""
+    """Return the number for JSON; NaN and infinity, which JSON does not have, become strings."""
     return value if value is None or abs(value) < float("inf") else str(value)
 
 

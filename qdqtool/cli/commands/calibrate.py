@@ -160,7 +160,7 @@ def calibrate(
 
 
 def _check_ways(samples: str, shard: str | None, merge: list[str] | None, cluster: str | None) -> None:
-    """Refuse what says too little or too much about where the histograms come from."""
+    """Refuse missing or contradicting options about the source of the histograms."""
     from qdqtool.errors import UsageError
 
     if not samples and not merge:
@@ -195,7 +195,7 @@ def _from_cluster(job: Calibration, methods: tuple[str, ...], kept: Path | None,
 
 @contextmanager
 def _bar() -> Iterator[Callable[[int, int | None], None]]:
-    """A progress bar with the rate and the time left."""
+    """Show a progress bar with the rate and the remaining time."""
     from qdqtool.cli.screen import progress
 
     with progress() as bars:
@@ -215,7 +215,7 @@ def _bar() -> Iterator[Callable[[int, int | None], None]]:
 def _deliver(
     tables: dict[str, CalibrationTable], out: Path | None, *, as_json: bool, why: str | None, journal: bool
 ) -> None:
-    """Write the last table to `out`, and each of several beside it; print what was asked for."""
+    """Write the last table to `out`, and if there are several, each to a file beside it; print the requested output."""
     from qdqtool.cli.screen import stderr, stdout
     from qdqtool.core.kinds import CALIBRATION
 
@@ -239,7 +239,7 @@ def _deliver(
 
 
 def _decided(table: CalibrationTable, tensor: str) -> list[str]:
-    """The decisions that made the range of one tensor, in their order, a line each.
+    """Return the decisions that led to the range of one tensor, one line each, in order.
 
     Raises:
         UsageError: the table has no such tensor.

@@ -40,7 +40,7 @@ PLUGIN = typer.Typer(
     no_args_is_help=True,
 )
 _LABEL = 30
-"""Characters of a column's title, so that two columns and their rows' titles stand in 80."""
+"""Longest title of a column, in characters, so that two columns and the row titles fit into 80."""
 File = Annotated[Path, typer.Argument(help="Layer information, build log, or layers.json of a run folder.")]
 Profile = Annotated[
     Path | None,
@@ -321,12 +321,15 @@ def _explore(
 
 
 def _called(file: Path) -> str:
-    """A short name for a file: its own, the middle left out if it is long."""
+    """Return the name of a file, with its middle left out if it is long."""
     return file.name if len(file.name) <= 29 else f"{file.name[:6]}...{file.name[-20:]}"
 
 
 def _named(engines: list[Explored], files: Sequence[Path]) -> list[Explored]:
-    """The engines; where two have one name with their folders, or with what differs in their files' names, or numbered."""
+    """Return the engines with distinct names.
+
+    Equal names get their folders, else the differing parts of the file names, else numbers.
+    """
     names = [engine.name for engine in engines]
     if len(set(names)) == len(names):
         return engines
@@ -343,7 +346,7 @@ def _named(engines: list[Explored], files: Sequence[Path]) -> list[Explored]:
 
 
 def _differing(names: Sequence[str]) -> list[str]:
-    """What is left of names without the whole words that all of them begin with, and those that all of them end with."""
+    """Remove the leading and trailing words that all names share."""
     words = [re.split(r"(?<=[^0-9A-Za-z])(?=[0-9A-Za-z])", name) for name in names]
     for end in (0, -1):
         while all(words) and len({own[end] for own in words}) == 1:

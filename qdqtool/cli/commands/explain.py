@@ -65,7 +65,7 @@ def _explained(words: list[str]) -> Explained:
 
 
 def _cause(text: str) -> Cause | None:
-    """The cause that decides among the lines of an error text; None if no line is known."""
+    """Return the decisive cause among the lines of an error text; None if no line is known."""
     from qdqtool.trt.causes import decisive
 
     found = decisive(text.splitlines())
@@ -73,7 +73,7 @@ def _cause(text: str) -> Cause | None:
 
 
 def _said_by_builders(code: str) -> str:
-    """What builders say of a model with this finding of `qdqtool lint`; "" for other words."""
+    """Return the builder errors for this finding of `qdqtool lint`; "" for other words."""
     from qdqtool.trt.causes import shown_by
 
     return "".join(f"\nAs an error of the builder: {cause.meaning}\n" for cause in shown_by(code))
@@ -123,7 +123,7 @@ def _format(text: str) -> str:
 
 
 def _page(name: str) -> str:
-    """The page for a word, or what a format or a kernel's name says."""
+    """Return the page for a word, or the explanation of a memory format or a kernel name."""
     from difflib import get_close_matches
 
     from qdqtool.errors import UsageError

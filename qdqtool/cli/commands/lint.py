@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from qdqtool.core.lint import LintFinding, LintReport
 
 _OF_SEVERAL = ("text", "github")
-"""Forms that can be written one after the other."""
+"""Output formats in which several reports can follow each other."""
 
 
 def lint(
@@ -89,7 +89,7 @@ def lint(
 
 
 def _with_files(report: LintReport, model: Path) -> LintReport:
-    """The report whose commands name the model, so that they run as they are printed."""
+    """Return the report with the model's path in the commands of its fixes, so that they can be run as printed."""
     from dataclasses import replace
 
     from qdqtool.core.advice import with_files
@@ -99,7 +99,7 @@ def _with_files(report: LintReport, model: Path) -> LintReport:
 
 
 def _tell(report: LintReport, model: Path, form: str) -> None:
-    """Print one report in a form."""
+    """Print one report in the requested form."""
     from qdqtool.core.kinds import LINT
     from qdqtool.io import ci
     from qdqtool.placement.lint_ci import ci_report
@@ -114,7 +114,7 @@ def _tell(report: LintReport, model: Path, form: str) -> None:
 
 
 def _waivers(given: list[str]) -> dict[str, str]:
-    """Codes and reasons out of CODE=reason; a report of lint keeps what was accepted, and so needs the reason."""
+    """Parse CODE=reason into code and reason; the reason is required, because the lint report keeps accepted findings."""
     from qdqtool.core.findings import waivers
     from qdqtool.errors import UsageError
 
@@ -174,7 +174,7 @@ def _show(report: LintReport, model: Path) -> None:
 
 
 def _talk(notes: tuple[str, ...]) -> None:
-    """What the reader of the model noticed, on standard error."""
+    """Print the notes about reading the model on standard error."""
     from qdqtool.cli.screen import readable, stderr
 
     for note in notes:
@@ -182,7 +182,7 @@ def _talk(notes: tuple[str, ...]) -> None:
 
 
 def _print_findings(report: LintReport) -> None:
-    """One block per kind of finding; the same finding on many nodes is told once."""
+    """Print one block per kind of finding; a finding that many nodes share is printed once."""
     from qdqtool.core.advice import of_all
     from qdqtool.trt.causes import CAUSES
 
@@ -204,7 +204,7 @@ def _print_findings(report: LintReport) -> None:
 
 
 def _grouped(findings: tuple[LintFinding, ...]) -> list[tuple[tuple[int, str, str, str], list[LintFinding]]]:
-    """Findings of one code and effect together, the gravest first."""
+    """Group findings by code and effect, the most severe first."""
     groups: dict[tuple[int, str, str, str], list[LintFinding]] = {}
     for finding in findings:
         kind = (-finding.severity.rank, finding.severity.value, finding.code, finding.effect)
@@ -218,7 +218,7 @@ def _others(texts: Iterable[str]) -> str:
 
 
 def _print(text: str, style: str = "") -> None:
-    """One line; control characters out of names are shown, not sent to the terminal."""
+    """Print one line; control characters in names are shown as escapes, not sent to the terminal."""
     from qdqtool.cli.screen import readable, stdout
 
     stdout().print(readable(text.replace("\n", "\\n")), style=style or None, markup=False, highlight=False)

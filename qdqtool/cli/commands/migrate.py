@@ -65,7 +65,7 @@ def migrate(
 
 
 def _exists(path: Path) -> bool:
-    """Whether there is such a file; a command line may be too long for a name."""
+    """Return whether the path exists; False for a command line that is too long to be a file name."""
     try:
         return path.exists()
     except (OSError, ValueError):

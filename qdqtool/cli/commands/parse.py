@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 _Run = TypeVar("_Run")
 _AnyRun = TypeVar("_AnyRun", bound="LogRun | RunDigest")
 MISREAD = 0.05
-"""Share of a run's lines that may be unread before its figures are doubted."""
+"""Share of a run's lines that may be unread before its figures are treated as unreliable."""
 _MANY = 8
-"""Runs of a file that are shown in full; of more, each gets a line."""
+"""Number of runs in a file that are shown in full; each further run gets one line."""
 
 
 def parse(
@@ -89,7 +89,7 @@ def parse(
 
 
 class _Seen:
-    """What all runs of a log come to.
+    """Summary of all runs of a log.
 
     Args:
         where: the log, for messages.
@@ -105,7 +105,7 @@ class _Seen:
         self.misread = False
 
     def all(self, runs: Iterable[_AnyRun]) -> Iterator[_AnyRun]:
-        """The same runs, noted.
+        """Yield the runs unchanged, and record whether they failed or were misread.
 
         Raises:
             InputFileError: none of them holds a line of a builder.
@@ -141,13 +141,13 @@ class _Seen:
 
 
 def _failed(run: LogRun | RunDigest) -> bool:
-    """Whether a build failed; a program that prints its verdict and did not has crashed."""
+    """Return whether a build failed; a program that normally prints its verdict and did not has crashed."""
     return run.status == "failed" or bool(run.argv and run.status in ("built", "cut"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Exports:
-    """Files to write besides the answer."""
+    """Files to write in addition to the printed output."""
 
     events: Path | None
     tables: Path | None
@@ -156,7 +156,7 @@ class _Exports:
 
     @property
     def wanted(self) -> bool:
-        """Whether there is any."""
+        """True if any file is to be written."""
         return bool(self.events or self.tables or self.trace)
 
 
@@ -179,7 +179,7 @@ def _digests(log: str, copy: BinaryIO | None, watch: Watch | None, kept: int | N
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Words:
-    """How digests are printed.
+    """Options for printing digests.
 
     Attributes:
         every: whether lists are shown in full.
@@ -193,7 +193,7 @@ class _Words:
 
     @property
     def kept(self) -> int | None:
-        """How many entries of a long list a digest has to keep; None if its own number will do."""
+        """Number of list entries that a digest keeps; None for the digest's default."""
         return sys.maxsize if self.every else None
 
     def print(self, digests: Iterable[RunDigest]) -> None:
@@ -214,14 +214,14 @@ class _Words:
 
 
 def _tensors_of(cache: Path) -> frozenset[str]:
-    """The tensors that a calibration cache holds."""
+    """Return the names of the tensors in a calibration cache."""
     from qdqtool.calibration.caches.files import read_cache
 
     return frozenset(read_cache(cache).by_tensor())
 
 
 def _as_json(source: TextSource, display: _Display, seen: _Seen) -> None:
-    """Print the artefact, one run in memory at a time."""
+    """Print the log as JSON, with one run in memory at a time."""
     from qdqtool.buildlog import runs
     from qdqtool.buildlog.outputs import write_json
 
@@ -231,7 +231,7 @@ def _as_json(source: TextSource, display: _Display, seen: _Seen) -> None:
 def _exported(
     source: TextSource, display: _Display, exports: _Exports, seen: _Seen, words: _Words | None
 ) -> None:
-    """Write the files that are wanted, and print the digest or the artefact."""
+    """Write the requested files, and print the digest or the JSON."""
     from qdqtool.buildlog import open_runs
     from qdqtool.buildlog.log_run import SHOWN
     from qdqtool.core.buildlog import BuildLog
@@ -269,7 +269,7 @@ def _copy(path: Path) -> Iterator[BinaryIO]:
 
 
 class _Display:
-    """A line on the terminal that says what the builder does now; nothing if there is no terminal."""
+    """A status line on the terminal with the builder's current step; does nothing without a terminal."""
 
     def __init__(self, *, wanted: bool) -> None:
         self._doing = "waiting for the log"
@@ -284,11 +284,11 @@ class _Display:
 
     @property
     def watch(self) -> Watch | None:
-        """What a reader calls after each block."""
+        """Callback for a log reader to call after each block; None without a status line."""
         return self._update if self._line is not None else None
 
     def aside(self, runs: Iterable[_Run]) -> Iterator[_Run]:
-        """The same runs; while each is used, and after the last, the line is gone."""
+        """Yield the runs unchanged; the status line is hidden while a run is used and after the last run."""
         for run in runs:
             self._stop()
             yield run
@@ -313,7 +313,7 @@ class _Display:
 
 
 def _live_line(words: Callable[[], str]) -> Live | None:
-    """A line on standard error that shows these words; None if that is no terminal."""
+    """Return a status line on standard error that shows these words; None if standard error is not a terminal."""
     from rich.live import Live
 
     console = stderr()

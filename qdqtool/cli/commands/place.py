@@ -94,7 +94,7 @@ def _becomes(decision: Decision) -> str:
 
 
 def _reasons(decisions: Iterable[Decision]) -> list[str]:
-    """What settled it, each reason once: the requests of quantized slots, the vetoes of float ones."""
+    """Return the distinct reasons of decisions: requests for quantized slots, vetoes for float slots."""
     from qdqtool.core.placement import Stance
 
     said = [

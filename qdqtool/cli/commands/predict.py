@@ -73,7 +73,7 @@ def predict(
 
 
 def _floats(prediction: Prediction) -> Table:
-    """The compute nodes that will not run in a quantized format."""
+    """Return a table of the compute nodes that will not run in a quantized format."""
     from rich.table import Table
 
     from qdqtool.cli.screen import escaped
@@ -86,7 +86,7 @@ def _floats(prediction: Prediction) -> Table:
 
 
 def _kernels(prediction: Prediction) -> Table:
-    """The Q and DQ that will cost a kernel."""
+    """Return a table of the Q and DQ nodes that will cost a kernel."""
     from rich.table import Table
 
     from qdqtool.cli.screen import escaped
@@ -148,7 +148,7 @@ def _summary(prediction: Prediction) -> list[str]:
 
 
 def _count(prediction: Prediction) -> str:
-    """Number of kernels, or of layers for classic TensorRT, and where it comes from."""
+    """Return the number of kernels (of layers for classic TensorRT), and the source of that number."""
     if prediction.exact:
         return f"{counted(prediction.kernels or 0, 'kernel')} (built with TensorRT for RTX)"
     if prediction.kernels is None:

@@ -116,7 +116,7 @@ def quantize(
 
 
 def _methods(table: CalibrationTable) -> str:
-    """The calibrators by how many ranges each chose, and what the choice gained at the outputs."""
+    """List the calibrators by the number of ranges each won, with the gain at the outputs."""
     gains: dict[str, float] = {}
     counts: dict[str, int] = {}
     for entry in table.ranges:

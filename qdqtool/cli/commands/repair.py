@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from qdqtool.core.repair import Change, RepairReport
 
 _SHOWN = 3
-"""Changes of one kind that the summary spells out."""
+"""Number of changes of one kind that the summary shows."""
 
 
 def repair(

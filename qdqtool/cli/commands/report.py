@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opened:
-    """A report, and the engine it is about where its layers are there."""
+    """A report, and its engine if the engine's layers are known."""
 
     report: Report
     explored: Explored | None = None
@@ -106,7 +106,7 @@ def _show_journals(report: Report) -> None:
 
 
 def _under(opened: Opened, device: str) -> Report:
-    """The report with the roofs of a GPU, and for every layer which of them it meets first.
+    """Return the report with a GPU's roofline, and for each layer the limit that it reaches first.
 
     Raises:
         UsageError: no such GPU, or the layers of the engine are not there.
@@ -126,7 +126,7 @@ def _under(opened: Opened, device: str) -> Report:
 
 
 def _difference(first: Opened, second: Opened) -> EngineDiff | None:
-    """What makes the second engine differ from the first; None if the layers of one are not there."""
+    """Compare the second engine with the first; None if the layers of either are unknown."""
     from qdqtool.engine.diff import compare
 
     if first.explored is None or second.explored is None:
@@ -135,7 +135,7 @@ def _difference(first: Opened, second: Opened) -> EngineDiff | None:
 
 
 def _open(run: Path, profile: Path | None, log: Path | None) -> Opened:
-    """The report of a run folder, or of an engine alone."""
+    """Open the report of a run folder, or make one for a single engine."""
     from qdqtool.engine.diff import Explored
     from qdqtool.engine.layer_info import read
     from qdqtool.engine.profiles.forms import read_profile
@@ -161,7 +161,7 @@ def _open(run: Path, profile: Path | None, log: Path | None) -> Opened:
 
 
 def _alone(file: Path, times: Profile | None, log: Path | None) -> Opened:
-    """An engine of which there is nothing but layer information: audited, with its log where there is one."""
+    """Make a report from layer information alone: audit the engine, with its build log if there is one."""
     from qdqtool.auditing.context import stage
     from qdqtool.auditing.full_audit import examine
     from qdqtool.core.buildlog import BuildLog

@@ -169,7 +169,7 @@ def sweep(
 
 
 def _plan(request: SweepRequest) -> None:
-    """Print what `--on` would do.
+    """Print the steps that `--on` would run.
 
     Raises:
         UsageError: there is no --on, or it names no host.

@@ -103,7 +103,7 @@ def time(
 
 
 def _elsewhere(on: str, candidates: list[Path], trtexec: str, save: Path | None) -> Timing:
-    """The times of models on another machine.
+    """Build and time models on another machine, and return the times.
 
     Raises:
         UsageError: a candidate is no ONNX model: engines are of one machine.

@@ -1,1 +1,1 @@
-"""Checks of data: a check is a file, its docstring what `qdqtool explain CODE` prints."""
+"""Checks of data: each check is a file, and `qdqtool explain CODE` prints its docstring."""

@@ -13,11 +13,11 @@ from qdqtool.core.wording import counted
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt
 
 _FEWEST = 10
-"""Samples below which luck decides."""
+"""Fewest samples for this check; with fewer, chance decides."""
 
 
 def find(evidence: DataEvidence) -> Iterator[Doubt]:
-    """One doubt at most."""
+    """Yield at most one doubt."""
     seen = evidence.predictions
     if seen is None or len(seen.truth) < _FEWEST or seen.classes < 2:
         return

@@ -14,13 +14,13 @@ from qdqtool.core.wording import counted
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, SampleSet
 
 _SHARE = 0.05
-"""Of a set; natural sets hold single duplicates."""
+"""Largest tolerated share of repeated or constant samples in a set; natural sets contain single duplicates."""
 _STILL = 1e-6
-"""Of the deviation of the liveliest channel: what rounding leaves of a channel that holds one value."""
+"""Largest deviation of a constant channel, as a share of the largest channel deviation; the rest is rounding."""
 
 
 def find(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Up to two doubts for each set."""
+    """Yield the doubts about each set: repeated samples, constant samples, and constant channels of an input."""
     if not evidence.meaningful:
         return
     yield from _of("calibration", evidence.calibration)

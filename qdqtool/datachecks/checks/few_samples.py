@@ -17,7 +17,7 @@ _FIX = "calibrate on more samples, drawn like those that the engine will see"
 
 
 def find(evidence: DataEvidence) -> Iterator[Doubt]:
-    """One doubt at most."""
+    """Yield at most one doubt."""
     count, spread = evidence.calibration.count, evidence.spread
     if not (evidence.meaningful and evidence.calibrated):
         return

@@ -13,16 +13,16 @@ from qdqtool.core.findings import Severity
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, InputStatistics
 
 _FACTOR = 2.5
-"""Ratio of standard deviations that natural sets of the same kind hardly reach."""
+"""Ratio of standard deviations that natural sets of the same kind almost never reach."""
 _ERRORS = 3.0
-"""Standard errors by which the first and the last colour must differ, in opposite directions."""
+"""Standard errors by which the first and the last colour channel must differ, with opposite signs in the two sets."""
 
 _EXPLAINED = 0.5
-"""Share of the distance between the means of two sets that may remain in the other order."""
+"""Largest distance between the means of two sets after reversal of the channels, as a share of the distance before."""
 
 
 def find(evidence: DataEvidence) -> Iterator[Doubt]:
-    """One doubt for every input that differs."""
+    """Yield one doubt for every input that differs."""
     if evidence.evaluation is None or not evidence.meaningful:
         return
     others = {each.name: each for each in evidence.evaluation.inputs}
@@ -51,7 +51,7 @@ def _difference(mine: InputStatistics, other: InputStatistics) -> str | None:
 
 
 def _is_reversed(mine: InputStatistics, other: InputStatistics) -> bool:
-    """Whether the first colour is clearly the stronger one in one set, and the last one in the other.
+    """Return True if the first colour channel is clearly stronger in one set, and the last one in the other set.
 
     Sets that are sorted by class differ so as well (the sky of aeroplanes is blue); the other order has to explain most.
     """

@@ -16,11 +16,11 @@ from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, Predicti
 # Labelled samples below which a shift of classes may be chance.
 _FEWEST = 20
 _BETTER = 2.0
-"""Times as many hits as with the labels as they are."""
+"""Required number of hits with other labels, as a multiple of the hits with the given labels."""
 
 
 def find(evidence: DataEvidence) -> Iterator[Doubt]:
-    """One doubt at most."""
+    """Yield at most one doubt."""
     seen = evidence.predictions
     if seen is None or len(seen.truth) < _FEWEST:
         return
@@ -48,7 +48,7 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
 
 
 def _renamed(seen: Predictions) -> tuple[int, int]:
-    """Hits on every second sample under names learned on the others, and with the names as they are."""
+    """Return the hits on every second sample: with a class mapping learned on the other samples, and with the given labels."""
     names: defaultdict[int, Counter[int]] = defaultdict(Counter)
     pairs = list(zip(seen.found, seen.truth, strict=True))
     for found, truth in pairs[1::2]:

@@ -19,7 +19,7 @@ from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, FloatCur
 
 
 def find(evidence: DataEvidence) -> Iterator[Doubt]:
-    """One doubt at most."""
+    """Yield at most one doubt."""
     if evidence.comparison is None or not evidence.comparison.meaningful:
         return
     severity, reason = loss(evidence.comparison)
@@ -35,7 +35,7 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
 
 
 def _of_type(narrow: NarrowLoss | None) -> str:
-    """The fix where the type of the float part costs the accuracy, and not quantization; "" elsewhere."""
+    """Return the fix if the type of the float part, and not quantization, costs the accuracy; else ""."""
     if narrow is None or (narrow.wide_db is not None and narrow.wide_db < DECIBELS):
         return ""
     return f"{narrow.types.upper()} costs it, and not quantization: DAT112 names the nodes and the fix"

@@ -18,7 +18,7 @@ from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, NarrowLo
 
 
 def find(evidence: DataEvidence) -> Iterator[Doubt]:
-    """One doubt at most."""
+    """Yield at most one doubt."""
     found, comparison = evidence.narrow, evidence.comparison
     if found is None or comparison is None:
         return

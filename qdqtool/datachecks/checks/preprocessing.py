@@ -16,14 +16,16 @@ from qdqtool.core.wording import counted
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, Predictions, Variant
 
 _SIGMAS, _PERHAPS = 2.6, 1.64
-"""Of McNemar's test: seven preparations are tried, so 2 would be too few; below, it is worth a word and no doubt."""
+"""Limits of McNemar's test in standard deviations. Seven preparations are tried, so 2 would be too few.
+Between the two limits the finding is only an info.
+"""
 
 _FEWEST = 0.25
-"""Share of hits below which a variant explains nothing: then the labels are wrong, or the model is another one."""
+"""Share of hits below which a variant explains nothing: the labels are wrong, or the samples are for another model."""
 
 
 def find(evidence: DataEvidence) -> Iterator[Doubt]:
-    """One doubt at most."""
+    """Yield at most one doubt."""
     best = evidence.variant
     if best is None or not _explains(best.predictions) or (sigmas := _advantage(best)) <= _PERHAPS:
         return
@@ -38,18 +40,18 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
 
 
 def _settings(variant: Variant) -> str:
-    """The options that do it, where the recipe prepares the samples at all."""
+    """Return the options for this preparation; "" if the recipe does not prepare the samples."""
     options = " ".join(f"--set {quote(setting)}" for setting in variant.settings)
     return f": {options}" if options else ""
 
 
 def _explains(variant: Predictions) -> bool:
-    """Whether it tells classes apart: a model that always says the same is right on samples of that class, too."""
+    """Return True if the predictions distinguish classes. A model that always predicts one class is right on its samples, too."""
     return variant.hits >= _FEWEST * len(variant.truth) and len(set(variant.found)) > 1
 
 
 def _advantage(variant: Variant) -> float:
-    """By how many standard deviations it is better: hits that it wins against hits that it loses."""
+    """Return the advantage of a variant in standard deviations: hits that it gains against hits that it loses."""
     won = lost = 0
     for new, old, truth in zip(
         variant.predictions.found, variant.asis.found, variant.asis.truth, strict=True

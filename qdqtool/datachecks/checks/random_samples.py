@@ -14,7 +14,7 @@ from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt
 
 
 def find(evidence: DataEvidence) -> Iterator[Doubt]:
-    """One doubt at most."""
+    """Yield at most one doubt."""
     if not evidence.meaningful:
         yield Doubt(
             subject="calibration" if evidence.calibrated else "evaluation",

@@ -13,13 +13,13 @@ from qdqtool.core.findings import Severity
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt
 
 _OF_PICTURES = frozenset({"conv-int8", "conv-depthwise-int8", "unet-int8"})
-"""Spectra look like pictures to a network: that it hears is only known to who chose the recipe."""
+"""Recipes for images. Spectra look like images to a network; only the author of the recipe knows that the input is sound."""
 
 _OF_SOUND = frozenset({"audio-int8", "audio-to-audio-int8"})
 
 
 def find(evidence: DataEvidence) -> Iterator[Doubt]:
-    """One doubt at most."""
+    """Yield at most one doubt."""
     if evidence.fitting is None or evidence.fitting[0] == evidence.recipe:
         return
     name, why = evidence.fitting

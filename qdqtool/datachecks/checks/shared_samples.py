@@ -16,7 +16,7 @@ _FIX = "keep the two apart: eval_samples of their own, or slices such as x.npz[:
 
 
 def find(evidence: DataEvidence) -> Iterator[Doubt]:
-    """One doubt at most; none where nothing was compared."""
+    """Yield at most one doubt; none if nothing was compared."""
     if evidence.comparison is None or not (evidence.meaningful and evidence.calibrated):
         return
     if evidence.evaluation is None:

@@ -13,7 +13,7 @@ from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt
 
 
 def find(evidence: DataEvidence) -> Iterator[Doubt]:
-    """One doubt for each set."""
+    """Yield one doubt for each set with skipped samples."""
     for name, samples in (("calibration", evidence.calibration), ("evaluation", evidence.evaluation)):
         if samples is not None and samples.skipped:
             yield Doubt(

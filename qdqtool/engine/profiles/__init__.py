@@ -1,4 +1,4 @@
-"""Times of layers, whatever wrote them: one file per form.
+"""Times of layers from any tool: one file per form.
 
 from qdqtool.engine.profiles import read_profile
 """

@@ -1,4 +1,4 @@
-"""An engine of which only a profile is at hand: the layers by name, and where the time goes."""
+"""Engines with only a profile: the layers by name, and the shares of their time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qdqtool.trt.names import probable_nodes
 from qdqtool.trt.ops import PRODUCTS
 
 ALONE = "profile"
-"""The form of an engine that only a profile describes."""
+"""Form of an engine that only a profile describes."""
 _COPIES = re.compile(r"Reformatt(?:ing|ed)|copy$|\bcopy\b|CopyNode", re.IGNORECASE)
 """Names of layers that only copy or convert."""
 _MORE = (
@@ -27,7 +27,7 @@ _MORE = (
 
 
 def read_timed(path: Path) -> tuple[Engine, Profile | None]:
-    """The layers that a file describes; of a profile alone, its rows as layers without tensors, and their times.
+    """Return the layers that a file describes, and their times. The rows of a lone profile become layers without tensors.
 
     Raises:
         InputFileError: the file holds neither layers nor times of layers.
@@ -43,7 +43,7 @@ def read_timed(path: Path) -> tuple[Engine, Profile | None]:
 
 
 def engine_of(profile: Profile) -> Engine:
-    """The rows of a profile as layers."""
+    """Return the rows of a profile as layers."""
     return Engine(
         layers=tuple(_layer(row.name) for row in profile.rows[:MOST_LAYERS]),
         form=ALONE,
@@ -52,7 +52,7 @@ def engine_of(profile: Profile) -> Engine:
 
 
 def _layer(name: str) -> EngineLayer:
-    """A layer of which only the name is known: copies by what the builder calls them, compute layers by their nodes."""
+    """Make a layer from its name alone: the builder's words mark copies, the nodes mark compute layers."""
     if _COPIES.search(name):
         return layer({"Name": name, "LayerType": "Reformat"})
     found = layer({"Name": name, "LayerType": ""})
@@ -61,12 +61,12 @@ def _layer(name: str) -> EngineLayer:
 
 
 def _operator(node: str) -> str:
-    """The operator in the name that an exporter gives a node: /model.0/conv/Conv, Conv_12."""
+    """Return the operator from an exporter's node name: /model.0/conv/Conv, Conv_12."""
     return node.rpartition("/")[2].partition("_")[0]
 
 
 def _share(profile: Profile) -> tuple[str, ...]:
-    """What copies and reformats take of the whole time."""
+    """Return a note on the share of copies and reformats in the whole time; empty if there are none."""
     copies = [row for row in profile.rows if _COPIES.search(row.name)]
     total = sum(row.average_ms for row in profile.rows)
     if not copies or not total:

@@ -23,12 +23,12 @@ _OBJECT = re.compile(r"[\s,]*(?=\{)")
 
 
 def recognizes(text: str) -> bool:
-    """Whether `text` holds such an array."""
+    """Return whether `text` holds an array of trtexec --exportProfile."""
     return _START.search(text) is not None
 
 
 def read(text: str) -> Profile:
-    """The last array of `text`; a cut one gives its whole rows."""
+    """Read the last array of `text`; a cut one gives its complete rows."""
     starts = [match.start() for match in _START.finditer(text)]
     values = list(_objects(text, starts[-1] + 1))
     rows = [row for row in map(_row, values[1:]) if row is not None]
@@ -44,7 +44,7 @@ def read(text: str) -> Profile:
 
 
 def _objects(text: str, at: int) -> Iterator[Mapping[str, Any]]:
-    """The objects of the array that `at` is in, up to its end or to the first damage."""
+    """Yield the objects of the array around `at`, up to its end or to the first damage."""
     while (gap := _OBJECT.match(text, at)) is not None:
         try:
             value, at = _DECODER.raw_decode(text, gap.end())

@@ -1,4 +1,4 @@
-"""Reads the times of layers from a file, whichever form it has."""
+"""Reads the times of layers from a file in any form."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from qdqtool.io.text import TextSource, text_of
 
 
 class ProfileReader(Protocol):
-    """What each form offers."""
+    """Interface of each form."""
 
     def recognizes(self, text: str) -> bool:
-        """Whether `text` has this form."""
+        """Return whether `text` has this form."""
 
     def read(self, text: str) -> Profile:
-        """The rows in `text`; those that do not fit are counted as unread, nothing raises."""
+        """Return the rows in `text`. Rows that do not fit are counted as unread; nothing raises."""
 
 
 _WHOLE = re.compile(r'"(?:latencyMs|computeMs|endToEndMs)"')
@@ -30,7 +30,7 @@ _READERS: tuple[ProfileReader, ...] = (exported, table, printed, nsight, listed)
 
 
 def read_profile(path: Path) -> Profile:
-    """The times that the file at `path` holds.
+    """Return the times that the file at `path` holds.
 
     Raises:
         InputFileError: unreadable, or in no known form of profile.
@@ -63,7 +63,7 @@ def read_profile(path: Path) -> Profile:
 
 
 def read_profile_text(text: str, *, where: str) -> Profile:
-    """The times that `text` holds; `where` names it in messages.
+    """Return the times that `text` holds; `where` names it in messages.
 
     Raises:
         InputFileError: `text` is in no known form of profile, or holds no row, or would fill the memory.

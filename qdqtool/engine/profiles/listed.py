@@ -15,12 +15,12 @@ FORM = "lists"
 
 
 def recognizes(text: str) -> bool:
-    """Whether `text` is an object whose values are all lists of times."""
+    """Return whether `text` is an object and all its values are lists of times."""
     return _times(text) is not None
 
 
 def read(text: str) -> Profile:
-    """Mean and median of every list."""
+    """Return mean and median of every list."""
     times = _times(text) or {}
     rows = [
         ProfileRow(name=name, average_ms=fmean(values), median_ms=median(values), total_ms=sum(values))

@@ -44,16 +44,16 @@ Launch = tuple[int, int, float]
 # Steps of SQLite's machine between two looks at the limit.
 _STEPS = 1 << 14
 _MOST_STEPS = 1 << 17
-"""Instructions of SQLite between two looks at the clock, and how many looks a query gets: minutes, not for ever."""
+"""SQLite instructions between two checks of the limit, and most checks per query: it runs minutes, not for ever."""
 # Milliseconds in a unit of nsys' own tables.
 _UNITS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3, "sec": 1e3}
 _TIMED = re.compile(r"^(Total Proj Time|Total Time) \((\w+)\)$")
 _WHOLE = re.compile(r"^(?:nvinfer1::)?I?ExecutionContext::")
-"""Ranges around a whole inference, in which those of the layers lie."""
+"""Ranges around a whole inference; they contain the ranges of the layers."""
 
 
 def read_database(path: Path) -> Profile:
-    """The times in a SQLite export.
+    """Return the times in a SQLite export.
 
     Raises:
         InputFileError: damaged, no export of Nsight Systems, or one without ranges or kernels.
@@ -88,7 +88,7 @@ def _profile(opened: sqlite3.Connection, where: str) -> Profile:
 
 
 def profile_of(ranges: list[Range], launches: Iterable[Launch]) -> Profile:
-    """The times of the kernels inside each range.
+    """Return the times of the kernels inside each range.
 
     Args:
         ranges: sorted by thread and start, the outer before the inner.
@@ -110,7 +110,7 @@ def profile_of(ranges: list[Range], launches: Iterable[Launch]) -> Profile:
 
 
 def _ranges(opened: sqlite3.Connection, tables: set[str]) -> list[Range]:
-    """Thread, start, end and name of the ranges of TensorRT, or of all where no domain bears its name."""
+    """Return thread, start, end and name of the ranges of TensorRT, or of all ranges if no domain has its name."""
     columns = {row[1] for row in opened.execute("pragma table_info(NVTX_EVENTS)")}
     texts = "textId" in columns and "StringIds" in tables
     name = "coalesce(n.text, s.value)" if texts else "n.text"
@@ -131,7 +131,7 @@ def _ranges(opened: sqlite3.Connection, tables: set[str]) -> list[Range]:
 
 
 def in_order(ranges: Iterable[Range]) -> list[Range]:
-    """Ranges as `profile_of` wants them."""
+    """Sort ranges as `profile_of` expects them."""
     return sorted(ranges, key=lambda row: (row[0], row[1], -row[2]))
 
 
@@ -147,7 +147,7 @@ def _launches(opened: sqlite3.Connection) -> Iterator[Launch]:
 
 
 def _launched(ranges: list[Range], launches: Iterable[Launch]) -> Iterator[tuple[int | None, float]]:
-    """The innermost range around each launch, by its place in `ranges`, and the nanoseconds of the kernel."""
+    """Yield the innermost range around each launch as its index in `ranges`, and the nanoseconds of the kernel."""
     place, thread_now = 0, None
     around: list[int] = []
     for thread, start, duration in launches:
@@ -187,12 +187,12 @@ def _summed(times: Mapping[str, list[float]], outside: float) -> Profile:
 
 
 def recognizes(text: str) -> bool:
-    """Whether `text` is the JSON or CSV of a report of `nsys stats` about ranges."""
+    """Return whether `text` is the JSON or CSV of a report of `nsys stats` about ranges."""
     return any(True for _ in _records(text))
 
 
 def read(text: str) -> Profile:
-    """The ranges of such a report; those around whole inferences are left out."""
+    """Read the ranges of an `nsys stats` report; ranges around whole inferences are left out."""
     totals: dict[str, float] = defaultdict(float)
     instances: dict[str, int] = {}
     medians: dict[str, float | None] = {}
@@ -221,7 +221,7 @@ def read(text: str) -> Profile:
 
 
 def _range_of(record: Mapping[str, Any]) -> str:
-    """The name of the range; reports write its domain in front of it."""
+    """Return the name of the range; reports write its domain before it."""
     name = str(record.get("Range") or record.get("NVTX Range") or "")
     return name.removeprefix(f"{TENSORRT}:").removeprefix(":")
 
@@ -236,7 +236,7 @@ def _total_of(record: Mapping[str, Any]) -> tuple[float, str] | None:
 
 
 def _numeric(value: Any) -> Any:
-    """A number that CSV writes as text."""
+    """Convert a number that CSV writes as text."""
     if not isinstance(value, str):
         return value
     try:
@@ -246,7 +246,7 @@ def _numeric(value: Any) -> Any:
 
 
 def _records(text: str) -> Iterator[Mapping[str, Any]]:
-    """The rows of a report that name a range and a time."""
+    """Yield the rows of a report that name a range and a time."""
     rows: list[Any] = []
     if text.lstrip().startswith("["):
         try:

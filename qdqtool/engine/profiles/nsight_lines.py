@@ -23,25 +23,25 @@ from qdqtool.errors import InputFileError
 from qdqtool.io.text import LARGEST, TextSource, too_large
 
 LOOKED_AT = 1 << 20
-"""Characters at the beginning of a text that tell this form from others."""
+"""Characters at the beginning of a text that identify this form."""
 _BEGINS = re.compile(r'[\s\[]*\{\s*"(?:Type|data|files)"\s*:')
 _EVENT = re.compile(r'"(?:NvtxEvent|TraceProcessEvent|CudaEvent)"\s*:')
 _TEXTS = re.compile(r'[\s\[]*\{\s*"data"\s*:')
 _SAME_PROCESS = 24
 """Bits of a global thread id below its process: correlation ids count per process."""
 _MOST = 10_000_000
-"""Events that are kept: some gigabytes of memory."""
+"""Most events that are kept: some gigabytes of memory."""
 _Found = tuple[int, int, int, str | int, int]
 """Thread, start, end, name or its number, domain."""
 
 
 def recognizes(head: str) -> bool:
-    """Whether a text that begins so has this form."""
+    """Return whether a text with this beginning has this form."""
     return _BEGINS.match(head) is not None and _EVENT.search(head) is not None
 
 
 def read_lines(path: Path) -> Profile:
-    """The times in such an export; lines that are no events are passed over.
+    """Return the times in a JSON-lines export; lines that are not events are skipped.
 
     Raises:
         InputFileError: unreadable, or too large to be read without a database.
@@ -61,7 +61,7 @@ def read_lines(path: Path) -> Profile:
 
 
 class _Events:
-    """What is kept of the events."""
+    """Ranges, calls and kernels from the events of an export."""
 
     def __init__(self) -> None:
         self._texts: list[Any] = []
@@ -75,7 +75,7 @@ class _Events:
         return len(self._ranges) + len(self._calls) + len(self._kernels) + len(self._domains)
 
     def take(self, event: dict[str, Any]) -> None:
-        """Keep what one line says."""
+        """Keep the data of one line."""
         texts = event.get("data")
         if isinstance(texts, list) and not self._texts:
             self._texts = texts
@@ -89,7 +89,7 @@ class _Events:
                 keep(inner, _integer(event.get("Type")))
 
     def ranges(self) -> list[Range]:
-        """Those of TensorRT, or all where no domain bears its name."""
+        """Return the ranges of TensorRT, or all ranges if no domain has its name."""
         ours = {domain for domain, name in self._domains if self._text(name) == TENSORRT}
         return in_order(
             (thread, start, end, text)
@@ -98,7 +98,7 @@ class _Events:
         )
 
     def launches(self) -> list[Launch]:
-        """The calls that launched kernels."""
+        """Return the calls that launched kernels."""
         found = (
             (*self._calls[process, call], float(ns))
             for process, call, ns in self._kernels
@@ -139,7 +139,7 @@ class _Events:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """The lines of a text of any size, each whole: the table of texts is one line."""
+    """Yield complete lines of a text of any size: the table of texts is one line."""
     held: list[str] = []
     size = 0
     for piece in TextSource(path).pieces():
@@ -155,7 +155,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _object(line: str) -> dict[str, Any]:
-    """The object on a line, which may be an element of a list that spans the lines."""
+    """Parse the object on a line, which may be an element of a list that spans the lines."""
     try:
         value = json.loads(line.strip(" \t\r[,").rstrip("]"))
     except (ValueError, RecursionError):
@@ -164,7 +164,7 @@ def _object(line: str) -> dict[str, Any]:
 
 
 def _integer(value: Any) -> int | None:
-    """A number, or one that is written as text."""
+    """Parse a number, or a number that is written as text."""
     if isinstance(value, str) and len(value) < 20 and value.isascii() and value.isdigit():
         return int(value)
     return value if type(value) is int and 0 <= value < 1 << 64 else None

@@ -1,4 +1,4 @@
-"""Times that may be anything until checked."""
+"""Checks of times from files, which may hold any value."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def number(value: Any) -> float | None:
-    """`value` as a finite, non-negative float, or None."""
+    """Return `value` as a finite, non-negative float, or None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:

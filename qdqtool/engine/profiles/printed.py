@@ -13,12 +13,12 @@ _LINE = re.compile(r"^Timing:\s*(\d{1,12}(?:\.\d{1,9})?)us -> (.+)$", re.MULTILI
 
 
 def recognizes(text: str) -> bool:
-    """Whether `text` holds at least one such line."""
+    """Return whether `text` holds at least one line of an IProfiler."""
     return _LINE.search(text) is not None
 
 
 def read(text: str) -> Profile:
-    """Mean and median per name, in the order of first appearance."""
+    """Return mean and median per name, in the order of first appearance."""
     times: dict[str, list[float]] = defaultdict(list)
     for micros, name in _LINE.findall(text):
         times[name].append(float(micros) / 1000)

@@ -24,12 +24,12 @@ _PREFIX = re.compile(r"^(?:\[[^\]\n]{1,40}\] )+")
 
 
 def recognizes(text: str) -> bool:
-    """Whether `text` holds the heading of such a table."""
+    """Return whether `text` holds the heading of a trtexec --dumpProfile table."""
     return _HEAD.search(text) is not None
 
 
 def read(text: str) -> Profile:
-    """The last table of `text`."""
+    """Read the last table of `text`."""
     *_, head = _HEAD.finditer(text)
     lines = text[head.end() :].splitlines()[1:]
     name_first = bool(lines) and _PREFIX.sub("", lines[0]).strip().startswith("Layer")
@@ -62,7 +62,7 @@ def _before_name(line: str) -> tuple[str, ...] | None:
 
 
 def _behind_name(line: str) -> tuple[str, ...] | None:
-    """Name and numbers, counted from the line's end: the name itself may hold numbers. Older tables have no median."""
+    """Split a row into name and numbers, counted from the end because names may hold numbers. Older tables have no median."""
     words = line.rsplit(maxsplit=4)
     numbers = [word for word in words[-4:] if _ONE_NUMBER.fullmatch(word)]
     if len(words) == 5 and len(numbers) == 4:

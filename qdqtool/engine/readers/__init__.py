@@ -8,10 +8,10 @@ from qdqtool.core.engine import Engine
 
 
 class LayerReader(Protocol):
-    """What each file of this folder offers."""
+    """Interface of each file in this folder."""
 
     def recognizes(self, text: str) -> bool:
-        """Whether `text` has this form."""
+        """Return whether `text` has this form."""
 
     def read(self, text: str) -> Engine:
-        """The layers in `text`; records that do not fit are counted as unread, nothing raises."""
+        """Return the layers in `text`. Records that do not fit are counted as unread; nothing raises."""

@@ -30,12 +30,12 @@ _BINDING = re.compile(r"^ +(Name: .*, IOMode: .*)$", re.MULTILINE)
 
 
 def recognizes(text: str) -> bool:
-    """Whether `text` holds at least one record of this form."""
+    """Return whether `text` holds at least one record of this form."""
     return re.search(r"^(?:\[[^\]\n]*\] )*Name: .*, LayerType: ", text, re.MULTILINE) is not None
 
 
 def read(text: str) -> Engine:
-    """The layers of the last `Layers:` message in `text`."""
+    """Read the layers of the last `Layers:` message in `text`."""
     last = text[max(text.rfind("\nLayers:\n"), 0) :]
     records = list(islice(_records(last[: _end(last)]), MOST_LAYERS))
     fields = [found for found in map(_fields, records) if found is not None]
@@ -49,7 +49,7 @@ def read(text: str) -> Engine:
 
 
 def _end(text: str) -> int:
-    """Where the list of layers ends: an inspector's text goes on with bindings, then with single layers again."""
+    """Return the end of the list of layers. An inspector's text continues with bindings, then with single layers again."""
     heading = _HEADING.search(text)
     return heading.start() if heading else len(text)
 
@@ -62,7 +62,7 @@ def _bindings(text: str) -> tuple[EngineTensor, ...]:
 
 
 def _opt_shapes(text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Shapes of dynamic inputs at the optimum of the first profile."""
+    """Return the shapes of dynamic inputs at the optimum of the first profile."""
     found: list[tuple[str, tuple[int, ...]]] = []
     for match in _BINDING.finditer(text):
         front, _, profiles = match[1].partition("ProfileInfo: ")
@@ -73,7 +73,7 @@ def _opt_shapes(text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 
 def _records(text: str) -> Iterator[str]:
-    """Raw records; one whose name holds a line break is put together again."""
+    """Yield raw records; a record with a line break in its name is joined again."""
     starts = [match.end() for match in _RECORD.finditer(text)]
     pending = ""
     for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
@@ -88,13 +88,13 @@ def _records(text: str) -> Iterator[str]:
 
 
 def _stop(piece: str) -> int | None:
-    """Where a record ends in its piece: before what is no part of it, or before blank lines at the end."""
+    """Return the end of a record in its piece: before text that is not part of it, or before blank lines at the end."""
     after, blank = _AFTER.search(piece), piece.find("\n", len(piece.rstrip()))
     ends = [*((after.start(),) if after else ()), *((blank,) if blank >= 0 else ())]
     return min(ends, default=None)
 
 
 def _fields(record: str) -> dict[str, Any] | None:
-    """The fields of one record, or None if its anchors are missing."""
+    """Return the fields of one record, or None if its anchors are missing."""
     name, found, rest = record.removeprefix("Name: ").partition(", LayerType: ")
     return record_fields(name, rest) if found else None

@@ -35,7 +35,7 @@ OptShapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 def read(pieces: Iterable[str]) -> Engine | None:
-    """The layers of the last list in a JSON file, or in a log that holds one; None if there is no such list."""
+    """Read the layers of the last list in a JSON file, or in a log with such a list; None if there is no list."""
     window = Window(pieces)
     engine: Engine | None = None
     bindings: tuple[EngineTensor, ...] = ()
@@ -99,14 +99,14 @@ def _form(layers: list[EngineLayer]) -> str:
 # JSON that is read piece by piece and forgotten behind the reader, so that a file of any size needs little memory.
 
 DAMAGED = object()
-"""Stands for a stretch that is no JSON."""
+"""Marker for text that is not valid JSON."""
 _CUT = object()
 _WORD = 12
-"""Characters that an escape or a literal may need to be told."""
+"""Characters that are enough to recognise an escape or a literal."""
 LARGEST_VALUE = 1 << 24
-"""Characters of one value; a longer one counts as damage."""
+"""Most characters of one value; a longer one counts as damage."""
 _MOST_DAMAGE = 1000
-"""Damaged stretches after which the rest of a list is given up."""
+"""Number of damaged stretches after which the rest of a list is skipped."""
 _REACH = 8192
 """Characters that a pattern may span."""
 _GAP = re.compile(r"[\s,]*")
@@ -129,7 +129,7 @@ class Window:
         self.ended = False
 
     def find(self, pattern: re.Pattern[str], words: tuple[str, ...] = ()) -> re.Match[str] | None:
-        """The next match of `pattern`, of at most 8192 characters; the reader goes behind it, or to the end.
+        """Find the next match of `pattern`, of at most 8192 characters; move the reader after it, or to the end.
 
         Where `words` are given every match holds one of them; looking for words first is much faster.
         """
@@ -142,7 +142,7 @@ class Window:
         return found
 
     def values(self, following: re.Pattern[str]) -> Iterator[Any]:
-        """The values of the JSON list that the reader is in; `DAMAGED` for each stretch that is no JSON.
+        """Yield the values of the JSON list around the reader; `DAMAGED` for each stretch that is not JSON.
 
         Behind damage reading goes on where `following` matches. The end of a list that is cut counts as damage.
         """
@@ -169,7 +169,7 @@ class Window:
         return pattern.search(self.text, self.at)
 
     def _skip(self) -> bool:
-        """Go behind spaces and commas; whether there is something left."""
+        """Skip spaces and commas; return whether any text is left."""
         while True:
             gap = _GAP.match(self.text, self.at)
             self.at = gap.end() if gap else self.at
@@ -185,7 +185,7 @@ class Window:
         return value
 
     def _decoded(self) -> Any:
-        """The value that begins here, `DAMAGED`, or `_CUT` where more text may complete it."""
+        """Decode the value that begins here; `DAMAGED`, or `_CUT` if more text may complete it."""
         try:
             value, self.at = _DECODER.raw_decode(self.text, self.at)
         except json.JSONDecodeError as error:
@@ -196,7 +196,7 @@ class Window:
         return value
 
     def _more(self) -> bool:
-        """Take in at least as much as is held and forget what lies behind the reader; whether there was more."""
+        """Read at least as much text as is held and drop the text before the reader; return whether there was more."""
         held = [self.text[self.at :]]
         wanted = len(held[0])
         taken = 0

@@ -27,12 +27,12 @@ _HEADING = re.compile(r"Engine Layer Information:")
 
 
 def recognizes(text: str) -> bool:
-    """Whether `text` holds at least one such line."""
+    """Return whether `text` holds at least one `Layer(...)` line."""
     return next(_lines(text), None) is not None
 
 
 def read(text: str) -> Engine:
-    """The layers behind the last heading in `text`, or all of them where there is none."""
+    """Read the layers after the last heading in `text`, or all layers if there is no heading."""
     at = max((match.end() for match in _HEADING.finditer(text)), default=0)
     if next(_lines(text, at), None) is None:
         at = 0
@@ -53,7 +53,7 @@ class _LayerLine(NamedTuple):
 
 
 def _lines(text: str, at: int = 0) -> Iterator[_LayerLine]:
-    """The lines behind `at`, each looked through once: a name may hold anything, the last tactic is the layer's."""
+    """Yield the layer lines after `at`, each searched once. A name may hold anything; the last tactic belongs to the layer."""
     while (start := _START.search(text, at)) is not None:
         at = text.find("\n", start.end())
         at = len(text) if at < 0 else at
@@ -63,11 +63,11 @@ def _lines(text: str, at: int = 0) -> Iterator[_LayerLine]:
 
 
 def _tactics(text: str) -> dict[str | None, str]:
-    """Kernel names by tactic id, as the tuning part of the same log gives them."""
+    """Return kernel names by tactic id, from the tuning part of the log."""
     return {tactic_id(found[2]): found[1] for found in _TACTIC.finditer(text)}
 
 
 def _fields(line: _LayerLine, tactics: Mapping[str | None, str]) -> dict[str, Any] | None:
-    """The fields of one line with the name of its kernel, or None if its tensors are not understood."""
+    """Return the fields of one line with the name of its kernel, or None if its tensors cannot be parsed."""
     fields = line_fields(*line)
     return fields and {**fields, "TacticName": tactics.get(tactic_id(line.tactic), "")}

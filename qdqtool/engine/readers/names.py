@@ -1,4 +1,4 @@
-"""Text that lists the names of layers and nothing else: what builds without detailed profiling verbosity print.
+"""Text that lists only the names of layers, as builds without detailed profiling verbosity print it.
 
 Layers:
 conv1 + relu1
@@ -21,12 +21,12 @@ _BINDINGS = re.compile(r"^Bindings:\n((?:[^\[\n][^\n]*\n)+)", re.MULTILINE)
 
 
 def recognizes(text: str) -> bool:
-    """Whether `text` holds such a list."""
+    """Return whether `text` holds a list of layer names."""
     return _LAYERS.search(text + "\n") is not None
 
 
 def read(text: str) -> Engine:
-    """The names of the last list in `text` as layers without tensors."""
+    """Return the names of the last list in `text` as layers without tensors."""
     *_, found = _LAYERS.finditer(text + "\n")
     names = [name for name in found[1].splitlines() if name.strip()][:MOST_LAYERS]
     bindings = _BINDINGS.search(text + "\n", found.end())

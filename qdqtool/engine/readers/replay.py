@@ -22,12 +22,12 @@ _TYPE = re.compile(r"DataType\.(\w+)")
 
 
 def recognizes(text: str) -> bool:
-    """Whether `text` holds at least one such entry."""
+    """Return whether `text` holds at least one entry of a tactic replay file."""
     return _ENTRY.search(text) is not None
 
 
 def read(text: str) -> Engine:
-    """The entries as layers; the strides they state say nothing certain of shapes."""
+    """Return the entries as layers. Their strides say nothing certain about shapes."""
     layers = []
     for found in islice(_ENTRY.finditer(text), MOST_LAYERS):
         name, implementation, tactic, inputs, outputs = found.groups()

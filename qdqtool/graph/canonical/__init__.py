@@ -1,1 +1,1 @@
-"""What loading makes of any model: one operator set, plain initializers, unique names, sorted nodes, shapes."""
+"""Normal form of a loaded model: one operator set, plain initializers, unique names, sorted nodes, shapes."""

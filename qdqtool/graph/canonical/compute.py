@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NOT_FOLDED = RANDOM | QDQ | {"Dropout", "DynamicQuantizeLinear"}
-"""Operators whose result on constants must not be computed ahead."""
+"""Operators whose result on constants must not be computed ahead of time."""
 
 
 _log = logging.getLogger(__name__)
 
 
 def computable(node: onnx.NodeProto) -> bool:
-    """Whether the outputs depend on nothing but the inputs: no randomness, no control flow, no foreign operator.
+    """Return True if the outputs depend on the inputs alone: no randomness, no control flow, no custom operator.
 
     Q/DQ nodes do too, but must be there for TensorRT to see.
     """
@@ -35,7 +35,7 @@ def computable(node: onnx.NodeProto) -> bool:
 def compute(
     node: onnx.NodeProto, inputs: Mapping[str, NDArray[Any]], opset: int
 ) -> dict[str, NDArray[Any]] | None:
-    """The outputs by name; None if onnx's reference cannot compute or hold them, or divides by zero."""
+    """Return the outputs by name. None if onnx's reference cannot compute or store them, or divides by zero."""
     kinds = {name: onnx.helper.np_dtype_to_tensor_dtype(value.dtype) for name, value in inputs.items()}
     wanted = [name for name in node.output if name]
     graph = onnx.helper.make_graph(

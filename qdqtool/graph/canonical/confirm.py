@@ -1,4 +1,4 @@
-"""Confirms with onnxruntime what onnx's reference computed from constants.
+"""Confirms with onnxruntime the results that onnx's reference computed from constants.
 
 The reference ignores attributes of some operators (LSTM, GRU, MaxPool, LRN, Resize), and a computed constant takes the place
 of what a runtime would compute. So a value counts only if onnxruntime computes the same from the same constants. It does that
@@ -41,7 +41,7 @@ SAME_EVERYWHERE = frozenset(
     | {"Squeeze", "Tile", "Transpose", "Unsqueeze", "Where"}
     | {"Abs", "Add", "And", "Equal", "Greater", "Less", "Mul", "Neg", "Not", "Or", "Sub"}
 )
-"""Operators of which every implementation gives the same bits: they copy values, compare them, or round once (IEEE 754)."""
+"""Operators whose implementations all return equal bits: they copy values, compare them, or round once (IEEE 754)."""
 
 
 _log = logging.getLogger(__name__)
@@ -50,21 +50,21 @@ Computed = tuple[onnx.NodeProto, Mapping[str, "NDArray[Any]"]]
 """A node and its outputs by name."""
 
 _BATCH = 64 << 20
-"""Bytes of constants that the child gets at once."""
+"""Bytes of constants sent to the child process at once."""
 _LARGEST = 1 << 30
-"""Bytes around one node above which it is not confirmed: a protobuf message holds 2 GiB."""
+"""Most bytes around one node that is to be confirmed; a protobuf message holds 2 GiB."""
 _STEPS = 64
-"""Steps of FP32 and FP64 by which two correct results may differ, because kernels add in different orders; 2 of shorter types."""
+"""Largest difference of two correct results, in steps of FP32 and FP64 (2 for shorter types); kernels add in different orders."""
 _FP32_STEP = 2.0**-23
 """Distance from 1 to the next FP32 number; kernels of shorter types add in FP32."""
 _OLDEST_IR = 8
-"""The first IR version that every opset up to 18 has, in which constants are no inputs."""
+"""First IR version of all opsets up to 18; initializers are not inputs there."""
 
 
 def unconfirmed(
     made: Sequence[Computed], constant: Callable[[str], onnx.TensorProto | None], opset: int
 ) -> frozenset[str]:
-    """The outputs that onnxruntime computes differently, and all outputs computed from them.
+    """Return the outputs that onnxruntime computes differently, and all outputs computed from them.
 
     What it cannot run at all, for want of a kernel, has no other value: left in the model it would not run either.
 
@@ -92,7 +92,7 @@ def unconfirmed(
 def compute_confirmed(
     node: onnx.NodeProto, inputs: Mapping[str, NDArray[Any]], opset: int
 ) -> dict[str, NDArray[Any]] | None:
-    """The outputs of one node by name; None if nothing computes them or onnxruntime does not confirm them."""
+    """Return the outputs of one node by name; None if they cannot be computed, or if onnxruntime does not confirm them."""
     made = compute(node, inputs, opset)
     if made is None:
         return None
@@ -105,7 +105,7 @@ def _batches(
     values: Mapping[str, NDArray[Any]],
     constant: Callable[[str], onnx.TensorProto | None],
 ) -> Iterator[tuple[list[onnx.NodeProto], dict[str, onnx.TensorProto] | None]]:
-    """Runs of nodes to confirm, with the constants that they read; an output of one run is a constant of the next.
+    """Yield groups of nodes to confirm, with the constants that they read. An output of one group is a constant of the next.
 
     A node that is too large for a message comes alone and without constants: nothing confirms it.
     """
@@ -140,7 +140,7 @@ def _by_onnxruntime(
     values: Mapping[str, NDArray[Any]],
     opset: int,
 ) -> dict[str, NDArray[Any]] | None:
-    """The outputs that onnxruntime can compute, as FP32 where NumPy has no such type; None if the child was ended."""
+    """Return the outputs that onnxruntime can compute, as FP32 if NumPy lacks the type; None if the child process was ended."""
     names = [name for node in nodes for name in node.output if name]
     foreign = {name: f"{name}/as FP32" for name in names if not _is_native(values[name].dtype)}
     graph = helper.make_graph(
@@ -164,13 +164,13 @@ def _by_onnxruntime(
 
 
 def _casts(node: onnx.NodeProto, foreign: Mapping[str, str]) -> list[onnx.NodeProto]:
-    """The Casts to FP32 of those outputs of a node that have another name there."""
+    """Return Casts to FP32 for the outputs of a node that `foreign` renames."""
     names = [name for name in node.output if name in foreign]
     return [helper.make_node("Cast", [name], [foreign[name]], to=onnx.TensorProto.FLOAT) for name in names]
 
 
 def _agree(ours: NDArray[Any], theirs: NDArray[Any]) -> bool:
-    """Whether two results are the same, floats up to rounding."""
+    """Return True if two results are equal; floats may differ by rounding."""
     if ours.shape != theirs.shape or (_is_native(ours.dtype) and ours.dtype != theirs.dtype):
         return False
     try:
@@ -184,5 +184,5 @@ def _agree(ours: NDArray[Any], theirs: NDArray[Any]) -> bool:
 
 
 def _is_native(dtype: np.dtype[Any]) -> bool:
-    """Whether NumPy itself has the type; onnxruntime returns no others."""
+    """Return True if NumPy itself has the type; onnxruntime returns no other types."""
     return dtype.isbuiltin == 1

@@ -15,11 +15,11 @@ from qdqtool.graph.onnx_io.walk import copied
 from qdqtool.io.memory import budget
 
 _LARGEST = 1 << 30
-"""Bytes that the sparse tensors of a model may take when written out."""
+"""Most bytes that the sparse tensors of a model may take as plain tensors."""
 
 
 def lift_constants(graph: onnx.GraphProto) -> int:
-    """Replace Constant nodes by initializers of the same name; returns how many.
+    """Replace Constant nodes by initializers of the same name; return how many.
 
     Strings, sparse values and constants that are model outputs stay nodes.
     """
@@ -40,7 +40,7 @@ def lift_constants(graph: onnx.GraphProto) -> int:
 
 
 def constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    """The tensor that a Constant node makes, named like its output; None for other nodes and for strings."""
+    """Return the tensor that a Constant node makes, named like its output; None for other nodes and for strings."""
     if node.op_type != "Constant" or node.domain not in {"", "ai.onnx"} or len(node.attribute) != 1:
         return None
     attribute = node.attribute[0]
@@ -61,7 +61,7 @@ def constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto | None:
 
 
 def drop_default_inputs(graph: onnx.GraphProto) -> int:
-    """Take initializers off the list of inputs, where IR versions before 4 put them; returns how many."""
+    """Remove initializers from the list of inputs, where IR versions before 4 list them; return how many."""
     stored = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in stored]
     dropped = len(graph.input) - len(inputs)
@@ -73,7 +73,7 @@ def drop_default_inputs(graph: onnx.GraphProto) -> int:
 
 
 def drop_repeats(graph: onnx.GraphProto) -> int:
-    """Keep the last of initializers with one name, as onnxruntime does; returns how many went."""
+    """Keep the last of several initializers with one name, as onnxruntime does; return the number of removed ones."""
     last = {tensor.name: position for position, tensor in enumerate(graph.initializer)}
     repeats = [position for position, tensor in enumerate(graph.initializer) if last[tensor.name] != position]
     for position in reversed(repeats):
@@ -82,7 +82,7 @@ def drop_repeats(graph: onnx.GraphProto) -> int:
 
 
 def densify(graph: onnx.GraphProto, path: Path) -> int:
-    """Write sparse initializers out as plain ones, which is what builders read; returns how many.
+    """Convert sparse initializers to plain ones, which builders read; return how many.
 
     Raises:
         InputFileError: indices outside the tensor, or more than 1 GiB of them all.

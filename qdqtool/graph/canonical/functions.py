@@ -1,4 +1,4 @@
-"""Local functions of a model, written out so that every node is an operator."""
+"""Inlines the local functions of a model, so that every node is an operator."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from qdqtool.graph.onnx_io.skeleton import restore, skeleton
 from qdqtool.graph.onnx_io.walk import bodies, parts
 
 _DEEPEST = 200
-"""Functions that call each other; real exports nest less than ten, and a native inliner has a stack to use up."""
+"""Most functions that call each other. Real exports nest fewer than ten; a native inliner can exhaust its stack."""
 _MOST = 1_000_000
-"""Nodes when all is written out; functions that call others twice double with every one."""
+"""Most nodes after inlining; functions that call others twice double the number at every level."""
 _Name = tuple[str, str, str]
 """Domain, operator type and overload."""
 
 
 def inlined(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
-    """The model without functions but those of plug-ins, whose calls stay nodes.
+    """Return the model without local functions, except those of plug-ins, whose calls stay nodes.
 
     Raises:
         InputFileError: a function calls itself, they are nested too deeply or would fill the memory, or one does not
@@ -52,7 +52,7 @@ _PLUGIN_DOMAIN = re.compile(r"^trt\.|plugin|tensorrt", re.IGNORECASE)
 
 
 def defines_plugin(entry: onnx.FunctionProto) -> bool:
-    """Whether a function says what an operator of a TensorRT plug-in computes, by its name or domain.
+    """Return True if a function defines an operator of a TensorRT plug-in, by its name or domain.
 
     TensorRT 10.7 and newer take the plug-in if it is registered, and the function if not. So the call stays a node, and onnxruntime
     computes it from the function.
@@ -61,7 +61,10 @@ def defines_plugin(entry: onnx.FunctionProto) -> bool:
 
 
 def _trouble(proto: onnx.ModelProto) -> str:
-    """Why the functions cannot be written out, "" if they can; onnx itself may crash on these, or never end."""
+    """Return the reason why the functions cannot be inlined; "" if they can.
+
+    Onnx itself may crash or never end on such functions.
+    """
     calls = {
         (entry.domain, entry.name, entry.overload): Counter(_called(entry.node)) for entry in proto.functions
     }
@@ -83,12 +86,12 @@ def _trouble(proto: onnx.ModelProto) -> str:
 
 
 def _size(calls: Counter[_Name], size: dict[_Name, int]) -> int:
-    """Nodes that these calls become; an operator that is no function is one."""
+    """Return the number of nodes that these calls become; an operator that is not a function counts as one."""
     return sum(count * size.get(name, 1) for name, count in calls.items())
 
 
 def with_defaults(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The same model, whose calls give every attribute that has a default: onnx's inliner knows no defaults."""
+    """Return the model with every default attribute written into the calls: onnx's inliner ignores defaults."""
     defaults = {
         (entry.domain, entry.name, entry.overload): entry.attribute_proto
         for entry in proto.functions

@@ -1,4 +1,4 @@
-"""Expressions for the length of a dimension, and what convolutions and pooling make of them.
+"""Expressions for the length of a dimension, and how convolutions and pooling change them.
 
 A window that moves in steps of 2 over a height of N ends at `floor((N+1)/2)` or the like, for even and odd sizes: steps
 of steps round down once, since floor((floor(x) + m) / n) is floor((x + m) / n).
@@ -16,7 +16,7 @@ import onnx
 from qdqtool.trt.ops import POOLS
 
 WINDOWED = POOLS | {"Conv", "ConvInteger", "LpPool"}
-"""Operators that move a window over their input: its steps and its reach decide how long the result is."""
+"""Operators that move a window over their input; step and size of the window determine the length of the result."""
 
 
 _SAME = frozenset({b"SAME_UPPER", b"SAME_LOWER"})
@@ -24,7 +24,7 @@ _SAME = frozenset({b"SAME_UPPER", b"SAME_LOWER"})
 
 @dataclass(frozen=True, kw_only=True)
 class Length:
-    """`floor((over * symbol + shift) / under) + offset`; a number where there is no symbol.
+    """The length `floor((over * symbol + shift) / under) + offset`; a number if there is no symbol.
 
     Attributes:
         exact: nothing is rounded off for any size that the model accepts.
@@ -38,12 +38,12 @@ class Length:
     exact: bool = True
 
     def fits(self, size: int, numbers: Mapping[str, int]) -> bool:
-        """Whether a dimension so long agrees with these numbers for symbols."""
+        """Return True if a dimension of length `size` agrees with these numbers for symbols."""
         whole = Fraction(self.over * numbers.get(self.symbol, 0) + self.shift, self.under)
         return (whole if self.exact else whole // 1) + self.offset == size
 
     def text(self) -> str | int:
-        """As a person writes it: "N", "4*N", "N/2+1", and "floor((N+1)/2)" where that is rounded."""
+        """Return the readable form: "N", "4*N", "N/2+1", and "floor((N+1)/2)" if it is rounded."""
         if not self.symbol:
             return self.offset
         text = self.symbol if self.over == 1 else f"{self.over}*{self.symbol}"
@@ -53,7 +53,7 @@ class Length:
         return text + (f"{self.offset:+d}" if self.offset else "")
 
     def stepped(self, more: int, step: int) -> Length:
-        """`floor((this + more) / step) + 1`: where a window that moves in steps ends."""
+        """Return `floor((this + more) / step) + 1`, the length after a window that moves in steps."""
         shift = self.shift + self.under * (self.offset + more)
         common = gcd(self.over, self.under * step)
         under, shift = self.under * step // common, shift // common
@@ -70,7 +70,7 @@ class Length:
 def windowed(
     node: onnx.NodeProto, given: Sequence[Length | None], kernel: Sequence[int]
 ) -> Iterator[Length | None]:
-    """The spatial dimensions that a convolution or pooling makes of those of its input; None for what is not known.
+    """Yield the spatial dimensions after a convolution or pooling; None for unknown ones.
 
     `kernel` is the shape of the weights without channels, empty for pooling. Source: the operators' specifications.
     """

@@ -1,4 +1,4 @@
-"""Gives every node a name of its own that depends on nothing but the model."""
+"""Gives every node a unique name that depends on the model alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import onnx
 
 
 def name_nodes(nodes: Iterable[onnx.NodeProto]) -> int:
-    """Name unnamed nodes and number repeated names; returns how many changed.
+    """Name unnamed nodes and number repeated names; return how many changed.
 
     Nodes without a name are called `node_of_<first output>`, as TensorRT's parser calls them in logs and layer
     information, so that an engine built from the file itself can be joined with the model.
@@ -30,14 +30,14 @@ def name_nodes(nodes: Iterable[onnx.NodeProto]) -> int:
 
 
 class TakenNames:
-    """Names that are taken, and new ones in time that does not grow with their number."""
+    """Used names; finds new ones in constant time."""
 
     def __init__(self, taken: Iterable[str]) -> None:
         self._taken = set(taken)
         self._next: dict[str, int] = {}
 
     def take(self, base: str) -> str:
-        """`base`, or `wish_2`, `wish_3`, ... whichever is free first; it is taken from now on."""
+        """Return `base`, or the first free name of `base_2`, `base_3`, ...; marks it as used."""
         name, number = base, self._next.get(base, 2)
         while name in self._taken:
             name = f"{base}_{number}"
@@ -48,7 +48,7 @@ class TakenNames:
 
 
 def unique(base: str, taken: Container[str]) -> str:
-    """`base`, or `wish_2`, `wish_3`, ... whichever is free first."""
+    """Return `base`, or the first free name of `base_2`, `base_3`, ..."""
     if base not in taken:
         return base
     number = 2

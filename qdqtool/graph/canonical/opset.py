@@ -23,21 +23,21 @@ LOWEST = 13
 HALF_SCALES = 19
 """First opset whose QuantizeLinear and DequantizeLinear take FP16 scales."""
 _SCAN_WITHOUT_BATCH = 9
-"""First opset whose Scan has no batch dimension and no lengths; onnx's converter leaves the node as it is."""
+"""First opset whose Scan has no batch dimension and no lengths; onnx's converter does not change the node."""
 _PLACED_PIXELS = 11
-"""First opset whose Resize says where its pixels are."""
+"""First opset whose Resize states the positions of its pixels."""
 _RAISED = "opset raised from"
 _LATER = "qdqtool.later"
-"""Domain of Q/DQ nodes while a converter that does not know their attributes is at work."""
+"""Temporary domain of Q/DQ nodes while a converter runs that does not know their attributes."""
 
 
 def was_raised(notes: Iterable[str]) -> bool:
-    """Whether the notes of a model say that its opset was converted."""
+    """Return True if the notes of a model say that its opset was converted."""
     return any(note.startswith(_RAISED) for note in notes)
 
 
 def written_for(proto: onnx.ModelProto) -> int:
-    """The opset that the attributes of Q/DQ nodes come from; 0 where that of the model has them all.
+    """Return the opset of the newest Q/DQ attributes; 0 if the opset of the model has them all.
 
     NVIDIA's modelopt writes blocks of INT4 (block_size, opset 21) into models of opset 17, and TensorRT reads them.
     """
@@ -53,14 +53,14 @@ def _late(proto: onnx.ModelProto, opset: int) -> Iterator[onnx.NodeProto]:
 
 
 def _needs(node: onnx.NodeProto) -> int:
-    """The first opset that knows all attributes of a node; 0 where none does, which the checker tells."""
+    """Return the first opset that knows all attributes of a node; 0 if none does, which the checker reports."""
     names = {attribute.name for attribute in node.attribute}
     return min((since for since, known in _versions(node.op_type) if names <= known), default=0)
 
 
 @cache
 def _versions(op: str) -> tuple[tuple[int, frozenset[str]], ...]:
-    """Since which opsets an operator has which attributes, newest first."""
+    """Return the versions of an operator, newest first: the opset and the attributes that it has."""
     found = []
     schema = onnx.defs.get_schema(op)
     while True:
@@ -72,7 +72,7 @@ def _versions(op: str) -> tuple[tuple[int, frozenset[str]], ...]:
 
 
 def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.ModelProto, str | None]:
-    """The same model at opset `target` or above, and a note when it had to be converted.
+    """Return the model at opset `target` or above, and a note if it had to be converted.
 
     Raises:
         InputFileError: the converter does not know how.
@@ -117,7 +117,7 @@ def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.M
 
 
 def _move(proto: onnx.ModelProto, names: AbstractSet[str], domain: str) -> None:
-    """Put Q/DQ nodes into a domain."""
+    """Move Q/DQ nodes to a domain."""
     for part in parts(proto.graph) if names else ():
         if isinstance(part, onnx.NodeProto) and part.op_type in QDQ and part.name in names:
             part.domain = domain

@@ -1,4 +1,4 @@
-"""Puts nodes in topological order and proves that every tensor has one maker."""
+"""Sorts nodes topologically, and checks that every tensor has exactly one producer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FIX = "export the model again"
 
 
 def sort(nodes: Sequence[onnx.NodeProto], given: Iterable[str], path: Path) -> list[onnx.NodeProto]:
-    """The nodes in topological order: each keeps its place, late makers move up right before their first reader.
+    """Return the nodes in topological order. Each keeps its place; late producers move up right before their first consumer.
 
     `given` are the tensors that need no node: inputs and initializers.
 
@@ -46,7 +46,7 @@ def sort(nodes: Sequence[onnx.NodeProto], given: Iterable[str], path: Path) -> l
 
 
 def _needs(node: onnx.NodeProto, maker: dict[str, int], given: set[str], path: Path) -> tuple[int, ...]:
-    """Positions of the nodes that must come first, in the order of the inputs."""
+    """Return the positions of the nodes that must come first, in the order of the inputs."""
     names = tuple(dict.fromkeys(reads(node)))
     for name in names:
         if name not in given and name not in maker:
@@ -57,7 +57,7 @@ def _needs(node: onnx.NodeProto, maker: dict[str, int], given: set[str], path: P
 
 
 def _makers(nodes: Sequence[onnx.NodeProto], given: set[str], path: Path) -> dict[str, int]:
-    """Which node makes which tensor, by position."""
+    """Return the producer of each tensor, by position."""
     maker: dict[str, int] = {}
     for position, node in enumerate(nodes):
         for output in node.output:

@@ -1,4 +1,4 @@
-"""How much memory the values inside a network take when it runs on inputs of given shapes."""
+"""Estimates the memory that values inside a network take, for inputs of given shapes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qdqtool.graph.onnx_io.weight import byte_size
 
 
 def peak_bytes(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """The most bytes that values computed inside the main graph take at a time, weights left out.
+    """Return the peak bytes of values computed inside the main graph, without weights.
 
     Shapes are inferred, nothing is computed. Each value is held from the node that makes it to its last consumer, as
     onnxruntime does. It is a lower bound: tensors of unknown shape, bodies of If and Loop and what kernels take for

@@ -1,4 +1,4 @@
-"""Resize and Upsample of opsets before 11, which place their samples differently.
+"""Resize and Upsample of opsets before 11, which use other sample positions.
 
 They read pixel `x / scale`, without an offset of half a pixel, and nearest rounds it down, or up where the image shrinks.
 Resize 11 says that in attributes; onnx's version converter leaves them out, so that their defaults apply, which are others.
@@ -16,11 +16,11 @@ from qdqtool.graph.canonical.naming import TakenNames
 from qdqtool.graph.onnx_io.walk import copied, names, parts
 
 _SCALES = 2
-"""Input of a Resize since opset 11."""
+"""Input number of the scales of a Resize since opset 11."""
 
 
 def write_out_resizes(graph: onnx.GraphProto) -> None:
-    """Give every Resize of a graph that came from an opset before 11 the meaning that it had there, in bodies too."""
+    """Preserve the meaning of every Resize of a graph that came from an opset before 11, including bodies."""
     held = list(parts(graph))
     taken = TakenNames(name for part in held for name in names(part))
     known = {part.name: part for part in held if isinstance(part, onnx.TensorProto) and part.name}
@@ -47,7 +47,7 @@ def _is_resize(node: onnx.NodeProto) -> bool:
 def _written_out(
     node: onnx.NodeProto, known: dict[str, onnx.TensorProto], taken: TakenNames
 ) -> Iterator[onnx.NodeProto]:
-    """The node with its attributes; two nodes if nearest makes one axis shorter and another one longer."""
+    """Yield the node with its attributes; two nodes if nearest shortens one axis and lengthens another."""
     asked = copied(node)
     mode = next((field.s for field in node.attribute if field.name == "mode"), b"nearest")
     asked.attribute.append(helper.make_attribute("coordinate_transformation_mode", "asymmetric"))

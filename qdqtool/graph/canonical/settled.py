@@ -1,4 +1,4 @@
-"""Free dimensions of inputs that only one length fits, because the model's own weights settle it.
+"""Dynamic input dimensions for which only one length fits the model's own weights.
 
 Exporters leave a dimension open that the network multiplies with a matrix of a fixed number of rows: any other length
 is refused by every runtime. Samples drawn at random and the shapes of a build have to be of this length.
@@ -20,15 +20,15 @@ Dim = int | str | None
 _EXPRESSION = re.compile(
     r"(?:(?P<factor>\d+)\*)?(?P<symbol>[^\s+*/-][^+*/]*?)(?:/(?P<divisor>\d+))?(?P<offset>[+-]\d+)?"
 )
-"""A symbol times a fraction plus a number, as `symbols` writes it and onnx's inference does: "4*N/2+1", "N + 160"."""
+"""A symbol times a fraction plus a number, as `symbols` and onnx's inference write it: "4*N/2+1", "N + 160"."""
 _ROUNDED = re.compile(
     r"floor\(\(?(?:(?P<factor>\d+)\*)?(?P<symbol>[^\s+*/()-][^+*/()]*?)(?:(?P<shift>[+-]\d+)\))?/(?P<divisor>\d+)\)(?P<offset>[+-]\d+)?"
 )
-"""One that is rounded down, for which several lengths of the symbol fit: "floor((N+1)/2)"."""
+"""An expression that is rounded down, so that several lengths of the symbol fit: "floor((N+1)/2)"."""
 
 
 def settle(graph: onnx.GraphProto) -> dict[str, int]:
-    """Write the only length that fits in place of a free dimension of the inputs; symbol -> its length.
+    """Replace dynamic input dimensions by the only length that fits; return symbol -> length.
 
     Takes a graph whose shapes are inferred; expressions of the symbol stay until shapes are inferred anew. A symbol of
     which two nodes demand two lengths keeps its name: that model does not run, and a runtime says so best.
@@ -49,7 +49,7 @@ def settle(graph: onnx.GraphProto) -> dict[str, int]:
 
 
 def solved(given: Dim, wanted: Dim) -> tuple[str, int]:
-    """The symbol of one dimension, and its length where the other is a number; ("", 0) where that says nothing."""
+    """Return the symbol of one dimension, and its length if the other dimension is a number; ("", 0) if that is inconclusive."""
     if isinstance(given, int):
         given, wanted = wanted, given
     match = _EXPRESSION.fullmatch(given.replace(" ", "")) if isinstance(given, str) else None
@@ -62,7 +62,7 @@ def solved(given: Dim, wanted: Dim) -> tuple[str, int]:
 
 
 def length_of(dim: int | str, lengths: Mapping[str, int]) -> int | None:
-    """How long a dimension is where its symbol is so long; None for one that is not written as `symbols` writes it.
+    """Return the length of a dimension for these lengths of symbols; None if its form is not that of `symbols`.
 
     >>> length_of("height/4+1", {"height": 32})
     9
@@ -81,7 +81,7 @@ def length_of(dim: int | str, lengths: Mapping[str, int]) -> int | None:
 
 
 def _equal(graph: onnx.GraphProto) -> Iterator[tuple[Dim, Dim]]:
-    """Pairs of dimensions that the operators demand to be equal: those that a product sums over."""
+    """Yield pairs of dimensions that operators require to be equal: those that a compute node sums over."""
     shapes = _shapes(graph)
     for node in graph.node:
         first, second = (shapes.get(name, ()) for name in (*node.input, "", "")[:2])
@@ -105,7 +105,7 @@ def _shapes(graph: onnx.GraphProto) -> Mapping[str, tuple[Dim, ...]]:
 
 
 def _named(value: onnx.ValueInfoProto) -> tuple[int | str, ...]:
-    """The dimensions of a tensor; those without a name are named as `symbols` names them."""
+    """Return the dimensions of a tensor; dimensions without a name are named as `symbols` names them."""
     return tuple(
         dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"{value.name}_{index}"
         for index, dim in enumerate(_dims(value))

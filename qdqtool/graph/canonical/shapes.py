@@ -21,16 +21,16 @@ SHAPE_OF_INPUT = SOFTMAXES | {
     "InstanceNormalization",
     "LayerNormalization",
 }
-"""Operators whose first result has the shape of their first input, whatever their attributes."""
+"""Operators whose first output has the shape of their first input, whatever their attributes."""
 
 
 _log = logging.getLogger(__name__)
 _MOST_DIMENSIONS = 64
-"""Dimensions of a tensor that NumPy and every runtime end at; a shape with more is that of a hostile model."""
+"""Most dimensions of a tensor in NumPy and every runtime; a shape with more comes from a hostile model."""
 
 
 def infer(proto: onnx.ModelProto, path: Path, *, keep: bool = True) -> str | None:
-    """Write the type and shape of every tensor that inference can know into the model.
+    """Write the type and shape of every tensor that inference can determine into the model.
 
     `keep=False` forgets what was noted before, for when types have changed; `path` is named in errors. Returns a note
     when inference gave up.
@@ -85,7 +85,9 @@ def infer(proto: onnx.ModelProto, path: Path, *, keep: bool = True) -> str | Non
 
 
 def _write_defaults(light: onnx.ModelProto) -> None:
-    """Write the default that onnx's inference takes for another one: STFT gives half a spectrum unless told otherwise.
+    """Write the default of STFT's `onesided`, for which onnx's inference assumes another one.
+
+    Without the attribute, STFT returns half a spectrum.
 
     onnx 1.23 infers a whole one (512 instead of 257 frequencies), and what reads it then multiplies matrices that do not fit.
     """
@@ -95,7 +97,7 @@ def _write_defaults(light: onnx.ModelProto) -> None:
 
 
 def infer_anew(proto: onnx.ModelProto, path: Path) -> str | None:
-    """Like `infer`, but believe what the file noted only of tensors that inference knows nothing of.
+    """Infer like `infer`, but use the file's own shapes only for tensors that inference cannot determine.
 
     Exporters note shapes that are wrong, of the sample they traced or of a tensor that was renamed since.
 
@@ -119,7 +121,9 @@ def infer_anew(proto: onnx.ModelProto, path: Path) -> str | None:
 
 
 def typed(proto: onnx.ModelProto) -> onnx.GraphProto:
-    """The main graph with the type of every tensor that inference can know, in bodies as well; heavy weights are inputs.
+    """Return the main graph with the type of every tensor that inference can determine, also in bodies.
+
+    Heavy weights are inputs.
 
     The graph itself where the model notes all types. Types that inference does not know are as the model notes them.
     """
@@ -140,7 +144,7 @@ def typed(proto: onnx.ModelProto) -> onnx.GraphProto:
 
 
 def _plain(light: onnx.ModelProto) -> tuple[onnx.ModelProto | None, str | None]:
-    """What onnx infers, at the second try without the shapes that were stored; None and a note when both fail."""
+    """Return onnx's inference, if needed with a second try without the stored shapes. None and a note if both fail."""
     try:
         return onnx.ModelProto.FromString(run_pass("infer", light)), None
     except PassRefused as error:
@@ -155,7 +159,7 @@ def _plain(light: onnx.ModelProto) -> tuple[onnx.ModelProto | None, str | None]:
 def _seeds(
     light: onnx.ModelProto, known: onnx.ModelProto, stored: Mapping[str, onnx.ValueInfoProto]
 ) -> Iterator[onnx.ValueInfoProto]:
-    """Types of tensors that inference says nothing about, by the type constraints of the operator's schema.
+    """Yield types of tensors that inference leaves unknown, from the type constraints of the operator's schema.
 
     onnx 1.22 knows no result of GroupNormalization, and of nothing behind one. Shapes do not change with types, and a
     normalization has the shape of its input.
@@ -190,7 +194,7 @@ def _seeds(
 def _type_by_schema(
     node: onnx.NodeProto, index: int, types: Mapping[str, int], versions: Mapping[str, int]
 ) -> int | None:
-    """The type that an output shares with an input of known type; None if the schema does not tie it to one."""
+    """Return the type that an output shares with an input of known type; None if the schema does not connect them."""
     if node.domain not in versions or not onnx.defs.has(node.op_type, node.domain):
         return None
     try:
@@ -203,14 +207,14 @@ def _type_by_schema(
 
 
 def _resolved(light: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
-    """What is known with numbers in the place of symbols; see `symbols`."""
+    """Return types and shapes found with numbers instead of symbols; see `symbols`."""
     content = run_pass("resolve", light, opset=default_opset(light))
     found = onnx.GraphProto.FromString(content).value_info
     return {value.name: value for value in found if _is_possible(value)}
 
 
 def _filled(value: onnx.ValueInfoProto, plain: onnx.ValueInfoProto | None) -> onnx.ValueInfoProto:
-    """With the names that onnx made up for what stays unknown: where it hands one on, two dimensions are equal."""
+    """Fill unknown dimensions with the names that onnx made up. If a name appears twice, two dimensions are equal."""
     dims = value.type.tensor_type.shape.dim
     others = () if plain is None else plain.type.tensor_type.shape.dim
     if len(dims) == len(others):
@@ -221,7 +225,7 @@ def _filled(value: onnx.ValueInfoProto, plain: onnx.ValueInfoProto | None) -> on
 
 
 def _is_possible(value: onnx.ValueInfoProto) -> bool:
-    """Whether a tensor can have this shape."""
+    """Return True if a tensor can have this shape."""
     return len(value.type.tensor_type.shape.dim) <= _MOST_DIMENSIONS
 
 
@@ -232,11 +236,11 @@ def _has_shape(value: onnx.ValueInfoProto | None) -> bool:
 
 
 def _is_vague(value: onnx.ValueInfoProto | None) -> bool:
-    """Whether the shape is unknown or holds a symbol that inference made up."""
+    """Return True if the shape is unknown or contains a symbol that inference made up."""
     return value is None or not _has_shape(value) or bool(_made_up(value))
 
 
 def _made_up(value: onnx.ValueInfoProto | None) -> set[str]:
-    """The symbols of its shape that inference made up."""
+    """Return the symbols of a shape that inference made up."""
     dims = () if value is None else value.type.tensor_type.shape.dim
     return {dim.dim_param for dim in dims if dim.dim_param.startswith("unk__")}

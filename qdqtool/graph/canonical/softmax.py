@@ -23,7 +23,7 @@ from qdqtool.trt.ops import SOFTMAXES
 
 
 def write_out_hardmax(graph: onnx.GraphProto) -> None:
-    """Give every Hardmax of a graph that came from an opset before 13 the meaning that it had there, in bodies too.
+    """Preserve the meaning of every Hardmax of a graph that came from an opset before 13, including bodies.
 
     x -> Shape, Flatten(axis) -> Hardmax(-1) -> Reshape -> y: the largest of a whole row of the flattened matrix is 1.
     """
@@ -51,7 +51,7 @@ def _written_out(node: onnx.NodeProto, taken: TakenNames) -> Iterator[onnx.NodeP
 
 
 def shield_readers(graph: onnx.GraphProto) -> dict[str, str]:
-    """Put an Identity after every Softmax that a body reads, and return the name of its output before by its name now.
+    """Put an Identity after every Softmax that a body reads. Return the old output name by the new name.
 
     onnx's version converter gives the output of a Softmax to another node, and cannot do so for readers in a body.
     """
@@ -76,7 +76,7 @@ def shield_readers(graph: onnx.GraphProto) -> dict[str, str]:
 
 
 def unshield_readers(graph: onnx.GraphProto, moved: Mapping[str, str]) -> None:
-    """Take out the nodes of `shield_readers`, whose result is `moved`."""
+    """Remove the nodes that `shield_readers` added; its result is `moved`."""
     for part in [part for part in parts(graph) if moved and isinstance(part, onnx.GraphProto)]:
         nodes = [copied(node) for node in part.node if node.op_type != "Identity" or node.name not in moved]
         for node in nodes:
@@ -86,7 +86,7 @@ def unshield_readers(graph: onnx.GraphProto, moved: Mapping[str, str]) -> None:
 
 
 def unflatten(model: Model) -> Model:
-    """The same model with flattened Softmax, LogSoftmax and Hardmax written as one node each."""
+    """Return the model with flattened Softmax, LogSoftmax and Hardmax written as one node each."""
     edit = Edit(model)
     nodes = {node.name: node for node in edit.nodes}
     gone: list[onnx.NodeProto] = []
@@ -108,7 +108,7 @@ def unflatten(model: Model) -> Model:
 
 
 def _flattened(node: Node, view: GraphView) -> tuple[Node, Node, int] | None:
-    """Flatten before and Reshape behind a Softmax, and the axis that replaces them; None for other surroundings."""
+    """Return the Flatten before and the Reshape after a Softmax, and the axis that replaces them; None for other neighbors."""
     flatten, uses = view.producer(node.inputs[0]), view.uses(node.outputs[0])
     if flatten is None or flatten.op != "Flatten" or node.attribute("axis") != -1 or len(uses) != 1:
         return None

@@ -1,4 +1,4 @@
-"""Finds shapes that depend on symbolic dimensions or on shape arithmetic, where onnx's inference gives up.
+"""Finds shapes that depend on symbolic dimensions or on shape arithmetic, where onnx's inference stops.
 
 Inference stops at a Reshape to (N, -1, 48). With a number in place of N it goes on, provided that the shape
 arithmetic is computed on the way. So it runs three times with different numbers: a dimension that comes out equal is
@@ -32,37 +32,37 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 KEEPS_COUNT = frozenset({"Reshape", "SpaceToDepth"})
-"""Operators that onnx infers sizes of without counting elements, which stay as many."""
+"""Operators whose number of elements does not change; onnx infers their sizes without counting elements."""
 
 
 # --- symbols ---------------------------------------------------------------------------------------------------------
 
 _EVEN = 20160
-"""Divisible by all small numbers and by 64, so that splits and strides come out even."""
+"""Divisible by all small numbers and by 64, so that splits and strides have no remainder."""
 _PRIMES = (2, 3, 5, 7)
-"""What divides `_EVEN`; a strided network asks for few of them, and mostly for 2."""
+"""Prime factors of `_EVEN`; a strided network needs few of them, and mostly 2."""
 _FEWER = (1, 64)
-"""Divisors that are tried before `_EVEN`: most models take any size, most others what can be halved six times."""
+"""Divisors to try before `_EVEN`: most models take any size, and most others a size that can be halved six times."""
 # Two runs give every dimension some expression; the third has to agree with it.
 _RUNS = 3
 _LEAST, _ROOM = 11, 80
-"""The numbers of few symbols are `_EVEN` times 11 to 90: products of three of them still fit 64 bits."""
+"""Range of factors of `_EVEN` for the numbers of few symbols, 11 to 90: products of three numbers still fit 64 bits."""
 _MOST = _EVEN * (_LEAST + _ROOM)
 _MANY = 10_007
-"""Factors of a number that is large, but small enough to be multiplied by 64."""
+"""Factor of a number that is large, but small enough to be multiplied by 64."""
 _SIZES = ((101, 499), (51, 97), (23, 47), (11, 19), (5, 9), (1, 3))
-"""Factors of smaller numbers: what is cut to a length (512 tokens, 100 boxes, 8 heads) is longer than these or not."""
+"""Ranges of factors for smaller numbers. They are on both sides of usual limits (512 tokens, 100 boxes, 8 heads)."""
 _FEW = 8
-"""Symbols for each of which its own divisor is looked for; models with more take any size."""
+"""Most symbols for which a separate divisor is searched."""
 _SPATIAL = 2
-"""The place of the first dimension that a window moves over, behind batch and channels."""
+"""First dimension that a window moves over, after batch and channels."""
 
 _Checks = list[tuple[Mapping[str, int], int]]
-"""Numbers for the symbols, and how long a dimension then is."""
+"""Numbers for the symbols, each with the resulting length of a dimension."""
 
 
 def resolve(light: onnx.ModelProto, opset: int) -> dict[str, onnx.ValueInfoProto]:
-    """Type and shape of every tensor that all runs with numbers agree on; dimensions on which they do not are unknown."""
+    """Return type and shape of every tensor on which all runs agree; dimensions on which they disagree are unknown."""
     symbols = symbols_of(light)
     runs = [SizedRun(light, numbers, opset) for numbers in _even(symbols)]
     for run in runs:
@@ -93,30 +93,30 @@ def resolve(light: onnx.ModelProto, opset: int) -> dict[str, onnx.ValueInfoProto
 
 
 class _Sizes:
-    """What several runs say of the tensors."""
+    """Sizes of tensors in several runs."""
 
     def __init__(self, runs: Sequence[SizedRun]) -> None:
         self._runs = [(run.numbers, run.shapes()) for run in runs]
 
     def names(self) -> set[str]:
-        """The tensors that all runs know."""
+        """Return the tensors that all runs know."""
         return set.intersection(*(set(shapes) for _, shapes in self._runs))
 
     def kind(self, name: str) -> int:
-        """The element type of a tensor that all runs know."""
+        """Return the element type of a tensor that all runs know."""
         return self._runs[0][1][name][0]
 
     def shapes(self, name: str) -> list[Shape]:
-        """The shapes of a tensor in the runs that know it."""
+        """Return the shapes of a tensor in the runs that know it."""
         return [shapes[name][1] for _, shapes in self._runs if name in shapes]
 
     def of(self, name: str, place: int) -> _Checks:
-        """The numbers for the symbols, and how long one dimension then is."""
+        """Return, per run, the numbers for the symbols and the resulting length of one dimension."""
         return [(numbers, shapes[name][1][place]) for numbers, shapes in self._runs if name in shapes]
 
 
 def _hand_on(node: onnx.NodeProto, lengths: dict[str, list[Length | None]], checks: _Sizes) -> None:
-    """Fill in what a window rounds off, and what a node keeps of its inputs' dimensions."""
+    """Fill in lengths that a window rounds, and lengths that a node takes over from its inputs."""
     shapes = [lengths.get(name, []) for name in node.input]
     windows: list[Length | None] = []
     if shapes and len(shapes[0]) > _SPATIAL:
@@ -139,7 +139,7 @@ def _hand_on(node: onnx.NodeProto, lengths: dict[str, list[Length | None]], chec
 
 
 def _even(symbols: tuple[str, ...]) -> list[dict[str, int]]:
-    """The even numbers that stand for each symbol, one per run: drawn so that no two symbols move alike."""
+    """Return the even numbers for each symbol, per run; drawn so that no two symbols change in the same way."""
     dice = random.Random(0)  # noqa: S311 -- nothing is secret; the same numbers every time
     room = range(_LEAST, _LEAST + max(_ROOM, 4 * _RUNS * len(symbols)))
     drawn = [_EVEN * factor for factor in dice.sample(room, _RUNS * len(symbols))]
@@ -150,7 +150,7 @@ def _even(symbols: tuple[str, ...]) -> list[dict[str, int]]:
 
 
 class _Probes:
-    """Runs with numbers that are no more even than the model demands.
+    """Runs with numbers that are only as even as the model requires.
 
     A run is refused where an operator fails that takes the even numbers: what it would say holds for no size that the
     model accepts. Behind such an operator a run says nothing, so that only accepted ones refute expressions.
@@ -166,7 +166,7 @@ class _Probes:
         self._dice = random.Random(1)  # noqa: S311 -- the same numbers every time
 
     def accepted(self) -> Iterator[SizedRun]:
-        """The runs that the model accepts."""
+        """Yield the runs that the model accepts."""
         safe, runs = self._least(dict.fromkeys(self._symbols, _EVEN), self._symbols)
         yield from runs
         divisors = safe
@@ -183,7 +183,7 @@ class _Probes:
     def _least(
         self, divisors: Mapping[str, int], moved: tuple[str, ...]
     ) -> tuple[dict[str, int], list[SizedRun]]:
-        """The smallest divisors for some symbols that the model accepts, and the runs that it accepts them in.
+        """Return the smallest divisors for some symbols that the model accepts, and the accepted runs.
 
         No run where it accepts none smaller, unless all symbols were moved: then there is one in any case that the
         even numbers allow.
@@ -206,7 +206,7 @@ class _Probes:
         return best, accepted
 
     def _beside(self, divisors: Mapping[str, int]) -> Iterator[SizedRun]:
-        """The runs with numbers a little larger or smaller than multiples, of one symbol each.
+        """Yield runs whose numbers are slightly above or below multiples, for one symbol each.
 
         Where a network halves and rounds up before its sizes have to meet, it accepts 255 as well as 256. The others are
         even: that the model accepted multiples of less may have been chance.
@@ -218,7 +218,7 @@ class _Probes:
                     yield from self._tried(even, rests={symbol: moved})
 
     def _twice(self, divisors: Mapping[str, int]) -> list[SizedRun]:
-        """Two runs with multiples of the divisors, if the model accepts both: one may be a multiple of more by chance."""
+        """Return two runs with multiples of the divisors if the model accepts both; one alone may have more factors by chance."""
         first = self._tried(divisors)
         second = self._tried(divisors) if first else []
         return [*first, *second] if second else []
@@ -230,7 +230,7 @@ class _Probes:
         high: int = _MANY,
         rests: Mapping[str, int] = MappingProxyType({}),
     ) -> list[SizedRun]:
-        """The run with such multiples of the divisors, and so much more, if the model accepts them."""
+        """Return the run with multiples of the divisors plus `rests`, if the model accepts it; otherwise []."""
         factors = self._factors(max(divisors.values()), low, high)
         numbers = {
             symbol: divisor * factor + rests.get(symbol, 0)
@@ -240,7 +240,7 @@ class _Probes:
         return [run] if run.passes(self._expected) else []
 
     def _factors(self, divisor: int, low: int, high: int) -> list[int]:
-        """Different factors that no small number divides, so that nothing looks as if it were padded up already."""
+        """Return different factors without small divisors, so that no number looks as if it were padded already."""
         high = min(high, _MOST // divisor)
         low = min(low, _LEAST) if high < low else low
         count = len(self._symbols)
@@ -252,19 +252,19 @@ class _Probes:
 
 
 def _is_odd(number: int) -> bool:
-    """Whether no small prime but the number itself divides it."""
+    """Return True if no small prime divides the number, except the number itself."""
     return all(number % prime or number == prime for prime in (*_PRIMES, 11, 13))
 
 
 def _length(moved: Shape, runs: Sequence[SizedRun], checks: _Checks) -> Length | None:
-    """The dimension that is `moved[i]` in run `i`, and so long in the checks."""
+    """Return the expression for a dimension that is `moved[i]` in run `i` and agrees with the checks; None if there is none."""
     forms = _forms(moved, [run.numbers for run in runs])
     true = (form for form in forms if all(form.fits(size, numbers) for numbers, size in checks))
     return min(true, default=None, key=lambda form: abs(form.offset))
 
 
 def _forms(moved: Shape, numbers: Sequence[Mapping[str, int]]) -> Iterator[Length]:
-    """The expressions that give these lengths in the runs with even numbers."""
+    """Yield the expressions that give these lengths in the runs with even numbers."""
     if len(set(moved)) == 1:
         yield Length(offset=moved[0])
         return
@@ -285,7 +285,7 @@ def _forms(moved: Shape, numbers: Sequence[Mapping[str, int]]) -> Iterator[Lengt
 # also tells whether the model accepts these numbers: the two sides of a U-Net meet only where the size is even.
 
 _SMALL = 64
-"""Elements; a value that is computed only to find shapes is not larger."""
+"""Most elements of a value that is computed only to find shapes."""
 
 _FAILURES = (
     onnx.defs.SchemaError,
@@ -299,7 +299,7 @@ Shape = tuple[int, ...]
 
 
 def symbols_of(light: onnx.ModelProto) -> tuple[str, ...]:
-    """The free dimensions of the inputs; one without a name gets one of its own."""
+    """Return the dynamic dimensions of the inputs; a dimension without a name gets a separate name."""
     names: dict[str, None] = {}
     for value in light.graph.input:
         for index, dim in enumerate(value.type.tensor_type.shape.dim):
@@ -342,7 +342,7 @@ class SizedRun:
             self._learn(tensor.name, numpy_helper.to_array(tensor))
 
     def passes(self, expected: frozenset[int] = frozenset()) -> bool:
-        """Visit all nodes; ends at the first of the expected ones that does not take these sizes."""
+        """Visit all nodes. Stops and returns False at the first expected node that does not accept these sizes."""
         for index, node in enumerate(self._graph.node):
             if self._visit(node):
                 self.accepted.add(index)
@@ -351,7 +351,7 @@ class SizedRun:
         return True
 
     def shapes(self) -> dict[str, tuple[int, Shape]]:
-        """Element type and shape of every tensor whose dimensions all became numbers."""
+        """Return element type and shape of every tensor whose dimensions all became numbers."""
         found = {}
         for name, kind in self._types.items():
             dims = _numbers(kind)
@@ -382,7 +382,7 @@ class SizedRun:
         return True
 
     def _fits(self, node: onnx.NodeProto) -> bool:
-        """Whether the sizes that inference passed are possible: it counts no elements, and a window may reach beyond its input."""
+        """Return True if the inferred sizes are possible. Inference counts no elements, and lets a window exceed its input."""
         made = [dims for name in node.output if name in self._types and (dims := _numbers(self._types[name]))]
         if any(size < 1 for dims in made for size in dims):
             return False
@@ -397,17 +397,17 @@ class SizedRun:
         return all(end is None or end.offset > 0 for end in windowed(node, places, kernel))
 
     def _is_small(self, node: onnx.NodeProto, names: set[str]) -> bool:
-        """Whether no output is known to be large: a few numbers suffice to ask for terabytes."""
+        """Return True if no output is known to be large: a few numbers suffice to ask for terabytes."""
         shapes = map(_numbers, (self._inferred(node, names) or {}).values())
         return all(math.prod(shape) <= _SMALL for shape in shapes if shape is not None)
 
     def _has_shapes(self, node: onnx.NodeProto, names: set[str], values: Mapping[str, NDArray[Any]]) -> bool:
-        """Whether values have the shapes that inference finds: onnx's reference gives some operators others."""
+        """Return True if values have the inferred shapes; onnx's reference returns other shapes for some operators."""
         shapes = {name: _numbers(kind) for name, kind in (self._inferred(node, names) or {}).items()}
         return all(shapes.get(name) in {None, value.shape} for name, value in values.items())
 
     def _inferred(self, node: onnx.NodeProto, names: set[str]) -> dict[str, onnx.TypeProto] | None:
-        """Types of the outputs as the operator's schema infers them from types and known values; None if it fails."""
+        """Return the output types that the schema infers from types and known values; None if inference fails."""
         known = {
             name: numpy_helper.from_array(self._values[name], name) for name in names if name in self._values
         }
@@ -428,7 +428,7 @@ class SizedRun:
 
 
 def _numbers(kind: onnx.TypeProto) -> Shape | None:
-    """The dimensions of a tensor type where all are numbers."""
+    """Return the dimensions of a tensor type if all are numbers; otherwise None."""
     dims = kind.tensor_type.shape.dim
     known = kind.HasField("tensor_type") and kind.tensor_type.HasField("shape")
     return (

@@ -1,1 +1,1 @@
-"""Models that compute on onnxruntime what low-precision kernels compute: integers, blocks, wide epilogues."""
+"""Models that compute on onnxruntime the results of low-precision kernels: integers, blocks, wide epilogues."""

@@ -1,4 +1,4 @@
-"""Makes an NVFP4 or MXFP8 model run where no such kernels are: the same roundings, written in float operators.
+"""Emulates NVFP4 and MXFP8 models on runtimes without such kernels, with the same roundings in float operators.
 
 Stored weights become the floats they stand for. A quantized activation is divided into blocks, scaled, rounded and put
 together again:
@@ -38,13 +38,13 @@ from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC
 _EMULATED: Final = frozenset({NVFP4.name, MXFP8.name})
 _ONLY_TENSORRT: Final = frozenset({FP4_DYNAMIC, MX_DYNAMIC, MX_DEQUANTIZE})
 _TINY: Final = 2.0**-100
-"""Keeps blocks of zeros from dividing by zero."""
+"""Smallest magnitude of a block, so that blocks of zeros do not divide by zero."""
 _SLACK: Final = 1e-5
-"""A power of two whose logarithm comes out a little above a whole number stays that power."""
+"""Tolerance for the logarithm of a power of two that is slightly above a whole number."""
 
 
 def block_emulation(source: Model | Path | bytes) -> bytes | None:
-    """A model that computes the same without kernels for blocks of FP4 and FP8, in the operators of ONNX.
+    """Return an equivalent model in ONNX operators that needs no kernels for blocks of FP4 and FP8.
 
     None if the model has nothing of the kind, holds blocks that are not the quantization of a slot, or is too large.
     """
@@ -56,7 +56,7 @@ def block_emulation(source: Model | Path | bytes) -> bytes | None:
 
 
 def with_emulated_blocks(model: Model) -> Model:
-    """The same for a model in memory, for what changes it before a runtime opens it; itself where there is nothing to do."""
+    """Emulate blocks in a model in memory, for later changes; the model itself if it has no such blocks."""
     view = model.view
     holds = any(
         node.op in _ONLY_TENSORRT
@@ -112,7 +112,7 @@ class _Blocks:
         self._kind = kind
 
     def write(self, tensor: str, entry: Quantization) -> str:
-        """The tensor rounded as its quantization says."""
+        """Return the tensor rounded by its quantization."""
         assert entry.axis is not None
         assert entry.block is not None
         shape = self._node("Shape", [tensor])
@@ -126,7 +126,7 @@ class _Blocks:
         return self._node("Cast", [whole], to=element)
 
     def _folded_shape(self, shape: str, entry: Quantization) -> str:
-        """[..., K, ...] as [..., K / block, block, ...], whatever the other sizes are."""
+        """Return the shape [..., K / block, block, ...] for a tensor [..., K, ...], whatever the other sizes are."""
         axis = entry.axis or 0
         index = np.asarray([axis], np.int64)
         before = self._node("Slice", [shape, self._int([0]), self._int([axis])])

@@ -1,4 +1,4 @@
-"""Rewrites a Q/DQ model so that every INT8 product is computed with integers, as TensorRT's INT8 kernels do.
+"""Rewrites a Q/DQ model so that every INT8 compute node uses integers, as TensorRT's INT8 kernels do.
 
     x -> Q -> DQ --.                             x -> Q -> Cast --.
                     Conv(bias) -> y    becomes                     Conv -> INT32 -> * scale -> + bias -> y
@@ -61,7 +61,7 @@ class IntegerForm:
 
 
 def integer_form(model: Model, regions: Regions | None = None, *, reciprocal: bool = False) -> IntegerForm:
-    """The integer-exact form of a Q/DQ model.
+    """Return the integer-exact form of a Q/DQ model.
 
     Args:
         model: a model with Q/DQ nodes; one without comes back as it is.
@@ -112,7 +112,7 @@ class _IntegerWriter:
         self._casts: dict[str, str] = {}
 
     def rewrite(self, node: onnx.NodeProto) -> str:
-        """Replace `node` where both operands are INT8; "exact", "rounded" or "left" says what came of it."""
+        """Replace `node` if both operands are INT8; return the outcome "exact", "rounded" or "left"."""
         product = self._product(node)
         if product is None:
             return "left"
@@ -133,7 +133,7 @@ class _IntegerWriter:
         return _Product(node=node, left=left, right=right, scale=whole.astype(np.float32))
 
     def _pairs(self, product: _Product) -> tuple[list[tuple[str, str]], bool]:
-        """Float tensors that hold integers, pair by pair to be multiplied, and whether each sum is exact."""
+        """Return pairs of float tensors that hold integers, to be multiplied, and True if each sum is exact."""
         left, right = self._floats(product.left), product.right.value
         if right is None:
             return self._stretches(product.node, left, self._floats(product.right))
@@ -150,7 +150,7 @@ class _IntegerWriter:
         return pairs, all(is_exact(part, place) for part in parts)
 
     def _stretches(self, node: onnx.NodeProto, left: str, right: str) -> tuple[list[tuple[str, str]], bool]:
-        """A product of two run-time operands in stretches of its sum; not exact where its length is unknown."""
+        """Cut a product of two run-time operands into parts along its sum; not exact if the length is unknown."""
         shape = self._view.info(node.input[0]).shape
         length = shape[-1] if shape else None
         if not isinstance(length, int) or node.op_type != "MatMul":
@@ -161,7 +161,7 @@ class _IntegerWriter:
         return [(self._slice(left, window, -1), self._slice(right, window, -2)) for window in stretches], True
 
     def _sum(self, node: onnx.NodeProto, pairs: list[tuple[str, str]]) -> str:
-        """The INT32 sum of all products, as a float tensor."""
+        """Return the INT32 sum of all products, as a float tensor."""
         edit, sums = self.edit, []
         for left, right in pairs:
             out, whole = edit.fresh(f"{node.name}_product"), edit.fresh(f"{node.name}_int32")
@@ -178,7 +178,7 @@ class _IntegerWriter:
         return total
 
     def _epilogue(self, product: _Product, total: str) -> None:
-        """Scale and bias in FP32, then the type that the model gives the result."""
+        """Apply scale and bias in FP32, then convert to the type of the node's result."""
         edit, node = self.edit, product.node
         output, bias = node.output[0], self._bias(node)
         narrow = self._view.info(output).dtype is DType.FLOAT16
@@ -193,7 +193,7 @@ class _IntegerWriter:
             edit.node("Cast", [result], [output], name=f"{node.name}_half", to=_HALF)
 
     def _bias(self, node: onnx.NodeProto) -> str:
-        """The bias as FP32, shaped for the output; "" if there is none."""
+        """Return the bias as FP32, shaped for the output; "" if there is none."""
         if len(node.input) < 3 or not node.input[2]:
             return ""
         edit, tensor, name = self.edit, str(node.input[2]), f"{node.name}_bias"
@@ -217,7 +217,7 @@ class _IntegerWriter:
         return shaped
 
     def _floats(self, operand: Operand) -> str:
-        """The operand's integers as a float tensor, made once."""
+        """Return the operand's integers as a float tensor, created once."""
         if operand.source not in self._casts:
             name = f"{operand.source}_float"
             if operand.value is not None:
@@ -228,7 +228,7 @@ class _IntegerWriter:
         return self._casts[operand.source]
 
     def _slice(self, tensor: str, window: tuple[int, int], axis: int) -> str:
-        """The stretch `window` of a tensor along `axis`."""
+        """Return the slice `window` of a tensor along `axis`."""
         numbers = [
             self.edit.constant(f"{tensor}_{what}", np.array([value], np.int64))
             for what, value in (("from", window[0]), ("to", window[1]), ("axis", axis))
@@ -242,7 +242,7 @@ class _IntegerWriter:
 
 
 def _output_scale(node: onnx.NodeProto, weights: Operand, rank: int) -> NDArray[np.float64] | None:
-    """The weight scales shaped for the output; None if they do not belong to its channels."""
+    """Return the weight scales shaped for the output; None if they do not belong to its channels."""
     scale = weights.scale.astype(np.float64)
     if weights.axis is None:
         return scale

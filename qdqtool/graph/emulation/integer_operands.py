@@ -1,4 +1,4 @@
-"""Inputs of a compute node that stand for INT8 integers times a scale."""
+"""Inputs of a compute node that represent INT8 integers times a scale."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Operand:
-    """What a DequantizeLinear makes of integers.
+    """Integers and scale of a DequantizeLinear.
 
     Attributes:
         source: tensor of the integers.
@@ -37,7 +37,7 @@ class Operand:
 
 
 class Operands:
-    """Finds operands in a model under edit; each answer is remembered."""
+    """Finds operands in a model under edit; caches each answer."""
 
     def __init__(self, edit: Edit) -> None:
         self._edit = edit
@@ -45,7 +45,7 @@ class Operands:
         self._known: dict[str, Operand | None] = {}
 
     def of(self, tensor: str) -> Operand | None:
-        """The operand behind `tensor`; None unless it is symmetric INT8 with constant scales."""
+        """Return the operand that makes `tensor`; None unless it is symmetric INT8 with constant scales."""
         if tensor not in self._known:
             self._known[tensor] = self._read(tensor)
         return self._known[tensor]
@@ -72,19 +72,19 @@ class Operands:
         return Operand(source=node.input[0], scale=flat, axis=axis, value=integers)
 
     def _is_symmetric(self, node: onnx.NodeProto) -> bool:
-        """Whether the zero point is there, INT8 and zero; without one the integers would be UINT8."""
+        """Return True if the zero point exists, is INT8 and is zero; without one the integers would be UINT8."""
         zero = self._edit.value(node.input[2]) if len(node.input) > 2 else None
         return zero is not None and zero.dtype == np.int8 and not zero.any()
 
     def _constant(self, tensor: str) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
-        """The floats that are quantized to `tensor`, and its integers, as far as they are constant."""
+        """Return the floats that are quantized to `tensor`, and its integers; None for those that are not constant."""
         node = self._makers.get(tensor)
         floats = self._edit.value(node.input[0]) if node is not None and node.op_type == QUANTIZE else None
         return floats, self._edit.value(tensor)
 
 
 def attribute(node: onnx.NodeProto, name: str, default: T) -> T:
-    """The value of an attribute, or `default` where the node does not have it."""
+    """Return the value of an attribute, or `default` if the node does not have it."""
     found = (entry for entry in node.attribute if entry.name == name)
     value: T = next((onnx.helper.get_attribute_value(entry) for entry in found), default)
     return value

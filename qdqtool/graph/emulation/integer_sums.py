@@ -23,7 +23,7 @@ _LARGEST = 128
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axes:
-    """What a compute node does with the axes of its weights and of its activation.
+    """Axes of the weights and of the activation of a compute node.
 
     Attributes:
         output: weight axis of the output channels.
@@ -39,7 +39,7 @@ class Axes:
 
 
 def axes(node: onnx.NodeProto, rank: int) -> Axes:
-    """The axes of a Conv, ConvTranspose, Gemm or MatMul whose weights have `rank` dimensions."""
+    """Return the axes of a Conv, ConvTranspose, Gemm or MatMul whose weights have `rank` dimensions."""
     known = node_of(node)
     output = weight_axis(known, 1, rank)
     if node.op_type in CONVOLUTIONS:
@@ -51,7 +51,7 @@ def axes(node: onnx.NodeProto, rank: int) -> Axes:
 
 
 def cut(weights: NDArray[np.int8], place: Axes) -> list[NDArray[np.int8]]:
-    """The weights in as few pieces along the summed axis as keep every sum below 2^24, whatever the activation."""
+    """Cut the weights along the summed axis into few pieces whose sums stay below 2^24, whatever the activation."""
     channels = weights.shape[place.summed] if place.cuttable else 1
     pieces = 1
     while True:
@@ -62,18 +62,18 @@ def cut(weights: NDArray[np.int8], place: Axes) -> list[NDArray[np.int8]]:
 
 
 def windows(length: int) -> list[tuple[int, int]]:
-    """Stretches of a sum over two run-time operands that stay below 2^24."""
+    """Return parts of a sum over two run-time operands that stay below 2^24."""
     step = (_EXACT - 1) // (_LARGEST * _LARGEST)
     return [(start, min(length, start + step)) for start in range(0, length, step)]
 
 
 def is_exact(weights: NDArray[np.int8], place: Axes) -> bool:
-    """Whether no sum over these weights can reach 2^24."""
+    """Return True if no sum over these weights can reach 2^24."""
     return _bound(weights, place) < _EXACT
 
 
 def _bound(weights: NDArray[np.int8], place: Axes) -> int:
-    """Largest magnitude that a sum over `weights` can have."""
+    """Return the largest magnitude that a sum over `weights` can have."""
     magnitude = np.abs(weights.astype(np.int64))
     batched = weights.ndim - 2 if place.source == -1 else 0
     over = tuple(axis for axis in range(batched, weights.ndim) if axis != place.output)

@@ -1,4 +1,4 @@
-"""Keeps the epilogue of an INT8 kernel in FP32, where an FP16 graph would round after every node."""
+"""Keeps the epilogue of an INT8 kernel in FP32, while an FP16 graph would round after every node."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _EPILOGUE = EPILOGUE_ACTIVATIONS | ELEMENTWISE_SUMS
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wide:
-    """The FP32 tensor behind an FP16 result, and the compute node whose kernel made it."""
+    """The FP32 tensor that is rounded to an FP16 result, and the compute node whose kernel made it."""
 
     tensor: str
     kernel: str
 
 
 def widen(edit: Edit, wide: dict[str, Wide], regions: Regions | None, path: Path) -> None:
-    """Compute what follows an FP32 result in FP32 as far as the kernel reaches.
+    """Compute the nodes after an FP32 result in FP32 as far as the kernel reaches.
 
     `wide` holds FP16 results by name and grows. A node belongs to the kernel before it when a region holds both;
     without regions, when it is a usual epilogue and the only reader. A QuantizeLinear takes the FP32 value in any
@@ -67,7 +67,7 @@ def _quantize_wide(edit: Edit, node: onnx.NodeProto, source: str) -> None:
 
 
 def _make_wide(edit: Edit, node: onnx.NodeProto, wide: dict[str, Wide], kernel: str) -> None:
-    """Turn `node` to FP32; its FP16 result comes from a Cast, for its other readers."""
+    """Change `node` to FP32; a Cast makes its FP16 result for its other consumers."""
     makers = edit.producers()
     for index, name in enumerate(node.input):
         if name:
@@ -79,7 +79,7 @@ def _make_wide(edit: Edit, node: onnx.NodeProto, wide: dict[str, Wide], kernel: 
 
 
 def _widened(edit: Edit, tensor: str, maker: onnx.NodeProto | None) -> str:
-    """`tensor` as FP32: constants and dequantized values without a rounding to FP16, others behind a Cast."""
+    """Return `tensor` as FP32: constants and dequantized values without rounding to FP16, others after a Cast."""
     value = edit.value(tensor)
     if value is not None:
         return edit.constant(f"{tensor}_wide", value.astype(np.float32))

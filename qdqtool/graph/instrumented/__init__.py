@@ -1,1 +1,1 @@
-"""Models that are made to measure with: watched tensors, cut pieces, switches, scales and biases as inputs."""
+"""Models instrumented for measurements: watched tensors, cut pieces, switches, and scales and biases as inputs."""

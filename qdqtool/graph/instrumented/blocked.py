@@ -23,7 +23,7 @@ DOMAIN: Final = "com.microsoft.nchwc"
 
 
 def may_be_blocked(view: GraphView, tensors: Iterable[str]) -> bool:
-    """Whether any of `tensors` is computed by a convolution and what keeps its layout.
+    """Return True if a convolution, followed only by operators that keep its layout, computes any of `tensors`.
 
     Where none is, as in most transformers, rewriting the model gains nothing.
     """
@@ -42,7 +42,7 @@ def may_be_blocked(view: GraphView, tensors: Iterable[str]) -> bool:
 
 
 def return_blocked(path: Path, ordered: Collection[str] = ()) -> dict[str, str]:
-    """Rewrite an optimized model, so that outputs are returned before their reordering; what they are called now.
+    """Rewrite an optimized model so that outputs are returned before reordering; return their new names.
 
     An output is left as it is where it is one of `ordered`, or its blocks are filled up with channels that nobody asked
     for. The file does not change when the answer is empty.
@@ -72,7 +72,7 @@ def return_blocked(path: Path, ordered: Collection[str] = ()) -> dict[str, str]:
 
 
 def example_model() -> bytes:
-    """A convolution of one channel, for asking onnxruntime to how many it fills it up."""
+    """Return a one-channel convolution, to find out to how many channels onnxruntime pads it."""
     image = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 1, 4, 4])
     weight = helper.make_tensor("w", onnx.TensorProto.FLOAT, [1, 1, 1, 1], [1.0])
     result = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 1, 4, 4])
@@ -84,13 +84,13 @@ def example_model() -> bytes:
 
 
 def filled_up(path: Path) -> int:
-    """The channels of the example, which onnxruntime has optimized."""
+    """Return the channels of the example after onnxruntime optimized it."""
     (weight,) = onnx.load(str(path)).graph.initializer
     return int(weight.dims[0])
 
 
 def _channels(node: Any, makers: dict[str, Any], channels: dict[str, int]) -> int | None:
-    """How many channels a blocked tensor holds, those that fill up its last block included."""
+    """Return the number of channels of a blocked tensor, including those that pad its last block; None if unknown."""
     while node is not None:
         if node.domain == DOMAIN and node.op_type == "Conv":
             return channels.get(node.input[1])

@@ -35,21 +35,21 @@ from qdqtool.io.files import write_bytes
 from qdqtool.trt.ops import CONV_ACTIVATIONS
 
 BLOCKED_STAND_INS = ("Tanh", "Sigmoid")
-"""What it computes element by element on them, and drops from no graph."""
+"""Operators that onnxruntime computes element by element on blocks, and never removes."""
 
 
 BLOCKED_EPILOGUES = CONV_ACTIVATIONS | {"HardSigmoid", "LeakyRelu"}
-"""Activations that it makes an attribute of the convolution in front of them, behind its bias."""
+"""Activations that onnxruntime fuses into the preceding convolution, after its bias."""
 
 
 _CONVOLUTIONS: Final = {"Conv", "FusedConv"}
 _BLOCKED_NAME: Final = "_nchwc"
-"""What onnxruntime puts behind the name of a convolution's output to name the blocked one."""
+"""Suffix that onnxruntime adds to the name of a convolution's output to name the blocked one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StandIns:
-    """A model to be optimized, and what is put into it afterwards.
+    """A model to be optimized, and the nodes to insert into it afterwards.
 
     Attributes:
         model: has one stand-in per quantized tensor, which is returned too.
@@ -77,7 +77,7 @@ def with_stand_ins(
     view: GraphView,
     tail: Tail | None = None,
 ) -> StandIns | None:
-    """The model with stand-ins for all pairs whose scale is one of these inputs; None if there is nothing to gain.
+    """Return the model with stand-ins for all pairs whose scale is one of these inputs; None if there is nothing to gain.
 
     `shifts` names, by convolution, the tensor that is to be added to its bias; `view` knows the shapes of weights, and
     `tail` is what is to be put behind the model.
@@ -130,7 +130,10 @@ def with_stand_ins(
 
 
 def _all_single(edit: Edit, scales: Collection[str]) -> bool:
-    """Whether all scales are FP32: around a stand-in for FP16 values onnxruntime puts casts, and the scale no longer fits."""
+    """Return True if all scales are FP32.
+
+    Around a stand-in for FP16 values, onnxruntime adds Casts and the scale no longer fits.
+    """
     return all(
         value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
         for value in edit.inputs
@@ -141,7 +144,7 @@ def _all_single(edit: Edit, scales: Collection[str]) -> bool:
 def _shifted(
     readers: Mapping[str, Sequence[tuple[onnx.NodeProto, int]]], node: Node, shift: str, view: GraphView
 ) -> tuple[tuple[str, ...], int, str]:
-    """Names that a convolution may go by once what follows is fused into it.
+    """Return the names that a convolution may have after fusion, the number of its channels, and its shift.
 
     Where something is fused that changes what its bias means, such as a factor, it goes by none of them.
     """
@@ -152,7 +155,10 @@ def _shifted(
 
 
 def put_in(path: Path, given: StandIns) -> bool:
-    """Put the pairs and the shifts into the optimized model at `path`; False, and nothing changes, where one is not found."""
+    """Insert the pairs and the shifts into the optimized model at `path`.
+
+    If one is not found, change nothing and return False.
+    """
     model = onnx.load(str(path), load_external_data=False)
     graph = model.graph
     channels = {tensor.name: tensor.dims[0] for tensor in graph.initializer if tensor.dims}
@@ -191,7 +197,7 @@ def _original(node: onnx.NodeProto) -> str:
 
 
 def _all_stand(graph: onnx.GraphProto, given: StandIns, found: Collection[str]) -> bool:
-    """Whether each quantized tensor still has a stand-in: equal ones may have become one, none may have been fused."""
+    """Return True if each quantized tensor still has a stand-in: none was merged with an equal one, and none was fused."""
     left = {given.pairs[name][0].input[0] for name in found}
     return left == {quantize.input[0] for quantize, _ in given.pairs.values()} and not any(
         field.name == "activation" and field.s.decode() == given.op
@@ -213,7 +219,7 @@ def _pair(node: onnx.NodeProto, given: StandIns) -> list[onnx.NodeProto]:
 def _with_shift(
     graph: onnx.GraphProto, node: onnx.NodeProto, filling: int, shift: str
 ) -> list[onnx.NodeProto]:
-    """Add the shift to the bias of a convolution; channels that fill up its last block get none."""
+    """Add the shift to the bias of a convolution; channels that pad its last block get none. Return the new nodes."""
     made = []
     if filling:
         zeros = f"{shift}_filling"
@@ -230,7 +236,7 @@ def _with_shift(
 
 
 def _alive(nodes: list[onnx.NodeProto], outputs: Collection[onnx.ValueInfoProto]) -> list[onnx.NodeProto]:
-    """The nodes that an output needs."""
+    """Return the nodes that an output needs."""
     makers = {name: node for node in nodes for name in node.output}
     waiting, alive = [value.name for value in outputs], dict[int, onnx.NodeProto]()
     while waiting:

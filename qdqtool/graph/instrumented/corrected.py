@@ -1,4 +1,4 @@
-"""Bias correction inside the Q/DQ graph: each layer goes on with the mean output that it has in the float network.
+"""Bias correction inside the Q/DQ graph: each layer continues with the mean output that it has in the float network.
 
     means of the float layer (samples, C) = input
                |
@@ -39,16 +39,16 @@ from qdqtool.graph.view import GraphView
 from qdqtool.trt.ops import CONVOLUTIONS, result_axis
 
 _AXES_ARE_INPUTS: Final = 18
-"""First opset in which ReduceMean reads its axes from an input."""
+"""First opset whose ReduceMean takes its axes as an input."""
 _OF_ONE_THREAD: Final = 1 << 18
-"""Multiplications up to which OpenBLAS computes a product in one thread."""
+"""Most multiplications of a product that OpenBLAS computes in one thread."""
 _IMAGE: Final = 3
-"""Dimensions of what a convolution reads, at least."""
+"""Fewest dimensions of the input of a convolution."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Means:
-    """A model that also returns what the mean outputs of some of its nodes follow from.
+    """A model that also returns the values from which the mean outputs of some of its nodes follow.
 
     Attributes:
         model: returns what it returned before, and one array per node.
@@ -62,11 +62,11 @@ class Means:
     taps: Mapping[str, NDArray[np.float32]]
 
     def without(self, model: Model) -> Means:
-        """The same, holding `model` instead of its own, whose weights take memory."""
+        """Return a copy with `model` instead of its own model, whose weights take memory."""
         return replace(self, model=model)
 
     def of(self, values: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[np.float32]]:
-        """Mean outputs of each node, biases of convolutions left out, from what the model returned for each sample.
+        """Return the mean outputs of each node, without biases of convolutions, from the values returned for each sample.
 
         They are of shape (samples, channels).
         """
@@ -81,14 +81,14 @@ class Means:
 
 
 def _of_channels(means: NDArray[Any]) -> NDArray[np.float32]:
-    """(channels,) means, also where a sample is several rows of what the layer reads, (rows, channels, 1, 1)."""
+    """Return means of shape (channels,), also if a sample is several rows of the layer's input, (rows, channels, 1, 1)."""
     rows = means.reshape(len(means), -1) if means.ndim > 1 else means[None]
     found: NDArray[np.float32] = rows[0] if len(rows) == 1 else rows.mean(axis=0, dtype=np.float32)
     return found
 
 
 def _through(means: NDArray[np.float32], taps: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Mean outputs of a convolution, (samples, outputs), from those of its input, (samples, inputs)."""
+    """Return mean outputs of a convolution, (samples, outputs), from the means of its input, (samples, inputs)."""
     outputs, inside = taps.shape
     groups = means.shape[1] // inside
     if groups == 1:
@@ -103,7 +103,7 @@ def _through(means: NDArray[np.float32], taps: NDArray[np.float32]) -> NDArray[n
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tail:
-    """What a model still lacks that returns the mean outputs of some nodes: their shifts.
+    """The part that computes the shifts of some nodes, for a model that only returns their mean outputs.
 
     It is put behind the model when that is optimized: its nodes, some fifteen per layer, would be most of the graph, and
     nothing can be fused in them.
@@ -154,7 +154,7 @@ class Corrected:
         whole: int | None = None,
         earlier: Mapping[str, NDArray[Any]] | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """What the additional inputs are fed.
+        """Return the values for the additional inputs.
 
         `means` are those of the float network by node, (samples, channels); `doubt` is how many squared standard errors
         a squared shift must exceed before any of it is believed, which are those of the mean of a `whole` of so many samples.
@@ -176,7 +176,7 @@ class Corrected:
 def channel_means(
     model: Model, nodes: Collection[str], *, free: bool, averaged: Collection[str] = ()
 ) -> Means:
-    """The model that tells the mean output of every channel of these nodes too; those of unknown rank are left out.
+    """Return a model that also returns the mean output of every channel of these nodes; nodes of unknown rank are left out.
 
     `free` lets it take batches of any size; what it computes then must be tried. The caller knows the means of `averaged`
     tensors: under their own names `Means.of` is to be given these.
@@ -206,7 +206,7 @@ def channel_means(
 
 
 def corrected(model: Model, nodes: Collection[str], bare: Collection[str] = ()) -> Corrected:
-    """The Q/DQ model, for batches of any size, with these nodes corrected.
+    """Return the Q/DQ model, for batches of any size, with these nodes corrected.
 
     The model only returns the mean outputs of `bare` ones: their shifts are left to the caller, who is told by `tail` how
     they follow, and adds them where that breaks no fusion.
@@ -255,7 +255,7 @@ def corrected(model: Model, nodes: Collection[str], bare: Collection[str] = ()) 
 
 
 def _free_batch(edit: Edit) -> bool:
-    """Let the leading dimension of inputs and outputs have any size; whether one had not."""
+    """Allow any size of the leading dimension of inputs and outputs; return True if one had a fixed size."""
     fixed = [
         dims[0]
         for value in (*edit.inputs, *edit.outputs)
@@ -276,7 +276,7 @@ def _ranked(model: Model, edit: Edit, nodes: Collection[str]) -> list[tuple[onnx
 
 
 def _rank(view: GraphView, node: onnx.NodeProto) -> int:
-    """Dimensions of what a layer writes; 0 where they are unknown.
+    """Return the number of dimensions of a layer's output; 0 if unknown.
 
     Shapes may be lost behind a Reshape to a computed shape (exports of PaddlePaddle); a convolution writes as many
     dimensions as its weights have.
@@ -295,7 +295,7 @@ def _return(outputs: list[onnx.ValueInfoProto], names: Iterable[str]) -> None:
 
 
 class _Behind:
-    """Collects what comes behind the model of an edit; names are those that it leaves free."""
+    """Collects the nodes to add after the model of an edit, with names that are unused there."""
 
     def __init__(self, edit: Edit) -> None:
         self.opset = edit.opset
@@ -307,7 +307,7 @@ class _Behind:
         self._constants: list[onnx.TensorProto] = []
 
     def constant(self, base: str, value: NDArray[Any]) -> str:
-        """A new constant under a fresh name, which is returned."""
+        """Add a constant under an unused name, and return the name."""
         name = self.fresh(base)
         self._constants.append(numpy_helper.from_array(np.asarray(value), name))
         return name
@@ -315,13 +315,13 @@ class _Behind:
     def node(
         self, op: str, inputs: Sequence[str], outputs: Sequence[str], *, name: str, **attributes: Any
     ) -> onnx.NodeProto:
-        """A new node."""
+        """Add a node and return it."""
         node: onnx.NodeProto = helper.make_node(op, list(inputs), list(outputs), name=name, **attributes)
         self._nodes.append(node)
         return node
 
     def tail(self) -> Tail:
-        """All of it."""
+        """Return all collected nodes, constants, inputs and outputs."""
         return Tail(
             nodes=tuple(self._nodes),
             constants=tuple(self._constants),
@@ -332,7 +332,7 @@ class _Behind:
 
 
 class _Builder:
-    """Adds nodes to an edit, or to what comes behind it."""
+    """Adds nodes to an edit, or to the tail after it."""
 
     def __init__(self, edit: Edit | _Behind) -> None:
         self._edit = edit
@@ -342,7 +342,7 @@ class _Builder:
         self._tiny = edit.constant("corrected_tiny", np.array(np.finfo(np.float32).tiny))
 
     def measured(self, node: onnx.NodeProto, view: GraphView, rank: int) -> tuple[str, int]:
-        """A tensor with the mean outputs of the node in its channels, and the axis of these."""
+        """Return a tensor whose channels have the node's mean outputs, and the axis of the channels."""
         if not _is_image(node, rank):
             return node.output[0], result_axis(node.op_type) % rank
         spatial = list(range(2, rank))
@@ -360,13 +360,13 @@ class _Builder:
         return self._new("Conv", [pooled, weight], group=groups), 1
 
     def pool(self, image: str) -> str:
-        """The mean of every channel of every sample."""
+        """Return the mean of every channel of every sample."""
         return self._new("GlobalAveragePool", [image])
 
     def shift(
         self, measured: str, place: tuple[int, int], given: tuple[str, str, str, str]
     ) -> tuple[str, str]:
-        """What has to be added to the channels, from their means here and those that are wanted; and the differences of these.
+        """Return the shift for the channels, from their means and the wanted means; and the differences of both.
 
         `given` are the inputs with the wanted means, the differences of batches before, the split and the doubt.
         """
@@ -382,14 +382,14 @@ class _Builder:
         return self._new("Mul", [mean, share], name=f"{measured}_shift"), moved
 
     def add(self, node: onnx.NodeProto, rank: int, shift: str, output: str) -> None:
-        """Let the network go on with the node's output shifted, under this name."""
+        """Add the shift to the node's output, under the name `output`."""
         axis = result_axis(node.op_type) % rank
         spread = self._shape([-1 if dim == axis else 1 for dim in range(rank)])
         inputs = [node.output[0], self._new("Reshape", [shift, spread])]
         self._edit.node("Add", inputs, [output], name=f"{node.name}_corrected")
 
     def reduce(self, op: str, tensor: str, axes: list[int]) -> str:
-        """The tensor reduced over these axes, which are dropped."""
+        """Return the tensor reduced over these axes, which are dropped."""
         if not axes:
             return self._new("Identity", [tensor])
         if op == "ReduceSum" or self._edit.opset >= _AXES_ARE_INPUTS:
@@ -397,7 +397,7 @@ class _Builder:
         return self._new(op, [tensor], axes=axes, keepdims=0)
 
     def _means(self, tensor: str, rank: int, axis: int, split: str) -> str:
-        """(samples, channels) means; a leading dimension that is a multiple of the batch is split by sample."""
+        """Return means of shape (samples, channels). A leading dimension that is a multiple of the batch is split by sample."""
         others = [dim for dim in range(1, rank) if dim != axis]
         flat = self.reduce("ReduceMean", tensor, others) if others else tensor
         # Rows of one sample lie together; the 0 of `split` takes the dimension at that place, which has one less.
@@ -419,7 +419,7 @@ class _Builder:
 def _inside(
     node: onnx.NodeProto, image: Sequence[int | str] | None, weight: Sequence[int | str]
 ) -> NDArray[np.float32] | None:
-    """For each tap of the kernel the share of places where it meets the image and no padding, (1, 1, *kernel).
+    """Return, for each kernel tap, the share of positions where it reads the image and not the padding, (1, 1, *kernel).
 
     None if all do, or the size of the image is not known.
     """

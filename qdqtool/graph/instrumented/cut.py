@@ -1,4 +1,4 @@
-"""Cuts a model at operators that no runtime has, into pieces that run one after the other.
+"""Cuts a model at operators that no runtime supports, into pieces that run one after another.
 
 Nodes that depend on none of them are in the
 first piece. The types of tensors between the pieces are known when they are computed, not before.
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 OperatorName = tuple[str, str]
-"""Domain and operator type."""
+"""Operator domain and type."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CutStage:
-    """A piece for the runtime, and the operators that read what it makes.
+    """A piece for the runtime, and the unsupported operators that read its outputs.
 
     Attributes:
         nodes: for the runtime, in order.
@@ -47,14 +47,14 @@ class CutStage:
 
 
 def foreign_operators(proto: onnx.ModelProto) -> frozenset[OperatorName]:
-    """The operators of a model's main graph that belong to plug-ins and that no function of the model defines."""
+    """Return the operators of a model's main graph that belong to plug-ins and that no function of the model defines."""
     defined = {(entry.domain, entry.name) for entry in proto.functions}
     found = {(node.domain, node.op_type) for node in proto.graph.node if belongs_to_plugin(node.domain)}
     return frozenset(found - defined)
 
 
 def stages(proto: onnx.ModelProto, operators: AbstractSet[OperatorName]) -> tuple[CutStage, ...]:
-    """The stages of a model whose nodes are sorted, cut at these operators; one stage if it has none of them."""
+    """Return the stages of a model with sorted nodes, cut at these operators; one stage if it has none of them."""
     level: dict[str, int] = {}
     nodes: dict[int, list[onnx.NodeProto]] = {0: []}
     foreign: dict[int, list[Node]] = {}
@@ -92,7 +92,7 @@ def stages(proto: onnx.ModelProto, operators: AbstractSet[OperatorName]) -> tupl
 
 
 def piece(proto: onnx.ModelProto, stage: CutStage, values: Mapping[str, NDArray[Any]]) -> onnx.ModelProto:
-    """The nodes of a stage as a model; `values` has its inputs, from which their types are taken."""
+    """Return the nodes of a stage as a model; `values` has its inputs, which give their types."""
     made = onnx.ModelProto()
     copy_fields(proto, made, skip={"graph"})
     made.graph.name = "piece"
@@ -110,7 +110,7 @@ def piece(proto: onnx.ModelProto, stage: CutStage, values: Mapping[str, NDArray[
 def reachable(
     parts: tuple[CutStage, ...], given: AbstractSet[str], computed: AbstractSet[OperatorName]
 ) -> frozenset[str]:
-    """The tensors that can be computed if only these operators can be."""
+    """Return the tensors that can be computed with only the operators `computed`."""
     known = set(given)
     for part in parts:
         for node in part.nodes:
@@ -123,7 +123,7 @@ def reachable(
 
 
 def computable(model: Model, computed: AbstractSet[OperatorName]) -> Model:
-    """The part of a model that needs no other operators of plug-ins than `computed`; the model itself if it needs none.
+    """Return the part of a model that needs no plug-in operators other than `computed`; the model itself if it needs none.
 
     Its outputs are the model's that can be computed, then what enters the operators that cannot.
     """

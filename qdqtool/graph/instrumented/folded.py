@@ -1,4 +1,4 @@
-"""Gives the weights of a Q/DQ model the values that their pairs make of them, and takes the pairs out.
+"""Replaces the weights of a Q/DQ model by their quantized values, and removes their Q/DQ pairs.
 
 onnxruntime would do the same when it opens the model, one node after the other and each into memory of its own: of BERT-base that took two
 seconds of the two and a half that opening took.
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 _DATA: Final = "folded.data"
 _LOWEST, _HIGHEST = np.float32(-128), np.float32(127)
-"""Where INT8 saturates, as ONNX says; our scales leave -128 unused."""
+"""Saturation bounds of INT8 in ONNX; our scales never use -128."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _PairedWeight:
-    """A constant behind its pair.
+    """A constant with a Q/DQ pair after it.
 
     Attributes:
         result: what the pair writes.
@@ -46,7 +46,7 @@ class _PairedWeight:
 
     @property
     def values(self) -> NDArray[np.float32]:
-        """What the slot behind the pair reads: the arithmetic of onnxruntime, in place."""
+        """Values after the pair, computed in place with the arithmetic of onnxruntime."""
         found = array(self.constant).astype(np.float32)
         scale = self.scale
         if self.axis is not None:
@@ -60,7 +60,7 @@ class _PairedWeight:
 
 
 def with_folded_weights(model: Model, folder: Path) -> Model:
-    """The model with FP32 weights that went through INT8 pairs with zero points of 0 as constants, to the bit.
+    """Return the model with the FP32 weights of INT8 pairs with zero point 0 replaced by the pairs' results, bit by bit.
 
     They lie in a file in `folder`, which nobody else reads and which must last as long as the model. Pairs of other formats stay.
     """
@@ -92,7 +92,7 @@ def _tensor(weight: _PairedWeight) -> onnx.TensorProto:
 
 
 def _pairs(edit: Edit) -> Iterator[tuple[_PairedWeight, onnx.NodeProto]]:
-    """Each DequantizeLinear of a weight."""
+    """Yield each weight pair with its DequantizeLinear."""
     makers = edit.producers()
     for back in edit.nodes:
         pair = makers.get(back.input[0]) if back.op_type == DEQUANTIZE else None
@@ -108,7 +108,7 @@ def _pairs(edit: Edit) -> Iterator[tuple[_PairedWeight, onnx.NodeProto]]:
 
 
 def _rest(node: onnx.NodeProto) -> tuple[Any, ...]:
-    """What Q and DQ of a pair have in common."""
+    """Return the parameters that Q and DQ of a pair share."""
     return (
         *node.input[1:],
         *sorted((one.name, str(helper.get_attribute_value(one))) for one in node.attribute),
@@ -116,7 +116,7 @@ def _rest(node: onnx.NodeProto) -> tuple[Any, ...]:
 
 
 def _is_plain(edit: Edit, pair: onnx.NodeProto) -> bool:
-    """Whether it quantizes to INT8 around 0, without blocks."""
+    """Return True if a QuantizeLinear quantizes to INT8 around 0, without blocks."""
     zero = edit.value(pair.input[2]) if len(pair.input) > 2 and pair.input[2] else None
     names = {one.name for one in pair.attribute}
     return zero is not None and zero.dtype == np.int8 and not zero.any() and names <= {"axis"}

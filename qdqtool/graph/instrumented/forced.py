@@ -16,7 +16,7 @@ _NAME = "qdqtool_forced_condition"
 
 
 def forced(model: Model, condition: bool) -> Model | None:
-    """The model in which every If, in bodies too, takes its then-branch or its else-branch; None without an If."""
+    """Return the model in which every If, also in bodies, takes its then-branch or its else-branch; None without an If."""
     if not _ifs(model.proto):
         return None
     proto = copied(model.proto)
@@ -27,7 +27,7 @@ def forced(model: Model, condition: bool) -> Model | None:
 
 
 def as_written(model: Model) -> Model:
-    """The file of a model without any change of ours."""
+    """Return the model in the file, without any of our changes."""
     return Model(proto=read(model.path), path=model.path)
 
 

@@ -1,4 +1,4 @@
-"""Other lawful roundings of a Q/DQ model: its scales moved by the least step, so that other values cross a rounding border.
+"""Other valid roundings of a Q/DQ model: slightly changed scales, so that other values cross a rounding border.
 
 No two implementations agree in the last bits of a float, and where a value lies next to a rounding border these bits
 decide. Which values do is chance, so a few models with scales that differ in their last bits, each in its own way,
@@ -15,7 +15,7 @@ from qdqtool.graph.qdq.find import QUANTIZE
 
 
 def jittered(model: Model, seed: int, reach: float) -> Model | None:
-    """The model with every FP32 scale of an activation moved by at most `reach` of itself, drawn by `seed`.
+    """Return the model with every FP32 scale of an activation changed by at most the relative amount `reach`, drawn by `seed`.
 
     None if there is no such scale.
     """

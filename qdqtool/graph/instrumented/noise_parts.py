@@ -1,4 +1,4 @@
-"""What makes the noise of single layers: a model that returns, layer by layer, the energy of every part of it.
+"""Noise parts of single layers: a model that returns the energy of every part, layer by layer.
 
     y                                   the float network, from which every layer reads
     y' = layer with its inputs clipped to their ranges, but not rounded      |y' - y|^2    clipping
@@ -30,13 +30,13 @@ from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE, find
 from qdqtool.trt.ops import CONVOLUTIONS, PRODUCTS
 
 _AXES_ARE_INPUTS: Final = 18
-"""First opset in which ReduceMean and ReduceMax read their axes from an input."""
+"""First opset whose ReduceMean and ReduceMax take their axes as an input."""
 CLIPPING, ROUNDING, WEIGHTS = "clipping", "rounding", "weights"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputParts:
-    """One quantized run-time input of a layer, and the outputs that describe it.
+    """One quantized run-time input of a layer, and the model outputs that describe it.
 
     Attributes:
         tensor: its name.
@@ -61,7 +61,7 @@ class InputParts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerParts:
-    """The outputs that describe one layer.
+    """Model outputs that describe one layer.
 
     Attributes:
         energies: output with the energy of each part of its noise, by part; a part that it cannot have is left out.
@@ -79,7 +79,7 @@ class LayerParts:
 def noise_parts(
     model: Model, nodes: Collection[str], plain_model: Model | None = None
 ) -> tuple[Model, dict[str, LayerParts]]:
-    """The model that returns the parts of the noise of these nodes of a Q/DQ model, and where each stands.
+    """Return a model that returns the noise parts of these nodes of a Q/DQ model, and the names of its outputs by node.
 
     Nodes whose first output is no float tensor, or whose inputs are not quantized, are left out. `plain_model` is the
     float model, whose constants need not be those that the Q/DQ model quantizes.
@@ -106,7 +106,7 @@ class _Parts:
         self._pairs = {(slot.node, slot.index): pair for pair in find(model) for slot in pair.slots}
 
     def visit(self, node: onnx.NodeProto, *, wanted: bool) -> None:
-        """Let a node read floats; before, describe it where it is wanted."""
+        """Make a node read floats; before that, describe it if it is wanted."""
         quantized = list(node.input)
         plain = [self._plain(node, index) for index in range(len(quantized))]
         changed = [index for index, name in enumerate(plain) if name != quantized[index]]
@@ -126,7 +126,7 @@ class _Parts:
         return pair.tensor if pair.quantize else str(node.input[index])
 
     def _reads_halves(self, node: onnx.NodeProto, index: int) -> bool:
-        """Whether an input is FP16, where the float model may hold FP32."""
+        """Return True if an input is FP16; the float model may hold FP32 there."""
         return self._view.info(node.input[index]).dtype is DType.FLOAT16
 
     def _as_half(self, constant: str) -> str:
@@ -161,7 +161,7 @@ class _Parts:
         )
 
     def _input(self, node: onnx.NodeProto, pair: QdqPair) -> tuple[InputParts, str]:
-        """What an input is, and the name of its clipped form."""
+        """Return the description of an input, and the name of its clipped form."""
         tensor, step, zero = pair.tensor, pair.scale[0], pair.zero_point[0] if pair.zero_point else 0
         low, high = ((end - zero) * step for end in _ends(pair.dtype))
         dtype = np.dtype(np.float16 if self._view.info(tensor).dtype is DType.FLOAT16 else np.float32)
@@ -196,7 +196,7 @@ class _Parts:
         ), clipped
 
     def _copy(self, node: onnx.NodeProto, inputs: Mapping[int, str]) -> str:
-        """The output of a copy of a node that reads other inputs."""
+        """Copy a node with other inputs, and return its output."""
         attributes: dict[str, Any] = {one.name: helper.get_attribute_value(one) for one in node.attribute}
         read = [inputs.get(index, name) for index, name in enumerate(node.input)]
         made = [self.edit.fresh(f"{name}_part") if name else "" for name in node.output]
@@ -204,7 +204,7 @@ class _Parts:
         return made[0]
 
     def _energy(self, tensor: str, other: str = "") -> str:
-        """The sum of squares of a tensor, or of its difference to another, as an output."""
+        """Return, as a model output, the sum of squares of a tensor, or of its difference to another."""
         value = self._float(tensor)
         if other:
             value = self._node("Sub", [value, self._float(other)], f"{tensor}_moved")
@@ -228,7 +228,7 @@ class _Parts:
 
 
 def _ends(dtype: DType) -> tuple[float, float]:
-    """The smallest and the largest stored value of a type."""
+    """Return the smallest and the largest stored value of a type."""
     if dtype is DType.UINT8:
         return 0.0, 255.0
     format_ = of_dtype(dtype)

@@ -1,4 +1,4 @@
-"""The constants of the float model, for graphs in which a Q/DQ model and its float form stand side by side.
+"""Constants of the float model, for graphs that contain a Q/DQ model and its float form.
 
 A Q/DQ model may hold other constants than the float one: weights stored in few bits, or rounded otherwise than to the
 nearest.
@@ -13,7 +13,7 @@ from qdqtool.graph.model import Model
 
 
 class Originals:
-    """Finds the float constant that a node of a Q/DQ model reads in the float model; adds it where it is not there."""
+    """Finds the constant that a node of a Q/DQ model reads in the float model; adds it if it is missing."""
 
     def __init__(self, edit: Edit, model: Model) -> None:
         self._edit = edit
@@ -22,7 +22,7 @@ class Originals:
         self._names: dict[str, str] = {}
 
     def constant(self, node: onnx.NodeProto, index: int) -> str | None:
-        """Name of the float constant behind an input of a node; None if the float model reads no constant there."""
+        """Return the name of the float constant of a node's input; None if the float model reads no constant there."""
         original = self._nodes.get(node.name)
         name = original.input[index] if original is not None and index < len(original.input) else ""
         if name not in self._constants:

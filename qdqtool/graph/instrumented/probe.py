@@ -16,7 +16,7 @@ from qdqtool.graph.onnx_io.skeleton import declaration, is_heavy
 from qdqtool.io.files import write_bytes
 
 _GUESS = 1 << 20
-"""Elements of a tensor of which not even the number of dimensions is known."""
+"""Elements assumed for a tensor whose number of dimensions is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +39,7 @@ class Probe:
 def probe(
     model: Model, tensors: Sequence[str], folder: Path | None = None, *, staying: bool = False
 ) -> Probe:
-    """A model that returns `tensors` and computes nothing else; tensors may be inputs, constants or results.
+    """Return a model that returns `tensors` and computes nothing else; tensors may be inputs, constants or results.
 
     With `folder`, which nobody else reads, the model becomes a file in it, weights beside it; otherwise it stays in memory, below 2 GiB.
     `staying`, weights that lie in files of one folder are not copied: that is the model's `home`.
@@ -72,7 +72,7 @@ def probe(
 
 
 def within(model: Model, tensors: Iterable[str], room: int) -> Iterator[tuple[str, ...]]:
-    """The tensors in groups that take at most `room` bytes in one run, as far as shapes are known; each has one."""
+    """Yield the tensors in groups of at most `room` bytes per run, as far as shapes are known; each group has at least one."""
     group: list[str] = []
     left = room
     for name in tensors:

@@ -1,4 +1,4 @@
-"""Cuts a piece out of a model: from tensors whose values are known to one that is wanted."""
+"""Cuts a piece out of a model: from tensors with known values to one wanted tensor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qdqtool.graph.onnx_io.walk import reads
 
 
 def segment(model: Model, known: Collection[str], wanted: str) -> Probe:
-    """A model that computes `wanted` and is fed only those of the `known` tensors that it depends on."""
+    """Return a model that computes `wanted`; its inputs are the `known` tensors that it depends on."""
     edit = Edit(model)
     makers = edit.producers()
     edit.remove(makers[name] for name in known if name in makers)
@@ -26,7 +26,7 @@ def segment(model: Model, known: Collection[str], wanted: str) -> Probe:
 
 
 def boundary(model: Model, known: Collection[str], wanted: str) -> frozenset[str]:
-    """Those of the `known` tensors that `segment` would be fed."""
+    """Return the `known` tensors that `segment` would have as inputs."""
     makers = {name: node for node in model.proto.graph.node for name in node.output if name}
     found: set[str] = set()
     seen = {wanted}

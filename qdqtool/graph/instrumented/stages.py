@@ -1,4 +1,4 @@
-"""A Q/DQ model in stages, each of which can be made with any of its nodes quantized and the others float.
+"""A Q/DQ model in stages, each of which can be built with any of its nodes quantized and the others float.
 
     x -> Q -> DQ -> Conv         node off        x -> Conv
 
@@ -44,20 +44,20 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import PRODUCTS
 
 STAGES: Final = 128
-"""Stages of a model, at most: a scan of n nodes costs about n (1 + 1 / stages) / 2 inferences."""
+"""Most stages of a model: a scan of n nodes costs about n (1 + 1 / stages) / 2 inferences."""
 _PER_ELEMENT: Final = 16
-"""Multiplications that take as long as writing one element."""
+"""Number of multiplications that take as long as writing one element."""
 _HANDED_ON: Final = frozenset(
     {DType.FLOAT32, DType.FLOAT16, DType.FLOAT64, DType.INT64, DType.INT32, DType.UINT8, DType.BOOL}
 )
-"""Types that NumPy and onnxruntime share."""
+"""Types that NumPy and onnxruntime share; only their tensors are passed between stages."""
 _TABLE_FIX: Final = "keep the calibration table beside the model that was made with it"
 _NONE: Final[Mapping[str, onnx.TensorProto]] = {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphStage:
-    """A run of nodes, in graph order.
+    """A run of consecutive nodes, in graph order.
 
     Attributes:
         switchable: its nodes that can be switched, and those whose bias is.
@@ -73,7 +73,7 @@ class GraphStage:
 
 
 class StagedModel:
-    """The stages of a Q/DQ model, and what each is with a part of its nodes quantized.
+    """The stages of a Q/DQ model, and models of them with some of their nodes quantized.
 
     Attributes:
         nodes: names of the nodes that can be switched, in graph order.
@@ -89,7 +89,7 @@ class StagedModel:
         plain: Model | None = None,
         most: int = STAGES,
     ) -> None:
-        """Cut the model into at most so many stages.
+        """Cut the model into at most `most` stages.
 
         `shifts` are the bias corrections that it holds. `plain` is the model without Q/DQ: a node that is off reads its
         weights, which the Q/DQ model may hold rounded otherwise than to the nearest.
@@ -141,16 +141,16 @@ class StagedModel:
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """What the model is fed."""
+        """Model inputs."""
         return self._model.view.inputs
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What the model returns."""
+        """Names of the model outputs."""
         return tuple(value.name for value in self._model.proto.graph.output)
 
     def sizes(self, fed: Mapping[str, tuple[int, ...]]) -> dict[str, int] | None:
-        """Bytes of every tensor that a stage hands on, with inputs of these shapes; None if the shapes do not say.
+        """Return the bytes of every tensor that a stage passes on, for inputs of these shapes; None if shapes are unknown.
 
         Shape inference often stops in front of the outputs: those count as much as the largest tensor that is known.
         """
@@ -175,13 +175,13 @@ class StagedModel:
         return found | dict.fromkeys(unknown, max(found.values(), default=0))
 
     def inputs_of(self, part: range) -> tuple[str, ...]:
-        """Tensors from outside that these stages, one behind the other, read."""
+        """Return the outside tensors that these consecutive stages read."""
         made = {name for number in part for name in self.stages[number].outputs}
         read = {name for number in part for name in self.stages[number].inputs}
         return tuple(sorted(read - made))
 
     def outputs_of(self, part: range) -> tuple[str, ...]:
-        """What these stages make for later ones and for the caller."""
+        """Return the tensors that these stages make for later stages and for the caller."""
         alive = self.stages[part[-1]].alive
         return tuple(name for number in part for name in self.stages[number].outputs if name in alive)
 
@@ -191,7 +191,7 @@ class StagedModel:
         return weight_bytes(self._model)
 
     def stored(self, folder: Path) -> dict[str, onnx.TensorProto]:
-        """What stands for the heavy weights in a model in `folder`, by name; their values are written there."""
+        """Write the heavy weights to `folder`; return, by name, the references that models in `folder` use."""
         heavy = [tensor for tensor in self._constants.values() if is_heavy(tensor)]
         return {stub.name: stub for stub in store_weights(heavy, folder / "stages.data")}
 
@@ -201,7 +201,7 @@ class StagedModel:
         quantized: Collection[str],
         stored: Mapping[str, onnx.TensorProto] = _NONE,
     ) -> bytes:
-        """Stages one behind the other with these of their nodes quantized, as an ONNX file.
+        """Return consecutive stages with these of their nodes quantized, as an ONNX file.
 
         With weights that are `stored` it belongs beside them.
         """
@@ -229,7 +229,7 @@ class StagedModel:
         return {name: declaration(self._model.proto, name) for name in names}
 
     def _pair_end(self, node: onnx.NodeProto, name: str) -> onnx.NodeProto | None:
-        """The DequantizeLinear that a node other than a QuantizeLinear or DequantizeLinear reads."""
+        """Return the DequantizeLinear that makes a tensor read by a node other than Q and DQ; None if there is none."""
         back = self._makers.get(name)
         is_pair = back is not None and back.op_type == DEQUANTIZE
         return back if is_pair and node.op_type not in {QUANTIZE, DEQUANTIZE} else None
@@ -245,14 +245,14 @@ class StagedModel:
         return plain
 
     def with_followers(self, nodes: frozenset[str]) -> frozenset[str]:
-        """These nodes, and those whose corrected bias is switched with one of them."""
+        """Return these nodes, and the nodes whose corrected bias is switched with one of them."""
         return nodes | {node for node, front in self._followed.items() if front in nodes}
 
     def _is_switched(self, node: onnx.NodeProto) -> bool:
         return node.name in self._sources or node.name in self._followed
 
     def _in_front(self, node: onnx.NodeProto) -> str:
-        """The node itself where it can be switched, else the nearest in front of it that can; the first of all where there is none."""
+        """Return the nearest node that can be switched: the node itself or one before it; if there is none, the first of all."""
         left, seen = [node], {node.name}
         while left:
             one = left.pop(0)
@@ -265,7 +265,7 @@ class StagedModel:
         return self.nodes[0]
 
     def _original(self, source: str, before: onnx.TensorProto | None) -> str:
-        """The constant `source`, or a new one with the values that it had in the plain model."""
+        """Return the constant `source`, or a new one with its values from the plain model."""
         here = self._constants[source]
         if before is None or list(before.dims) != list(here.dims):
             return source
@@ -285,7 +285,7 @@ class StagedModel:
         return name
 
     def _plain_bias(self, entry: NodeShift) -> tuple[str, str]:
-        """The node, and the name of its bias without the correction, which becomes a constant."""
+        """Add the bias without its correction as a constant; return the node and the name of the constant."""
         node = next(node for node in self._core if node.name == entry.node)
         stored = self._constants.get(node.input[BIAS]) if len(node.input) > BIAS else None
         corrected = None if stored is None else array(stored)
@@ -301,11 +301,11 @@ class StagedModel:
 
     @cached_property
     def _handed_on(self) -> frozenset[str]:
-        """What nodes other than those of pairs make."""
+        """Outputs of all nodes except Q/DQ pairs."""
         return frozenset(name for node in self._core for name in node.output)
 
     def _with_pairs(self, nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
-        """The nodes in their order, each behind the Q and DQ nodes that it reads through."""
+        """Return the nodes in order, each after the Q and DQ nodes that it reads through."""
         found: list[onnx.NodeProto] = []
         made: set[str] = set()
 
@@ -325,14 +325,14 @@ class StagedModel:
         return found
 
     def _needs(self, nodes: Iterable[onnx.NodeProto]) -> set[str]:
-        """Tensors that these nodes read, in either form, and do not make."""
+        """Return the tensors that these nodes read, quantized or not, and do not make."""
         both = [form for node in nodes for form in (self._form(node, True), self._form(node, False))]
         pieces = self._with_pairs(both)
         made = {name for node in pieces for name in node.output}
         return {name for node in pieces for name in reads(node)} - made - set(self._constants)
 
     def _cut(self, most: int) -> list[list[onnx.NodeProto]]:
-        """The core nodes in runs of about equal work."""
+        """Divide the core nodes into runs of about equal work."""
         view = self._model.view
         nodes = view.by_name
         prices = np.array([_price(view, nodes[node.name]) for node in self._core], np.float64)
@@ -349,7 +349,7 @@ class StagedModel:
     def _even(
         self, places: Sequence[int], prices: NDArray[np.float64], alive: Sequence[frozenset[str]], most: int
     ) -> list[int]:
-        """Of these places for cuts those between which the work is about equal."""
+        """Choose cuts among these positions so that the work between them is about equal."""
         view = self._model.view
         spent = np.cumsum(prices)
         step = spent[-1] / most
@@ -367,7 +367,7 @@ class StagedModel:
         return cuts
 
     def _alive_before(self) -> list[frozenset[str]]:
-        """For each core node what is alive in front of it: made or fed before, and read by it or later."""
+        """Return, for each core node, the tensors made or fed before it that it or a later node reads."""
         outputs = {value.name for value in self._model.proto.graph.output}
         needed = [self._needs([node]) for node in self._core]
         behind: set[str] = set(outputs)
@@ -394,7 +394,7 @@ class StagedModel:
 
 
 def _price(view: GraphView, node: Node) -> float:
-    """About how long a node takes, in multiplications; sizes that are not known count as 1."""
+    """Estimate the duration of a node, in multiplications; unknown sizes count as 1."""
     shapes = [view.info(name).shape or () for name in (*node.inputs[:2], *node.outputs[:1])]
     sizes = [prod(size for size in shape if isinstance(size, int)) for shape in shapes]
     price = float(_PER_ELEMENT * sizes[-1])
@@ -406,7 +406,7 @@ def _price(view: GraphView, node: Node) -> float:
 
 
 def _is_known(view: GraphView, name: str) -> bool:
-    """Whether a model may take this tensor as an input from NumPy, and hand it on."""
+    """Return True if a model can take this tensor as an input from NumPy, and pass it on."""
     return view.info(name).dtype in _HANDED_ON
 
 

@@ -1,4 +1,4 @@
-"""A Q/DQ model whose activation ranges and biases are inputs, so that many tables are tried in one session.
+"""A Q/DQ model with activation ranges and biases as inputs, so that one session can try many tables.
 
     x -> Q(scale) -> DQ(scale) -> Conv(bias)       becomes       x -> Q(s) -> DQ(s) -> Conv(bias + b)
 
@@ -41,7 +41,7 @@ class Tunable:
     channels: Mapping[str, int]
 
     def feeds(self, table: CalibrationTable) -> dict[str, NDArray[Any]]:
-        """What the additional inputs are fed to compute with the ranges and shifts of a table."""
+        """Return the values of the additional inputs for the ranges and shifts of a table."""
         ranges = table.by_tensor()
         moved = {entry.node: entry.shift for entry in table.shifts}
         found: dict[str, NDArray[Any]] = {}
@@ -53,7 +53,7 @@ class Tunable:
 
 
 def tunable(model: Model, nodes: Collection[str] = (), tensors: Collection[str] | None = None) -> Tunable:
-    """The tunable form of a Q/DQ model; `nodes` are those whose bias can move, which must have a constant one.
+    """Return the tunable form of a Q/DQ model; the biases of `nodes` become tunable, and must be constant.
 
     Only pairs on `tensors` are tuned, without them all: an emulation of blocks rounds its scales by pairs of its own. Weights, and activations whose scales are made per block at run time, stay as they are.
     """

@@ -1,1 +1,1 @@
-"""Reads and writes ONNX files, none of which is trusted."""
+"""Reads and writes ONNX files, without trusting any of them."""

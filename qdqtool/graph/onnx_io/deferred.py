@@ -1,4 +1,4 @@
-"""Weights that stay in their file until somebody asks for their values.
+"""Weights that stay in their file until their values are needed.
 
 Of a large model most steps need names, types and shapes only. Its heavy weights are held as references: where their
 bytes lie, and what the file looked like when it was read. `array` and `content` read one when it is wanted, `whole` puts
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 HEAVY: Final = 1 << 16
-"""Bytes from which on a tensor is worth a reference."""
+"""Smallest size in bytes of a tensor that becomes a reference."""
 FROM: Final = 4 << 20
-"""Bytes of weights from which on a model's heavy ones stay in their files: every edit of a model copies those that do not.
+"""Bytes of weights from which on a model's heavy weights stay in their files; every edit of a model copies weights in memory.
 
 Weights in memory lie there beside those of every session, too.
 """
 
 _MARK: Final = "qdqtool.mark"
 _NARROW: Final = "qdqtool.narrow"
-"""Of a reference that stands for the values of its file in another type."""
+"""Key that marks a reference to values that are stored in the file in another type."""
 # Not to be guessed: no file from outside can claim to be a weight of this process.
 _TOKEN: Final = secrets.token_hex(16)
 _AGAIN: Final = "leave the file alone while it is worked on, and run the command again"
 
 
 def refer(tensor: onnx.TensorProto, file: Path, stream: BinaryIO, offset: int, size: int) -> None:
-    """Let `tensor` stand for `size` bytes at `offset` of the open `file`."""
+    """Turn `tensor` into a reference to `size` bytes at `offset` of the open `file`."""
     del tensor.external_data[:]
     tensor.ClearField("raw_data")
     tensor.data_location = onnx.TensorProto.EXTERNAL
@@ -61,24 +61,24 @@ def refer(tensor: onnx.TensorProto, file: Path, stream: BinaryIO, offset: int, s
 
 
 def is_worth(tensor: onnx.TensorProto) -> bool:
-    """Whether a tensor is heavy enough for a reference; what onnx's own passes read never is."""
+    """Return True if a tensor is large enough for a reference; tensors that onnx's own passes read never are."""
     return is_heavy(tensor) and (byte_size(tensor) or 0) >= HEAVY
 
 
 def is_deferred(tensor: onnx.TensorProto) -> bool:
-    """Whether the values are still in a file, put off by this process."""
+    """Return True if the values are still in a file, deferred by this process."""
     return tensor.data_location == onnx.TensorProto.EXTERNAL and any(
         entry.key == _MARK and entry.value.startswith(_TOKEN) for entry in tensor.external_data
     )
 
 
 def is_whole(tensor: onnx.TensorProto) -> bool:
-    """Whether the values are still in a file, as FP32."""
+    """Return True if the values are still in a file, as FP32."""
     return tensor.data_type == onnx.TensorProto.FLOAT and _lies(tensor)
 
 
 def narrowed(tensor: onnx.TensorProto, name: str, element: int) -> onnx.TensorProto:
-    """A reference to FP32 values in a file that stands for these in a type of 16 bits: converted whenever they are read."""
+    """Return a reference to FP32 values in a file that represents them in a 16-bit type; each read converts them."""
     found = onnx.TensorProto()
     found.CopyFrom(tensor)
     found.name, found.data_type = name, element
@@ -87,12 +87,12 @@ def narrowed(tensor: onnx.TensorProto, name: str, element: int) -> onnx.TensorPr
 
 
 def _lies(tensor: onnx.TensorProto) -> bool:
-    """Whether the bytes of its values are those in the file."""
+    """Return True if the file holds the bytes of the values unchanged."""
     return is_deferred(tensor) and _NARROW not in _entries(tensor)
 
 
 def content(tensor: onnx.TensorProto) -> bytes:
-    """The values as ONNX stores them in external files: packed, little-endian.
+    """Return the values as ONNX stores them in external files: packed, little-endian.
 
     Raises:
         InputFileError: the file that holds them is gone or not what it was.
@@ -105,7 +105,7 @@ def content(tensor: onnx.TensorProto) -> bytes:
 
 
 def array(tensor: onnx.TensorProto) -> NDArray[Any]:
-    """The values; read-only where they come from packed bytes.
+    """Return the values as an array; read-only if they come from packed bytes.
 
     Raises:
         InputFileError: the file that holds them is gone or not what it was.
@@ -120,7 +120,7 @@ def array(tensor: onnx.TensorProto) -> NDArray[Any]:
 
 
 def held(tensor: onnx.TensorProto) -> onnx.TensorProto:
-    """The tensor with its values in itself; itself where they are there already."""
+    """Return the tensor with its values inside; the tensor itself if they are there already."""
     if not is_deferred(tensor):
         return tensor
     return onnx.TensorProto(
@@ -129,7 +129,7 @@ def held(tensor: onnx.TensorProto) -> onnx.TensorProto:
 
 
 def whole(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with all weights in it; itself where none stayed in a file."""
+    """Return the model with all weights inside; the model itself if none stayed in a file."""
     if not any(map(is_deferred, proto.graph.initializer)):
         return proto
     full = onnx.ModelProto()
@@ -143,7 +143,7 @@ def whole(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def home_of(tensors: Iterable[onnx.TensorProto]) -> Path | None:
-    """The folder of the files in which those of the tensors lie that are in files as they are; None if it is not one folder.
+    """Return the folder of the files that hold tensors unchanged; None if there is not exactly one such folder.
 
     Raises:
         InputFileError: a file is gone or not what it was.
@@ -157,7 +157,7 @@ def home_of(tensors: Iterable[onnx.TensorProto]) -> Path | None:
 
 
 def from_home(tensor: onnx.TensorProto) -> onnx.TensorProto:
-    """The tensor as an external one of ONNX, for a reader that looks for files in the folder of its own."""
+    """Return the tensor as an ONNX external tensor, for a reader that looks for files in the folder of these files."""
     if not _lies(tensor):
         return held(tensor)
     entries = _entries(tensor)
@@ -170,7 +170,7 @@ def from_home(tensor: onnx.TensorProto) -> onnx.TensorProto:
 
 
 def in_memory(tensor: onnx.TensorProto) -> int:
-    """Bytes of the values that no file holds as they are."""
+    """Return the bytes of the values; 0 if a file holds them unchanged."""
     return 0 if _lies(tensor) else byte_size(tensor) or 0
 
 
@@ -180,7 +180,7 @@ def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
 
 @contextmanager
 def _opened(tensor: onnx.TensorProto) -> Iterator[BinaryIO]:
-    """The file that holds the values, as it was when the tensor was put off."""
+    """Open the file that holds the values; checks that it has not changed since the tensor was deferred."""
     entries = _entries(tensor)
     file = Path(entries["location"])
     try:
@@ -206,6 +206,6 @@ def _read(tensor: onnx.TensorProto) -> bytes:
 
 
 def _stamp(stream: BinaryIO) -> str:
-    """What tells a file from what it was: its length and its time of change."""
+    """Return the length and modification time of a file, to detect changes."""
     known = os.fstat(stream.fileno())
     return f"{known.st_size}.{known.st_mtime_ns}"

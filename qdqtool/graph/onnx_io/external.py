@@ -1,4 +1,4 @@
-"""Weights that lie in files beside the model: checked and brought into memory, or referred to; no path is trusted."""
+"""Loads or references weights in files beside the model; checks them first and trusts no path."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from qdqtool.io.files import held_bytes
 from qdqtool.io.memory import VARIABLE, budget, is_stated, said
 
 _UNHELD = 1 << 30
-"""Bytes that weights may claim beyond what lies in their files; honest ones share a place or have zeros left out."""
+"""Bytes that weights may claim beyond the content of their files; valid models share ranges or omit zeros."""
 _LONGEST_NAME = 4096
-"""Bytes; no file system takes a longer path."""
+"""Longest path in bytes; no file system accepts a longer one."""
 
 
 def attach(proto: onnx.ModelProto, path: Path) -> int:
-    """Take in all external data of the model at `path`; returns its bytes.
+    """Read or reference all external data of the model at `path`; return its bytes.
 
     Heavy initializers of a very large model become references, the rest is read. Wherever a tensor stands (graph, body,
     function, training information, sparse tensor) it is taken in here or refused: what were left external, onnx itself
@@ -56,7 +56,7 @@ def attach(proto: onnx.ModelProto, path: Path) -> int:
 
 
 class _Place(NamedTuple):
-    """Where the bytes of a tensor lie."""
+    """Position of the bytes of a tensor."""
 
     tensor: onnx.TensorProto
     file: Path
@@ -83,7 +83,7 @@ def _placed(tensor: onnx.TensorProto, path: Path) -> _Place:
 
 
 def _check_held(places: list[_Place], total: int, path: Path) -> None:
-    """Refuse weights that claim far more bytes than lie in their files: holes, or one place named again and again."""
+    """Reject weights that claim far more bytes than their files hold: holes, or one range named repeatedly."""
     ranges: dict[Path, list[tuple[int, int]]] = {}
     for place in places:
         ranges.setdefault(place.file, []).append((place.offset, place.offset + place.size))
@@ -101,7 +101,7 @@ def _check_held(places: list[_Place], total: int, path: Path) -> None:
 
 
 def _take(place: _Place, path: Path, refer: bool) -> None:
-    """Let the tensor hold its bytes, or refer to where they are; it is external no more."""
+    """Read the bytes of the tensor, or make it a reference to them; it is not external afterwards."""
     tensor, file, offset, size = place
     try:
         with file.open("rb") as stream:
@@ -126,7 +126,7 @@ def _take(place: _Place, path: Path, refer: bool) -> None:
 
 
 def _inside(tensor: onnx.TensorProto, location: str, path: Path) -> Path:
-    """The file meant by `location`, if it is a regular file in or below the model's folder."""
+    """Return the file at `location`, if it is a regular file in or below the model's folder."""
     folder = path.parent.resolve()
     fix = "copy the data file into the model's folder and store a plain file name as its location"
     if not location or "\0" in location:
@@ -144,7 +144,7 @@ def _inside(tensor: onnx.TensorProto, location: str, path: Path) -> Path:
 
 
 def _resolved(file: Path) -> Path:
-    """Where a path leads; a loop of links leads nowhere, which is outside every folder."""
+    """Return the target of a path; for a loop of links the root, which is outside every folder."""
     try:
         return file.resolve()
     except (OSError, RuntimeError):  # older Python releases raise RuntimeError for loops
@@ -152,7 +152,7 @@ def _resolved(file: Path) -> Path:
 
 
 def is_file(file: Path) -> bool:
-    """Whether a path from a model is a regular file; a part of it may be longer than file systems allow."""
+    """Return True if a path from a model is a regular file; False if a part of it is too long for the file system."""
     try:
         return file.is_file()
     except OSError:

@@ -43,7 +43,7 @@ _UNJUDGED = "qdqtool.unjudged"
 
 
 def load(path: str | PathLike[str]) -> Model:
-    """The model at `path`, ready for questions and edits.
+    """Return the model at `path`, ready for questions and edits.
 
     What it does, each with a note where it changed something: weights in files beside the model are read, local
     functions inlined, sparse weights written out, opsets before 13 raised, Constant nodes made initializers, initializers taken off the input
@@ -114,7 +114,7 @@ def _loaded(path: Path) -> Model:
 
 
 def _infer(proto: onnx.ModelProto, path: Path) -> list[str]:
-    """Shapes of all tensors, with the only length that fits where the weights settle a free dimension."""
+    """Infer the shapes of all tensors; sets dynamic dimensions for which the weights allow one length. Returns notes."""
     said: list[str] = []
     while True:
         note = infer_anew(proto, path)
@@ -128,7 +128,7 @@ def _infer(proto: onnx.ModelProto, path: Path) -> list[str]:
 
 
 def _inline(proto: onnx.ModelProto, notes: list[str], path: Path) -> onnx.ModelProto:
-    """Local functions written out, so that every node is an operator."""
+    """Inline local functions, so that every node is an operator."""
     if not proto.functions:
         return proto
     made = inlined(proto, path)
@@ -161,7 +161,7 @@ def _sort(proto: onnx.ModelProto, notes: list[str], path: Path) -> None:
 
 
 def _check(proto: onnx.ModelProto, path: Path) -> None:
-    """Let onnx judge attributes and arity; unknown operators are not our business."""
+    """Check attributes and arity with onnx; ignores unknown operators."""
     light, _ = skeleton(proto)
     for value in (*light.graph.input, *light.graph.output, *light.graph.value_info):
         # The checker insists on a shape, which runners do not need.
@@ -177,7 +177,7 @@ def _check(proto: onnx.ModelProto, path: Path) -> None:
 
 
 def _too_early(proto: onnx.ModelProto, reason: str) -> tuple[str, str] | None:
-    """What is wrong, and the way out, where a node has an attribute of a later opset; None for other reasons."""
+    """Return the problem and the fix if a node has an attribute of a later opset; None for other reasons."""
     found = re.match(r"Unrecognized attribute: (\w+) for operator (\w+)", reason)
     opset = default_opset(proto)
     if found is None:
@@ -207,7 +207,7 @@ def _too_early(proto: onnx.ModelProto, reason: str) -> tuple[str, str] | None:
 
 
 def _hide_unknown(light: onnx.ModelProto) -> None:
-    """Move operators without a schema to a domain that the checker does not judge: it would stop at the first."""
+    """Move operators without a schema to a domain that the checker ignores; it would stop at the first of them."""
     opsets = {
         "" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in light.opset_import
     }
@@ -220,7 +220,7 @@ def _hide_unknown(light: onnx.ModelProto) -> None:
 
 
 def body_notes(graph: onnx.GraphProto) -> list[str]:
-    """What is said of nodes with bodies, by operator."""
+    """Return notes on nodes with bodies, by operator."""
     counts = Counter(node.op_type for node in graph.node if any(True for _ in bodies(node)))
     return [
         counted(count, f"{op} node: its bodies are left alone", f"{op} nodes: their bodies are left alone")
@@ -240,7 +240,7 @@ _ANY = "?"
 
 
 def name_negative(proto: onnx.ModelProto) -> int:
-    """Give every negative dimension of an input a symbol, and forget those of other tensors; returns how many.
+    """Replace every negative input dimension by a symbol, and clear those of other tensors; return how many.
 
     Dimensions of inputs that say nothing (spox, or "?") get a symbol of their own each, too: nothing says that they are alike,
     and a builder takes those of one name for equal.
@@ -274,17 +274,20 @@ _FLOATS = frozenset(
     {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16}
 )
 _PIECE = 1 << 22
-"""Values that are looked at together."""
+"""Number of values that are checked at once."""
 
 
 def _is_finite(values: NDArray[Any]) -> bool:
-    """Whether all values are finite, piece by piece: a Boolean for each would take a quarter of the weights again."""
+    """Return True if all values are finite.
+
+    Works in pieces: a Boolean for each value would take a quarter of the weights again.
+    """
     flat = values.reshape(-1)
     return all(np.isfinite(flat[at : at + _PIECE]).all() for at in range(0, flat.size, _PIECE))
 
 
 def check_values(graph: onnx.GraphProto, path: Path) -> tuple[str, ...]:
-    """Notes on constants that hold infinity for a reason (masks, bounds).
+    """Return notes on constants that contain infinity for a reason (masks, bounds).
 
     Raises:
         InputFileError: a constant holds NaN, or a weight holds infinity.

@@ -1,4 +1,4 @@
-"""Runs onnx's native passes in a child process, under a limit of memory and of processor time.
+"""Runs onnx's native passes in a child process with a limit of memory and of processor time.
 
 A model of a hundred bytes can ask shape inference for terabytes: a Range of constants in front of a Cast is computed
 value by value, a Concat of a shape with itself doubles it, a ConstantOfShape has as many dimensions as its input has
@@ -31,34 +31,34 @@ if TYPE_CHECKING:
 _START: Final = (
     "import sys; sys.path[:] = sys.argv[1:]; from qdqtool.graph.onnx_io.passes_worker import main; main()"
 )
-"""Nothing is imported before the search path is ours: the current directory may hold a planted module."""
+"""Start code of the child. It sets the search path before any import: the current directory may hold a planted module."""
 # What an untrusted file may take beyond its own size: bytes, and seconds of the processor.
 _MEMORY: Final = 512 << 20
 _MEMORY_PER_BYTE: Final = 32
-"""Bytes that a pass may take, and that it may take more per byte of its model; real models stay below a tenth."""
+"""Additional bytes that a pass may take per byte of its model; real models take less than a tenth."""
 # Of the processor, and more for every MiB.
 _SECONDS: Final = 8
 _SECONDS_PER_MIB: Final = 20
-"""Processor time that a pass may take, and that it may take more per MiB of its model without heavy weights."""
+"""Additional processor seconds that a pass may take per MiB of its model, without heavy weights."""
 _PATIENCE: Final = 10
 """Wall-clock time per processor time, for machines that are busy or cannot limit processor time."""
 _OWN_CODES: Final = 255
-"""The largest exit code that a process gives itself; Windows ends one that crashed with a larger one."""
+"""Largest exit code that a process sets itself; Windows uses larger ones for crashes."""
 _TIME_IS_UP: Final = signal_number("SIGXCPU")
-"""What ends the child where the system counts its time; None if only the clock can be looked at."""
+"""Signal that ends the child if the system limits processor time; None if only the clock can be checked."""
 _KILLED: Final = signal_number("SIGKILL")
 
 
 class PassRefused(Exception):  # noqa: N818 -- a verdict of onnx, which callers turn into their own error
-    """The pass does not accept the model; the message is onnx's."""
+    """Raised if the pass rejects the model; the message is onnx's."""
 
 
 class PassExceeded(Exception):  # noqa: N818 -- the same
-    """The pass was ended: it took too much memory or time, or crashed."""
+    """Raised if the pass was ended: it took too much memory or time, or crashed."""
 
 
 class _Worker:
-    """A child process that serves one request after the other."""
+    """A child process that serves requests one after another."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -75,7 +75,7 @@ class _Worker:
         )
 
     def ask(self, name: str, content: bytes, arguments: dict[str, Any]) -> bytes:
-        """The answer of the pass called `name`.
+        """Return the answer of the pass `name`.
 
         Raises:
             PassRefused: the pass does not accept the model.
@@ -169,13 +169,13 @@ _worker: _Worker | None = None
 
 
 def warm_up() -> None:
-    """Start the child, so that it is there when the first pass is wanted."""
+    """Start the child early, so that it is ready for the first pass."""
     with _lock:
         _ready()
 
 
 def run_pass(name: str, proto: onnx.ModelProto, **arguments: Any) -> bytes:
-    """What the pass of `passes_worker` called `name` makes of a model whose heavy weights are left out.
+    """Return the result of the pass `name` of `passes_worker` for a model without its heavy weights.
 
     Raises:
         PassRefused: the pass does not accept the model.

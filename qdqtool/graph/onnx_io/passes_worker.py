@@ -1,4 +1,4 @@
-"""The process in which onnx's native passes and onnxruntime on constants run; `qdqtool.graph.onnx_io.passes` starts it and talks to it.
+"""Child process that runs onnx's native passes, and onnxruntime on constants, for `qdqtool.graph.onnx_io.passes`.
 
 Requests come on standard input, answers go to standard output: a line of JSON with the size of what follows it. The
 process ends when its standard input does.
@@ -88,7 +88,7 @@ def _passes() -> dict[str, Callable[..., bytes]]:
 
 
 def _computed(model: onnx.ModelProto) -> onnx.GraphProto:
-    """The outputs of a model of constants, as onnxruntime computes them; without those that it cannot compute."""
+    """Return the outputs of a model of constants, as onnxruntime computes them; omits those that it cannot compute."""
     import onnx
 
     found = _run_all(model, [], list(model.graph.node))[1]
@@ -100,7 +100,10 @@ def _computed(model: onnx.ModelProto) -> onnx.GraphProto:
 def _run_all(
     model: onnx.ModelProto, good: list[onnx.NodeProto], nodes: list[onnx.NodeProto]
 ) -> tuple[list[onnx.NodeProto], dict[str, Any]]:
-    """Those of `good` and `nodes` that onnxruntime runs, and what they compute; what it cannot run is halved down to one node."""
+    """Return the nodes of `good` and `nodes` that onnxruntime runs, and their outputs.
+
+    Halves a failing group down to one node.
+    """
     try:
         return [*good, *nodes], _run(model, [*good, *nodes])
     except MemoryError:
@@ -114,7 +117,7 @@ def _run_all(
 
 
 def _run(model: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> dict[str, Any]:
-    """Those of the model's outputs that these nodes make."""
+    """Return the model outputs that these nodes make."""
     import onnx
     import onnxruntime
 

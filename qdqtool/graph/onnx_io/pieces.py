@@ -1,4 +1,4 @@
-"""Parses and writes a large model weight by weight: heavy ones of a very large model stay in the file.
+"""Parses and writes a large model weight by weight; heavy weights of a very large model stay in the file.
 
 Source: the protobuf wire format; field numbers from onnx.proto (ModelProto.graph is 7, GraphProto.initializer
 is 5, TensorProto.raw_data is 9).
@@ -28,7 +28,7 @@ _LONGEST_VARINT: Final = 10
 
 
 class _Field(NamedTuple):
-    """Where a field lies in the file: from its tag, and from its content on."""
+    """Position of a field in the file: start of its tag, start of its content, and end."""
 
     number: int
     begin: int
@@ -37,7 +37,7 @@ class _Field(NamedTuple):
 
 
 def parse_in_pieces(path: Path) -> onnx.ModelProto:
-    """The model in the file at `path`, as protobuf itself would parse it.
+    """Return the model in the file at `path`, as protobuf itself would parse it.
 
     From `deferred.FROM` bytes on the heavy weights are references to their place in the file.
 
@@ -58,7 +58,9 @@ def parse_in_pieces(path: Path) -> onnx.ModelProto:
 
 
 def serialized_in_pieces(proto: onnx.ModelProto) -> Iterator[bytes]:
-    """The bytes of the whole model, as `deferred.whole` and protobuf would write it, with one deferred weight in memory at a time.
+    """Yield the bytes of the whole model, as `deferred.whole` and protobuf would write it.
+
+    Holds one deferred weight in memory at a time.
 
     Raises:
         InputFileError: a file that holds weights is gone or not what it was.
@@ -88,7 +90,7 @@ def serialized_in_pieces(proto: onnx.ModelProto) -> Iterator[bytes]:
 
 
 _STAND_IN: Final = b"?"
-"""Stands for the values of a weight: tag, length and itself are three bytes."""
+"""Placeholder for the values of a weight; with tag and length it takes three bytes."""
 
 
 def _graph_in_pieces(
@@ -117,22 +119,22 @@ def _graph_in_pieces(
 
 
 def _tensor_size(stub: _Field, weight: onnx.TensorProto) -> int:
-    """Bytes of a tensor whose values take the place of the stand-in."""
+    """Return the bytes of a tensor after its values replace the placeholder."""
     return stub.end - stub.content - _field_size(len(_STAND_IN)) + _field_size(byte_size(weight) or 0)
 
 
 def _head(number: int, size: int) -> bytes:
-    """Tag and length of a field of bytes; the numbers that are used here fit into one byte."""
+    """Return tag and length of a bytes field; the field numbers used here fit into one byte."""
     return bytes([number << 3 | _BYTES]) + _spelled(size)
 
 
 def _field_size(size: int) -> int:
-    """Bytes of a field with so many bytes of content."""
+    """Return the bytes of a field with `size` bytes of content."""
     return 1 + len(_spelled(size)) + size
 
 
 def _spelled(number: int) -> bytes:
-    """A number as protobuf writes it: seven bits a byte, the lowest first."""
+    """Return a number as protobuf writes it: seven bits a byte, the lowest first."""
     found = bytearray()
     while number > 0x7F:
         found.append(number & 0x7F | 0x80)
@@ -141,7 +143,7 @@ def _spelled(number: int) -> bytes:
 
 
 def external_locations(path: Path) -> tuple[str, ...]:
-    """The external files that the tensors of a model name, whatever they name; empty for what is no model.
+    """Return the external files that the tensors of a model name, without checking them; () if the file is not a model.
 
     Weights inside the file are looked at one by one, so that a model of 2 GB does not fill the memory.
 
@@ -186,7 +188,7 @@ def _parse_graph(stream: BinaryIO, whole: _Field, graph: onnx.GraphProto, source
 
 
 def _referred(stream: BinaryIO, field: _Field, tensor: onnx.TensorProto, source: Path) -> bool:
-    """Whether `tensor` became a reference to the packed values in the file; what is odd in any way is not."""
+    """Return True if `tensor` became a reference to the packed values in the file; unusual tensors never do."""
     if field.end - field.content < deferred.HEAVY:
         return False
     values: list[_Field] = []

@@ -1,4 +1,4 @@
-"""Parses an ONNX file into a protobuf whose parts at least fit together."""
+"""Parses an ONNX file and checks that its parts are consistent."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _HEAD = 512
 _DEFAULT = frozenset({"", "ai.onnx"})
 _ANY_OPSET = 17
 _SPELLERS = frozenset({"com.microsoft", "trt"})
-"""Other domains with Q and DQ of their own."""
+"""Other domains that define Q and DQ operators."""
 _AGAIN = "export or copy the model again"
 
 
 def read(path: Path) -> onnx.ModelProto:
-    """The model at `path` with all its weights in memory.
+    """Return the model at `path` with all its weights in memory.
 
     Raises:
         InputFileError: not a file, not ONNX, without nodes, or with tensors whose bytes do not fit.
@@ -67,7 +67,7 @@ def _checked(path: Path) -> onnx.ModelProto:
 
 
 def _check_parts(proto: onnx.ModelProto, path: Path) -> None:
-    """Look at every tensor and attribute of the model, wherever it stands, once."""
+    """Check every tensor and attribute of the model once, wherever it is."""
     for part in parts(proto):
         trouble = flaw(part) if isinstance(part, onnx.TensorProto) else None
         if trouble:
@@ -82,18 +82,18 @@ def _check_parts(proto: onnx.ModelProto, path: Path) -> None:
 
 
 def _lacks_scale(node: onnx.NodeProto) -> bool:
-    """Whether it is a Q or DQ, in whatever spelling, without values or scale; only ONNX's own domain has a schema for them."""
+    """Return True if a node is a Q or DQ of any domain without values or scale; only ONNX's own domain has a schema."""
     named = node.op_type.endswith((QUANTIZE, DEQUANTIZE)) and "Dynamic" not in node.op_type
     return named and sum(map(bool, node.input[:2])) < len(("values", "scale"))
 
 
 def default_opset(proto: onnx.ModelProto) -> int:
-    """Version of the default operator set; 0 where none is named."""
+    """Return the version of the default operator set; 0 if none is stated."""
     return max((entry.version for entry in proto.opset_import if entry.domain in _DEFAULT), default=0)
 
 
 def _head(path: Path) -> bytes:
-    """The first bytes, enough to tell what is no model at all."""
+    """Return the first bytes of a file, enough to reject files that are not models."""
     require_file(path)
     try:
         if path.is_dir():
@@ -144,7 +144,7 @@ def _is_text(head: bytes) -> bool:
 
 _log = logging.getLogger(__name__)
 _DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError, RuntimeError)
-"""What onnx, protobuf and NumPy raise about fields that contradict each other; each release another of them."""
+"""Exceptions that onnx, protobuf and NumPy raise about inconsistent fields; they differ between releases."""
 
 
 _TYPE_NAMES = frozenset(onnx.TensorProto.DataType.keys())
@@ -152,7 +152,7 @@ _TYPE_NAMES = frozenset(onnx.TensorProto.DataType.keys())
 
 @contextmanager
 def guarded(path: Path) -> Iterator[None]:
-    """Everything inside reads the model at `path`; what goes wrong there is the file's fault.
+    """Guard the reading of the model at `path`: report exceptions inside as faults of the file.
 
     The readers check what they know can be wrong and say it better; this is for what nobody has seen yet.
 

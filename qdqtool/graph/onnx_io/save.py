@@ -1,4 +1,4 @@
-"""Writes models: all or nothing, the same bytes for the same model, weights beside the file when it gets too big."""
+"""Writes models atomically and reproducibly; weights go beside the file if it becomes too large."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from qdqtool.graph.onnx_io.weight import byte_size
 from qdqtool.io.files import replacing, write_bytes
 
 SINGLE_FILE_LIMIT = (1 << 31) - (64 << 20)
-"""Bytes of weights up to which a model is one file; protobuf ends at 2 GiB."""
+"""Most bytes of weights of a model in one file; protobuf ends at 2 GiB."""
 _ALIGNMENT = 4096
-"""Bytes; lets readers map the weights into memory."""
+"""Alignment in bytes; lets readers map the weights into memory."""
 _INSIDE = 64 << 20
-"""Bytes of weights of no file below which they go into the model's own, where the others stay."""
+"""Most bytes of weights in memory that go into the model file if the other weights stay in their files."""
 
 FOLDER_OPTION = "session.model_external_initializers_file_folder_path"
-"""The entry of onnxruntime's session options that says where weights are looked for; it holds for models that come as bytes only."""
+"""Key of onnxruntime's session option for the folder of weights; valid only for models passed as bytes."""
 
 
 def save(model: Model, path: Path) -> None:
@@ -46,12 +46,12 @@ def save(model: Model, path: Path) -> None:
 
 
 def serialize(model: Model) -> bytes:
-    """The model as one block of bytes; only for models whose weights stay below `SINGLE_FILE_LIMIT`."""
+    """Return the model as one block of bytes; only for models whose weights stay below `SINGLE_FILE_LIMIT`."""
     return bytes(whole(model.proto).SerializeToString(deterministic=True))
 
 
 def digest(model: Model) -> str:
-    """SHA-256 over all that the model is, weights one by one."""
+    """Return SHA-256 over the whole model, reading weights one by one."""
     light, heavy = skeleton(model.proto)
     sha = hashlib.sha256(light.SerializeToString(deterministic=True))
     for tensor in heavy:
@@ -61,12 +61,12 @@ def digest(model: Model) -> str:
 
 
 def weight_bytes(model: Model) -> int:
-    """Bytes of all initializers."""
+    """Return the bytes of all initializers."""
     return sum(byte_size(tensor) or 0 for tensor in model.proto.graph.initializer)
 
 
 def save_split(model: Model, path: Path) -> None:
-    """Write the model with its weights beside it, without a second copy of them in memory.
+    """Write the model with its weights beside it, without a second copy of the weights in memory.
 
     Weights first, under a name made of their content, so that no reader ever finds a mix of old and new.
     """
@@ -75,12 +75,12 @@ def save_split(model: Model, path: Path) -> None:
 
 
 def save_beside(model: Model, path: Path) -> None:
-    """The same into a folder that nobody else reads: the weights go into `path`.data, whatever they are."""
+    """Write the model into a folder without other readers; the weights go into `path`.data, which is replaced."""
     _save(model, path, path.with_name(f"{path.name}.data"), lasting=False)
 
 
 def save_around(model: Model, path: Path) -> Path | None:
-    """Write the model without the weights that lie in files of one folder, which is returned: a reader must look for them there.
+    """Write the model without weights that are in files of one folder; return the folder, where a reader must look for them.
 
     None if they do not lie in one, or too many are in memory: the model is written as by `save_beside` then.
     """
@@ -94,7 +94,7 @@ def save_around(model: Model, path: Path) -> Path | None:
 def left_there(
     heavy: Sequence[onnx.TensorProto], data: Path
 ) -> tuple[Path | None, tuple[onnx.TensorProto, ...]]:
-    """What stands for weights in a model that leaves those in files of one folder there, and the folder.
+    """Return the folder of the weights that stay in their files, and tensors that represent all weights in the model.
 
     Where it is not one folder, or too many are in memory, all are written to `data`, in the folder of the model.
     """
@@ -112,7 +112,7 @@ def _save(model: Model, path: Path, data: Path, *, lasting: bool) -> None:
 
 
 def _apart(model: Model) -> tuple[onnx.ModelProto, tuple[onnx.TensorProto, ...]]:
-    """The model without its heavy weights, and these."""
+    """Return the model without its heavy weights, and these weights."""
     light, heavy = skeleton(model.proto)
     names = {tensor.name for tensor in heavy}
     inputs = [value for value in model.proto.graph.input if value.name not in names]
@@ -124,7 +124,7 @@ def _apart(model: Model) -> tuple[onnx.ModelProto, tuple[onnx.TensorProto, ...]]
 def store_weights(
     tensors: Iterable[onnx.TensorProto], data: Path, *, lasting: bool = False
 ) -> tuple[onnx.TensorProto, ...]:
-    """Write the values of `tensors` to `data`; what stands for them in a model beside that file.
+    """Write the values of `tensors` to `data`; return tensors that refer to that file.
 
     Unless it is `lasting` nobody else reads that folder.
     """

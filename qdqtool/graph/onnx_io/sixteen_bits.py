@@ -1,4 +1,4 @@
-"""FP32 values as the bits of FP16 or BF16, section by section: a large weight needs no copies of itself."""
+"""Converts FP32 values to the bits of FP16 or BF16 in sections, so that a large weight needs no copy."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SECTION: Final = 1 << 20
-"""Elements that are converted at a time; what that takes is some 32 MiB."""
+"""Number of elements converted at a time, which takes about 32 MiB."""
 
 
 class Reach(NamedTuple):
-    """The largest finite and the smallest positive number of a type."""
+    """Largest finite and smallest positive number of a type."""
 
     largest: float
     smallest: float
@@ -27,17 +27,17 @@ REACH: Final = {
     int(onnx.TensorProto.FLOAT16): Reach(65504.0, 2.0**-24),
     int(onnx.TensorProto.BFLOAT16): Reach((2.0 - 2.0**-7) * 2.0**127, 2.0**-133),
 }
-"""By ONNX's number for the type."""
+"""Reach by ONNX's number of the type."""
 
 
 def sections(value: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """The values in their order, some at a time; an empty array has one empty section."""
+    """Yield the values in order, in sections; an empty array has one empty section."""
     flat = value.reshape(-1)
     yield from (flat[begin : begin + _SECTION] for begin in range(0, max(flat.size, 1), _SECTION))
 
 
 def bits(value: NDArray[Any], element: int) -> NDArray[np.uint16]:
-    """The values as little-endian bits of the type `element`, each rounded to nearest even.
+    """Return the values as little-endian bits of the type `element`, each rounded to nearest even.
 
     What is too large becomes the largest number, what would become zero the smallest, so that an epsilon still
     protects its division; infinities and NaN stay.

@@ -1,4 +1,4 @@
-"""A light copy of a model: structure and small constants, heavy weights only declared.
+"""A light copy of a model: structure and small constants; heavy weights are only declared.
 
 onnx's own passes serialize the whole model, which fails above 2 GiB and copies every weight. None of them needs
 the values of large tensors, so they get a skeleton.
@@ -14,11 +14,11 @@ import onnx
 from google.protobuf.message import Message
 
 _HEAVY = 1024
-"""Elements; shapes, axes, scales and the like stay below."""
+"""Elements from which on a constant is heavy; shapes, axes and scales stay below."""
 
 
 def skeleton(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[onnx.TensorProto, ...]]:
-    """The light copy, and the heavy initializers, which the copy declares as inputs."""
+    """Return the light copy, and the heavy initializers, which the copy declares as inputs."""
     light = onnx.ModelProto()
     copy_fields(proto, light, skip={"graph"})
     copy_fields(proto.graph, light.graph, skip={"initializer"})
@@ -36,12 +36,12 @@ def skeleton(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[onnx.Tensor
 
 
 def is_heavy(tensor: onnx.TensorProto) -> bool:
-    """Whether no pass of ours needs the values of this constant."""
+    """Return True if a constant is so large that no pass needs its values."""
     return bool(prod(tensor.dims) >= _HEAVY)
 
 
 def restore(light: onnx.ModelProto, heavy: tuple[onnx.TensorProto, ...]) -> onnx.ModelProto:
-    """Give `light` its heavy initializers back and return it."""
+    """Put the heavy initializers back into `light` and return it."""
     names = {tensor.name for tensor in heavy}
     inputs = [value for value in light.graph.input if value.name not in names]
     del light.graph.input[:]
@@ -51,7 +51,7 @@ def restore(light: onnx.ModelProto, heavy: tuple[onnx.TensorProto, ...]) -> onnx
 
 
 def declaration(proto: onnx.ModelProto, tensor: str) -> onnx.ValueInfoProto:
-    """Name, type and shape of a tensor as far as the model notes them; a bare name otherwise."""
+    """Return name, type and shape of a tensor as far as the model declares them; otherwise only the name."""
     copy = onnx.ValueInfoProto(name=tensor)
     for values in (proto.graph.value_info, proto.graph.input, proto.graph.output):
         for value in values:

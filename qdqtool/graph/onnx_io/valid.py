@@ -1,4 +1,4 @@
-"""Says whether the types and shapes of a whole model agree, without its heavy weights."""
+"""Checks that the types and shapes of a whole model agree, without its heavy weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 def disagreement(proto: onnx.ModelProto) -> str | None:
-    """The first node whose types or shapes do not fit its operator, in the words of onnx; None if all nodes fit.
+    """Return onnx's message about the first node whose types or shapes do not fit its operator; None if all nodes fit.
 
     If inference takes more memory or time than a model of its size may take, nothing is known, and the result is None.
     """
@@ -28,5 +28,5 @@ def disagreement(proto: onnx.ModelProto) -> str | None:
 
 
 def without_weights(proto: onnx.ModelProto) -> bytes:
-    """The model with its heavy weights as inputs: for readers that look at types and shapes only."""
+    """Return the model with its heavy weights as inputs, for readers of types and shapes only."""
     return bytes(skeleton(proto)[0].SerializeToString())

@@ -1,4 +1,4 @@
-"""Walks through protobufs: every tensor, every body of If, Loop and Scan, and what bodies read from outside."""
+"""Walks through protobufs: every tensor, every body of If, Loop and Scan, and the outer tensors that bodies read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GRAPHS: Final = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs that a control-flow node holds."""
+    """Yield the graphs inside a control-flow node."""
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
             yield attribute.g
@@ -20,14 +20,14 @@ def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def names(part: Any) -> tuple[str, ...]:
-    """The names that one message of a graph gives or reads; empty for messages without any."""
+    """Return the names that one message of a graph defines or reads; () for messages without names."""
     if isinstance(part, onnx.NodeProto):
         return (*part.input, *part.output, part.name)
     return (part.name,) if isinstance(part, onnx.ValueInfoProto | onnx.TensorProto) else ()
 
 
 def captured(node: onnx.NodeProto) -> Iterator[str]:
-    """Outer tensors that the bodies of an If, Loop or Scan read, repeats included."""
+    """Yield outer tensors that the bodies of an If, Loop or Scan read, with repeats."""
     for body in bodies(node):
         own = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
         for inner in body.node:
@@ -37,21 +37,21 @@ def captured(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def reads(node: onnx.NodeProto) -> list[str]:
-    """Every tensor a node needs, its bodies' needs included; absent optional inputs are left out."""
+    """Return every tensor that a node needs, including the needs of its bodies, without absent optional inputs."""
     names = [name for name in node.input if name]
     # Asked of every node many times: attributes are looked into only where one is a graph.
     return [*names, *captured(node)] if any(field.type in _GRAPHS for field in node.attribute) else names
 
 
 def copied(message: Any) -> Any:
-    """A copy of a message that outlives the list it is in."""
+    """Return a copy of a message that is independent of its list."""
     copy = type(message)()
     copy.CopyFrom(message)
     return copy
 
 
 def parts(message: Message) -> Iterator[Any]:
-    """A message and all messages inside it, in the order of the file; what a tensor holds is not looked into."""
+    """Yield a message and all messages inside it, in the order of the file; does not look inside tensors."""
     waiting: list[Any] = [message]
     while waiting:
         part = waiting.pop()
@@ -67,12 +67,12 @@ def parts(message: Message) -> Iterator[Any]:
 
 
 def tensors(message: Message) -> Iterator[onnx.TensorProto]:
-    """Every tensor stored anywhere in a model, a graph or a node: bodies, functions and sparse tensors included."""
+    """Yield every tensor stored anywhere in a model, a graph or a node, including bodies, functions and sparse tensors."""
     yield from (part for part in parts(message) if isinstance(part, onnx.TensorProto))
 
 
 def misspelt(part: Message) -> bool:
-    """Whether a text field of this very message is not UTF-8: protobuf lets damaged ones pass and hands out bytes."""
+    """Return True if a text field directly in this message is not UTF-8; protobuf accepts damaged text and returns bytes."""
     if isinstance(part, onnx.TensorProto):
         entries = (*part.external_data, *part.metadata_props)
         words: tuple[Any, ...] = (part.name, part.doc_string, *(w for e in entries for w in (e.key, e.value)))

@@ -1,4 +1,4 @@
-"""How large tensors are, and whether their bytes fit their shape."""
+"""Sizes of tensors, and checks that their bytes fit their shape."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ _LARGEST = 1 << 40
 
 
 def type_name(tensor: onnx.TensorProto) -> str:
-    """The ONNX name of the element type; "" for a number that names none."""
+    """Return the ONNX name of the element type; "" for an unknown type number."""
     known = tensor.data_type in onnx.TensorProto.DataType.values()
     return onnx.TensorProto.DataType.Name(tensor.data_type) if known else ""
 
 
 def byte_size(tensor: onnx.TensorProto) -> int | None:
-    """Bytes of the values as ONNX packs them; None for strings and for types that nobody knows."""
+    """Return the bytes of the values as ONNX packs them; None for strings and for unknown types."""
     bits = _BITS.get(type_name(tensor))
     return None if bits is None else (prod(tensor.dims) * bits + 7) // 8
 
 
 def flaw(tensor: onnx.TensorProto) -> str | None:
-    """What is wrong between a tensor's type, shape and stored values; None when they agree.
+    """Return the inconsistency between a tensor's type, shape and stored values; None if they agree.
 
     External data is not looked at.
     """
@@ -85,7 +85,7 @@ def _is_text(content: bytes) -> bool:
 
 
 def _stored(tensor: onnx.TensorProto, name: str) -> tuple[int, int]:
-    """Entries that the typed field should hold, and that it holds."""
+    """Return the number of entries that the typed field should hold, and that it holds."""
     count = prod(tensor.dims)
     if name == "STRING":
         return count, len(tensor.string_data)

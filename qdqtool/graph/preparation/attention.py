@@ -40,7 +40,9 @@ FLOATS = {
     DType.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
 }
 _LOWEST = -30000.0
-"""Added to the scores of a masked key, whose probability is 0 then in every float type; FP16 holds the sum with any usual score."""
+"""Value added to the scores of a masked key, whose probability is then 0 in every float type. FP16 holds its
+sum with any usual score.
+"""
 _HEADS, _ROWS, _SIZE = 1, 2, 3
 """Axes of queries, keys and values: (batch, heads, tokens, head size)."""
 _RANK = 4
@@ -52,7 +54,7 @@ Dim = int | str | None
 
 
 def write_attention(edit: Edit, view: GraphView) -> int:
-    """Replace every Attention whose heads are known; returns how many there were.
+    """Replace every Attention whose heads are known; return how many.
 
     A query whose Boolean mask allows no key gives zeros, as ONNX says; a mask of floats must leave it one key that is not
     -inf.
@@ -91,7 +93,7 @@ class Heads:
 
 
 def heads_of(view: GraphView, node: Node) -> Heads | None:
-    """The heads of an Attention; None if shapes or types do not say."""
+    """Return the heads of an Attention; None if shapes or types are unknown."""
     query, key, value = (view.info(name) for name in node.inputs[:3])
     dtype = FLOATS.get(query.dtype)
     if dtype is None or query.shape is None or key.shape is None:
@@ -119,7 +121,7 @@ def heads_of(view: GraphView, node: Node) -> Heads | None:
 
 @dataclass(kw_only=True)
 class AttentionWriter:
-    """One attention while it is written.
+    """Writes one attention as MatMul, Softmax and MatMul.
 
     Attributes:
         edit: the graph.
@@ -170,7 +172,7 @@ class AttentionWriter:
     # --- queries, keys and values ---
 
     def _heads(self, index: int) -> str:
-        """An input as (batch, heads, tokens, size)."""
+        """Return an input as (batch, heads, tokens, size)."""
         tensor = self.given.get(index) or self.node.inputs[index]
         if not self.sides.rows:
             return tensor
@@ -180,7 +182,7 @@ class AttentionWriter:
         return self._op("Transpose", [apart], f"heads_{index}", perm=[0, 2, 1, 3])
 
     def _joined(self, new: str, past: int, output: int) -> str:
-        """Keys or values with those of earlier steps; as a model output, if one is asked for."""
+        """Return keys or values joined with those of earlier steps; as a model output if one is requested."""
         earlier, present = at(self.node.inputs, past), at(self.node.outputs, output)
         if earlier:
             return self._op("Concat", [earlier, new], f"joined_{output}", result=present, axis=2)
@@ -192,7 +194,7 @@ class AttentionWriter:
         return self._op("Transpose", [key], "turned", perm=[0, 1, 3, 2])
 
     def _repeated(self, tensor: str, size: int | None) -> str:
-        """Keys or values, each head as often as queries share it."""
+        """Return keys or values, with each head repeated for all queries that share it."""
         times = self.sides.queries // self.sides.keys
         if times == 1:
             return tensor
@@ -204,7 +206,7 @@ class AttentionWriter:
     # --- masks ---
 
     def _biases(self, query: str, key: str, tokens: Dim, total: Dim) -> list[str]:
-        """Tensors that are added to the scores: one for all that is allowed or not, and the float mask."""
+        """Return the tensors to add to the scores: one for all conditions on keys, and the float mask."""
         allowed = self._allowed(query, key, tokens, total)
         mask = at(self.node.inputs, 3)
         biases, is_flag = [], bool(mask) and self.view.info(mask).dtype is DType.BOOL
@@ -231,13 +233,16 @@ class AttentionWriter:
         return biases
 
     def _guarded(self, tensor: str, word: str, result: str = "") -> str:
-        """Zeros for queries that may ask for no key, which only masks of (queries, keys) can have."""
+        """Return the tensor with zeros for queries that may attend to no key.
+
+        Only masks of (queries, keys) can have such queries.
+        """
         if "answered" not in self.made:
             return tensor
         return self._op("Where", [self.made["answered"], tensor, self._number("nothing", 0.0)], word, result)
 
     def _fixed(self, allowed: NDArray[np.bool_]) -> str:
-        """A constant that is added to the scores."""
+        """Return the constant to add to the scores for these allowed keys."""
         key = (allowed.shape, allowed.tobytes(), self.sides.dtype.str)
         if key not in self.masks:
             bias = np.where(allowed, 0, _LOWEST).astype(self.sides.dtype)
@@ -245,7 +250,7 @@ class AttentionWriter:
         return self.masks[key]
 
     def _padded(self, mask: str, total: Dim) -> str:
-        """The mask for all keys: those behind its end are not allowed."""
+        """Return the mask padded to all keys; keys beyond its end are not allowed."""
         shape = self.view.info(mask).shape or ()
         length = shape[-1] if shape else None
         if not isinstance(length, int) or not isinstance(total, int) or length in {1, total}:
@@ -257,7 +262,7 @@ class AttentionWriter:
         return self._op("Pad", [mask, pads, value], "mask")
 
     def _allowed(self, query: str, key: str, tokens: Dim, total: Dim) -> list[str]:
-        """Conditions on (query, key): causal, inside a window, before the end of what a cache holds."""
+        """Return conditions on (query, key): causal, inside a window, before the end of the filled cache."""
         valid = at(self.node.inputs, 6)
         causal = bool(self.node.attribute("is_causal", 0))
         left, right = (self.node.integer(f"{side}_window_size", -1) for side in ("left", "right"))
@@ -285,13 +290,13 @@ class AttentionWriter:
         return [*found, self._valid(key, valid)] if valid else found
 
     def _valid(self, key: str, valid: str) -> str:
-        """Flags of the keys in use, (batch, 1, 1, keys)."""
+        """Return flags of the keys in use, (batch, 1, 1, keys)."""
         places = self._range(self.size_of(key, _ROWS), "places")
         ends = self._op("Unsqueeze", [valid, self._shape("ends_axes", [1, 2, 3])], "ends")
         return self._op("Less", [places, ends], "valid")
 
     def _ahead(self, query: str, key: str, valid: str, past: str) -> str:
-        """How far each key is ahead of each query."""
+        """Return how many positions each key is ahead of each query."""
         rows = self._range(self.size_of(query, _ROWS), "rows")
         column = self._op("Unsqueeze", [rows, self._shape("row_axis", [1])], "column")
         if valid:
@@ -305,7 +310,7 @@ class AttentionWriter:
     # --- the result ---
 
     def _softmax(self, scores: str) -> str:
-        """The probabilities, computed in the type that the node asks for."""
+        """Return the probabilities, computed in the type that the node asks for."""
         kind = self.node.integer("softmax_precision", 0)
         own = int(onnx.helper.np_dtype_to_tensor_dtype(self.sides.dtype))
         if kind in {0, own}:
@@ -347,7 +352,7 @@ class AttentionWriter:
         return shape[_ROWS] if shape and len(shape) == _RANK else None
 
     def size_of(self, tensor: str, axis: int) -> str:
-        """A length at run time, a scalar."""
+        """Return a length at run time, a scalar."""
         shape = self._op("Shape", [tensor], "shape")
         return self._op("Gather", [shape, self._whole("axis", axis)], "length")
 
@@ -374,5 +379,5 @@ class AttentionWriter:
 
 
 def at(names: Sequence[str], index: int) -> str:
-    """The tensor at a place; "" if there is none."""
+    """Return the tensor at a position; "" if there is none."""
     return names[index] if index < len(names) else ""

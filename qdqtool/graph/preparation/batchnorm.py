@@ -18,7 +18,7 @@ _EPSILON = 1e-5
 
 
 def fold_batchnorm(edit: Edit) -> int:
-    """Multiply each foldable BatchNormalization into weight and bias before it; returns how many.
+    """Fold each foldable BatchNormalization into the weight and bias before it; return how many.
 
     Foldable: inference mode, constant statistics, and alone in reading the output of a Conv, ConvTranspose or Gemm
     with constant weight and bias. The weighted node takes over the output name. Computed in float64:
@@ -44,7 +44,7 @@ def fold_batchnorm(edit: Edit) -> int:
 
 
 def _affine(norm: onnx.NodeProto, edit: Edit) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Factor and offset per channel in float64; None if they are not constant or no vectors, or in training mode."""
+    """Return factor and offset per channel in float64; None in training mode, or if they are not constant vectors."""
     attributes = {attribute.name: attribute for attribute in norm.attribute}
     training = "training_mode" in attributes and attributes["training_mode"].i
     values = [edit.value(name) for name in norm.input[1:5]]
@@ -65,7 +65,7 @@ def _affine(norm: onnx.NodeProto, edit: Edit) -> tuple[NDArray[Any], NDArray[Any
 def _rescale(
     node: onnx.NodeProto, affine: tuple[NDArray[Any], NDArray[Any]], edit: Edit, shared: set[str]
 ) -> bool:
-    """Give `node` a new weight and bias that include `affine`; False if that is not possible."""
+    """Give `node` a new weight and bias that include `affine`; return False if that is impossible."""
     factor, offset = affine
     weight = edit.value(node.input[1])
     bias_name = node.input[2] if len(node.input) > 2 else ""
@@ -96,7 +96,7 @@ def _rescale(
 def _channel_shape(
     op: str, weight: NDArray[Any], attributes: dict[str, onnx.AttributeProto], channels: int
 ) -> tuple[int, ...] | None:
-    """The shape that spreads one value per output channel over the weight; None if the counts do not fit."""
+    """Return the shape that broadcasts one value per output channel over the weight; None if the counts do not fit."""
     if weight.ndim < 2:
         return None
     rest = (1,) * (weight.ndim - 2)
@@ -117,7 +117,7 @@ def _spread(
     weight: NDArray[Any],
     attributes: dict[str, onnx.AttributeProto],
 ) -> NDArray[Any]:
-    """`factor` shaped to multiply the weight; for ConvTranspose every input channel belongs to one group."""
+    """Reshape `factor` to multiply the weight; for ConvTranspose every input channel belongs to one group."""
     shaped = factor.reshape(shape)
     if len(shape) == weight.ndim:
         return shaped

@@ -28,7 +28,7 @@ DOMAIN = "com.microsoft"
 _LAYER_NORM = 17
 """First opset with LayerNormalization."""
 _GELU = {"cubic": 0.035677408136300125, "linear": 0.7978845608028654}
-"""Factors of the approximation with Tanh, as onnxruntime has them."""
+"""Factors of the Tanh approximation, as in onnxruntime."""
 WITHOUT_A_BUILDER = {
     "QMoE": "export the experts as MatMul (float) and quantize that model; or build with `--plugins` for a library that has it",
     "MoE": "export the experts as MatMul; or build with `--plugins` for a library that has it",
@@ -51,7 +51,7 @@ WITHOUT_A_BUILDER = {
 
 
 def write_contrib(edit: Edit, view: GraphView) -> dict[str, int]:
-    """Write out every such node that can be; how many there were, by operator."""
+    """Replace every com.microsoft node that has an ONNX form; return their numbers by operator."""
     found: dict[str, int] = {}
     masks: dict[tuple[Any, ...], str] = {}
     for proto in tuple(edit.nodes):
@@ -65,7 +65,7 @@ def write_contrib(edit: Edit, view: GraphView) -> dict[str, int]:
 
 
 def without_builder(view: GraphView) -> Iterator[str]:
-    """A sentence for each operator of the graph that no builder takes: how many nodes there are, and what to do."""
+    """Yield a sentence for each operator that no builder accepts: the number of its nodes, and the fix."""
     counts: dict[str, list[str]] = {}
     for node in view.nodes:
         if node.domain == DOMAIN and node.op in WITHOUT_A_BUILDER:
@@ -75,7 +75,7 @@ def without_builder(view: GraphView) -> Iterator[str]:
 
 
 class _Writer:
-    """One node while it is replaced."""
+    """Writes the replacement of one node."""
 
     def __init__(self, edit: Edit, view: GraphView, node: Node, proto: onnx.NodeProto) -> None:
         self.edit, self.view, self.node, self.proto = edit, view, node, proto
@@ -103,12 +103,12 @@ class _Writer:
         self.edit.remove([self.proto])
 
     def read(self, tensor: str) -> bool:
-        """Whether anything reads a tensor that the replacement does not make."""
+        """Return True if a tensor that the replacement does not make has a consumer."""
         return bool(tensor) and (bool(self.view.uses(tensor)) or self.view.is_output(tensor))
 
 
 def _skip_norm(writer: _Writer, *, simple: bool) -> bool:
-    """Add, and a norm of the sum; the sum may be an output too."""
+    """Write Add and a norm of the sum; the sum may be an output too."""
     if writer.edit.opset < _LAYER_NORM and not simple:
         return False
     if any(writer.read(writer.output(index)) for index in (1, 2)):
@@ -139,7 +139,7 @@ def _simple_norm(writer: _Writer) -> bool:
 
 
 def _mean_square(writer: _Writer, tensor: str, gamma: str, axis: int, epsilon: float) -> None:
-    """The tensor over the root of its mean square, times `gamma`; in FP32, as onnxruntime computes it."""
+    """Divide the tensor by the root of its mean square and multiply by `gamma`; in FP32, as onnxruntime computes it."""
     narrow = writer.dtype != np.float32
     kind = int(onnx.helper.np_dtype_to_tensor_dtype(writer.dtype))
     wide = writer.op("Cast", [tensor], "wide", to=onnx.TensorProto.FLOAT) if narrow else tensor
@@ -157,7 +157,7 @@ def _mean_square(writer: _Writer, tensor: str, gamma: str, axis: int, epsilon: f
 
 
 def _gelu(writer: _Writer) -> bool:
-    """X / 2 * (1 + Erf(x / sqrt 2)), after the bias if there is one."""
+    """Write x / 2 * (1 + Erf(x / sqrt 2)), after the bias if there is one."""
     writer.begin()
     x, bias = writer.input(0), writer.input(1)
     x = writer.op("Add", [x, bias], "biased") if bias else x
@@ -192,7 +192,7 @@ def _quick_gelu(writer: _Writer) -> bool:
 
 
 def _fused_product(writer: _Writer) -> bool:
-    """Transposes, the product, and its factor."""
+    """Write Transposes, MatMul and its factor."""
     node = writer.node
     if node.integer("transBatchA", 0) or node.integer("transBatchB", 0):
         return False
@@ -221,7 +221,7 @@ def _fused_product(writer: _Writer) -> bool:
 
 
 def _multi_head(writer: _Writer, masks: dict[tuple[Any, ...], str]) -> bool:
-    """Queries, keys and values of three dimensions, with a bias, a mask that is added, and a cache."""
+    """Write attention with queries, keys and values of three dimensions, a bias, an additive mask and a cache."""
     node, shape = writer.node, writer.view.info(writer.input(0)).shape or ()
     heads = node.integer("num_heads", 0)
     ready = len(shape) == 3 and isinstance(shape[-1], int) and heads > 0
@@ -255,7 +255,7 @@ def _multi_head(writer: _Writer, masks: dict[tuple[Any, ...], str]) -> bool:
 
 
 def _group_query(writer: _Writer, masks: dict[tuple[Any, ...], str]) -> bool:
-    """Shared heads with a rotation and a cache that grows by the new tokens in each step."""
+    """Write attention with shared heads, a rotation, and a cache that grows by the new tokens in each step."""
     node, view = writer.node, writer.view
     heads, shared = node.integer("num_heads", 0), node.integer("kv_num_heads", 0)
     shape, past = view.info(writer.input(0)).shape or (), view.info(writer.input(3)).shape or ()
@@ -295,7 +295,7 @@ def _group_query(writer: _Writer, masks: dict[tuple[Any, ...], str]) -> bool:
 
 
 def _rotated(writer: _Writer, made: AttentionWriter, tensor: str, index: int, size: int) -> str:
-    """Queries or keys (batch, heads, tokens, size), rotated by the angles of their positions."""
+    """Return queries or keys, (batch, heads, tokens, size), rotated by the angles of their positions."""
     half = (writer.view.info(writer.input(7)).shape or (size // 2,))[-1]
     half = half if isinstance(half, int) else size // 2
     angles = []

@@ -1,4 +1,4 @@
-"""Writes a ConvTranspose as the Conv that computes the same, with the places between its steps as channels.
+"""Writes a ConvTranspose as an equivalent Conv; with strides, the output positions between steps become channels.
 
     stride 1      ConvTranspose ── y        Conv (kernel turned round, channels exchanged) ── y
     stride s      ConvTranspose ── y        Conv (s x s times the channels) ── DepthToSpace ── y
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 _STANDARD = {"", "ai.onnx"}
 _DEPTH_TO_SPACE = 11
-"""The opset in which DepthToSpace learned to read places of one channel side by side."""
+"""First opset whose DepthToSpace can read the positions of one channel side by side."""
 
 
 def write_convolutions(edit: Edit, view: GraphView, *, strided: bool) -> int:
-    """Turn ConvTranspose nodes with constant weights into Conv nodes; returns how many.
+    """Turn ConvTranspose nodes with constant weights into Conv nodes; return how many.
 
     Left alone: an output shape instead of paddings, automatic paddings, paddings larger than the kernel reaches (which a
     Conv cannot have), and strides with dilations, or that differ along axes of unknown size.
@@ -52,7 +52,7 @@ def write_convolutions(edit: Edit, view: GraphView, *, strided: bool) -> int:
 def as_convolution(
     weight: NDArray[Any], strides: tuple[int, ...], pads: tuple[int, ...], extra: tuple[int, ...], group: int
 ) -> NDArray[Any] | None:
-    """The weight of the Conv that a ConvTranspose with this weight becomes; None if it stays one.
+    """Return the weight of the Conv that replaces a ConvTranspose with this weight; None if it cannot be replaced.
 
     Args:
         weight: [inputs, outputs/group, kernel...], of any type: what stands where in it shows where it goes.
@@ -69,7 +69,7 @@ def as_convolution(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Axis:
-    """One spatial axis: what each place between two steps reads.
+    """One spatial axis: the weights that each position between two steps reads.
 
     Attributes:
         taps: for every place and every input that the kernel covers, which weight is read; -1 for none.
@@ -127,24 +127,24 @@ def _convolve(
 
 
 def _turned(weight: NDArray[Any], group: int) -> NDArray[Any]:
-    """[inputs, outputs/group, ...] as [outputs, inputs/group, ...], with the kernel turned round."""
+    """Convert [inputs, outputs/group, ...] to [outputs, inputs/group, ...], with the kernel rotated by 180 degrees."""
     return np.flip(_exchanged(weight, group), tuple(range(2, weight.ndim)))
 
 
 def _exchanged(weight: NDArray[Any], group: int) -> NDArray[Any]:
-    """[inputs, outputs/group, ...] as [outputs, inputs/group, ...]."""
+    """Convert [inputs, outputs/group, ...] to [outputs, inputs/group, ...]."""
     inputs, outputs = weight.shape[:2]
     parts = weight.reshape(group, inputs // group, outputs, *weight.shape[2:])
     return parts.swapaxes(1, 2).reshape(group * outputs, inputs // group, *weight.shape[2:])
 
 
 def _is_plain(strides: tuple[int, ...]) -> bool:
-    """Whether one operator puts the places side by side whatever the sizes are."""
+    """Return True if one operator can put the positions side by side, whatever the sizes are."""
     return len(strides) == 1 or (len(strides) == 2 and strides[0] == strides[1])
 
 
 def _sizes(view: GraphView, tensor: str, rank: int) -> tuple[int, ...] | None:
-    """The spatial sizes of a tensor; None if one is free or unknown."""
+    """Return the spatial sizes of a tensor; None if one is dynamic or unknown."""
     sizes = (view.info(tensor).shape or ())[2:]
     known = tuple(size for size in sizes if isinstance(size, int))
     return known if len(known) == rank else None
@@ -153,7 +153,7 @@ def _sizes(view: GraphView, tensor: str, rank: int) -> tuple[int, ...] | None:
 def _axes(
     kernel: tuple[int, ...], strides: tuple[int, ...], pads: tuple[int, ...], extra: tuple[int, ...]
 ) -> list[_Axis] | None:
-    """What each place reads along every axis; None if that is no convolution along one of them."""
+    """Return what each position reads along every axis; None if one axis cannot be a convolution."""
     rank = len(kernel)
     axes = [
         _axis(size, stride, (pads[index], pads[rank + index]), extra[index])
@@ -164,7 +164,7 @@ def _axes(
 
 
 def _axis(size: int, stride: int, pads: tuple[int, int], extra: int) -> _Axis | None:
-    """What each place reads along one axis; None if pads would be negative.
+    """Return what each position reads along one axis; None if pads would be negative.
 
     Place r reads x[m + q - a] through weight t + a * stride, where q and t are quotient and rest of (r + pad) / stride.
     """
@@ -184,7 +184,7 @@ def _axis(size: int, stride: int, pads: tuple[int, int], extra: int) -> _Axis | 
 
 
 def _of_places(weight: NDArray[Any], axes: list[_Axis], group: int) -> NDArray[Any]:
-    """Weights [outputs * places, inputs/group, taps...] of all places."""
+    """Return the weights of all positions, [outputs * places, inputs/group, taps...]."""
     found = _exchanged(weight, group)
     for index, axis in enumerate(axes):
         position = 2 + 2 * index  # each axis done before left its places and its taps
@@ -198,7 +198,7 @@ def _of_places(weight: NDArray[Any], axes: list[_Axis], group: int) -> NDArray[A
 
 
 def _whole(edit: Edit, name: str, result: str, cuts: list[int]) -> str:
-    """The tensor of which `result` is all but the end; `result` itself if nothing is cut off."""
+    """Return the tensor that a Slice shortens to `result`; `result` itself if nothing is cut off."""
     if not any(cuts):
         return result
     longer = edit.fresh(f"{result}_longer")
@@ -221,7 +221,7 @@ def _interleave(
     strides: tuple[int, ...],
     sizes: tuple[int, ...] | None,
 ) -> None:
-    """Make `node` the Conv of all places and put their results side by side behind it."""
+    """Make `node` the Conv of all positions, and put their results side by side after it."""
     rank, places = len(axes), prod(strides)
     channels, kernel = weight.shape[0] // places, weight.shape[2:]
     group = int(next((a.i for a in node.attribute if a.name == "group"), 1))

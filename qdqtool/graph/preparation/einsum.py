@@ -26,7 +26,7 @@ from qdqtool.graph.view import GraphView
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Terms:
-    """The labels of an equation with two operands; each operand has each label once.
+    """Labels of an equation with two operands; each operand has each label once.
 
     Attributes:
         left, right, result: labels of the operands and of the result, in order.
@@ -45,7 +45,7 @@ class _Terms:
 
 
 def write_products(edit: Edit, view: GraphView) -> int:
-    """Replace every Einsum that one MatMul can compute; returns how many there were.
+    """Replace every Einsum that one MatMul can compute; return how many.
 
     Left as they are: other numbers of operands, an ellipsis, diagonals, sums over one operand, and products that
     would need a Reshape of two dimensions whose lengths are unknown.
@@ -78,7 +78,7 @@ def _write(edit: Edit, node: onnx.NodeProto, view: GraphView) -> bool:
 
 
 def _with_weights(edit: Edit, node: onnx.NodeProto, operands: Sequence[str], terms: _Terms) -> bool:
-    """The right operand is constant and becomes a matrix."""
+    """Write a product whose right operand is constant and becomes a matrix; return False if that is impossible."""
     weights = edit.value(operands[1])
     if weights is None or weights.ndim != len(terms.right):
         return False
@@ -97,7 +97,10 @@ def _with_weights(edit: Edit, node: onnx.NodeProto, operands: Sequence[str], ter
 def _with_joined_axes(
     edit: Edit, node: onnx.NodeProto, operands: Sequence[str], terms: _Terms, view: GraphView
 ) -> bool:
-    """Several labels of rows, columns or sums become one axis each, as far as their lengths are known."""
+    """Write a product with several labels of rows, columns or sums joined into one axis each.
+
+    Return False if lengths are unknown.
+    """
     lengths: dict[str, int] = {}
     for operand, labels in zip(operands, (terms.left, terms.right), strict=True):
         shape = view.info(operand).shape or ()
@@ -106,7 +109,7 @@ def _with_joined_axes(
         lengths |= {label: size for label, size in zip(labels, shape, strict=True) if isinstance(size, int)}
 
     def joined(*groups: str) -> list[int] | None:
-        """The lengths of groups of labels, each one axis; None if more than one is unknown."""
+        """Return the lengths of groups of labels, each one axis; None if more than one is unknown."""
         sizes = [
             math.prod(lengths[label] for label in group) if set(group) <= lengths.keys() else -1
             for group in groups
@@ -135,7 +138,7 @@ def _with_joined_axes(
 def _product(
     edit: Edit, node: onnx.NodeProto, factors: tuple[str, str], terms: _Terms, shape: list[int] | None = None
 ) -> None:
-    """The MatMul under the old node's name, and what brings its result into the old one's order."""
+    """Write the MatMul with the old node's name, and the nodes that restore the order of the old result."""
     labels = terms.batch + terms.rows + terms.columns
     if labels == terms.result and shape is None:
         edit.node("MatMul", factors, [node.output[0]], name=f"{node.name}_MatMul")
@@ -174,7 +177,7 @@ def _reshaped(edit: Edit, node: onnx.NodeProto, tensor: str, shape: list[int]) -
 
 
 def _terms(equation: str) -> _Terms | None:
-    """The labels of "left,right->result"; None for everything else that an equation can say."""
+    """Return the labels of "left,right->result"; None for equations of any other form."""
     operands, arrow, result = equation.replace(" ", "").partition("->")
     left, comma, right = operands.partition(",")
     plain = all(part.isalpha() and len(set(part)) == len(part) for part in (left, right, result))

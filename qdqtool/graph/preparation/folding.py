@@ -1,4 +1,4 @@
-"""What needs no computing at run time: constants are folded, decided branches taken, and nodes that change nothing removed."""
+"""Removes work at run time: folds constants, takes decided branches, and removes nodes that change nothing."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 # Computes whatever depends on constants only, one node at a time, within a bound on memory.
 
 _GROWTH = 4 << 20
-"""Bytes by which a folded value may exceed what it was computed from."""
+"""Most bytes by which a folded value may exceed its inputs."""
 
 
 def fold_constants(model: Model) -> Model:
-    """The same model with every node computed whose inputs are constants, and Shape of a static tensor too.
+    """Return the model with every node computed whose inputs are constants, and Shape of a static tensor.
 
     Kept as they are: what an If decides on (onnxruntime would put the branch in the place of the If before it knows
     the types behind it, and refuse some models that it runs otherwise), Q/DQ nodes, random operators, control flow, anything outside the default domain, values whose
@@ -65,7 +65,7 @@ def fold_constants(model: Model) -> Model:
 
 
 def _sweep(edit: Edit, model: Model, kept: frozenset[str]) -> list[Computed]:
-    """One pass in graph order, which leaves the makers of `kept`; returns the nodes that became constants."""
+    """Fold once in graph order, except nodes that make tensors of `kept`; return the nodes that became constants."""
     made: list[Computed] = []
     stay = {value.name for value in edit.outputs} | decisive(edit) | kept
     for node in edit.nodes:
@@ -85,7 +85,7 @@ def _sweep(edit: Edit, model: Model, kept: frozenset[str]) -> list[Computed]:
 
 
 def _affordable(node: onnx.NodeProto, edit: Edit, model: Model) -> bool:
-    """Whether the outputs have a known size that is not much more than the inputs'."""
+    """Return True if the outputs have a known size, and are not much larger than the inputs."""
     allowed = _GROWTH + sum(byte_size(edit.constants[name]) or 0 for name in node.input if name)
     for name in filter(None, node.output):
         info = model.view.info(name)
@@ -105,11 +105,11 @@ def _affordable(node: onnx.NodeProto, edit: Edit, model: Model) -> bool:
 # builds the model once the branches that shapes decide stand in their place.
 
 _MOST_ELEMENTS = 1 << 10
-"""Elements of a value on the way to a condition: shape arithmetic has as many as a tensor has dimensions."""
+"""Most elements of a value that a condition depends on; shape arithmetic has as many as a tensor has dimensions."""
 
 
 def take_decided_branches(model: Model) -> Model:
-    """The same model without the Ifs of its main graph that are decided, those inside a taken branch included."""
+    """Return the model without the Ifs of its main graph that are decided, including those inside a taken branch."""
     total = 0
     stale = body_notes(model.proto.graph)
     while any(node.op_type == "If" for node in model.proto.graph.node):
@@ -141,7 +141,7 @@ def take_decided_branches(model: Model) -> Model:
 
 
 def decisive(edit: Edit) -> set[str]:
-    """All computed tensors that the condition of an If depends on."""
+    """Return all computed tensors that the condition of an If depends on."""
     makers = edit.producers()
     waiting = [node.input[0] for node in edit.nodes if node.op_type == "If"]
     found: set[str] = set()
@@ -154,7 +154,7 @@ def decisive(edit: Edit) -> set[str]:
 
 
 def _known_values(edit: Edit, view: GraphView) -> dict[str, NDArray[Any]]:
-    """What conditions depend on, as far as constants and dimensions that are numbers give it; in graph order."""
+    """Return the values that conditions depend on, as far as constants and known dimensions determine them; in graph order."""
     values: dict[str, NDArray[Any]] = {}
     wanted = decisive(edit)
     made: list[Computed] = []
@@ -178,7 +178,7 @@ def _known_values(edit: Edit, view: GraphView) -> dict[str, NDArray[Any]]:
 
 
 def known_shape(node: onnx.NodeProto, view: GraphView) -> dict[str, NDArray[Any]] | None:
-    """The value of Shape or Size when every dimension is a number."""
+    """Return the value of Shape or Size if every dimension is a number; otherwise None."""
     if node.op_type not in SHAPE_READERS:
         return None
     info = view.info(node.input[0])
@@ -191,7 +191,7 @@ def known_shape(node: onnx.NodeProto, view: GraphView) -> dict[str, NDArray[Any]
 
 
 def _bounds(node: onnx.NodeProto) -> slice:
-    """The dimensions that a Shape node returns."""
+    """Return the slice of dimensions that a Shape node returns."""
     given = {attribute.name: attribute.i for attribute in node.attribute}
     return slice(given.get("start"), given.get("end"))
 
@@ -199,7 +199,7 @@ def _bounds(node: onnx.NodeProto) -> slice:
 def _known_dimension(
     node: onnx.NodeProto, edit: Edit, view: GraphView, values: dict[str, NDArray[Any]]
 ) -> NDArray[Any] | None:
-    """One dimension that is a number, gathered from a shape with others that are not."""
+    """Return one known dimension, gathered from a shape with unknown ones; None for other nodes."""
     makers = {name: maker for maker in edit.nodes if maker.op_type == "Shape" for name in maker.output}
     maker = makers.get(node.input[0]) if node.op_type == "Gather" else None
     index = values.get(node.input[1]) if maker is not None else None
@@ -212,7 +212,7 @@ def _known_dimension(
 
 
 def _taken(node: onnx.NodeProto, values: dict[str, NDArray[Any]]) -> onnx.GraphProto | None:
-    """The branch that an If takes; None if that is not known."""
+    """Return the branch that an If takes; None if it is unknown."""
     condition = values.get(node.input[0])
     if condition is None or condition.size != 1:
         return None
@@ -221,7 +221,10 @@ def _taken(node: onnx.NodeProto, values: dict[str, NDArray[Any]]) -> onnx.GraphP
 
 
 def _inline(edit: Edit, node: onnx.NodeProto, branch: onnx.GraphProto) -> None:
-    """The nodes of a branch beside the If: its outputs take the If's names, all else a name that nobody has."""
+    """Copy the nodes of a branch into the graph that contains the If.
+
+    Its outputs take the If's names; all other tensors get unused names.
+    """
     renamed: dict[str, str] = {}
     for tensor in branch.initializer:
         renamed[tensor.name] = edit.fresh(f"{node.name}/{tensor.name}")
@@ -243,7 +246,7 @@ def _inline(edit: Edit, node: onnx.NodeProto, branch: onnx.GraphProto) -> None:
 
 
 def _rename(node: onnx.NodeProto, renamed: dict[str, str]) -> None:
-    """Let a node read and write tensors under their new names, inside its own bodies too."""
+    """Rename the tensors that a node reads and writes, inside its own bodies too."""
     node.input[:] = [renamed.get(name, name) for name in node.input]
     node.output[:] = [renamed.get(name, name) for name in node.output]
     for body in bodies(node):
@@ -261,7 +264,7 @@ def _rename(node: onnx.NodeProto, renamed: dict[str, str]) -> None:
 
 
 def bypass(edit: Edit, view: GraphView) -> int:
-    """Connect the readers of each idle node to its input; returns how many nodes went.
+    """Connect the consumers of each idle node to its input; return the number of removed nodes.
 
     A node that makes a pinned tensor stays unless the maker of its input can write that tensor itself.
     `view` shows the model that `edit` was opened on.

@@ -1,4 +1,4 @@
-"""Brings a float model into the shape that placement and TensorRT like, without changing what it computes."""
+"""Rewrites a float model for placement and TensorRT, without changing what it computes."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ from qdqtool.graph.preparation.resizing import write_half_pixels
 
 
 def prepare(model: Model, options: PrepareOptions) -> Model:
-    """The model with idle nodes gone, constants computed, Einsum written as MatMul and BatchNormalization folded, as `options` say.
+    """Return the model rewritten as `options` say.
 
-    Numerically the same up to float rounding, inputs that became constants have their value; the others and the outputs
-    keep their names; each change leaves a note.
+    Idle nodes are removed, constants and BatchNormalization are folded, and Einsum becomes MatMul. The result computes
+    the same up to float rounding. Inputs and outputs keep their names, except inputs that became constants. Each change
+    leaves a note.
 
     Raises:
         UsageError: `options.constants` name no input of the model, or values that one cannot hold.
@@ -112,7 +113,7 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
 
 
 def _write_operators(model: Model) -> Model:
-    """The model with the operators of exporters that TensorRT lacks, or fuses better in another form, written out."""
+    """Replace operators of exporters that TensorRT lacks, or that it fuses better in another form."""
     edit = Edit(model)
     others = write_contrib(edit, model.view)
     for op, count in others.items():
@@ -142,7 +143,7 @@ _WHERE = "prepare.constants"
 
 
 def give_constants(model: Model, values: Mapping[str, Given]) -> Model:
-    """The model without these inputs: each is a constant of its type, free dimensions have the length 1.
+    """Replace these inputs by constants of their type; dynamic dimensions get the length 1.
 
     One number fills the input; a list has all of its values, in the order of rows. The model itself where there is nothing to do,
     so that a prepared model is as it was after it is prepared again.
@@ -205,7 +206,7 @@ def _tensor(entry: onnx.ValueInfoProto, value: Given) -> np.ndarray[tuple[int, .
 
 
 def prepare_as_placed(model: Model, options: PrepareOptions, placement: Placement) -> Model:
-    """`model` prepared with `options`, or with the first other rewriting that gives what the placement decides about.
+    """Prepare `model` with `options`, or with the first variant of them that has every slot of the placement.
 
     Where none does, the model is prepared as `options` say, and whatever reads the placement tells what is missing.
     """
@@ -221,7 +222,7 @@ def prepare_as_placed(model: Model, options: PrepareOptions, placement: Placemen
 
 
 def _fits(placement: Placement, model: Model) -> bool:
-    """Whether every slot of a placement is there, at the same operator, and reads the same tensor."""
+    """Return True if every slot of a placement exists, at the same operator, and reads the same tensor."""
     nodes = model.view.by_name
     for decision in placement.decisions:
         node, index = nodes.get(decision.slot.node), decision.slot.index

@@ -1,4 +1,4 @@
-"""Shapes that TensorRT can build or quantize: products of two dimensions, and the axes of every Squeeze."""
+"""Gives MatMuls and Squeezes a form that TensorRT can build or quantize: two-dimensional MatMuls, explicit Squeeze axes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from qdqtool.graph.view import GraphView
 
 
 def flatten(edit: Edit, view: GraphView) -> int:
-    """Rewrite every such MatMul whose weight is a matrix; returns how many there were."""
+    """Rewrite every MatMul with a weight matrix that reads an attention, to two dimensions; return how many."""
     changed = 0
     for node in tuple(edit.nodes):
         seen = view.by_name[node.name]
@@ -40,7 +40,7 @@ def flatten(edit: Edit, view: GraphView) -> int:
 
 
 def _shape(edit: Edit, name: str, tensor: str, leading: tuple[int | str, ...], columns: int) -> str:
-    """The shape of the product: a constant where at most one of the leading dimensions is open."""
+    """Return the shape of the MatMul result; a constant if at most one leading dimension is dynamic."""
     sizes = [size if isinstance(size, int) else -1 for size in leading]
     if sizes.count(-1) < 2:
         return edit.constant(f"{name}_back_shape", np.asarray([*sizes, columns], np.int64))
@@ -73,7 +73,7 @@ _AXES_ARE_AN_INPUT = 13
 
 
 def write_squeezed_axes(edit: Edit, view: GraphView) -> int:
-    """Name the dimensions of length 1 for every Squeeze of a shape with free ones; returns how many there were."""
+    """Write the axes of every Squeeze without axes whose input has dynamic dimensions; return how many."""
     changed = 0
     for node in edit.nodes:
         if node.op_type != "Squeeze" or node.domain or any(node.input[1:]) or node.attribute:
@@ -93,7 +93,7 @@ def write_squeezed_axes(edit: Edit, view: GraphView) -> int:
 
 
 def _made_of(view: GraphView, tensor: str) -> frozenset[str]:
-    """The tensor and all that is computed from it."""
+    """Return the tensor and all tensors computed from it."""
     found, waiting = {tensor}, [tensor]
     while waiting:
         made = {name for use in view.uses(waiting.pop()) for name in use.node.outputs} - found

@@ -1,4 +1,4 @@
-"""Writes a nearest Resize as TensorFlow's converter says it in the words that TensorRT reads.
+"""Writes a nearest Resize of TensorFlow's converter in a mode that TensorRT's parser accepts.
 
     Resize(tf_half_pixel_for_nn, floor)      Resize(half_pixel, round_prefer_ceil)
 
@@ -17,11 +17,11 @@ from qdqtool.graph.view import GraphView
 
 _GIVEN = (b"nearest", b"tf_half_pixel_for_nn", b"floor")
 _SCALES, _SIZES = 2, 3
-"""Positions of the inputs that say how large the result is."""
+"""Input numbers of the scales and sizes, which determine the size of the result."""
 
 
 def write_half_pixels(edit: Edit, view: GraphView) -> int:
-    """Rewrite every such Resize to a whole multiple of its input; returns how many there were."""
+    """Rewrite every Resize with tf_half_pixel_for_nn to a whole multiple of its input; return how many."""
     found = [node for node in edit.nodes if node.op_type == "Resize" and node.domain in {"", "ai.onnx"}]
     return sum(_rewritten(node, edit, view) for node in found)
 
@@ -39,7 +39,7 @@ def _rewritten(node: onnx.NodeProto, edit: Edit, view: GraphView) -> bool:
 
 
 def _is_whole(node: onnx.NodeProto, edit: Edit, view: GraphView) -> bool:
-    """Whether every axis becomes a whole number of times as long."""
+    """Return True if the length of every axis is multiplied by a whole number."""
     scales, sizes = (
         edit.value(node.input[at]) if len(node.input) > at and node.input[at] else None
         for at in (_SCALES, _SIZES)

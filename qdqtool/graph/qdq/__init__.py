@@ -1,1 +1,1 @@
-"""Quantization in a graph: read it (`lift`), write it (`lower`), change it slot by slot, take it out."""
+"""Quantization in a graph: reads it (`lift`), writes it (`lower`), changes it slot by slot, and removes it."""

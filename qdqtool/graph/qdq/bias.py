@@ -1,4 +1,4 @@
-"""Shifts what Conv, ConvTranspose and Gemm add: their bias."""
+"""Shifts the biases of Conv, ConvTranspose and Gemm."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BIAS = 2
 
 
 def shiftable(view: GraphView) -> tuple[Node, ...]:
-    """Nodes in graph order whose bias is absent or a constant, and counts in full."""
+    """Return nodes in graph order whose bias is absent or constant, and is not scaled (`beta` is 1)."""
     return tuple(
         node
         for node in view.nodes
@@ -31,7 +31,7 @@ def shiftable(view: GraphView) -> tuple[Node, ...]:
 
 
 def shift_biases(model: Model, shifts: Iterable[NodeShift]) -> Model:
-    """The model with each shift added to the bias of its node; a node without a bias gets one.
+    """Return the model with each shift added to the bias of its node; a node without a bias gets one.
 
     Raises:
         InputFileError: a node is not there, or has another number of channels.
@@ -54,7 +54,7 @@ def shift_biases(model: Model, shifts: Iterable[NodeShift]) -> Model:
 def _shift(
     edit: Edit, node: onnx.NodeProto, shift: np.ndarray[Any, np.dtype[np.float32]], kind: np.dtype[Any]
 ) -> None:
-    """Give `node` a bias of its own, larger by `shift`; `kind` is the element type of its other inputs."""
+    """Give `node` a separate bias, increased by `shift`; `kind` is the element type of its other inputs."""
     has_bias = len(node.input) > BIAS and bool(node.input[BIAS])
     old = edit.value(node.input[BIAS]) if has_bias else np.zeros(shift.shape, kind)
     if old is None or old.size not in {1, shift.size}:
@@ -72,7 +72,7 @@ def _shift(
 
 
 def _element_type(model: Model, edit: Edit, tensor: str) -> np.dtype[Any]:
-    """The NumPy type of a tensor's elements; FP32 if the model does not say it."""
+    """Return the NumPy type of a tensor's elements; FP32 if the model does not declare it."""
     stored = edit.constants.get(tensor)
     kind = declaration(model.proto, tensor).type.tensor_type.elem_type if stored is None else stored.data_type
     return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind or onnx.TensorProto.FLOAT))

@@ -1,4 +1,4 @@
-"""Writes what calibration changed in a model's constants into the model."""
+"""Writes the changes that calibration made to constants into the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIX = f"run {Command('calibrate')} on this model"
 
 
 def with_changes(model: Model, changes: WeightChanges) -> Model:
-    """The model with changed constants and scaled inputs.
+    """Return the model with changed constants and scaled inputs.
 
     Rounded weights are written as the floats that their stored values stand for.
 
@@ -41,7 +41,7 @@ def with_changes(model: Model, changes: WeightChanges) -> Model:
 
 
 def _scale(edit: Edit, each: ScaledInput, model: Model) -> None:
-    """Put a Mul by the factors in front of the nodes."""
+    """Insert a Mul by the factors before the nodes."""
     nodes = {node.name: node for node in edit.nodes}
     for name in each.nodes:
         if name not in nodes or nodes[name].input[0] != each.tensor:
@@ -69,7 +69,7 @@ def _scale(edit: Edit, each: ScaledInput, model: Model) -> None:
 
 
 def unrounded(model: Model, table: CalibrationTable) -> Model:
-    """The float model that was quantized with `table`: its channels are equalized, and nothing is rounded."""
+    """Return the float model that was quantized with `table`: channels are equalized, and nothing is rounded."""
     changes = table.weights or WeightChanges()
     return with_changes(model, replace(changes, rounded={})) if changes.values or changes.scaled else model
 

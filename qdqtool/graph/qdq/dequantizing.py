@@ -1,4 +1,4 @@
-"""Weights that a model makes float by arithmetic of its own get the DequantizeLinear that says the same.
+"""Replaces arithmetic by which a model dequantizes its stored weights by an equivalent DequantizeLinear.
 
     w (INT8) ─ Cast ─ Sub (zeros) ─ Mul (scales)                        w (INT8) ─ DQ (scale per channel)
     w (INT8) ─ Reshape (blocks) ─ Cast ─ Sub ─ Mul ─ Reshape            w (INT4) ─ DQ (block scales)
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DEQUANTIZING = frozenset({"Div", "Mul", "Sub"})
-"""Operators by which a model makes values of stored integers itself: zero points off, times a scale."""
+"""Operators by which a model dequantizes stored integers itself: zero point subtracted, times a scale."""
 
 
 _FP8: Final = np.dtype(ml_dtypes.float8_e4m3fn)
@@ -44,7 +44,7 @@ _FLOATS: Final = {
 }
 _MATRIX: Final = 2
 _FARTHEST_ZERO: Final = 255
-"""No zero point of stored bytes is farther from 0."""
+"""Largest magnitude of a zero point of stored bytes."""
 
 
 @dataclass
@@ -72,7 +72,7 @@ class _Weight:
         self.scale = np.ones((1,) * self.stored.ndim)
 
     def arranged(self, node: Node, view: GraphView) -> bool:
-        """Go through a node that moves values; False if its shape is not known."""
+        """Apply a node that moves values; return False if its output shape is unknown."""
         shape = self.stored.shape
         moved = [
             _moved(node, view, np.broadcast_to(part, shape)) for part in (self.stored, self.zero, self.scale)
@@ -83,7 +83,7 @@ class _Weight:
         return len(known) == len(moved)
 
     def computed(self, node: Node, view: GraphView) -> bool:
-        """Go through a Sub, Mul or Div with a constant; False if it is something else."""
+        """Apply a Sub, Mul or Div with a constant; return False for anything else."""
         place = list(node.inputs).index(self.tensor)
         other = view.constant(node.inputs[1 - place]) if len(node.inputs) == _MATRIX else None
         if other is None or other.ndim > self.stored.ndim:
@@ -104,7 +104,7 @@ class _Weight:
 
 
 def with_dequantize(model: Model) -> tuple[Model, tuple[Change, ...]]:
-    """The model with DequantizeLinear where stored weights are made float otherwise, and what was changed.
+    """Return the model with DequantizeLinear instead of other dequantization of stored weights, and the changes.
 
     Weights whose scales go neither per channel nor in blocks along one axis are left as they are.
     """
@@ -123,7 +123,7 @@ def with_dequantize(model: Model) -> tuple[Model, tuple[Change, ...]]:
 
 
 def _spelled(model: Model) -> tuple[tuple[_Weight, _StoredForm], ...]:
-    """The weights that DequantizeLinear can hold."""
+    """Return the weights that DequantizeLinear can represent."""
     casts = stored_casts(model.view)
     pinned = Edit(model).pinned if casts else frozenset()
     found = [weight for node in casts if (weight := _followed(model.view, node, pinned)) is not None]
@@ -131,7 +131,7 @@ def _spelled(model: Model) -> tuple[tuple[_Weight, _StoredForm], ...]:
 
 
 def _followed(view: GraphView, cast: Node, pinned: AbstractSet[str]) -> _Weight | None:
-    """A weight through all that is done to it alone; None if a model's output or a body of control flow reads it."""
+    """Follow a weight through the nodes that change it alone; None if a model output or a body of control flow reads it."""
     stored = _stored(view, cast.inputs[0])
     kind = _FLOATS.get(view.info(cast.outputs[0]).dtype)
     if stored is None or kind is None:
@@ -150,7 +150,7 @@ def _followed(view: GraphView, cast: Node, pinned: AbstractSet[str]) -> _Weight 
 
 
 def _behind_product(view: GraphView, weight: _Weight, product: Node, pinned: AbstractSet[str]) -> _Weight:
-    """The weight with the scales that only its product is multiplied by."""
+    """Return the weight with the scales that multiply the result of its MatMul."""
     result = product.outputs[0]
     last = None if result in pinned else _only_reader(view, result)
     is_factor = (
@@ -171,7 +171,7 @@ def _behind_product(view: GraphView, weight: _Weight, product: Node, pinned: Abs
 
 
 def _stored(view: GraphView, tensor: str) -> NDArray[Any] | None:
-    """The constant behind a tensor, moved as the nodes in between move it; None if a shape is unknown."""
+    """Return the constant that a tensor comes from, moved as the nodes in between move it; None if a shape is unknown."""
     path: list[Node] = []
     while (maker := view.producer(tensor)) is not None:
         path.append(maker)
@@ -183,7 +183,7 @@ def _stored(view: GraphView, tensor: str) -> NDArray[Any] | None:
 
 
 def _moved(node: Node, view: GraphView, value: NDArray[Any]) -> NDArray[Any] | None:
-    """The value behind a node that moves it; None if its shape is unknown, or cannot be that of these values."""
+    """Return the value after a node that moves it; None if the output shape is unknown or does not fit the value."""
     if node.op == "Transpose":
         order = node.attribute("perm", tuple(reversed(range(value.ndim))))
         return value.transpose(order) if sorted(order) == list(range(value.ndim)) else None
@@ -201,7 +201,7 @@ def _only_reader(view: GraphView, tensor: str) -> Node | None:
 
 @dataclass(frozen=True)
 class _StoredForm:
-    """A weight as DequantizeLinear holds it; `block` is 0 without blocks, `axis` None with one scale for all.
+    """A weight as DequantizeLinear stores it; `block` is 0 without blocks, `axis` is None for a single scale.
 
     `exact` says that no scale had to be rounded to the type of the model.
     """
@@ -217,7 +217,7 @@ class _StoredForm:
 
 
 def _form(weight: _Weight) -> _StoredForm | None:
-    """The coarsest way to say its scales and zero points; None if there is none, or zero points are no integers."""
+    """Return the form with the fewest scales and zero points; None if there is none, or if zero points are not integers."""
     shape = weight.stored.shape
     scale, zero = (np.broadcast_to(part, shape) for part in (weight.scale, weight.zero))
     sharing = _sharing(scale, zero)
@@ -253,7 +253,10 @@ def _fits(values: NDArray[Any], low: float, high: float) -> bool:
 
 
 def _sharing(scale: NDArray[Any], zero: NDArray[Any]) -> tuple[int | None, int] | None:
-    """Along which axis scales differ, and how many neighbours share one; None if they differ in no such way."""
+    """Return the axis along which scales differ, and how many neighbors share one scale.
+
+    None if neither channels nor blocks fit.
+    """
     axes = [axis for axis in range(scale.ndim) if _run(scale, zero, axis) != scale.shape[axis]]
     if not axes:
         return None, 0
@@ -267,7 +270,7 @@ def _sharing(scale: NDArray[Any], zero: NDArray[Any]) -> tuple[int | None, int] 
 
 
 def _run(scale: NDArray[Any], zero: NDArray[Any], axis: int) -> int:
-    """The largest number of neighbours along an axis that always share scale and zero point, in equal runs."""
+    """Return the largest number of neighbors along an axis that always share scale and zero point, in runs of equal length."""
     changes: set[int] = set()
     for part in (scale, zero):
         turned = np.moveaxis(part, axis, 0)
@@ -277,7 +280,7 @@ def _run(scale: NDArray[Any], zero: NDArray[Any], axis: int) -> int:
 
 
 def _short(values: NDArray[Any], axis: int | None, block: int) -> NDArray[Any]:
-    """One value of each group that shares it, as DequantizeLinear wants them."""
+    """Return one value per group of shared values, in the shape that DequantizeLinear takes."""
     if axis is None:
         return values.reshape(-1)[:1].reshape(())
     if block:

@@ -1,4 +1,4 @@
-"""The arithmetic of number formats on arrays: scales of channels and blocks, values to stored values and back.
+"""Arithmetic of number formats on arrays: scales of channels and blocks, values to stored values and back.
 
 Rounding is that of ONNX QuantizeLinear: to the nearest, ties to even, saturating. Source: ONNX operator QuantizeLinear
 (opset 23); for block scales the OCP Microscaling specification 1.0 and NVIDIA's description of NVFP4.
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
 _SMALLEST_BLOCK_SCALE: Final = 2.0**-9
-"""The smallest positive E4M3 number: a block scale of zero is refused by TensorRT, also for blocks of zeros."""
+"""Smallest positive E4M3 number. TensorRT rejects a block scale of zero, also for blocks of zeros."""
 _PIECE: Final = 2**16
-"""Values whose errors are summed at a time: 256 KiB."""
+"""Number of values whose errors are summed at once: 256 KiB."""
 _FRACTIONS: Final = tuple(float(fraction) for fraction in np.linspace(1.0, 0.5, 21))
 """Shares of a block's largest magnitude that the search for the smallest squared error tries."""
 
@@ -28,7 +28,7 @@ _FRACTIONS: Final = tuple(float(fraction) for fraction in np.linspace(1.0, 0.5, 
 def encode(
     value: NDArray[Any], scale: NDArray[Any], format_: QuantFormat, axis: int | None, block: int | None = None
 ) -> NDArray[Any]:
-    """What QuantizeLinear stores of `value`, in the format's NumPy type and the shape of `value`.
+    """Return the stored values that QuantizeLinear makes of `value`, in the format's NumPy type and the shape of `value`.
 
     Args:
         value: any float array.
@@ -53,7 +53,7 @@ def decode(
     block: int | None = None,
     float_type: DTypeLike = np.float32,
 ) -> NDArray[Any]:
-    """The values that stored ones stand for, in a float type; the reverse of `encode` with zero point 0.
+    """Return the values that stored values represent, in a float type; the reverse of `encode` with zero point 0.
 
     What the type cannot hold becomes infinite, as it does in a runtime.
     """
@@ -74,7 +74,7 @@ def block_scales(
     search: bool = False,
     energy: NDArray[Any] | None = None,
 ) -> tuple[NDArray[np.float32], float | None]:
-    """The scale of every block of a constant, and the global scale of formats with two levels.
+    """Return the scale of every block of a constant, and the global scale of formats with two levels.
 
     Args:
         value: the constant; `block` divides its length along `axis`.
@@ -104,12 +104,12 @@ def block_scales(
 
 
 def effective(scale: NDArray[Any], global_scale: float | None) -> NDArray[np.float32]:
-    """Scales of one level that mean the same as block scales and a global scale."""
+    """Combine block scales and a global scale into equivalent scales of one level."""
     return scale.astype(np.float32) * np.float32(1.0 if global_scale is None else global_scale)
 
 
 def _storable(amax: NDArray[Any], format_: QuantFormat, global_scale: float | None) -> NDArray[np.float32]:
-    """Block scales for these magnitudes, exact in the type that holds them."""
+    """Return block scales for these magnitudes that the format's scale type represents exactly."""
     wanted = amax / np.float32(format_.qmax)
     if format_.scale_dtype is DType.FLOAT8_E8M0:
         # A power of two, rounded up, so that no value of the block is clipped.
@@ -130,7 +130,7 @@ def _errors(
     global_scale: float | None,
     energy: NDArray[Any] | None,
 ) -> NDArray[np.float32]:
-    """The squared error of every block, each value's times its energy; in pieces that stay in the processor's cache."""
+    """Return the squared error of every block, weighted by the energy of each value. Works in pieces that fit the CPU cache."""
     facing = np.expand_dims(effective(scale, global_scale), axis + 1)
     missed = np.empty(scale.shape, np.float32)
     blocks = max(1, _PIECE * folded.shape[axis] // max(folded.size, 1))
@@ -153,7 +153,7 @@ def _errors(
 
 
 def _folded(value: NDArray[Any], axis: int | None, block: int | None) -> NDArray[Any]:
-    """`value` with blocks on an axis of their own behind `axis`."""
+    """Reshape `value` so that the values of a block have a separate axis, directly after `axis`."""
     if block is None or axis is None:
         return value
     shape = value.shape
@@ -161,7 +161,7 @@ def _folded(value: NDArray[Any], axis: int | None, block: int | None) -> NDArray
 
 
 def _facing(scale: NDArray[Any], rank: int, axis: int | None, block: int | None) -> NDArray[Any]:
-    """Scales in a shape that meets folded values."""
+    """Reshape scales so that they broadcast to folded values."""
     if axis is None or scale.ndim == 0:
         return scale.reshape(())
     if block is not None:

@@ -1,4 +1,4 @@
-"""Reads the Q/DQ nodes that are in a model, ours or anybody's."""
+"""Reads the Q/DQ nodes of a model, also of models that other tools quantized."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["DEQUANTIZE", "QUANTIZE", "behind_pairs", "find", "quantized_ops"]
 _FARTHEST = 16
-"""Casts and Identities between a stored scale and its reader that are looked through."""
+"""Most Casts and Identities to skip between a stored scale and its consumer."""
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
 
 
 def behind_pairs(view: GraphView, tensor: str) -> str:
-    """The float tensor behind Q/DQ nodes; the tensor itself where there are none."""
+    """Return the float tensor before any Q/DQ nodes; the tensor itself if there are none."""
     node = view.producer(tensor)
     while node is not None and node.op in QDQ:
         tensor = node.inputs[0]
@@ -41,7 +41,7 @@ def behind_pairs(view: GraphView, tensor: str) -> str:
 
 
 def find(model: Model) -> tuple[QdqPair, ...]:
-    """Every Q/DQ pair, one entry per DequantizeLinear, plus each QuantizeLinear that no DequantizeLinear reads.
+    """Find every Q/DQ pair: one entry per DequantizeLinear, plus each QuantizeLinear without a DequantizeLinear.
 
     In graph order. Scales are read where they are constant; nothing is judged.
     """
@@ -57,7 +57,10 @@ def find(model: Model) -> tuple[QdqPair, ...]:
 
 
 def quantized_ops(model: Model) -> tuple[str, ...]:
-    """Operator types of the main graph that quantize, compute with integers or hold packed ones, sorted; () for a float model."""
+    """Return operator types of the main graph that quantize, compute with integers or hold packed integers; sorted.
+
+    () for a float model.
+    """
     kept = QDQ | PACKED_WEIGHTS
     found = {
         node.op
@@ -95,7 +98,10 @@ def _pair(quantize: Node | None, dequantize: Node | None, view: GraphView) -> Qd
 
 
 def _unclipped(view: GraphView, tensor: str) -> str:
-    """The float tensor whose integers a Clip between Q and DQ cuts off, as Brevitas writes fewer bits; else the tensor."""
+    """Return the float tensor if a Clip between Q and DQ limits the integers; otherwise the tensor.
+
+    Brevitas writes fewer bits with such a Clip.
+    """
     clip = view.producer(tensor)
     maker = view.producer(clip.inputs[0]) if clip is not None and clip.op == "Clip" else None
     return maker.inputs[0] if maker is not None and _is(maker, QUANTIZE) else tensor
@@ -126,7 +132,7 @@ def _zero_point(node: Node, view: GraphView) -> tuple[int, ...]:
 
 
 def _constant(tensor: str, view: GraphView) -> NDArray[Any] | None:
-    """A constant, also one behind an Identity or a Cast, which parsers fold; None for a computed value."""
+    """Return a constant, also after an Identity or a Cast, which parsers fold; None for a computed value."""
     for _ in range(_FARTHEST):
         value, node = view.constant(tensor), view.producer(tensor)
         if value is not None or node is None or node.op not in KEEPS_AXES or not node.inputs:
@@ -136,7 +142,7 @@ def _constant(tensor: str, view: GraphView) -> NDArray[Any] | None:
 
 
 def _numbers(value: NDArray[Any]) -> tuple[float, ...]:
-    """The entries as numbers; none for strings and complex numbers, which are no scales."""
+    """Return the entries as numbers; () for strings and complex numbers, which are not scales."""
     if not is_number(value):
         return ()
     return tuple(float(entry) for entry in value.reshape(-1))

@@ -1,4 +1,4 @@
-"""What a Q/DQ model asks for: its float graph, the quantization of each slot, and the nodes that write it.
+"""Meaning of a Q/DQ model: its float graph, the quantization of each slot, and the nodes that write it.
 
 Patterns are matched on the float graph (`plain`). Which quantized values an input reads, directly or behind operators
 that only move values, is answered here once for all rules.
@@ -34,7 +34,7 @@ from qdqtool.trt.ops import (
 
 
 class Flow:
-    """A Q/DQ model as it is written and as what it means. All questions together are linear in nodes.
+    """A Q/DQ model as written, and what it means; all questions together take time linear in the number of nodes.
 
     Attributes:
         view: the graph with its Q and DQ nodes, in the operators of ONNX; caches that are stored in few bits are float.
@@ -61,12 +61,12 @@ class Flow:
 
     @property
     def lifted(self) -> QuantizedGraph:
-        """The graph behind the regular Q/DQ and how each slot is quantized; nodes keep their names."""
+        """Float graph without the regular Q/DQ, and the quantization of each slot; nodes keep their names."""
         return self._lifted[0]
 
     @cached_property
     def irregular(self) -> dict[str, tuple[IrregularityKind, ...]]:
-        """What is irregular at each Q or DQ node that does not write the symmetric quantization of a slot."""
+        """Irregularities by Q or DQ node, for nodes that do not write the symmetric quantization of a slot."""
         found: dict[str, tuple[IrregularityKind, ...]] = {}
         for entry in self._lifted[1]:
             found[entry.node] = (*found.get(entry.node, ()), entry.kind)
@@ -74,7 +74,7 @@ class Flow:
 
     @cached_property
     def plain(self) -> GraphView:
-        """The float graph alone, irregular Q/DQ taken off as well."""
+        """Float graph alone, with irregular Q/DQ removed as well."""
         model = self.lifted.model
         return unquantize(model, (node.name for node in model.view.nodes)).view
 
@@ -83,7 +83,7 @@ class Flow:
         return computed_once(self.plain)
 
     def is_fixed(self, node: Node, index: int) -> bool:
-        """Whether input `index` of a node depends on constants only, as weights do."""
+        """Return True if input `index` of a node depends on constants only, as weights do."""
         pair, plain = self.origin(node, index), self.plain.by_name.get(node.name, node)
         tensor = plain.inputs[index]
         constant = self.plain.is_constant(tensor) or tensor in self._computed_once
@@ -115,7 +115,7 @@ class Flow:
 
     @cached_property
     def carried(self) -> dict[str, Slot]:
-        """The slot whose quantized values a tensor of the float graph holds, for those that value-preserving nodes make.
+        """Slot whose quantized values each tensor of the float graph holds, for tensors made by nodes that keep values.
 
         Values go through a Concat whose branches have equal scales.
         """
@@ -148,7 +148,7 @@ class Flow:
         return slot if direct else carried.get(node.inputs[index])
 
     def quantizers(self, formats: AbstractSet[str]) -> tuple[str, ...]:
-        """Names of the nodes that begin a pair of one of these formats, in graph order: its Q, or a DQ alone."""
+        """Return the nodes that begin a pair of one of these formats, in graph order: its Q, or a DQ alone."""
         found = [
             pair.quantize or pair.dequantize or ""
             for pair in self.pairs
@@ -162,7 +162,7 @@ class Flow:
         return tuple(dict.fromkeys((*found, *(maker.name for maker in makers if maker is not None))))
 
     def source(self, node: Node, index: int) -> Slot | None:
-        """The slot whose quantized values input `index` of a node holds; None for float values."""
+        """Return the slot whose quantized values input `index` of a node holds; None for float values."""
         plain = self.plain.by_name.get(node.name)
         if plain is None or index >= len(plain.inputs):  # it leads to no output
             slot = Slot(node=node.name, index=index)
@@ -170,12 +170,12 @@ class Flow:
         return self._read(plain, index, self.carried)
 
     def origin(self, node: Node, index: int) -> QdqPair | None:
-        """The pair whose values input `index` of `node` holds."""
+        """Return the pair whose values input `index` of `node` holds; None if there is none."""
         slot = self.source(node, index)
         return None if slot is None else self.by_slot.get(slot)
 
     def moves(self, node: Node, index: int) -> tuple[Node, ...]:
-        """The nodes between input `index` of `node` and the slot whose values it holds, nearest first."""
+        """Return the nodes between input `index` of `node` and the slot whose values it holds, nearest first."""
         slot = self.source(node, index)
         found: list[Node] = []
         if slot is None or slot == Slot(node=node.name, index=index):
@@ -189,19 +189,19 @@ class Flow:
         return tuple(found)
 
     def quantization(self, node: Node, index: int) -> Quantization | None:
-        """How the values that input `index` of `node` holds are quantized; None in float and for irregular Q/DQ."""
+        """Return the quantization of the values that input `index` of `node` holds; None for float and irregular Q/DQ."""
         slot = self.source(node, index)
         return None if slot is None else self.lifted.assignment.get(slot)
 
     @cached_property
     def origins(self) -> dict[str, QdqPair]:
-        """The pair whose values a tensor of either graph holds."""
+        """Pair whose values each tensor of either graph holds."""
         moved = {tensor: self.by_slot.get(slot) for tensor, slot in self.carried.items()}
         return {tensor: pair for tensor, pair in moved.items() if pair is not None} | self.by_dequantized
 
     @cached_property
     def readers_of(self) -> dict[str, tuple[Slot, ...]]:
-        """The factors of products that hold the values of each pair, by the name of its DequantizeLinear."""
+        """Inputs of compute nodes that hold the values of each pair, by the name of the pair's DequantizeLinear."""
         found: dict[str, list[Slot]] = {}
         for node in self.products():
             for index in (0, 1):
@@ -211,12 +211,12 @@ class Flow:
         return {name: tuple(slots) for name, slots in found.items()}
 
     def products_of(self, pair: QdqPair) -> tuple[str, ...]:
-        """Names of the products that multiply the values of a pair."""
+        """Return the names of the compute nodes that multiply the values of a pair."""
         return tuple(dict.fromkeys(slot.node for slot in self.readers_of.get(pair.dequantize or "", ())))
 
     @cached_property
     def held_back(self) -> frozenset[str]:
-        """Tensors that hold the values of a pair whose DequantizeLinear TensorRT for RTX does not carry that far."""
+        """Tensors with the values of a pair whose DequantizeLinear TensorRT for RTX does not move past the nodes in between."""
         found: set[str] = set()
         for node in self.plain.nodes:
             moved = bool(node.outputs) and node.outputs[0] in self.carried
@@ -229,13 +229,13 @@ class Flow:
         return not direct and not found.isdisjoint(node.inputs)
 
     def is_held_back(self, node: Node, index: int) -> bool:
-        """Whether something keeps the quantized values that input `index` holds from being read as such."""
+        """Return True if a node on the way prevents input `index` from being read in quantized form."""
         slot, plain = Slot(node=node.name, index=index), self.plain.by_name.get(node.name)
         return slot not in self.by_slot and plain is not None and plain.inputs[index] in self.held_back
 
     @cached_property
     def _moved_axes(self) -> dict[str, int | None]:
-        """Where the channel axis of scales is, followed through Transposes; None behind what reshapes."""
+        """Channel axis of scales by tensor, followed through Transposes; None after nodes that reshape."""
         found: dict[str, int | None] = {}
         for node in self.plain.nodes:
             if not node.outputs or node.outputs[0] not in self.carried:
@@ -251,20 +251,23 @@ class Flow:
         return self.by_slot[slot].axis if quantization is None else quantization.axis
 
     def channel_axis(self, node: Node, index: int) -> int | None:
-        """The axis of what input `index` reads along which its scales go; None for one scale and behind what reshapes."""
+        """Return the axis of input `index` along which its scales differ.
+
+        None for a single scale, and after nodes that reshape.
+        """
         slot = self.source(node, index)
         if slot is None or slot == Slot(node=node.name, index=index):
             return None if slot is None else self._written_axis(slot)
         return self._moved_axes.get(self.plain.by_name[node.name].inputs[index])
 
     def products(self) -> Iterator[Node]:
-        """Nodes that multiply their first two inputs."""
+        """Yield the nodes that multiply their first two inputs."""
         for node in self.view.nodes:
             if node.op in PRODUCTS and len(node.inputs) >= 2:
                 yield node
 
     def readers(self, tensor: str) -> tuple[Node, ...]:
-        """The nodes that read `tensor`, each once."""
+        """Return the consumers of `tensor`, each once."""
         return tuple({use.node.name: use.node for use in self.view.uses(tensor)}.values())
 
 
@@ -277,12 +280,12 @@ def _moved(view: GraphView, node: Node, axis: int | None) -> int | None:
 
 
 def _makes_scales(view: GraphView, pair: QdqPair) -> bool:
-    """Whether a pair only makes scales of another one."""
+    """Return True if a pair only makes scales of another pair."""
     last = view.by_name[pair.dequantize or pair.quantize or ""]
     uses = view.uses(last.outputs[0])
     return bool(uses) and all(use.node.op in QDQ and use.index == 1 for use in uses)
 
 
 def is_int8(pair: QdqPair | None) -> bool:
-    """Whether a pair makes INT8 values (UINT8 with zero point 0 is read as INT8)."""
+    """Return True if a pair makes INT8 values (UINT8 with zero point 0 is read as INT8)."""
     return pair is not None and pair.dtype in {DType.INT8, DType.UINT8}

@@ -52,7 +52,7 @@ def insert(
     options: InsertOptions,
     reach: DynamicRangeReport | None = None,
 ) -> Model:
-    """The model with a Q/DQ pair of its own for every quantized slot.
+    """Return the model with a separate Q/DQ pair for every quantized slot.
 
     Zero point 0, but for activations whose range has another one (`insert_for_engine` writes these for TensorRT); activations
     with one scalar scale, weights with a scale per channel or block along the placement's axis; tensors that a tie wants apart get the next larger scale. Biases stay float, shifted where the
@@ -96,7 +96,9 @@ def insert_for_engine(
     options: InsertOptions,
     reach: DynamicRangeReport | None = None,
 ) -> Model:
-    """What `insert` makes in the form that TensorRT takes: zero points as constants, caches in few bits where the placement asks.
+    """Return the result of `insert` in the form for TensorRT.
+
+    Zero points become constants; caches are low-bit if the placement asks for it.
 
     Raises:
         UsageError, InputFileError: as `insert`.
@@ -108,7 +110,7 @@ def insert_for_engine(
 def _with_rounded_floats(
     model: Model, assignment: Mapping[Slot, Quantization], changes: WeightChanges
 ) -> Model:
-    """The model with the floats of rounded weights, but those that are only stored: a second copy would be for nothing."""
+    """Replace rounded weights by their float values. Skips weights that are only stored: a second copy has no use."""
     nodes = model.view.by_name
     plain = {nodes[slot.node].inputs[slot.index] for slot, entry in assignment.items() if entry.codes is None}
     left = {name: entry for name, entry in changes.rounded.items() if name in plain}
@@ -116,7 +118,7 @@ def _with_rounded_floats(
 
 
 def refuse_quantized(model: Model) -> None:
-    """Stop where somebody has quantized the model already.
+    """Raise an error if the model is quantized already.
 
     Raises:
         UsageError: the model has Q/DQ nodes or quantized operators.
@@ -131,7 +133,7 @@ def refuse_quantized(model: Model) -> None:
 
 
 def _with_opset_of_formats(model: Model, placement: Placement) -> Model:
-    """The model at an opset that holds all formats of the placement.
+    """Return the model at an opset that supports all formats of the placement.
 
     Raises:
         InputFileError: the converter does not know how.
@@ -148,7 +150,7 @@ def _with_opset_of_formats(model: Model, placement: Placement) -> Model:
 def _with_note_of_blocks(
     model: Model, assignment: Mapping[Slot, Quantization], options: InsertOptions
 ) -> Model:
-    """The model, saying where block scales are computed although the options ask for constant ones."""
+    """Add a note for tensors whose block scales are computed although the options ask for constant ones."""
     nodes = model.view.by_name
     computed = [
         nodes[slot.node].inputs[slot.index]
@@ -168,7 +170,7 @@ def _with_note_of_blocks(
 def _with_weights_apart(
     model: Model, assignment: Mapping[Slot, Quantization], options: InsertOptions
 ) -> tuple[Model, dict[Slot, Quantization]]:
-    """The model in which every product with a quantized weight and a float activation reads a weight of its own.
+    """Give every MatMul or Gemm with a quantized weight and a float activation a separate weight.
 
     TensorRT for RTX 1.7.1 dequantizes a weight inside the kernel of one product only: with two, also where each has its
     own DequantizeLinear, equal nodes are merged, and one kernel writes the float weight in every inference. Copies with
@@ -197,14 +199,14 @@ def _with_weights_apart(
 
 
 def _stored_as(here: DType, options: InsertOptions) -> DType:
-    """The type in which the scales of a tensor of type `here` are written."""
+    """Return the type in which the scales of a tensor of type `here` are written."""
     return here if here is DType.FLOAT16 else DType(options.types)
 
 
 def assignment_of(
     model: Model, placement: Placement, table: CalibrationTable, options: InsertOptions
 ) -> dict[Slot, Quantization]:
-    """The quantization of every slot that the placement quantizes, in its order.
+    """Return the quantization of every slot that the placement quantizes, in its order.
 
     Raises:
         UsageError, InputFileError: as `insert`.
@@ -240,7 +242,7 @@ def assignment_of(
 
 
 def _narrow_tensors(placement: Placement, options: InsertOptions) -> frozenset[str]:
-    """Tensors whose scales must be exact in `options.types`: those that narrow nodes read, and what is tied to them."""
+    """Return tensors whose scales must be exact in `options.types`: those that narrow nodes read, and tensors tied to them."""
     read = {
         entry.tensor
         for entry in placement.quantized
@@ -252,7 +254,7 @@ def _narrow_tensors(placement: Placement, options: InsertOptions) -> frozenset[s
 
 
 def _as_rounded(wanted: Quantization, rounded: RoundedWeight | None) -> Quantization:
-    """The quantization with the stored values that calibration chose, where it stores any and its scale is the same."""
+    """Return the quantization with the stored values that calibration chose, if values are stored and the scale is equal."""
     if rounded is None or not wanted.stored or wanted.scale is None:
         return wanted
     same = (rounded.format, rounded.axis, rounded.block) == (wanted.format, wanted.axis, wanted.block)
@@ -265,7 +267,7 @@ def _fits(rounded: RoundedWeight, spec: QuantSpec) -> bool:
 
 
 def _rounded_blocks(rounded: RoundedWeight) -> Quantization:
-    """Block scales are in no table: those hold that the values were rounded with."""
+    """Return the quantization with the block scales of the rounded values; a table has no block scales."""
     return Quantization(
         format=rounded.format,
         scale=rounded.scale,
@@ -334,7 +336,7 @@ def _quantization(
 
 
 def _wide_enough(stored_as: DType, here: DType, scale: NDArray[np.float32]) -> DType:
-    """FP32 for scales that FP16 would clip: what has them stays FP32 where the rest of the model becomes FP16."""
+    """Return FP32 for scales that FP16 would clip. Tensors with such scales stay FP32 if the rest of the model becomes FP16."""
     is_wide = here is not DType.FLOAT16 and float(scale.max(initial=0.0)) > LARGEST_HALF
     return DType.FLOAT32 if is_wide and stored_as is DType.FLOAT16 else stored_as
 
@@ -342,7 +344,7 @@ def _wide_enough(stored_as: DType, here: DType, scale: NDArray[np.float32]) -> D
 def _in_blocks(
     view: GraphView, decision: Decision, spec: QuantSpec, entry: TensorRange, stored_as: DType
 ) -> Quantization:
-    """The quantization of a constant whose blocks have scales of their own, made from its values."""
+    """Return the quantization of a constant with block scales, computed from its values."""
     value, axis, block = view.constant(decision.tensor), spec.axis, spec.block
     assert value is not None
     assert axis is not None
@@ -365,7 +367,7 @@ def _in_blocks(
 
 
 def _misfit(found: TensorRange, axis: int | None, shape: tuple[int, ...] | None) -> str | None:
-    """Why a range cannot become a scale; `shape` is None for run-time tensors, which take one scale only."""
+    """Return the reason why a range cannot become a scale. `shape` is None for run-time tensors, which take one scale only."""
     if found.axis != axis:
         return f"is along axis {found.axis}, the placement asks for axis {axis}"
     amax = np.asarray(found.amax, np.float64)

@@ -1,4 +1,4 @@
-"""Reads a Q/DQ model as a float graph and an assignment, and says what does not fit that form.
+"""Reads a Q/DQ model as a float graph and an assignment, and reports Q/DQ that does not fit this form.
 
 Whatever cannot be read as the quantization of a slot stays in the graph as the nodes it is, so that `lower` of the
 result always computes what the model computes.
@@ -39,7 +39,7 @@ _ONNX: Final = frozenset({"", "ai.onnx"})
 
 
 class IrregularityKind(str, Enum):
-    """What a Q/DQ graph holds beside quantized slots."""
+    """Kinds of Q/DQ that are not the quantization of a slot."""
 
     ZERO_POINT = "zero point"
     TYPE = "type without a format"
@@ -89,7 +89,7 @@ NORMAL_FORMS: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Irregularity:
-    """Something that is not the symmetric quantization of a slot by constants.
+    """A Q/DQ construct that is not the symmetric quantization of a slot by constants.
 
     Attributes:
         kind: what it is.
@@ -103,12 +103,12 @@ class Irregularity:
 
     @property
     def normal_form(self) -> str:
-        """What it would have to be."""
+        """Form that would be regular."""
         return NORMAL_FORMS[self.kind]
 
 
 class _IrregularError(Exception):
-    """Raised on the way down to where a pair is left as it is; never leaves this module."""
+    """Raised when a pair cannot be lifted and stays as it is; never leaves this module."""
 
     def __init__(self, kind: IrregularityKind) -> None:
         super().__init__(kind)
@@ -116,7 +116,7 @@ class _IrregularError(Exception):
 
 
 def lift(model: Model) -> tuple[QuantizedGraph, tuple[Irregularity, ...]]:
-    """The float graph of a Q/DQ model with its assignment, and everything irregular in graph order.
+    """Return the float graph of a Q/DQ model with its assignment, and every irregularity in graph order.
 
     Where nothing irregular is reported, `lower` of the result computes what the model computes; where something is, it
     does too, unless the irregularity is marked as lifted.
@@ -144,7 +144,7 @@ class _Reader:
         self._floats: dict[tuple[Any, ...], str] = {}
 
     def read(self, node: Node) -> None:
-        """Take one DequantizeLinear off its readers."""
+        """Remove one DequantizeLinear from its consumers."""
         uses = self._view.uses(node.outputs[0])
         if uses and all(use.index == 1 and use.node.op in {QUANTIZE, DEQUANTIZE} for use in uses):
             return  # a scale of two levels, which belongs to its readers
@@ -171,7 +171,7 @@ class _Reader:
             self._found[slot] = replace(quantization, pair=shared)
 
     def look(self, node: Node) -> None:
-        """Report what a node that is no DequantizeLinear of ONNX holds of quantization."""
+        """Report quantization in a node that is not a DequantizeLinear of ONNX."""
         if node.op == QUANTIZE and node.domain in _ONNX:
             if not any(use.node.op in _DEQUANTIZERS for use in self._view.uses(node.outputs[0])):
                 self._note(IrregularityKind.LONE_QUANTIZE, node)
@@ -183,7 +183,7 @@ class _Reader:
             self._note(IrregularityKind.BODY, node)
 
     def finish(self) -> tuple[QuantizedGraph, tuple[Irregularity, ...]]:
-        """The result."""
+        """Return the quantized graph and the irregularities."""
         self._edit.prune()
         assignment = {slot: self._found[slot] for slot in sorted(self._found, key=self._order)}
         return QuantizedGraph(model=self._edit.finish(), assignment=assignment), tuple(self._irregular)
@@ -195,7 +195,7 @@ class _Reader:
         self._irregular.append(Irregularity(kind=kind, node=node.name, lifted=lifted))
 
     def _quantization(self, node: Node) -> tuple[str, Quantization, tuple[IrregularityKind, ...]]:
-        """What the readers of a DequantizeLinear read in float, and how it is quantized."""
+        """Return the float tensor for the consumers of a DequantizeLinear, its quantization, and its irregularities."""
         view, values = self._view, node.inputs[0]
         if node.op == MX_DEQUANTIZE:
             return self._microscaled(node)
@@ -243,7 +243,7 @@ class _Reader:
         return _element(quantize.integer("output_dtype", 0) or onnx.TensorProto.UINT8)
 
     def _match(self, quantize: Node, node: Node) -> None:
-        """Both nodes of a pair must say the same."""
+        """Check that both nodes of a pair have equal parameters."""
         if not quantize.attribute("saturate", 1):
             raise _IrregularError(IrregularityKind.SATURATION)
         for one, other in zip(_padded(quantize), _padded(node), strict=True):
@@ -266,7 +266,7 @@ class _Reader:
         return zero is not None and is_zero(zero)
 
     def _scale(self, node: Node) -> tuple[NDArray[np.float32], float | None, DType | None]:
-        """The scale, the global scale and the type of block scales where there are two levels."""
+        """Return the scale; with two levels also the global scale and the type of the block scales."""
         view = self._view
         value, level, dtype = view.constant(node.inputs[1]), None, None
         inner = view.producer(node.inputs[1])
@@ -278,7 +278,7 @@ class _Reader:
         return _positive(value), level, dtype
 
     def _level(self, tensor: str) -> float:
-        """The global scale of block scales, one constant for all of them."""
+        """Return the global scale of block scales, a single constant."""
         value = self._view.constant(tensor)
         if value is None:
             raise _IrregularError(IrregularityKind.RUN_TIME)
@@ -287,7 +287,7 @@ class _Reader:
         return float(_positive(value))
 
     def _is_per_channel(self, node: Node, shape: tuple[int | str, ...] | None) -> bool:
-        """Whether a scale of shape [1] is that of a constant's only channel."""
+        """Return True if a scale of shape [1] belongs to the only channel of a constant."""
         if not self._view.is_constant(node.inputs[0]) and not self._reads_constant(node):
             return False
         axis = node.integer("axis", 1)
@@ -300,7 +300,7 @@ class _Reader:
     def _division(
         self, node: Node, scale: NDArray[np.float32], shape: tuple[int | str, ...] | None
     ) -> tuple[int | None, int | None]:
-        """The axis and the block of a scale."""
+        """Return the axis and the block size of a scale."""
         if scale.ndim == 0:
             return None, None
         axis = node.integer("axis", 1)
@@ -326,7 +326,7 @@ class _Reader:
         return axis, block
 
     def _float_constant(self, node: Node, quantization: Quantization, kind: DType) -> str:
-        """The float constant that the stored values of a DequantizeLinear stand for, made once."""
+        """Return the float constant of the stored values of a DequantizeLinear; creates it once."""
         values = node.inputs[0]
         key = (values, quantization.key)
         if key in self._floats:
@@ -347,7 +347,7 @@ class _Reader:
         return name
 
     def _vanishes(self, node: Node) -> bool:
-        """Whether no node reads the stored values any more once all that read them as `node` does are lifted."""
+        """Return True if lifting all nodes equal to `node` leaves no consumer of the stored values."""
         if node.inputs[0] in self._edit.pinned:
             return False
         return all(
@@ -358,14 +358,14 @@ class _Reader:
         )
 
     def _leaves(self, node: Node) -> bool:
-        """Whether only inputs of nodes that stay read the result."""
+        """Return True if only nodes that stay in the graph read the result: no Q, no model output."""
         result = node.outputs[0]
         return not self._view.is_output(result) and all(
             use.index < len(use.node.inputs) and use.node.op != QUANTIZE for use in self._view.uses(result)
         )
 
     def _computed(self, node: Node, quantize: Node) -> tuple[str, Quantization, tuple[IrregularityKind, ...]]:
-        """NVFP4 with block scales that are computed."""
+        """Read NVFP4 with computed block scales."""
         view = self._view
         scales = view.producer(node.inputs[1])
         if len(quantize.inputs) < 2:
@@ -409,7 +409,7 @@ class _Reader:
 
 
 def _positive(value: NDArray[Any]) -> NDArray[np.float32]:
-    """The scales as numbers.
+    """Return the scales as numbers.
 
     Raises:
         _IrregularError: one is not a positive finite number, or there is none.
@@ -423,11 +423,11 @@ def _positive(value: NDArray[Any]) -> NDArray[np.float32]:
 
 
 _ATTRIBUTES: Final = (("axis", 1), ("block_size", 0))
-"""Attributes that must agree, with what ONNX takes without them."""
+"""Attributes that must agree, with ONNX's default values."""
 
 
 def _padded(node: Node) -> tuple[str, str]:
-    """Names of scale and zero point; "" for a zero point that is not there."""
+    """Return the names of scale and zero point; "" for a missing zero point."""
     return node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
 
 
@@ -437,7 +437,7 @@ def _element(number: int) -> DType:
 
 
 def _counted(axis: int, shape: tuple[int | str, ...] | None) -> int:
-    """The axis counted from the front.
+    """Return the axis counted from the front.
 
     Raises:
         _IrregularError: the rank is not known, or there is no such axis.

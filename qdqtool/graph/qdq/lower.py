@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TRT_DOMAIN: Final = "trt"
-"""The domain of operators that TensorRT's ONNX parser adds."""
+"""Domain of operators that TensorRT's ONNX parser adds."""
 MX_DEQUANTIZE: Final = "TRT_MXFP8DequantizeLinear"
 FLOAT_TYPES: Final = {
     DType.FLOAT32: np.dtype(np.float32),
@@ -45,11 +45,11 @@ FLOAT_TYPES: Final = {
     DType.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
     DType.UNKNOWN: np.dtype(np.float32),
 }
-"""Float types of tensors that are quantized, and so of their scales; FP32 where nothing tells."""
+"""Float types of quantized tensors, and so of their scales; FP32 if the type is unknown."""
 
 
 def lower(graph: QuantizedGraph) -> Model:
-    """The Q/DQ model. Constants that several slots read in the same way are written once.
+    """Return the Q/DQ model; constants that several slots read in the same way are written once.
 
     Nodes are named `<tensor>_<node>_<input>_QuantizeLinear` and `..._DequantizeLinear`.
 
@@ -65,7 +65,7 @@ def lower(graph: QuantizedGraph) -> Model:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Constants:
-    """Tensors that say how one tensor is stored.
+    """Names of the tensors that describe how one tensor is stored.
 
     Attributes:
         scale: the scale of Q and DQ; the FP8 scales where there is a second level; "" if blocks are computed.
@@ -81,7 +81,7 @@ class _Constants:
 
 
 class _PairWriter:
-    """Adds pairs to one model."""
+    """Adds Q/DQ pairs to one model."""
 
     def __init__(self, model: Model, assignment: Mapping[Slot, Quantization]) -> None:
         self._model = model
@@ -93,7 +93,7 @@ class _PairWriter:
         self._ir = 0
 
     def write(self, slot: Slot, quantization: Quantization) -> None:
-        """Let one slot read quantized values."""
+        """Make one slot read quantized values."""
         node = self._nodes.get(slot.node)
         if node is None or slot.index >= len(node.input) or not node.input[slot.index]:
             raise InputFileError(
@@ -107,7 +107,7 @@ class _PairWriter:
         node.input[slot.index] = self._results[shared]
 
     def finish(self) -> Model:
-        """The model with all pairs; float constants that nobody reads any more are gone."""
+        """Return the model with all pairs, without float constants that have no consumer any more."""
         self._edit.prune()
         model = self._edit.finish()
         model.proto.ir_version = max(model.proto.ir_version, self._ir)
@@ -134,7 +134,7 @@ class _PairWriter:
             )
 
     def _pair(self, tensor: str, slot: Slot, quantization: Quantization) -> str:
-        """Add the nodes for one slot and return the tensor that the slot reads from now on."""
+        """Add the nodes for one slot and return the tensor that the slot then reads."""
         stem = f"{tensor}_{slot.node}_{slot.index}"
         kind = FLOAT_TYPES.get(self._model.view.info(tensor).dtype, FLOAT_TYPES[DType.FLOAT32])
         key = (tensor, quantization.key)
@@ -149,7 +149,7 @@ class _PairWriter:
         return self._plain(tensor, stem, quantization, constants)
 
     def _plain(self, tensor: str, stem: str, quantization: Quantization, constants: _Constants) -> str:
-        """Q and DQ, or DQ alone behind a stored constant."""
+        """Add Q and DQ, or only DQ after a stored constant; return the result."""
         edit = self._edit
         along = {} if quantization.axis is None else {"axis": quantization.axis}
         along |= {} if quantization.block is None else {"block_size": quantization.block}
@@ -185,7 +185,7 @@ class _PairWriter:
         return result
 
     def _store(self, tensor: str, quantization: Quantization, kind: np.dtype[Any]) -> _Constants:
-        """Store what says how a tensor is quantized, and its values where they are stored."""
+        """Store the constants that describe the quantization of a tensor, and its values if they are stored."""
         edit, format_, scale = self._edit, quantization.format, quantization.scale
         level = ""
         if quantization.global_scale is not None:
@@ -228,7 +228,7 @@ class _PairWriter:
         return name
 
     def _replaceable(self, tensor: str, quantization: Quantization) -> bool:
-        """Whether nobody needs the float form of a constant any more, so that stored values may take its name."""
+        """Return True if no consumer needs the float form of a constant, so that the stored values can take its name."""
         if tensor in self._edit.pinned:
             return False
         readers = [
@@ -241,7 +241,7 @@ class _PairWriter:
 def computed_blocks(
     edit: Edit, tensor: str, stem: str, level: str, axis: int | None, block: int | None
 ) -> str:
-    """Quantize a tensor to NVFP4 with block scales that are computed at run time; the dequantized values.
+    """Quantize a tensor to NVFP4 with block scales computed at run time; return the dequantized tensor.
 
     Args:
         edit: the graph; it imports TensorRT's operators then.
@@ -270,7 +270,7 @@ def computed_blocks(
 
 
 def stored_exactly(value: NDArray[Any], quantization: Quantization, stored: NDArray[Any]) -> bool:
-    """Whether lowering `value` would store just `stored`."""
+    """Return True if lowering `value` would store exactly `stored`."""
     assert quantization.scale is not None
     scales = effective(quantization.scale, quantization.global_scale)
     again = encode(value, scales, quantization.format, quantization.axis, quantization.block)

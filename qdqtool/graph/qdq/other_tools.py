@@ -1,4 +1,4 @@
-"""Quantizers that other tools write as operators of their own, and Q/DQ nodes that compute the same.
+"""Quantizers that other tools write as custom operators, and Q/DQ nodes that compute the same result.
 
     qonnx.custom_op.general.Quant (x, scale, 0, 8 bits)       QuantizeLinear ─ DequantizeLinear, INT8
     qonnx.custom_op.general.Quant (weight, scales, 0, 4)      DequantizeLinear of the integers, stored as INT8
@@ -45,7 +45,7 @@ _FEWEST_BITS, _MOST_BITS = 2, 8  # signed integers that INT8 holds
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OtherQuantizer:
-    """A quantizer of another tool.
+    """A quantizer operator of another tool.
 
     Attributes:
         node: the node.
@@ -61,7 +61,7 @@ class OtherQuantizer:
 
 
 def other_quantizers(view: GraphView) -> tuple[OtherQuantizer, ...]:
-    """All of them, in graph order."""
+    """Return all quantizers of other tools, in graph order."""
     found = []
     for node in view.nodes:
         if is_other_quantizer(node.op, node.domain):
@@ -79,7 +79,7 @@ def _is_exact(view: GraphView, node: Node) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _StoredQuant:
-    """A Quant as Q/DQ: its scale, the axis of a scale per channel, and the integers of a constant."""
+    """A Quant node as Q/DQ: its scale, the axis of a scale per channel, and the integers of a constant."""
 
     scale: NDArray[Any]
     axis: int | None
@@ -87,7 +87,7 @@ class _StoredQuant:
 
 
 def _quant(view: GraphView, node: Node) -> _StoredQuant | None:
-    """What a Quant of QONNX is as Q/DQ; None if INT8 does not compute the same."""
+    """Return a QONNX Quant node as Q/DQ; None if INT8 does not compute the same result."""
     values = [view.constant(name) for name in node.inputs[1:]]
     plain = (
         node.attribute("signed", 1) == 1 and str(node.attribute("rounding_mode", "ROUND")).upper() == "ROUND"
@@ -129,7 +129,7 @@ def _quant(view: GraphView, node: Node) -> _StoredQuant | None:
 
 
 def _axis(scale: NDArray[Any], shape: tuple[int | str, ...] | None) -> int | None:
-    """The axis of a scale that is broadcast; None for one scale, -1 where it goes along several or none that is known."""
+    """Return the axis of a broadcast scale: None for a single scale; -1 if it spans several axes or the axis is unknown."""
     if scale.size == 1:
         return None
     long = [at for at, size in enumerate(scale.shape) if size != 1]
@@ -140,7 +140,7 @@ def _axis(scale: NDArray[Any], shape: tuple[int | str, ...] | None) -> int | Non
 def convert(
     edit: Edit, view: GraphView, quantizers: tuple[OtherQuantizer, ...]
 ) -> tuple[OtherQuantizer, ...]:
-    """Write those of the quantizers with an exact form as Q/DQ; returns these."""
+    """Write the quantizers that have an exact form as Q/DQ, and return them."""
     nodes = {node.name: node for node in edit.nodes}
     done = tuple(found for found in quantizers if found.exact)
     for found in done:

@@ -1,4 +1,4 @@
-"""A float graph and an assignment of quantizations to its slots: what a Q/DQ model says, without its Q/DQ nodes."""
+"""A float graph and the quantizations of its slots: the meaning of a Q/DQ model without its Q/DQ nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Quantization:
-    """How the values that one slot reads are quantized.
+    """Quantization of the values that one slot reads.
 
     Attributes:
         format: how values are stored.
@@ -50,7 +50,7 @@ class Quantization:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for quantizations that write the same constants, whatever else shares the pair."""
+        """Key that is equal for quantizations that write equal constants, whatever other slots share the pair."""
         scale = None if self.scale is None else (self.scale.shape, self.scale.astype(np.float32).tobytes())
         return (
             self.format.name,
@@ -71,7 +71,7 @@ class Quantization:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class QuantizedGraph:
-    """A model in float, and how each of its slots is quantized.
+    """A float model and the quantization of each of its slots.
 
     Attributes:
         model: the float model. Constants that are stored in few bits are the floats that these stand for.
@@ -82,7 +82,7 @@ class QuantizedGraph:
     assignment: Mapping[Slot, Quantization] = field(default_factory=lambda: MappingProxyType({}))
 
     def __eq__(self, other: object) -> bool:
-        """Whether both say the same: equal assignments of equal graphs, whatever the order of their constants."""
+        """Return True if the assignments and graphs are equal, whatever the order of their constants."""
         if not isinstance(other, QuantizedGraph):
             return NotImplemented
         return dict(self.assignment) == dict(other.assignment) and _content(self.model) == _content(

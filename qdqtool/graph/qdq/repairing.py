@@ -1,4 +1,4 @@
-"""A Q/DQ model open for the fixes of rules: its nodes to be changed, its pairs at hand."""
+"""A Q/DQ model open for the fixes of rules, with its nodes and pairs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _INTEGERS = frozenset(np.dtype(kind) for kind in (np.int8, np.uint8, np.int16, n
 
 
 class RepairContext:
-    """A model open for changes.
+    """A Q/DQ model open for changes.
 
     Attributes:
         target: the builder whose abilities count; None for all of them.
@@ -56,24 +56,24 @@ class RepairContext:
 
     @property
     def flow(self) -> Flow:
-        """What the model asked for before any change; made when it is first needed."""
+        """Q/DQ flow of the model before any change; made on first use."""
         if self._flow is None:
             self._flow = Flow(self.model)
         return self._flow
 
     def is_plain(self, pair: QdqPair) -> bool:
-        """Whether a pair is one of `pairs`: of 8, 16 or 32 bit integers, without blocks."""
+        """Return True if a pair is one of `pairs`: integers of 8, 16 or 32 bits, without blocks."""
         # A Q without a zero point states no type of its own: without this, FP8 scales of FP4 blocks pass for uint8.
         narrow = pair.dtype.bits is not None and pair.dtype not in _KINDS
         return not narrow and self.integers(pair) in _INTEGERS and len(pair.scale_shape or ()) <= 1
 
     def finish(self) -> Model:
-        """The changed model, without what no output needs any more."""
+        """Return the changed model, without nodes and constants that no output needs."""
         self.edit.prune()
         return self.edit.finish(retyped=True)
 
     def require_opset(self, version: int) -> str | None:
-        """Begin again with the model in this opset, before any other change; what was done, None if it is there."""
+        """Reopen the model in this opset, before any other change. Return a note, or None if the opset is high enough."""
         if self.edit.opset >= version:
             return None
         proto, note = raise_opset(self.model.proto, version, self.path)
@@ -82,26 +82,26 @@ class RepairContext:
 
     @property
     def pinned(self) -> frozenset[str]:
-        """Tensors that keep their names: model outputs and what bodies of control flow read."""
+        """Tensors that keep their names: model outputs, and tensors that bodies of control flow read."""
         return self._pinned
 
     def result(self, pair: QdqPair) -> str:
-        """The tensor that comes out of a pair."""
+        """Return the output tensor of a pair."""
         return self.view.by_name[pair.dequantize or pair.quantize or ""].outputs[0]
 
     def consumer(self, pair: QdqPair) -> Node | None:
-        """The only reader of a pair; None if there are more, or the model returns the result."""
+        """Return the only consumer of a pair; None if there are more, or if the result is a model output."""
         if len(pair.slots) != 1 or self.result(pair) in self.pinned:
             return None
         return self.view.by_name[pair.slots[0].node]
 
     def maker(self, tensor: str) -> str:
-        """Operator type of the node that makes a tensor; "" for inputs and constants."""
+        """Return the operator type of the node that makes a tensor; "" for inputs and constants."""
         node = self.view.producer(tensor)
         return "" if node is None else node.op
 
     def redirect(self, old: str, new: str) -> None:
-        """Let every node that reads `old` read `new`."""
+        """Connect every consumer of `old` to `new`."""
         self.edit.redirect(old, new)
 
     def restate(self, pair: QdqPair, scale: NDArray[Any], axis: int | None = None) -> None:
@@ -112,7 +112,7 @@ class RepairContext:
     def restate_nodes(
         self, nodes: Iterable[onnx.NodeProto], stem: str, scale: NDArray[Any], axis: int | None = None
     ) -> None:
-        """Give Q and DQ nodes this scale and an INT8 zero point of 0; `stem` begins the constants' names."""
+        """Give Q and DQ nodes this scale and an INT8 zero point of 0; the names of the constants begin with `stem`."""
         scale = np.asarray(scale)
         for node in nodes:
             kind = self.scale_type(node)
@@ -124,7 +124,7 @@ class RepairContext:
             set_axis(node, axis, drop=("output_dtype",))
 
     def integers(self, pair: QdqPair) -> np.dtype[Any]:
-        """The numpy type of the integers; a QuantizeLinear without a zero point makes uint8."""
+        """Return the NumPy type of the integers; a QuantizeLinear without a zero point makes uint8."""
         node = self.nodes[pair.quantize or pair.dequantize or ""]
         stored = self.edit.constants.get(node.input[2]) if len(node.input) > 2 else None
         if stored is None and pair.quantize is None:
@@ -134,33 +134,33 @@ class RepairContext:
         return np.dtype(np.uint8) if stored is None else _numpy_type(stored)
 
     def span(self, pair: QdqPair) -> tuple[float, float]:
-        """Smallest and largest real value that a pair can represent, over all channels."""
+        """Return the smallest and largest real value that a pair can represent, over all channels."""
         limits = np.iinfo(self.integers(pair))
         scale, zero = np.asarray(pair.scale, np.float64), np.asarray(pair.zero_point, np.float64)
         ends = np.stack([(limits.min - zero) * scale, (limits.max - zero) * scale])
         return float(ends.min()), float(ends.max())
 
     def stored_type(self, tensor: str) -> np.dtype[Any] | None:
-        """The NumPy type of a constant; None for other tensors."""
+        """Return the NumPy type of a constant; None for other tensors."""
         stored = self.edit.constants.get(tensor)
         return None if stored is None else _numpy_type(stored)
 
     def is_known(self, pair: QdqPair) -> bool:
-        """Whether scale and zero point of a pair are constants."""
+        """Return True if scale and zero point of a pair are constants."""
         return bool(pair.scale) and bool(pair.zero_point)
 
     def symmetric(self, pair: QdqPair) -> bool:
-        """Whether a pair is INT8 with zero point 0, as TensorRT wants it."""
+        """Return True if a pair is INT8 with zero point 0, as TensorRT requires."""
         return self.integers(pair) == np.int8 and bool(pair.zero_point) and not any(pair.zero_point)
 
     def scale_type(self, node: onnx.NodeProto) -> Any:
-        """The numpy type of a Q or DQ node's scale: float16 where it is so now, else float32."""
+        """Return the NumPy type of a Q or DQ node's scale: float16 if it is float16 now, otherwise float32."""
         stored = self.edit.constants.get(node.input[1])
         half = stored is not None and stored.data_type == onnx.TensorProto.FLOAT16
         return np.float16 if half else np.float32
 
     def dissolve(self, pair: QdqPair) -> None:
-        """Take a pair with a QuantizeLinear out: its readers read what that reads now."""
+        """Remove a pair with a QuantizeLinear; its consumers then read the input of the QuantizeLinear."""
         quantize = self.nodes[pair.quantize or ""]
         dequantize = self.nodes[pair.dequantize] if pair.dequantize else quantize
         self.redirect(self.result(pair), typed_source(self.edit, quantize, dequantize))
@@ -168,7 +168,7 @@ class RepairContext:
 
 
 def set_axis(node: onnx.NodeProto, axis: int | None, *, drop: Sequence[str] = ()) -> None:
-    """Give a node this axis, or none, and take the attributes `drop` off it."""
+    """Set or remove the axis of a node, and remove the attributes `drop`."""
     kept = [attribute for attribute in node.attribute if attribute.name not in {"axis", *drop}]
     del node.attribute[:]
     node.attribute.extend(kept)
@@ -177,12 +177,12 @@ def set_axis(node: onnx.NodeProto, axis: int | None, *, drop: Sequence[str] = ()
 
 
 def cast_to(kind: np.dtype[Any] | type[np.generic]) -> int:
-    """The number by which a Cast names a NumPy type."""
+    """Return ONNX's type number of a NumPy type, as Cast takes it."""
     return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind)))
 
 
 def is_pair_op(node: onnx.NodeProto) -> bool:
-    """Whether a node is a QuantizeLinear or DequantizeLinear."""
+    """Return True if a node is a QuantizeLinear or DequantizeLinear."""
     return node.op_type in {QUANTIZE, DEQUANTIZE}
 
 

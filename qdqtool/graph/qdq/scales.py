@@ -1,4 +1,4 @@
-"""Makes scales that can be stored: positive, normal numbers, exact in the type they are stored in."""
+"""Makes scales that can be stored: positive, normal numbers, exact in the type that stores them."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SMALLEST = float(np.finfo(np.float32).tiny)
-"""Smallest normal float32, about 1.2e-38: below it a scale loses its digits."""
+"""Smallest normal float32, about 1.2e-38; smaller scales lose digits."""
 SMALLEST_HALF = 2.0**-20
-"""About 9.5e-7, a subnormal FP16 with four digits of its mantissa left."""
+"""Smallest FP16 scale, about 9.5e-7: a subnormal number that keeps four digits of its mantissa."""
 LARGEST_HALF = float(np.finfo(np.float16).max)
 # BF16: eight bits of exponent as FP32, seven of fraction.
 _LARGEST_BRAIN = (2.0 - 2.0**-7) * 2.0**127
 
 
 def is_number(value: NDArray[Any]) -> bool:
-    """Whether an array holds real numbers: strings and complex numbers are neither scales nor zero points."""
+    """Return True if an array holds real numbers; strings and complex numbers are neither scales nor zero points."""
     return value.dtype.kind not in "OSUc"
 
 
 def is_zero(value: NDArray[Any]) -> bool:
-    """Whether every value is the number 0, as zero points must be."""
+    """Return True if every value is the number 0, as zero points must be."""
     return is_number(value) and not np.asarray(value, np.float32).any()
 
 
 def storable(scale: NDArray[Any], *, half: bool) -> NDArray[np.float32]:
-    """`scale` as float32; with `half` each value is one that FP16 holds exactly."""
+    """Return `scale` as float32; with `half`, each value is one that FP16 represents exactly."""
     return storable_as(scale, DType.FLOAT16 if half else DType.FLOAT32)
 
 
 def storable_as(scale: NDArray[Any], dtype: DType) -> NDArray[np.float32]:
-    """`scale` as float32, each value rounded up to one that FP32, FP16 or BF16 holds exactly.
+    """Return `scale` as float32, each value rounded up to one that FP32, FP16 or BF16 represents exactly.
 
     Rounding up means that no value is clipped which the exact scale would keep. Because Q and DQ use the same
     rounded scale, a coarse scale costs resolution but never a wrong gain.
@@ -56,7 +56,7 @@ def storable_as(scale: NDArray[Any], dtype: DType) -> NDArray[np.float32]:
 
 
 def told_apart(scale: NDArray[Any], dtype: DType, number: int) -> NDArray[np.float32]:
-    """Scales that equal neither `scale` nor those of another `number`: one of them is larger by the smallest steps.
+    """Return scales that differ from `scale` and from those of every other `number`, by the smallest possible steps.
 
     Copy 1 has the first scale one step larger, copy 2 the second, and so on; with more copies than scales two steps.
     """
@@ -69,7 +69,7 @@ def told_apart(scale: NDArray[Any], dtype: DType, number: int) -> NDArray[np.flo
 
 
 def a_step_above(scale: NDArray[Any], dtype: DType) -> NDArray[np.float32]:
-    """The next larger scales that `dtype` holds, where INT8 values are the same with both; else `scale` itself.
+    """Return the next larger scales of `dtype` if they give equal INT8 values; otherwise `scale` itself.
 
     An integer q of one scale is q * (1 - step) of the other, which rounds to q as long as 128 steps are less than a
     half. BF16 has no such scales, nor has FP16 far below its normal numbers.

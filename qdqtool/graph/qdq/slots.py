@@ -1,4 +1,4 @@
-"""Quantizes single inputs afresh, or makes them float: every input edited gets a Q/DQ pair of its own or none."""
+"""Quantizes single inputs anew or makes them float: each edited input gets a separate Q/DQ pair or none."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FLOAT = "float"
 
 
 def requantize(model: Model, edits: Iterable[SlotEdit]) -> Model:
-    """The Q/DQ model with these inputs quantized so, whatever was in front of them; other readers keep their pairs.
+    """Return the Q/DQ model with these inputs quantized anew, whatever fed them before; other consumers keep their pairs.
 
     Raises:
         UsageError: the model has no such input, or its integers come from a place that has no float form.
@@ -49,7 +49,7 @@ def requantize(model: Model, edits: Iterable[SlotEdit]) -> Model:
 
 
 def _requantized(model: Model, edits: Iterable[SlotEdit], zeros: Mapping[Slot, int]) -> Model:
-    """The same for a model without recorded zero points; slots that stay INT8 with one scale get those in `zeros`."""
+    """Requantize a model without recorded zero points. Slots that stay INT8 with one scale get the zero points in `zeros`."""
     edit = Edit(model)
     makers = edit.producers()
     nodes = {node.name: node for node in edit.nodes}
@@ -76,7 +76,7 @@ def _requantized(model: Model, edits: Iterable[SlotEdit], zeros: Mapping[Slot, i
 
 
 def slot_changes(before: Model, after: Model) -> tuple[SlotChange, ...]:
-    """The inputs of nodes that both models have and that are quantized differently, in the order of the second."""
+    """Return the inputs, of nodes in both models, that are quantized differently; in the order of the second model."""
     was, now = _in_words(before), _in_words(after)
     return tuple(
         SlotChange(slot=slot, before=was.get(slot, _FLOAT), after=now.get(slot, _FLOAT))
@@ -88,7 +88,7 @@ def slot_changes(before: Model, after: Model) -> tuple[SlotChange, ...]:
 
 
 def _in_words(model: Model) -> dict[Slot, str]:
-    """How each slot behind a DequantizeLinear is quantized."""
+    """Return a description of the quantization of each slot that reads a DequantizeLinear."""
     return {slot: _words(pair) for pair in find(model) if pair.dequantize for slot in pair.slots}
 
 
@@ -104,13 +104,13 @@ def _words(pair: QdqPair) -> str:
 
 
 def float_value(edit: Edit, model: Model, tensor: str) -> NDArray[Any] | None:
-    """The values of a constant as the model reads them in float, before all Q/DQ; None for what is computed."""
+    """Return the float values of a constant before all Q/DQ; None for computed tensors."""
     source = _source(edit, model, edit.producers(), tensor)
     return None if source is None else edit.value(source)
 
 
 def _source(edit: Edit, model: Model, makers: dict[str, onnx.NodeProto], tensor: str) -> str | None:
-    """The float tensor that an input reads, before all Q/DQ pairs and before Casts that lead back to its type."""
+    """Return the float tensor that an input reads, before all Q/DQ pairs and before Casts that return to its type."""
     source = _before_pair(edit, model, makers, tensor)
     while source is not None and source != tensor:
         tensor = source
@@ -119,7 +119,7 @@ def _source(edit: Edit, model: Model, makers: dict[str, onnx.NodeProto], tensor:
 
 
 def _before_pair(edit: Edit, model: Model, makers: dict[str, onnx.NodeProto], tensor: str) -> str | None:
-    """The same for one pair; `tensor` itself where there is none."""
+    """Return the float tensor before one Q/DQ pair; `tensor` itself if there is none."""
     maker = makers.get(tensor)
     while maker is not None and maker.op_type == "Cast":
         maker = makers.get(maker.input[0])
@@ -134,6 +134,6 @@ def _before_pair(edit: Edit, model: Model, makers: dict[str, onnx.NodeProto], te
 
 
 def _quantization(edit: SlotEdit, dtype: DType) -> Quantization:
-    """What an edit asks for, with scales that the float type of the tensor holds."""
+    """Return the quantization that an edit asks for, with scales that the tensor's float type represents exactly."""
     steps = np.asarray(edit.known if edit.axis is not None else edit.known[0], np.float32)
     return Quantization(format=edit.format, scale=storable_as(steps, dtype), axis=edit.axis)

@@ -1,4 +1,4 @@
-"""TensorRT's own spellings of QuantizeLinear and DequantizeLinear as the operators of ONNX that mean the same.
+"""Replaces TensorRT's own variants of QuantizeLinear and DequantizeLinear by the equivalent operators of ONNX.
 
     trt.TRT_FP8QuantizeLinear(x, s)            QuantizeLinear(x, s, 0 as FP8)
     trt.TRT_FP8DequantizeLinear(q, s)          DequantizeLinear(q, s)
@@ -32,16 +32,16 @@ _SPELLINGS: Final = {
     "TRT_INT4QuantizeLinear": (QUANTIZE, DType.INT4),
     "TRT_INT4DequantizeLinear": (DEQUANTIZE, None),
 }
-"""Operator of the domain "trt" -> operator of ONNX, and the type that its name states."""
+"""Operator of the domain "trt" -> equivalent ONNX operator, and the type that its name states."""
 
 
 def is_spelled_apart(op: str, domain: str) -> bool:
-    """Whether an operator is such a spelling."""
+    """Return True if an operator is a TensorRT variant of QuantizeLinear or DequantizeLinear."""
     return domain == TRT_DOMAIN and op in _SPELLINGS
 
 
 def standardise(edit: Edit) -> Iterator[tuple[str, str]]:
-    """Rewrite every such node in place; its name and what it was called."""
+    """Rewrite every TensorRT variant in place; yield the node name and the old operator type."""
     for node in edit.nodes:
         if not is_spelled_apart(node.op_type, node.domain):
             continue
@@ -56,7 +56,7 @@ def standardise(edit: Edit) -> Iterator[tuple[str, str]]:
 
 
 def standard(model: Model) -> Model:
-    """The model with the operators of ONNX, in an opset that has them; the model itself where it has no others."""
+    """Return the model with the operators of ONNX, in an opset that has them; the model itself if it has no variants."""
     if not any(is_spelled_apart(node.op, node.domain) for node in model.view.nodes):
         return model
     proto, _ = raise_opset(model.proto, INT4.opset, model.path)

@@ -1,4 +1,4 @@
-"""The numbers behind a pair of constants: integers minus zero point, scales, and the floats they stand for."""
+"""Numbers of a pair on a constant: integers minus zero point, scales, and the floats that they represent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NARROW = frozenset({DType.INT8, DType.INT4, DType.FLOAT8})
 
 
 def stored_casts(view: GraphView) -> tuple[Node, ...]:
-    """Casts that make floats of constants of INT8, INT4 or FP8, reshaped or not, without a DequantizeLinear."""
+    """Return Casts that turn INT8, INT4 or FP8 constants into floats without a DequantizeLinear, reshaped or not."""
     return tuple(
         node
         for node in view.nodes
@@ -37,14 +37,14 @@ def stored_casts(view: GraphView) -> tuple[Node, ...]:
 
 
 def held_in(view: GraphView, tensor: str) -> str:
-    """The tensor whose values `tensor` holds in another shape or order; itself where it is made otherwise."""
+    """Return the tensor whose values `tensor` holds in another shape or order; `tensor` itself if it is made otherwise."""
     while (maker := view.producer(tensor)) is not None and maker.op in RESHAPING | {"Transpose"}:
         tensor = maker.inputs[0]
     return tensor
 
 
 def steps_and_scale(context: RepairContext, pair: QdqPair) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Integers minus zero point, and the scale of each of them, both shaped like the constant.
+    """Return the integers minus zero point, and the scale of each of them, both shaped like the constant.
 
     None if tensor, scale or zero point are not constant.
 
@@ -68,13 +68,13 @@ def steps_and_scale(context: RepairContext, pair: QdqPair) -> tuple[NDArray[Any]
 
 
 def dequantized(context: RepairContext, pair: QdqPair) -> NDArray[Any] | None:
-    """What comes out of the pair of a constant, in float64; None if it is not constant."""
+    """Return the output of the pair of a constant, in float64; None if it is not constant."""
     found = steps_and_scale(context, pair)
     return None if found is None else found[0] * found[1]
 
 
 def spread(values: NDArray[Any], pair: QdqPair, shape: tuple[int, ...]) -> NDArray[Any]:
-    """One value per channel along the pair's axis, or one for all, repeated over the tensor."""
+    """Broadcast one value per channel along the pair's axis, or a single value, to the tensor's shape."""
     if values.size == 1:
         return np.broadcast_to(values.reshape(()), shape)
     return np.broadcast_to(
@@ -83,7 +83,7 @@ def spread(values: NDArray[Any], pair: QdqPair, shape: tuple[int, ...]) -> NDArr
 
 
 def fitting_axis(view: GraphView, pair: QdqPair) -> int | None:
-    """The only axis along which a pair's scales fit, where they do not fit the axis that is written; else None."""
+    """Return the only axis that fits a pair's scales if the stated axis does not fit; otherwise None."""
     shape = view.info(pair.tensor).shape
     count = len(pair.scale)
     if (
@@ -101,7 +101,7 @@ def fitting_axis(view: GraphView, pair: QdqPair) -> int | None:
 
 
 def with_fitting_axes(model: Model) -> tuple[Model, tuple[Change, ...]]:
-    """The model with the axis written that fits, where scales fit one axis alone and another one is written."""
+    """Correct the axes of pairs whose scales fit only one axis, and not the stated one; return the model and the changes."""
     found = [(pair, axis) for pair in find(model) if (axis := fitting_axis(model.view, pair)) is not None]
     if not found:
         return model, ()
@@ -123,7 +123,7 @@ def with_fitting_axes(model: Model) -> tuple[Model, tuple[Change, ...]]:
 
 
 def check_counts(model: Model, pair: QdqPair) -> None:
-    """Prove that there is one scale and one zero point for each channel, or one for all.
+    """Check that there is one scale and one zero point for each channel, or one for all.
 
     Raises:
         InputFileError: the numbers contradict each other or the tensor's shape.

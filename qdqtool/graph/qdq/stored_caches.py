@@ -1,4 +1,4 @@
-"""Caches of keys and values as inputs and outputs of few bits, and such a model with float ones again.
+"""Low-bit caches of keys and values as model inputs and outputs, and the way back to float caches.
 
     float                                         stored
     past ─ Q ─ DQ ┐                               past (INT8) ─ DQ ┐
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from qdqtool.graph.view import GraphView
 
 RULE = "kv_cache"
-"""The rule whose requests ask for it."""
+"""Rule whose requests ask for stored caches."""
 _Consumers = dict[str, list[tuple[onnx.NodeProto, int]]]
 _Numbers = tuple[onnx.TensorProto, onnx.TensorProto]
-"""A scale and a zero point, which has the type of the stored values."""
+"""A scale and a zero point; the zero point has the type of the stored values."""
 
 
 def with_stored_caches(model: Model, floats: GraphView, placement: Placement) -> Model:
-    """The Q/DQ model whose caches, where the placement asks for it, enter and leave in their format.
+    """Return the Q/DQ model with caches that enter and leave in their stored format, if the placement asks for it.
 
     Args:
         model: the Q/DQ model with float inputs and outputs.
@@ -71,7 +71,7 @@ def with_stored_caches(model: Model, floats: GraphView, placement: Placement) ->
 
 
 def detached(model: Model) -> tuple[Model, dict[str, _Numbers]]:
-    """The model with the Q/DQ of its stored caches taken off: what is left is there for the arithmetic.
+    """Return the model without the Q/DQ of its stored caches; the remaining Q/DQ serves the arithmetic.
 
     Beside it what `attached` needs: scale and zero point of each input and output that was stored.
     """
@@ -111,7 +111,7 @@ def _call(edit: Edit, tensor: str, name: str) -> None:
 
 
 def attached(model: Model, numbers: Mapping[str, _Numbers]) -> Model:
-    """The model with caches stored again as they were before `detached`."""
+    """Return the model with caches stored again, as before `detached`."""
     if not numbers:
         return model
     edit = Edit(model)
@@ -121,7 +121,7 @@ def attached(model: Model, numbers: Mapping[str, _Numbers]) -> Model:
 
 
 def _store(edit: Edit, numbers: Mapping[str, _Numbers]) -> None:
-    """Turn inputs and outputs into stored ones."""
+    """Turn float inputs and outputs into stored ones."""
     for value in edit.inputs:
         if value.name in numbers:
             consumers = edit.consumers()
@@ -139,7 +139,7 @@ def _store(edit: Edit, numbers: Mapping[str, _Numbers]) -> None:
 
 
 def _store_output(edit: Edit, name: str, numbers: _Numbers) -> None:
-    """Return a tensor in few bits, and let its readers read what that stands for."""
+    """Make a model output low-bit, and let its other consumers read the dequantized values."""
     consumers, maker = edit.consumers(), edit.producers()[name]
     readers = consumers.get(name, [])
     if maker.op_type == "Identity" or _casts_to(maker, numbers, same=False):
@@ -157,7 +157,7 @@ def _store_output(edit: Edit, name: str, numbers: _Numbers) -> None:
 
 
 def _casts_to(node: onnx.NodeProto, numbers: _Numbers, *, same: bool) -> bool:
-    """Whether a node is a Cast to the type of the scale, or to another one."""
+    """Return True if a node is a Cast to the type of the scale, or (`same=False`) to another type."""
     to = next((attribute.i for attribute in node.attribute if attribute.name == "to"), None)
     return node.op_type == "Cast" and (to == numbers[0].data_type) is same
 
@@ -169,7 +169,7 @@ def _dequantize(edit: Edit, name: str, numbers: _Numbers) -> str:
 
 
 def _put(edit: Edit, name: str, numbers: _Numbers) -> list[str]:
-    """Scale and zero point as constants."""
+    """Add scale and zero point as constants; return their names."""
     found = []
     for word, tensor in zip(("scale", "zero_point"), numbers, strict=True):
         stored = copied(tensor)
@@ -184,7 +184,7 @@ def _numbers(edit: Edit, node: onnx.NodeProto) -> _Numbers:
 
 
 def _quantizers(consumers: _Consumers, name: str) -> Iterator[onnx.NodeProto]:
-    """The QuantizeLinear nodes that read a tensor, directly or behind a Cast."""
+    """Yield the QuantizeLinear nodes that read a tensor, directly or after a Cast."""
     for node, index in consumers.get(name, []):
         if node.op_type == QUANTIZE and index == 0:
             yield node
@@ -193,7 +193,7 @@ def _quantizers(consumers: _Consumers, name: str) -> Iterator[onnx.NodeProto]:
 
 
 def with_float_caches(model: Model) -> Model:
-    """The same function with float inputs and outputs in the place of stored caches, for samples and comparisons."""
+    """Return an equivalent model with float inputs and outputs instead of stored caches, for samples and comparisons."""
     caches = stored_caches(model.view)
     if not caches:
         return model
@@ -217,7 +217,7 @@ def with_float_caches(model: Model) -> Model:
 
 
 def _pass_by(edit: Edit, consumers: _Consumers, node: onnx.NodeProto, tensor: str) -> None:
-    """Let the readers of a node read `tensor`."""
+    """Connect the consumers of a node to `tensor`."""
     for reader, index in consumers.get(node.output[0], []):
         edit.connect(reader, index, tensor)
 
@@ -225,7 +225,7 @@ def _pass_by(edit: Edit, consumers: _Consumers, node: onnx.NodeProto, tensor: st
 def _inputs(
     edit: Edit, caches: Iterable[KvCache], consumers: _Consumers
 ) -> Iterator[tuple[onnx.ValueInfoProto, onnx.NodeProto]]:
-    """The inputs of caches, each with a DequantizeLinear that reads it."""
+    """Yield the inputs of caches, each with a DequantizeLinear that reads it."""
     names = {name for cache in caches for name in cache.inputs}
     for value in edit.inputs:
         found = (node for node, _ in consumers.get(value.name, []) if node.op_type == DEQUANTIZE)
@@ -237,7 +237,7 @@ def _inputs(
 def _outputs(
     edit: Edit, caches: Iterable[KvCache], makers: Mapping[str, onnx.NodeProto]
 ) -> Iterator[tuple[onnx.ValueInfoProto, onnx.NodeProto]]:
-    """The outputs of caches, each with the QuantizeLinear that makes it."""
+    """Yield the outputs of caches, each with the QuantizeLinear that makes it."""
     names = {name for cache in caches for name in cache.outputs}
     for value in edit.outputs:
         maker = makers.get(value.name)
@@ -247,7 +247,7 @@ def _outputs(
 
 
 def _set_float(edit: Edit, value: onnx.ValueInfoProto, reader: onnx.NodeProto) -> int:
-    """Give an input the type of the model's other float inputs, or outputs where tokens are all it reads; returns it."""
+    """Give an input the type of the model's other float inputs, or of its outputs if it has none; return the type."""
     floats = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
     read, made = (
         {entry.type.tensor_type.elem_type for entry in ends} & floats for ends in (edit.inputs, edit.outputs)

@@ -1,4 +1,4 @@
-"""The float form of a Q/DQ model, as a whole or at the inputs of single nodes."""
+"""The float form of a Q/DQ model, for the whole model or for the inputs of single nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def float_graph(model: Model) -> Model:
-    """The model without Q/DQ: the graph that it is lifted to, with what is irregular taken off as well.
+    """Return the model without Q/DQ, regular or irregular.
 
     Asymmetric pairs and integer biases go too; what has no float form (integers that are computed) stays.
     """
@@ -32,7 +32,7 @@ def float_graph(model: Model) -> Model:
 
 
 def unquantize(model: Model, names: Iterable[str]) -> Model:
-    """The model with float inputs at the nodes called so; Q/DQ that nobody reads any more goes.
+    """Return the model with float inputs at the nodes with these names; Q/DQ without consumers is removed.
 
     A Q or DQ called so goes for all of its readers, and where the model returns its result, it returns the float tensor.
     Float tensors behind Q and DQ are read directly; stored constants behind DQ, whatever their format, become float
@@ -66,13 +66,13 @@ def unquantize(model: Model, names: Iterable[str]) -> Model:
 
 
 def _names(dequantize: onnx.NodeProto, makers: dict[str, onnx.NodeProto]) -> tuple[str, ...]:
-    """Names of a DequantizeLinear and of what makes its integers."""
+    """Return the names of a DequantizeLinear and of the node that makes its integers."""
     quantize = makers.get(dequantize.input[0])
     return (dequantize.name,) if quantize is None else (dequantize.name, quantize.name)
 
 
 def float_source(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.NodeProto]) -> str | None:
-    """The tensor that is in float what the node gives; None if there is none."""
+    """Return the float tensor that corresponds to the node's output; None if there is none."""
     quantize = makers.get(dequantize.input[0])
     if quantize is not None:
         if quantize.op_type == QUANTIZE:
@@ -113,7 +113,7 @@ def float_source(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.
 
 
 def typed_source(edit: Edit, quantize: onnx.NodeProto, dequantize: onnx.NodeProto) -> str:
-    """What a QuantizeLinear reads, in the type that the DequantizeLinear makes: its scale has that type, too."""
+    """Return the input of a QuantizeLinear in the output type of the DequantizeLinear, which is the type of its scale."""
     given, made = (edit.constants.get(node.input[1]) for node in (quantize, dequantize))
     if given is None or made is None or given.data_type == made.data_type:
         return str(quantize.input[0])
@@ -123,7 +123,7 @@ def typed_source(edit: Edit, quantize: onnx.NodeProto, dequantize: onnx.NodeProt
 
 
 def _divides(scales: tuple[int, ...], shape: tuple[int, ...], axis: int) -> bool:
-    """Whether scales of this shape are those of whole blocks along one axis."""
+    """Return True if scales of this shape belong to whole blocks along one axis."""
     return len(scales) == len(shape) and all(
         size % max(count, 1) == 0 if at == axis else count == size
         for at, (count, size) in enumerate(zip(scales, shape, strict=True))
@@ -131,7 +131,7 @@ def _divides(scales: tuple[int, ...], shape: tuple[int, ...], axis: int) -> bool
 
 
 def _scale(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.NodeProto]) -> NDArray[Any] | None:
-    """The constant scale, of both levels where a DequantizeLinear makes it; None if it is computed."""
+    """Return the constant scale, both levels combined if a DequantizeLinear makes it; None if it is computed."""
     inner = makers.get(dequantize.input[1])
     if inner is None:
         return edit.value(dequantize.input[1])

@@ -1,4 +1,4 @@
-"""Zero points for a builder that has none: a constant is subtracted before Q and given back in the next bias.
+"""Zero points for a builder that has none: subtracts a constant before Q and adds it back in the next bias.
 
     x -> Q(zero point z) -> DQ -> Conv(b).
     x -> Sub(c) -> Q -> DQ -> Conv(b + c * sum(W)), c = -z * scale.
@@ -55,18 +55,20 @@ if TYPE_CHECKING:
     Sums = NDArray[np.float64]
 
 RECORD: Final = "qdqtool.zero_points"
-"""Key in the metadata of a model: by the name of a Q its zero point, and the bounds of the Relu or Clip that it replaces."""
+"""Metadata key of a model. The value gives, by the name of a Q, its zero point and the bounds of the Relu or
+Clip that it replaces.
+"""
 _FLOATS: Final = frozenset(FLOAT_TYPES.values())
 """Types of constants that can take a shift, bfloat16 among them."""
 _ALIKE: Final = 1e-3
-"""Share by which two scales may differ that are written one representable number apart."""
+"""Largest relative difference of two scales that are written one representable number apart."""
 _ROUNDING: Final = 1e-6
-"""Share of a constant below which another one is the same but for rounding."""
+"""Relative difference below which two constants are equal except for rounding."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Written:
-    """The form in which the zero point of one tensor is written.
+    """Written form of the zero point of one tensor.
 
     Attributes:
         tensor: the float tensor, by its name in the float model.
@@ -87,7 +89,7 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShiftedPair:
-    """A QuantizeLinear whose input loses a constant.
+    """A QuantizeLinear from whose input a constant is subtracted.
 
     Attributes:
         tensor: the float tensor that it read.
@@ -104,13 +106,13 @@ class ShiftedPair:
     code: int = 0
 
     def saturates(self, low: float, high: float) -> bool:
-        """Whether Q cuts off what lies outside of these bounds."""
+        """Return True if Q clips values outside these bounds."""
         codes = [np.rint((bound - self.constant) / self.step) for bound in (low, high)]
         return bool(codes[0] <= INT8.qmin and codes[1] >= INT8.qmax)
 
 
 def with_constants(model: Model) -> tuple[Model, tuple[Written, ...]]:
-    """The Q/DQ model with zero points of 0 on its activations, computing the same integers, and what was done in graph order.
+    """Return the Q/DQ model with activation zero points of 0 that computes equal integers, and the changes in graph order.
 
     Pairs of 8 bits with one constant scale and one constant zero point are rewritten; all others stay as they are.
     """
@@ -128,12 +130,12 @@ def with_constants(model: Model) -> tuple[Model, tuple[Written, ...]]:
 
 
 def _recorded(bounds: tuple[float, float] | None) -> list[float | None]:
-    """The bounds of a Relu or a Clip for the record; an infinite one is None."""
+    """Return the bounds of a Relu or a Clip for the record; an infinite bound is None."""
     return [] if bounds is None else [bound if math.isfinite(bound) else None for bound in bounds]
 
 
 def _asymmetric(edit: Edit) -> dict[str, ShiftedPair]:
-    """The pairs to rewrite by the name of their Q."""
+    """Return the pairs to rewrite, by the name of their Q."""
     found: dict[str, ShiftedPair] = {}
     for node in edit.nodes:
         if node.op_type != QUANTIZE or node.domain not in STANDARD_DOMAINS or len(node.input) < 3:
@@ -166,11 +168,11 @@ def _asymmetric(edit: Edit) -> dict[str, ShiftedPair]:
 
 
 _OFFSETS: Final = {np.dtype(np.int8): 0, np.dtype(np.uint8): 128}
-"""Subtracted from codes of each type, which makes them INT8."""
+"""Offset that is subtracted from the codes of each type to make them INT8."""
 
 
 def _returns(edit: Edit, node: onnx.NodeProto, back: onnx.NodeProto) -> bool:
-    """Whether a node is the DequantizeLinear that belongs to a QuantizeLinear."""
+    """Return True if a node is the DequantizeLinear that belongs to a QuantizeLinear."""
     if back.op_type != DEQUANTIZE or len(back.input) < 3 or back.output[0] in edit.pinned:
         return False
     values = [
@@ -181,7 +183,7 @@ def _returns(edit: Edit, node: onnx.NodeProto, back: onnx.NodeProto) -> bool:
 
 
 class ConstantWriter:
-    """Takes constants through one graph. `_held` says by tensor how much less it holds than it does in the given model.
+    """Moves constants through one graph. `_held` maps a tensor to the amount that it is smaller than in the original model.
 
     Attributes:
         edit: the graph.
@@ -214,7 +216,7 @@ class ConstantWriter:
             self._visited.update(node.output)
 
     def written(self) -> tuple[Written, ...]:
-        """One entry per tensor."""
+        """Return one entry per tensor."""
         return tuple(
             Written(
                 tensor=name,
@@ -255,7 +257,7 @@ class ConstantWriter:
             self.edit.connect(one, 2, zero)
 
     def _code(self, code: int) -> str:
-        """The constant that holds a zero point."""
+        """Return the name of the constant that holds a zero point."""
         if code not in self._codes:
             self._codes[code] = self.edit.constant("zero_point", np.asarray(code, np.int8))
         return self._codes[code]
@@ -269,7 +271,10 @@ class ConstantWriter:
     # --- what a tensor holds -----------------------------------------------------------------------------------------
 
     def _hold(self, node: onnx.NodeProto, constant: float, index: int = 0, *, owner: str) -> None:
-        """An output of a node holds less, for the pair of `owner`; a name that others rely on stays what it was."""
+        """Record that a node's output is smaller by `constant`, for the pair of `owner`.
+
+        A pinned name gets its full value back.
+        """
         name = node.output[index]
         if not constant or not name:
             return
@@ -281,7 +286,7 @@ class ConstantWriter:
         self._held[name], self._owner[name] = constant, owner
 
     def _whole(self, tensor: str) -> str:
-        """The tensor with nothing missing."""
+        """Return the tensor with its missing constant added back."""
         constant = self._held.get(tensor, 0.0)
         if not constant:
             return tensor
@@ -293,7 +298,7 @@ class ConstantWriter:
         return self._whole_ones[tensor]
 
     def _less(self, tensor: str, wanted: float, owner: str) -> str:
-        """The tensor with just `wanted` missing."""
+        """Return the tensor with exactly `wanted` subtracted."""
         held = self._held.get(tensor, 0.0)
         if _is_nothing(wanted - held, wanted):
             return tensor
@@ -306,7 +311,7 @@ class ConstantWriter:
         return self._lesser[tensor, wanted]
 
     def _sum(self, tensor: str, constant: NDArray[Any], result: str) -> None:
-        """Let `result` be a tensor plus a constant."""
+        """Make `result` the sum of a tensor and a constant."""
         kind = self._kind(tensor)
         is_less = not constant.ndim and constant < 0
         name = self.edit.constant(
@@ -316,7 +321,7 @@ class ConstantWriter:
         self._kinds[result] = kind
 
     def _renamed(self, node: onnx.NodeProto, index: int = 0) -> str:
-        """The new name of an output of a node, whose old name becomes free."""
+        """Rename an output of a node, so that its old name becomes free; return the new name."""
         name = node.output[index]
         inner = self.edit.fresh(f"{name}_inner")
         self._kinds[inner] = self._kind(name)
@@ -330,7 +335,7 @@ class ConstantWriter:
     # --- what consumers ask for --------------------------------------------------------------------------------------
 
     def _wanted(self, tensor: str) -> float:
-        """The constant that every consumer wants to be missing in a tensor; 0 if they do not agree."""
+        """Return the constant that every consumer wants subtracted from a tensor; 0 if they do not agree."""
         if tensor in self.edit.pinned:
             return 0.0
         asked = [self._asked(node, index) for node, index in self.edit.readers(tensor)]
@@ -353,13 +358,13 @@ class ConstantWriter:
         return 0.0
 
     def _is_run_time(self, tensor: str) -> bool:
-        """Whether a tensor has been visited already and is not a constant, which would take the shift itself."""
+        """Return True if a tensor has been visited and is not a constant; a constant would take the shift itself."""
         return tensor in self._visited and tensor not in self.edit.constants
 
     # --- Relu and Clip -----------------------------------------------------------------------------------------------
 
     def _dissolved_by(self, node: onnx.NodeProto) -> ShiftedPair | None:
-        """The pair whose saturation does what a Relu or a Clip does for all of its consumers."""
+        """Return the pair whose saturation replaces a Relu or a Clip for all of its consumers; None if there is none."""
         bounds = self._bounds(node)
         if bounds is None or node.output[0] in self.edit.pinned:
             return None
@@ -374,7 +379,7 @@ class ConstantWriter:
         return first if fits else None
 
     def _bounds(self, node: onnx.NodeProto) -> tuple[float, float] | None:
-        """The bounds of a Relu or a Clip; None if they are not constant."""
+        """Return the bounds of a Relu or a Clip; None if they are not constant."""
         if node.op_type == "Relu":
             return 0.0, np.inf
         found = []
@@ -389,7 +394,7 @@ class ConstantWriter:
         return found[0], found[1]
 
     def _dissolve(self, node: onnx.NodeProto) -> None:
-        """Remove a Relu or a Clip; its result keeps its name where the node before has no other consumer."""
+        """Remove a Relu or a Clip; its result keeps its name if the previous node has no other consumer."""
         edit, source, result = self.edit, node.input[0], node.output[0]
         self._saturating.add(result)
         bounds = self._bounds(node)
@@ -439,7 +444,7 @@ class ConstantWriter:
             self._behind(node, response)
 
     def _behind(self, node: onnx.NodeProto, response: Sums) -> None:
-        """Add to what a product gives: in the constant of the Add that reads it, or by a new Add."""
+        """Add to the result of a compute node: in the constant of the Add that reads it, or by a new Add."""
         if not response.any():
             return
         edit, name = self.edit, node.output[0]
@@ -462,7 +467,7 @@ class ConstantWriter:
         self._nodes[owner] += 1
 
     def _bias(self, node: onnx.NodeProto) -> NDArray[Any] | None:
-        """The constant bias of a product, empty if it has none; None if no constant can be put there."""
+        """Return the constant bias of a compute node, empty if it has none; None if a constant bias is impossible."""
         if node.op_type not in BIASED or attribute(node, "beta", 1.0) != 1.0:
             return None
         if len(node.input) <= BIAS or not node.input[BIAS]:
@@ -477,7 +482,7 @@ class ConstantWriter:
         return int(weights[0] if node.op_type == "Conv" or attribute(node, "transB", 0) else weights[1])
 
     def _response(self, node: onnx.NodeProto, held: float) -> Sums | None:
-        """The result of a product for the missing constant, to be added to its result; None if that is not constant.
+        """Return what a compute node makes of the missing constant, to be added to its result; None if it is not constant.
 
         Shape (channels,) or (1, ..., channels, 1, ...) where it is the same everywhere, else that of the result.
         """
@@ -504,7 +509,7 @@ class ConstantWriter:
         return self._map(node, held * taps)
 
     def _map(self, node: onnx.NodeProto, taps: Sums) -> Sums | None:
-        """The response at each place of a picture of fixed size; of one value per channel where all places agree."""
+        """Return the response at each position of an image of fixed size; one value per channel if all positions agree."""
         given, made = (self._view.info(name).shape for name in (node.input[0], node.output[0]))
         given = given or self._view.info(self._owner[node.input[0]]).shape
         pads, rank = self._pads(node), taps.ndim - 1
@@ -529,7 +534,7 @@ class ConstantWriter:
         return flat[:, 0] if np.ptp(flat, axis=1).max() == 0 else found[None]
 
     def _pads(self, node: onnx.NodeProto) -> tuple[int, ...] | None:
-        """Begin and end of each dimension; empty without a border, None if it is not known."""
+        """Return the padding before and after each dimension; empty without padding, None if unknown."""
         mode = attribute(node, "auto_pad", b"NOTSET")
         if mode in {b"SAME_UPPER", b"SAME_LOWER"}:
             return self._same_pads(node)
@@ -537,7 +542,7 @@ class ConstantWriter:
         return pads if any(pads) else ()
 
     def _same_pads(self, node: onnx.NodeProto) -> tuple[int, ...] | None:
-        """The border of auto_pad for a picture of fixed size."""
+        """Return the padding that auto_pad means for an image of fixed size; None if unknown."""
         shape, weights = (self._view.info(name).shape for name in node.input[:2])
         sizes = [size for size in (shape or ())[2:] if isinstance(size, int)]
         if node.op_type != "Conv" or not weights or not sizes or len(sizes) != len(weights) - 2:
@@ -554,7 +559,7 @@ class ConstantWriter:
         return pads if any(pads) else ()
 
     def _is_bordered(self, node: onnx.NodeProto, pads: tuple[int, ...], held: float) -> bool:
-        """Let a convolution read a border of what zero has become; False if its Q/DQ pair serves others too."""
+        """Make a convolution read padding of the shifted zero; return False if other nodes share its Q/DQ pair."""
         edit = self.edit
         back = edit.maker(node.input[0])
         pair = None if back is None else edit.maker(back.input[0])
@@ -585,7 +590,7 @@ class ConstantWriter:
         return True
 
     def _weights(self, tensor: str) -> Sums | None:
-        """A constant factor, as quantized as the product reads it."""
+        """Return a constant factor, quantized as the compute node reads it; None if it is not constant."""
         edit = self.edit
         value, back = edit.value(tensor), edit.maker(tensor)
         if value is not None:
@@ -612,7 +617,7 @@ class ConstantWriter:
     # --- everything else ---------------------------------------------------------------------------------------------
 
     def _add(self, node: onnx.NodeProto) -> None:
-        """Sum up what the inputs lack; a constant operand takes it, and what consumers want."""
+        """Sum the constants that the inputs lack; a constant operand absorbs them, and the shift that consumers want."""
         edit = self.edit
         held = sum(self._held.get(name, 0.0) for name in node.input)
         owner = next((self._owner[name] for name in node.input if name in self._held), node.output[0])
@@ -631,7 +636,7 @@ class ConstantWriter:
         self._hold(node, held, owner=owner)
 
     def _pass(self, node: onnx.NodeProto) -> None:
-        """Hand a constant on where every value of the result holds it, else give it back before the node."""
+        """Pass a constant on if every value of the result lacks it; otherwise add it back before the node."""
         held = [self._held.get(name, 0.0) for name in node.input]
         owner = next(self._owner[name] for name in node.input if name in self._held)
         outputs = range(len(node.output)) if node.op_type == "Split" else range(1)
@@ -646,7 +651,7 @@ class ConstantWriter:
                 self.edit.connect(node, index, self._whole(name))
 
     def _hands_on(self, node: onnx.NodeProto) -> bool:
-        """Whether an operator that is given a constant gives the same constant."""
+        """Return True if an operator returns a constant input unchanged."""
         op = node.op_type
         if op == "AveragePool":
             return not any(attribute(node, "pads", ())) or not attribute(node, "count_include_pad", 0)
@@ -656,7 +661,7 @@ class ConstantWriter:
         return op in MOVING or op in GLOBAL_AVERAGES
 
     def _is_padded(self, node: onnx.NodeProto, held: float) -> bool:
-        """Let a Pad fill in what its constant has become; False if that is not known."""
+        """Make a Pad fill with the shifted constant; return False if the fill value is unknown."""
         if attribute(node, "mode", b"constant") != b"constant":
             return True
         value = np.zeros((), self._kind(node.input[0]))
@@ -673,10 +678,10 @@ class ConstantWriter:
 
 
 def _is_per_channel(response: Sums) -> bool:
-    """Whether a response is one value per channel."""
+    """Return True if a response is one value per channel."""
     return response.ndim <= 1
 
 
 def _is_nothing(value: float, beside: float) -> bool:
-    """Whether a value is rounding of another one."""
+    """Return True if a value is only a rounding error of another one."""
     return abs(value) <= _ROUNDING * abs(beside)

@@ -1,4 +1,4 @@
-"""Reads back the constants that `zero_points` has written: Q/DQ with zero points, and the Relu that a saturation replaced.
+"""Reads back the constants that `zero_points` wrote: Q/DQ with zero points, and the Relu that saturation replaced.
 
 The metadata of the model name the Q nodes and their zero points. Entries that do not fit their nodes are ignored.
 """
@@ -22,7 +22,7 @@ from qdqtool.graph.qdq.zero_points import RECORD, ConstantWriter, ShiftedPair
 
 
 def with_zero_points(model: Model) -> Model:
-    """The model with zero points in place of the constants that were written for them; itself if it records none."""
+    """Return the model with zero points instead of the constants written for them; the model itself if it records none."""
     codes = _record(model)
     if not codes:
         return model
@@ -58,7 +58,7 @@ def with_zero_points(model: Model) -> Model:
 
 
 def _record(model: Model) -> dict[str, list[float | None]]:
-    """Zero point and bounds by the name of a Q, as far as they are numbers that can be."""
+    """Return the recorded zero points and bounds by the name of a Q; skips invalid entries."""
     text = next((entry.value for entry in model.proto.metadata_props if entry.key == RECORD), "")
     try:
         found = json.loads(text) if text else {}
@@ -78,7 +78,7 @@ def _fits(entry: Any) -> bool:
 
 
 def _without_zeros(edit: Edit) -> None:
-    """Remove each Sub and Add of one constant that has become zero."""
+    """Remove each Add and Sub of a constant that has become zero."""
     for node in tuple(edit.nodes):
         value = edit.value(node.input[1]) if node.op_type in ADDING_TWO else None
         if value is None or value.size != 1 or value.any() or node.output[0] in edit.pinned:
@@ -88,7 +88,7 @@ def _without_zeros(edit: Edit) -> None:
 
 
 def _without_border(edit: Edit, quantize: onnx.NodeProto) -> None:
-    """Give a border of zeros before Q back to the convolution that reads it."""
+    """Move zero padding before Q back into the convolution that reads it."""
     pad = edit.maker(quantize.input[0])
     backs = edit.readers(quantize.output[0])
     if pad is None or pad.op_type != "Pad" or len(pad.input) != 3 or len(backs) != 1:
@@ -113,7 +113,7 @@ def _without_border(edit: Edit, quantize: onnx.NodeProto) -> None:
 
 
 def _clamp(edit: Edit, quantize: onnx.NodeProto, low: float | None, high: float | None) -> None:
-    """Put the Relu or Clip that saturation replaced before Q again, once for all readers of the tensor."""
+    """Insert the Relu or Clip that saturation replaced before Q again, once for all consumers of the tensor."""
     name = quantize.input[0]
     maker = edit.maker(name)
     if maker is None or maker.op_type in {"Relu", "Clip"} or name in edit.pinned:

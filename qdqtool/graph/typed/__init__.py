@@ -1,1 +1,1 @@
-"""Gives the float part of a model a narrower type, as strongly typed networks need it, with or without Q/DQ."""
+"""Converts the float part of a model to a narrower type for strongly typed networks, with or without Q/DQ."""

@@ -1,4 +1,4 @@
-"""Turns the float part of a model into FP16 or BF16, where every operator allows it."""
+"""Converts the float part of a model to FP16 or BF16 wherever an operator supports it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import LAYOUT, MOVING, PRODUCTS
 
 MAGNITUDE_KEPT = MOVING | {"Abs", "Add", "Max", "Min", "Mul", "Neg", "ReduceMax", "ReduceMean", "Sub"}
-"""Operators whose result is as large as what they read."""
+"""Operators whose result is about as large as their input."""
 
 MAGNITUDE_LOWERED = frozenset({"Clip", "Div", "Log", "Reciprocal", "Sigmoid", "Sqrt", "Tanh"})
-"""Operators that bring large values back."""
+"""Operators that reduce large values."""
 
 
 # --- conversion ------------------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ _NAMED = 5
 def convert(
     model: Model, options: InsertOptions, reach: DynamicRangeReport | None = None
 ) -> tuple[Model, Conversion]:
-    """The same model computing in `options.types`, and what was done in words.
+    """Return the model computing in `options.types`, and a summary of the conversion.
 
     With `options.narrow_nodes` these alone change their type. No Cast lands behind a DQ: pairs take the type of what reads them, and their scales with them. FP32 stay:
     nodes that `options` names, and what follows them until their large values are brought back; with
@@ -96,7 +96,7 @@ def convert(
 
 
 def with_opset(model: Model, types: Types, *, quantized: bool) -> Model:
-    """The model at an opset whose operators, and Q/DQ where there are any, know the type.
+    """Return the model at an opset whose operators, and Q/DQ if there are any, support the type.
 
     Raises:
         InputFileError: the converter does not know how.
@@ -111,7 +111,7 @@ def with_opset(model: Model, types: Types, *, quantized: bool) -> Model:
 
 
 def _checked(model: Model) -> Model:
-    """The model itself.
+    """Check that Q/DQ nodes are those of ONNX, and return the model.
 
     Raises:
         UsageError: its Q/DQ nodes are not those of ONNX, which no type but FP32 fits.
@@ -131,7 +131,7 @@ def _has_pairs(model: Model) -> bool:
 
 
 def _told(edit: Edit, forms: Forms, reasons: Mapping[str, str], narrow: Narrow) -> tuple[KeptNode, ...]:
-    """Nodes that go on in FP32: those that were chosen, and those whose operator has no other way."""
+    """Return nodes that stay FP32: nodes that were chosen, and nodes whose operator has no other type."""
     told = []
     for node in edit.nodes:
         reason = reasons.get(node.name)
@@ -154,7 +154,7 @@ def _forced(node: onnx.NodeProto, opset: int, narrow: Narrow) -> str | None:
 
 
 def _sentences(found: Conversion, narrow: Narrow, *, protected: bool) -> list[str]:
-    """What a reader of the model must know."""
+    """Return notes on the conversion for the user."""
     word = str(narrow.dtype).upper()
     notes = []
     if found.clipped:
@@ -196,7 +196,7 @@ def _sentences(found: Conversion, narrow: Narrow, *, protected: bool) -> list[st
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FloatRequest:
-    """What must stay FP32.
+    """Nodes and tensors that must stay FP32.
 
     Attributes:
         nodes: globs on node names.
@@ -214,7 +214,7 @@ class FloatRequest:
 
 
 def kept(view: GraphView, request: FloatRequest, narrow: Narrow) -> dict[str, str]:
-    """Node name -> why it stays FP32, in graph order. Q/DQ are never among them: they take their neighbours' types."""
+    """Return the nodes that stay FP32 and the reason, in graph order. Never contains Q/DQ, which take their neighbors' types."""
     reasons: dict[str, str] = {}
     risen: set[str] = set()
     large = set(request.tensors)
@@ -236,7 +236,7 @@ def kept(view: GraphView, request: FloatRequest, narrow: Narrow) -> dict[str, st
 
 
 def wide_weights(view: GraphView, narrow: Narrow) -> frozenset[str]:
-    """Constants beyond the type that are factors of products, where clipping changes what is computed.
+    """Return constants beyond the type's range that are factors of compute nodes, where clipping would change the result.
 
     A mask of -1e9 that is added means the same when it is clipped. Stored integers count as what they stand for.
     """
@@ -256,7 +256,7 @@ def wide_weights(view: GraphView, narrow: Narrow) -> frozenset[str]:
 
 
 def unused(view: GraphView, patterns: Iterable[str]) -> tuple[str, ...]:
-    """Globs that no node's name matches."""
+    """Return globs that match no node name."""
     return tuple(
         pattern for pattern in patterns if not any(fnmatchcase(node.name, pattern) for node in view.nodes)
     )
@@ -291,7 +291,7 @@ def _is_unknown(view: GraphView, tensor: str) -> bool:
 
 
 def _follows(view: GraphView, node: Node, risen: set[str]) -> bool:
-    """Whether the node reads large values of kept nodes and, constants aside, nothing else."""
+    """Return True if all float inputs of the node, except constants, are large values of kept nodes."""
     if node.op not in MAGNITUDE_KEPT | MAGNITUDE_LOWERED:
         return False
     read = [name for name in node.inputs if name and not view.is_constant(name)]

@@ -1,4 +1,4 @@
-"""Makes FP16 and BF16 on the CPU what they are on a GPU: every tensor between two nodes is rounded to its type.
+"""Makes the CPU round like a GPU in FP16 and BF16: every tensor between two nodes is rounded to its type.
 
 onnxruntime's CPU has no kernels for BF16 and few for FP16: it computes FP16 nodes in FP32 and drops the casts between
 them, so that `x + 2048 - 2048` is exact. Here every node computes in FP32, as the sums inside TensorRT's kernels do, and
@@ -53,7 +53,9 @@ EXACT = (
         "Where",
     }
 )
-"""Operators whose results need no rounding: each value is one of their inputs, a bound, a constant or such a value with another sign."""
+"""Operators whose results need no rounding. Each value is one of their inputs, a bound, a constant, or one of
+these with another sign.
+"""
 
 
 _FLOAT, _HALF, _BRAIN = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
@@ -65,17 +67,17 @@ _CHOICES: Final = frozenset(
 """Attributes that name an element type."""
 _CASTS: Final = CASTS | {"BitCast"}
 _OLDEST: Final = 6
-"""The first opset whose Cast takes the type as a number."""
+"""First opset whose Cast takes the type as a number."""
 _DROPPED: Final = "InsertedPrecisionFreeCast_"
-"""onnxruntime drops Casts with such a name; models that it saved hold them."""
+"""Name prefix of Casts that onnxruntime drops; models that it saved contain them."""
 
 
 Asked = Callable[[Model], Mapping[str, DType]]
-"""Asks a runtime for the types of the outputs of a model."""
+"""Function that asks a runtime for the output types of a model."""
 
 
 def emulated(source: Model | Path | bytes, ask: Asked | None = None) -> tuple[Model, str] | None:
-    """A model that rounds to FP16 and BF16 as its types say, and these types in words; None if it holds neither.
+    """Return a model that rounds to FP16 and BF16 as its types say, and the names of these types; None if it has neither.
 
     Inputs and outputs keep their types and names; those in BF16, which NumPy lacks, become FP32. Bodies of If, Loop and
     Scan are rounded, too. Results of operators that are not ONNX's have the types that `ask` finds; nodes that touch a
@@ -95,7 +97,7 @@ def emulated(source: Model | Path | bytes, ask: Asked | None = None) -> tuple[Mo
 
 
 def _as_it_stands(source: Path | bytes) -> Model:
-    """A model with its own opset, its functions written out and its nodes sorted, which `load` does besides much else.
+    """Return a model with its own opset, inlined functions and sorted nodes, without the other steps of `load`.
 
     Raises:
         InputFileError: our reader refuses it.
@@ -113,7 +115,7 @@ def _as_it_stands(source: Path | bytes) -> Model:
 
 
 def opened(source: Path | bytes) -> Model | None:
-    """The model of a file or of its bytes; None if our reader refuses it, whatever a runtime makes of it."""
+    """Return the model of a file or of its bytes; None if our reader rejects it, even if a runtime accepts it."""
     try:
         if isinstance(source, Path):
             return load(source)
@@ -123,7 +125,7 @@ def opened(source: Path | bytes) -> Model | None:
 
 
 def holds_narrow(source: Model | Path | bytes) -> bool:
-    """Whether a model holds FP16 or BF16; False if it cannot be read. A file is only parsed, its heavy weights are not."""
+    """Return True if a model contains FP16 or BF16; False if it cannot be read. Does not read heavy weights of a file."""
     if isinstance(source, Model):
         return any(True for _ in _narrow_types(source.proto.graph))
     try:
@@ -135,7 +137,10 @@ def holds_narrow(source: Model | Path | bytes) -> bool:
 
 
 def _narrow_types(graph: onnx.GraphProto) -> Iterator[int]:
-    """The narrow types that a graph names: in inputs, constants, attributes and bodies; every other one follows from them."""
+    """Yield the narrow types that a graph names: in inputs, outputs, constants, attributes and bodies.
+
+    All others follow from them.
+    """
     yield from (tensor.data_type for tensor in graph.initializer if tensor.data_type in _WORDS)
     kinds = (value.type.tensor_type.elem_type for value in (*graph.input, *graph.output))
     yield from (kind for kind in kinds if kind in _WORDS)
@@ -168,7 +173,7 @@ def _rounded(model: Model, ask: Asked | None) -> Model:
 
 
 def _returning(proto: onnx.ModelProto, tensors: Iterable[str], path: Path) -> Model:
-    """The model with more outputs, of types that a runtime finds."""
+    """Return the model with additional outputs, whose types a runtime finds."""
     asking = onnx.ModelProto()
     asking.CopyFrom(proto)
     asking.graph.output.extend(onnx.ValueInfoProto(name=name) for name in tensors)
@@ -176,7 +181,7 @@ def _returning(proto: onnx.ModelProto, tensors: Iterable[str], path: Path) -> Mo
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[str]:
-    """Every name of a tensor in a graph and its bodies."""
+    """Yield every tensor name in a graph and its bodies."""
     yield from (entry.name for entries in (graph.input, graph.output, graph.initializer) for entry in entries)
     for node in graph.node:
         yield from (*node.input, *node.output)
@@ -185,7 +190,7 @@ def _names(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def _widen_brain_borders(graph: onnx.GraphProto) -> None:
-    """Make inputs and outputs in BF16 FP32, with a Cast inside."""
+    """Change inputs and outputs in BF16 to FP32, with a Cast inside."""
     names = TakenNames(_names(graph))
     borders = [value for value in (*graph.input, *graph.output) if _kind(value) == _BRAIN]
     inside = {value.name: names.take(f"{value.name}_bf16") for value in borders}
@@ -214,7 +219,7 @@ def _rename(nodes: Iterable[onnx.NodeProto], names: Mapping[str, str]) -> None:
 
 
 def _kind(value: onnx.ValueInfoProto) -> int:
-    """The element type of a tensor; 0 if it is unknown, or no tensor."""
+    """Return the element type of a tensor; 0 if it is unknown, or if the value is not a tensor."""
     return int(value.type.tensor_type.elem_type)
 
 
@@ -223,7 +228,7 @@ def _cast(source: str, target: str, kind: int) -> onnx.NodeProto:
 
 
 class _Scope:
-    """The nodes of a graph or of a body of control flow, in their order, as they are written anew.
+    """Rewritten nodes of a graph or of a body of control flow, in order.
 
     Args:
         graph: the graph with the types of its tensors.
@@ -242,16 +247,16 @@ class _Scope:
         self._wide: dict[str, str] = {}
         """FP32 tensors with the values of narrow ones."""
         self._unmade: dict[str, str] = {}
-        """The same for narrow tensors that nothing has read yet, which therefore do not exist."""
+        """FP32 tensors with the values of narrow tensors that nothing has read yet, so that the narrow ones do not exist."""
 
     def learn(self, types: Mapping[str, DType]) -> None:
-        """Take over types that somebody else knows."""
+        """Add types found elsewhere."""
         self._kinds |= {
             name: _ELEMENTS.get(kind, _FLOAT) for name, kind in types.items() if not self.kind(name)
         }
 
     def add(self, node: onnx.NodeProto) -> None:
-        """Write a node, and before it what it reads."""
+        """Write a node, and before it the Casts for its inputs."""
         inner = list(bodies(node))
         for body in inner:
             self._rewrite(body)
@@ -266,12 +271,12 @@ class _Scope:
             self._widen(node)
 
     def close(self, outputs: Iterable[onnx.ValueInfoProto]) -> None:
-        """Write what the graph returns."""
+        """Write the Casts for the graph outputs."""
         for value in outputs:
             self.narrow(value.name)
 
     def narrow(self, name: str) -> None:
-        """Make a narrow tensor that is read as such exist."""
+        """Write the Cast that creates a narrow tensor, once a node reads it as such."""
         if self._outer is not None and name not in self._own:
             self._outer.narrow(name)
         elif name in self._unmade:
@@ -286,13 +291,13 @@ class _Scope:
         body.node.extend(scope.nodes)
 
     def kind(self, name: str) -> int:
-        """The element type of a tensor; 0 if it is unknown, or no tensor."""
+        """Return the element type of a tensor; 0 if it is unknown, or if the value is not a tensor."""
         if self._outer is not None and name not in self._own:
             return self._outer.kind(name)
         return self._kinds.get(name, 0)
 
     def wide(self, name: str) -> str:
-        """The FP32 tensor with the values of a narrow one."""
+        """Return the FP32 tensor with the values of a narrow one."""
         if self._outer is not None and name not in self._own:
             return self._outer.wide(name)
         if name not in self._wide:

@@ -1,4 +1,4 @@
-"""Which type each FP32 tensor gets, and who reads it in which.
+"""Chooses the type of each FP32 tensor, and the type in which each consumer reads it.
 
 Each FP32 tensor may exist in two forms, wide (FP32) and narrow (16 bits). Its maker gives one of them; a Cast makes
 the other only where somebody needs it, and constants are simply stored in the form that is read.
@@ -28,11 +28,11 @@ from qdqtool.graph.view import GraphView
 
 WIDE, NARROW = True, False
 Form = bool
-"""`WIDE` is FP32, `NARROW` the type of 16 bits."""
+"""Type of a tensor: `WIDE` is FP32, `NARROW` the 16-bit type."""
 
 
 class Forms:
-    """The plan for one model: the forms of every tensor, before anything is changed."""
+    """Type plan of one model: the forms of every tensor, computed before anything is changed."""
 
     def __init__(
         self, edit: Edit, view: GraphView, narrow: Narrow, kept: Collection[str], *, keep_io: bool
@@ -53,13 +53,13 @@ class Forms:
             self.made(name)
 
     def is_float(self, tensor: str) -> bool:
-        """Whether the tensor was FP32 before."""
+        """Return True if the tensor was FP32 in the original model."""
         if tensor not in self._float:
             self._float[tensor] = bool(tensor) and self._view.info(tensor).dtype is DType.FLOAT32
         return self._float[tensor]
 
     def made(self, tensor: str) -> frozenset[Form]:
-        """The forms that its maker gives; none for constants, which are stored in every form that is read."""
+        """Return the forms that the producer makes; none for constants, which are stored in every form that is read."""
         if tensor not in self._made:
             # Scales that are dequantized themselves could ask for each other: the first answer is a guess.
             self._made[tensor] = frozenset({NARROW})
@@ -67,7 +67,7 @@ class Forms:
         return self._made[tensor]
 
     def read(self, node: onnx.NodeProto, index: int) -> Form:
-        """The form that this input wants."""
+        """Return the form that this input needs."""
         if node.op_type == DEQUANTIZE and index == 1:
             return min(self.made(node.output[0]), default=WIDE)  # the result is of a type of its own
         if node.op_type == QUANTIZE and index < 2:
@@ -77,7 +77,7 @@ class Forms:
         return not signature(node, self._edit.opset, self._narrow.word).takes(index)
 
     def outside(self, tensor: str) -> Form | None:
-        """The form that readers outside the nodes want: outputs, and bodies of control flow; None without any."""
+        """Return the form for outputs and bodies of control flow; None if neither reads the tensor."""
         if tensor in self.bodies:
             return WIDE
         if tensor in self.ends:
@@ -86,12 +86,12 @@ class Forms:
 
     @cached_property
     def bodies(self) -> frozenset[str]:
-        """Tensors that bodies of control flow read under their own name and in FP32."""
+        """Tensors that bodies of control flow read by name, in FP32."""
         return frozenset(name for node in self._edit.nodes for name in captured(node))
 
     @cached_property
     def ends(self) -> frozenset[str]:
-        """Inputs and outputs, which keep their names whatever their type."""
+        """Model inputs and outputs, which keep their names whatever their type."""
         return frozenset(value.name for value in (*self._edit.inputs, *self._edit.outputs))
 
     def _given(self, tensor: str) -> frozenset[Form]:
@@ -105,7 +105,7 @@ class Forms:
         return frozenset({NARROW if narrow else WIDE})
 
     def _wanted(self, tensor: str) -> Iterator[Form]:
-        """Forms in which a tensor is read."""
+        """Yield the forms in which a tensor is read."""
         for node, index in self._readers.get(tensor, ()):
             yield self.read(node, index)
         outside = self.outside(tensor)
@@ -113,11 +113,11 @@ class Forms:
             yield outside
 
     def behind(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """The DequantizeLinear nodes that read what this QuantizeLinear makes."""
+        """Return the DequantizeLinear nodes that read the output of this QuantizeLinear."""
         return [reader for reader, _ in self._readers.get(node.output[0], ()) if reader.op_type == DEQUANTIZE]
 
     def _quantized(self, node: onnx.NodeProto) -> Form:
-        """The form of a QuantizeLinear: that of its readers, narrow where they differ; else that of its tensor."""
+        """Return the form of a QuantizeLinear: that of its consumers, narrow if they differ; otherwise that of its tensor."""
         wanted = {form for reader in self.behind(node) for form in self.made(reader.output[0])}
         return min(wanted or self.made(node.input[0]) or {NARROW})
 
@@ -128,17 +128,17 @@ class Forms:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Whether each input and output of an operator may be narrow; the last entry repeats."""
+    """Flags of the inputs and outputs of an operator that may be narrow; the last entry repeats."""
 
     inputs: tuple[bool, ...]
     outputs: tuple[bool, ...]
 
     def takes(self, index: int) -> bool:
-        """Whether input number `index` may be narrow."""
+        """Return True if input number `index` may be narrow."""
         return bool(self.inputs) and self.inputs[min(index, len(self.inputs) - 1)]
 
     def makes(self, index: int) -> bool:
-        """Whether output number `index` may be narrow."""
+        """Return True if output number `index` may be narrow."""
         return bool(self.outputs) and self.outputs[min(index, len(self.outputs) - 1)]
 
 
@@ -147,7 +147,7 @@ _WIDE = Signature((False,), (False,))
 
 
 def signature(node: onnx.NodeProto, opset: int, word: str) -> Signature:
-    """What the node's operator allows.
+    """Return the inputs and outputs that the node's operator allows to be narrow.
 
     Foreign operators and control flow take and make FP32 only, as do operators on sequences, whose declared types do
     not change with their elements, and BitCast, which looks at the bits.

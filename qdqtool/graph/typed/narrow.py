@@ -1,4 +1,4 @@
-"""The two float types of 16 bits: what they hold, and how numbers are stored in them."""
+"""The two 16-bit float types: their ranges, and how they store numbers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Narrow:
 
     @property
     def float_type(self) -> FloatType:
-        """What decides which nodes are sensitive to it."""
+        """Properties that decide which nodes are sensitive to the type."""
         return FloatType(name=str(self.dtype), exact=self.exact, is_short=self.dtype is DType.FLOAT16)
 
 
@@ -78,12 +78,12 @@ NARROW: dict[Types, Narrow] = {
 
 
 def fits(narrow: Narrow, value: NDArray[Any]) -> bool:
-    """Whether every finite number is within reach."""
+    """Return True if every finite value is within the type's range."""
     return all(_largest(section[np.isfinite(section)]) <= narrow.largest for section in sections(value))
 
 
 def is_faint(narrow: Narrow, value: NDArray[Any]) -> bool:
-    """Whether there are numbers besides 0, and all of them are too small to keep their digits."""
+    """Return True if the largest magnitude is above 0 but too small to keep its digits."""
     used = max(_largest(section[np.isfinite(section)]) for section in sections(value))
     return 0 < used < narrow.normal
 
@@ -93,14 +93,14 @@ def _largest(value: NDArray[Any]) -> float:
 
 
 def stored(narrow: Narrow, name: str, value: NDArray[Any]) -> onnx.TensorProto:
-    """The values as a constant of the type, each rounded to nearest even; see `sixteen_bits.bits`."""
+    """Return the values as a constant of the type, each rounded to nearest even; see `sixteen_bits.bits`."""
     wide = np.asarray(value)
     raw = bits(wide, narrow.element).tobytes()
     return onnx.TensorProto(name=name, data_type=narrow.element, dims=wide.shape, raw_data=raw)
 
 
 def widened(tensor: onnx.TensorProto) -> NDArray[np.float32]:
-    """The values of a BF16 constant as float32, exactly."""
+    """Return the values of a BF16 constant as float32, exactly."""
     if tensor.HasField("raw_data") or is_deferred(tensor):
         halves = np.frombuffer(content(tensor), "<u2")
     else:

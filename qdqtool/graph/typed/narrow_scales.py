@@ -1,4 +1,4 @@
-"""Scales that a narrow type would distort: found, and replaced together with their integers."""
+"""Finds scales that a narrow type would distort, and replaces them together with their integers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAIRS = frozenset({QUANTIZE, DEQUANTIZE})
 
 
 def rounded_scales(edit: Edit, forms: Forms) -> frozenset[str]:
-    """Scales of narrow Q/DQ pairs: both sides must take one value that the narrow type holds.
+    """Return scales of narrow Q/DQ pairs: both sides must take one value that the narrow type represents.
 
     Scales of integers that are stored are not among them: they are rounded to the nearest number, which changes the
     constant by less than its own rounding.
@@ -57,13 +57,13 @@ def _has_narrow(node: onnx.NodeProto, forms: Forms) -> bool:
 # Stored integers whose scale a narrow type would distort get another scale, and other integers to match.
 
 _COARSE = frozenset({"int8", "uint8"})
-"""A scale to the nearest number changes these by less than their own rounding."""
+"""Integer types for which rounding a scale changes the values by less than their own rounding."""
 _FINE = frozenset({"int16", "uint16", "int32"})
-"""These are finer than any narrow scale: they follow it exactly."""
+"""Integer types that are finer than any narrow scale, so that they follow a changed scale exactly."""
 
 
 def rescale_integers(model: Model, narrow: Narrow) -> Model:
-    """The model with scales of stored integers that the type holds, where the nearest number would be a wrong gain.
+    """Replace scales of stored integers whose rounding to the narrow type would change the gain.
 
     That is so for tiny scales in FP16 (below 2**-20), as dead channels have them, and for INT32 biases. Nothing else
     is changed: other scales are rounded to the nearest number when they are stored.
@@ -107,7 +107,7 @@ def _rescale(edit: Edit, node: onnx.NodeProto, narrow: Narrow) -> bool:
 
 
 def _along(value: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:
-    """One value per channel, shaped to meet the integers."""
+    """Reshape one value per channel so that it broadcasts to the integers."""
     if value.size == 1:
         return value.reshape(())
     return value.reshape([-1 if dim == axis % rank else 1 for dim in range(rank)])

@@ -1,4 +1,4 @@
-"""Carries out a plan of types: renames, casts, stores constants, and gives Q/DQ their scales."""
+"""Applies a type plan: renames, adds Casts, stores constants, and gives Q/DQ their scales."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from qdqtool.graph.typed.narrow_scales import PAIRS, rounded_scales
 from qdqtool.graph.view import GraphView
 
 TYPE_ATTRIBUTES = {"Cast": "to", "EyeLike": "dtype", "RandomNormal": "dtype", "RandomUniform": "dtype"}
-"""Operators that state the type of their result, and the attribute that does."""
+"""Operators that state the type of their result -> attribute that states it."""
 
 
 _FLOAT = onnx.TensorProto.FLOAT
@@ -49,7 +49,7 @@ class Rewrite:
         self.faint: list[str] = []
 
     def run(self) -> None:
-        """Do it all."""
+        """Apply the type plan."""
         plan = [
             (node, index, self._forms.read(node, index))
             for node in self._edit.nodes
@@ -76,7 +76,7 @@ class Rewrite:
         self._drop(idle)
 
     def _name(self, tensor: str, form: Form) -> str:
-        """What that form is called.
+        """Return the tensor name of a form.
 
         One form has the old name: FP32 where outsiders or all readers of a constant know it as FP32, else the
         narrow one.
@@ -96,7 +96,7 @@ class Rewrite:
         return self._names[key]
 
     def _is_idle(self, node: onnx.NodeProto) -> bool:
-        """Whether this Cast of the original casts nothing any more."""
+        """Return True if this Cast of the original has equal types before and after."""
         if node.op_type != "Cast" or self._forms.outside(node.output[0]) is not None:
             return False
         forms, (source, target) = self._forms, (node.input[0], node.output[0])
@@ -112,7 +112,10 @@ class Rewrite:
         return DType.FLOAT32 if form == WIDE else self._narrow.dtype
 
     def _twins(self, node: onnx.NodeProto) -> Callable[[], None] | None:
-        """What makes the FP32 pair beside a narrow one, where readers of both kinds share a Q or a DQ."""
+        """Return the function that adds an FP32 pair beside a narrow one.
+
+        None unless narrow and FP32 consumers share a Q or a DQ.
+        """
         if node.op_type == QUANTIZE:
             made = [self._forms.made(reader.output[0]) for reader in self._forms.behind(node)]
             if not any(WIDE in forms for forms in made) or not any(NARROW in forms for forms in made):
@@ -123,7 +126,7 @@ class Rewrite:
         return partial(self._twin_of_dequantize, node, tuple(node.input))
 
     def _twin_of_quantize(self, node: onnx.NodeProto, inputs: tuple[str, ...]) -> None:
-        """An FP32 Q for the FP32 readers of the integers."""
+        """Add an FP32 Q for the FP32 consumers of the integers."""
         self._integers[node.output[0]] = self._edit.fresh(f"{node.output[0]}_fp32")
         source, scale = (self._wide(name) for name in inputs[:2])
         outputs = [self._integers[node.output[0]]]
@@ -134,7 +137,7 @@ class Rewrite:
                 reader.input[0] = outputs[0]
 
     def _twin_of_dequantize(self, node: onnx.NodeProto, inputs: tuple[str, ...]) -> None:
-        """A second DQ that makes the FP32 form; the first makes the narrow one."""
+        """Add a second DQ that makes the FP32 form; the first makes the narrow one."""
         integers = self._integers.get(inputs[0], inputs[0])
         outputs = [self._name(node.output[0], WIDE)]
         made = [integers, self._wide(inputs[1]), *inputs[2:]]
@@ -143,14 +146,14 @@ class Rewrite:
         node.output[0] = self._name(node.output[0], NARROW)
 
     def _wide(self, tensor: str) -> str:
-        """The FP32 form of a tensor, which is read from now on; tensors of other types are what they are."""
+        """Return the FP32 form of a tensor, and mark it as read; tensors of other types are unchanged."""
         if not self._forms.is_float(tensor):
             return tensor
         self._read.add((tensor, WIDE))
         return self._name(tensor, WIDE)
 
     def _retype(self, node: onnx.NodeProto) -> None:
-        """Give outputs the name of their form, and operators that choose their type by attribute the right one."""
+        """Rename outputs by form, and set the type attribute of operators that have one."""
         for index, name in enumerate(node.output):
             made = self._forms.made(name)
             if self._forms.is_float(name) and len(made) == 1:
@@ -160,7 +163,7 @@ class Rewrite:
                 node.output[index] = self._name(name, form)
 
     def _declare(self) -> None:
-        """Give inputs and outputs their types."""
+        """Declare the types of inputs and outputs."""
         for value in self._edit.inputs:
             if self._forms.is_float(value.name):
                 made = next(iter(self._forms.made(value.name)))
@@ -205,7 +208,7 @@ class Rewrite:
         )
 
     def _forget(self) -> None:
-        """Drop FP32 constants whose old name nobody reads any more."""
+        """Remove FP32 constants whose old name has no consumer."""
         read = {self._name(tensor, form) for tensor, form in self._read}
         for name in [
             name for name in self._edit.constants if self._forms.is_float(name) and name not in read
@@ -213,7 +216,7 @@ class Rewrite:
             del self._edit.constants[name]
 
     def _drop(self, idle: list[onnx.NodeProto]) -> None:
-        """Take these Casts out; readers of their results read what they read."""
+        """Remove these Casts; consumers of their results read the inputs of the Casts."""
         instead = {node.output[0]: node.input[0] for node in idle}
         for node in self._edit.nodes:
             for index in range(len(node.input)):
@@ -223,7 +226,7 @@ class Rewrite:
 
 
 def _choose(node: onnx.NodeProto, narrow: Narrow) -> None:
-    """Make operators that choose their type by an attribute choose the narrow one instead of FP32."""
+    """Change the type attribute of an operator from FP32 to the narrow type."""
     if node.op_type == "ConstantOfShape":
         _refill(node, narrow)
     wanted = TYPE_ATTRIBUTES.get(node.op_type)

@@ -1,4 +1,4 @@
-"""Reports in the forms that continuous integration reads: one value, one file per form with a function `write`.
+"""Reports for continuous integration: one `CiReport`, and one file per format with a function `write`.
 
 Audit and lint make a `CiReport` of what they found; the forms know neither.
 """
@@ -17,7 +17,7 @@ Level = Literal["error", "warning", "info"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CiRule:
-    """A rule that was asked, whether it found something or not.
+    """A rule that was checked, with or without findings.
 
     Attributes:
         code: stable identifier ("QDQ122").
@@ -33,7 +33,7 @@ class CiRule:
 
     @property
     def summary(self) -> str:
-        """The first paragraph of the page on one line."""
+        """The first paragraph of the page, on one line."""
         return " ".join(self.page.split("\n\n")[0].split())
 
 
@@ -66,7 +66,7 @@ class CiResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CiReport:
-    """What one tool found in one file.
+    """The findings of one tool in one file.
 
     Attributes:
         tool: the command, "audit" or "lint".
@@ -87,16 +87,16 @@ class CiReport:
     category: str = ""
 
     def of(self, rule: CiRule) -> Iterator[CiResult]:
-        """The results of one rule."""
+        """Return the results of one rule."""
         return (result for result in self.results if result.code == rule.code)
 
 
 FORMS = ("sarif", "junit", "markdown", "github")
-"""The files of this package, each with a function `write`."""
+"""Names of the formats; each is a file of this package with a function `write`."""
 
 
 def write(report: CiReport, form: str) -> str:
-    """The report in one of `FORMS`."""
+    """Render the report in one of `FORMS`."""
     if form not in FORMS:
         raise UsageError(f"no format is called {form!r}", fix=f"choose {', '.join(FORMS)}", where="--format")
     text: str = import_module(f"{__name__}.{form}").write(report)

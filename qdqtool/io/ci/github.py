@@ -20,7 +20,7 @@ _COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
 
 
 def write(report: CiReport) -> str:
-    """One command per finding that is not waived."""
+    """Render one workflow command per finding that is not waived."""
     return "".join(
         f"::{_COMMANDS[result.level]} file={github_property(report.source)},"
         f"title={github_property(f'{result.code} {result.subject}')}"

@@ -1,4 +1,4 @@
-"""JUnit XML, which nearly every continuous integration server shows: one test suite per rule, one case per finding."""
+"""JUnit XML, which most continuous integration servers display: one test suite per rule, one test case per finding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from qdqtool.io.escaping import xml, xml_line
 
 
 def write(report: CiReport) -> str:
-    """Errors and warnings fail, waived findings are skipped, notes pass; a rule without findings is one passed case."""
+    """Render test suites: errors and warnings fail, waived findings are skipped, notes pass.
+
+    A rule without findings is one passed case.
+    """
     suites = ET.Element("testsuites", name=f"qdqtool {report.tool}")
     for rule in report.rules:
         results = list(report.of(rule))

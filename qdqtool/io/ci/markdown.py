@@ -7,7 +7,7 @@ from qdqtool.io.escaping import markdown
 
 
 def write(report: CiReport) -> str:
-    """A line of figures, then a table of findings; notes and waived findings are folded away."""
+    """Render a line of figures, then a table of findings; notes and waived findings are collapsed."""
     lines = [f"### qdqtool {report.tool} of {markdown(report.source)}", "", markdown(report.headline), ""]
     open_results = [result for result in report.results if not result.waiver]
     grave = [result for result in open_results if result.level != "info"]

@@ -15,13 +15,13 @@ _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 # What is left out first where GitHub takes no more results.
 _RANKS = {"error": 2, "warning": 1, "info": 0}
 _MOST = 25_000
-"""Results that GitHub code scanning takes of one run."""
+"""Largest number of results that GitHub code scanning accepts from one run."""
 _START = {"startLine": 1, "startColumn": 1, "endLine": 1, "endColumn": 2}
-"""A model has no lines; code scanning wants one."""
+"""Dummy region of a result: a model has no lines, but code scanning needs one."""
 
 
 def write(report: CiReport) -> str:
-    """One run: a rule per check, a result per finding at the file, its node as logical location, waivers suppressed."""
+    """Render one run: a rule per check, and a result per finding. Nodes are logical locations, and waivers are suppressions."""
     driver = {
         "name": "qdqtool",
         "semanticVersion": __version__,
@@ -53,7 +53,7 @@ def _rule(rule: CiRule) -> dict[str, Any]:
 
 
 def _results(report: CiReport) -> Iterator[dict[str, Any]]:
-    """As many as code scanning takes, the gravest kept; equal fingerprints are numbered."""
+    """Yield as many results as code scanning accepts, the most severe ones if there are more; equal fingerprints are numbered."""
     results = report.results
     kept = sorted(range(len(results)), key=lambda at: -_RANKS[results[at].level])[:_MOST]
     order = {rule.code: index for index, rule in enumerate(report.rules)}
@@ -92,6 +92,6 @@ def _result(result: CiResult, order: dict[str, int], source: str, fingerprint: s
 
 
 def _uri(path: str) -> str:
-    """A path as a URI reference: relative ones stay relative to the repository's root."""
+    """Return a path as a URI reference; relative paths stay relative to the repository's root."""
     quoted = quote(path.removeprefix("./"), safe="/", errors="replace")
     return f"file://{quoted}" if quoted.startswith("/") else quoted

@@ -1,1 +1,1 @@
-"""Fixes that are proven: each is applied, built with the real builder, and kept only where it helped."""
+"""Proven fixes: each is applied, built with the real builder, and kept only if it helped."""

@@ -1,4 +1,4 @@
-"""Makes an engine of an edited model, audits it, and measures its accuracy."""
+"""Builds an engine of an edited model, audits it, and measures its accuracy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MODEL = "model.qdq.onnx"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuiltModel:
-    """An engine of an edited model and what was seen in it.
+    """An engine of an edited model, and its audit.
 
     Attributes:
         edits: all edits of the model, those included that the builder forced.
@@ -62,28 +62,28 @@ class BuiltModel:
 
     @property
     def formats(self) -> dict[str, str]:
-        """What compute nodes run in that run INT8, or in another format that they are asked for."""
+        """Format of each compute node that runs in INT8, or in another format that was asked for."""
         return {verdict.node: verdict.realised for verdict in self.audit.verdicts if verdict.is_quantized}
 
     @property
     def quantized(self) -> frozenset[str]:
-        """Compute nodes that run INT8, or in another format that they are asked for."""
+        """Compute nodes that run in INT8, or in another format that was asked for."""
         return frozenset(self.formats)
 
     @property
     def cost(self) -> str:
-        """Kernels and bytes, in words."""
+        """Kernels and bytes as text."""
         size = self.audit.counts.activation_bytes_dumped
         return f"{counted(self.audit.counts.kernels, 'kernel')}, {'unknown' if size is None else f'{size:,}'} activation bytes"
 
     def costs_no_more_than(self, other: BuiltModel) -> bool:
-        """Whether it has no more kernels, and moves no more bytes as far as both are known."""
+        """Return whether it has no more kernels, and moves no more bytes if both numbers are known."""
         ours, theirs = self.audit.counts, other.audit.counts
         sizes = ours.activation_bytes_dumped, theirs.activation_bytes_dumped
         return ours.kernels <= theirs.kernels and (None in sizes or (sizes[0] or 0) <= (sizes[1] or 0))
 
     def costs_less_than(self, other: BuiltModel) -> bool:
-        """Whether kernels and bytes together are fewer: where one of them grows, the other shrinks by a larger share."""
+        """Return whether kernels times bytes is smaller: if one of them grows, the other shrinks by a larger share."""
         ours, theirs = self.audit.counts, other.audit.counts
         sizes = ours.activation_bytes_dumped, theirs.activation_bytes_dumped
         kernels = ours.kernels / max(theirs.kernels, 1)
@@ -92,7 +92,7 @@ class BuiltModel:
         return kernels * moved < 1
 
     def standing(self, accuracy: float | None) -> Metrics:
-        """The engine in figures."""
+        """Return the figures of the engine."""
         counts = self.audit.counts
         return Metrics(
             int8=len(self.quantized),
@@ -105,7 +105,7 @@ class BuiltModel:
 
 
 class CandidateBuilder:
-    """One draft, one builder, one set of samples.
+    """Builds and measures candidates of one draft, with one builder and one set of samples.
 
     Args:
         draft: what edits are applied to.
@@ -126,7 +126,7 @@ class CandidateBuilder:
 
     @property
     def builds(self) -> int:
-        """Engines that the builder was asked for so far."""
+        """Number of engines that the builder was asked for."""
         return self._builder.builds
 
     def make(self, edits: Edits, folder: Path, most: int) -> BuiltModel:
@@ -160,7 +160,7 @@ class CandidateBuilder:
         )
 
     def compare(self, model: Path) -> tuple[Comparison | None, OutputNoise]:
-        """The float model against a Q/DQ one, and the noise of each sample; None and nothing without samples."""
+        """Compare the float model with a Q/DQ model; return the noise of each sample too. None and no noise without samples."""
         if self.samples is None:
             return None, OutputNoise(shares=())
         options = self.recipe.compare
@@ -176,26 +176,26 @@ class CandidateBuilder:
 
 
 class _Counting:
-    """A builder that counts what it is asked for."""
+    """A builder that counts its builds."""
 
     def __init__(self, builder: Builder) -> None:
         self._builder = builder
         self.builds = 0
 
     def version(self) -> str:
-        """The release of the builder behind it."""
+        """Return the release of the wrapped builder."""
         return self._builder.version()
 
     def build(
         self, request: BuildRequest, on_progress: OnProgress | None = None
     ) -> tuple[BuildResult, BuildCost]:
-        """What the builder behind it makes."""
+        """Build with the wrapped builder."""
         self.builds += 1
         return self._builder.build(request, on_progress)
 
 
 def _lost(before: Model, after: Model) -> tuple[SlotEdit, ...]:
-    """Inputs that read a DequantizeLinear before and do not any more."""
+    """Return the inputs that read a DequantizeLinear before and do not any more."""
     there, left = (
         {slot for pair in find(model) if pair.dequantize for slot in pair.slots} for model in (before, after)
     )
@@ -203,7 +203,7 @@ def _lost(before: Model, after: Model) -> tuple[SlotEdit, ...]:
 
 
 def score(found: Comparison | None) -> tuple[str, float]:
-    """What accuracy is called and how high it is: the first task metric, else the SQNR of the worst output.
+    """Return the name and value of accuracy: the first task metric, else the SQNR of the worst output.
 
     Outputs without any noise count as infinitely good, and nothing measured as ("", inf).
     """

@@ -41,7 +41,7 @@ _RULE = "fix"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RangedPlacement:
-    """A placement and its ranges: together with the float model they give the Q/DQ model again."""
+    """A placement and its ranges; with the float model they reproduce the Q/DQ model."""
 
     placement: Placement
     table: CalibrationTable
@@ -56,20 +56,20 @@ class DraftModel(Protocol):
 
     @property
     def has_meaningful_ranges(self) -> bool:
-        """Whether the scales that it has were calibrated on real samples, as far as known."""
+        """True if its scales were calibrated on real samples, as far as known."""
 
     def apply(self, edits: Edits) -> Model:
-        """The Q/DQ model with these edits."""
+        """Return the Q/DQ model with these edits."""
 
     def plan(self, edits: Edits) -> RangedPlacement | None:
-        """What reproduces it from the float model; None for somebody else's Q/DQ."""
+        """Return what reproduces the model from the float model; None for a third-party Q/DQ model."""
 
     def allowed_by(self, settings: Sequence[str], edits: Edits) -> tuple[SlotEdit, ...]:
-        """The inputs that recipe values let placement quantize, beyond those that are quantized with these edits."""
+        """Return the inputs that recipe values let placement quantize, except inputs that are quantized with these edits."""
 
 
 class Foreign:
-    """Somebody else's Q/DQ model; its float form is what remains when all pairs are taken out."""
+    """A third-party Q/DQ model; its float form is the model without its Q/DQ pairs."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -77,22 +77,22 @@ class Foreign:
         self.has_meaningful_ranges = True
 
     def apply(self, edits: Edits) -> Model:
-        """The model with the edited inputs."""
+        """Return the model with the edited inputs."""
         return requantize(self._model, edits.values()) if edits else self._model
 
     def plan(self, edits: Edits) -> RangedPlacement | None:
-        """There is none."""
+        """Return None: there is no placement."""
         del edits
         return None
 
     def allowed_by(self, settings: Sequence[str], edits: Edits) -> tuple[SlotEdit, ...]:
-        """There are none: no placement made this model."""
+        """Return (): this model was not made by a placement."""
         del settings, edits
         return ()
 
 
 class Placed:
-    """A run folder's float model, placement and table.
+    """The float model, placement and table of a run folder.
 
     Attributes:
         reach: which tensors a narrow float type cannot hold, where samples were run to see that.
@@ -110,12 +110,12 @@ class Placed:
         self.has_meaningful_ranges = table.meaningful
 
     def apply(self, edits: Edits) -> Model:
-        """The float model with the Q/DQ of the edited placement."""
+        """Return the float model with the Q/DQ of the edited placement."""
         plan = self.plan(edits)
         return insert_for_engine(self.reference, plan.placement, plan.table, self._recipe.insert, self.reach)
 
     def plan(self, edits: Edits) -> RangedPlacement:
-        """The edited placement and table; a tensor has one range, so the last edit of a tensor counts."""
+        """Return the edited placement and table. A tensor has one range, so the last edit of a tensor counts."""
         known = {decision.slot for decision in self._placement.decisions}
         decisions = [_decided(decision, edits.get(decision.slot)) for decision in self._placement.decisions]
         decisions += [self._added(edit) for slot, edit in sorted(edits.items()) if slot not in known]
@@ -132,7 +132,7 @@ class Placed:
         )
 
     def allowed_by(self, settings: Sequence[str], edits: Edits) -> tuple[SlotEdit, ...]:
-        """The inputs that recipe values let placement quantize, beyond those that are quantized with these edits.
+        """Return the inputs that recipe values let placement quantize, except inputs that are quantized with these edits.
 
         A tensor that has a range keeps it, and shares it with the tensors that are tied to it; the ranges of others are still
         to be measured. () if one of the inputs is stored in blocks, for which there are no edits.
@@ -158,7 +158,7 @@ class Placed:
         )
 
     def _added(self, edit: SlotEdit) -> Decision:
-        """A decision for an input that placement had not thought of."""
+        """Return a decision for an input that placement did not consider."""
         view = self.reference.view
         node = view.by_name[edit.slot.node]
         tensor = node.inputs[edit.slot.index]
@@ -195,7 +195,7 @@ def _decided(decision: Decision, edit: SlotEdit | None) -> Decision:
 
 
 def _quantizing(decision: Decision, spec: QuantSpec, known: TensorRange | None) -> SlotEdit:
-    """The edit that quantizes an input, with the range that its tensor has."""
+    """Return the edit that quantizes an input, with the range of its tensor."""
     scales = None
     if known is not None and known.axis == spec.axis:
         scales = tuple(amax / spec.format.qmax for amax in known.amax)
@@ -203,7 +203,7 @@ def _quantizing(decision: Decision, spec: QuantSpec, known: TensorRange | None) 
 
 
 def _held(ties: Iterable[Tie], ranges: Mapping[str, TensorRange]) -> tuple[Tie, ...]:
-    """The ties without the tensors that an edit gave a range of their own."""
+    """Return the ties without the tensors that got a separate range from an edit."""
     held = []
     for tie in ties:
         known = Counter(ranges[name].amax for name in tie.tensors if name in ranges)
@@ -221,7 +221,7 @@ def _range(tensor: str, edit: SlotEdit) -> TensorRange:
 
 
 def merged(old: Edits, new: Iterable[SlotEdit]) -> dict[Slot, SlotEdit]:
-    """Both, later edits of a slot in the place of earlier ones."""
+    """Merge edits; a later edit of a slot replaces an earlier one."""
     return {**old, **{edit.slot: edit for edit in new}}
 
 
@@ -229,12 +229,12 @@ def merged(old: Edits, new: Iterable[SlotEdit]) -> dict[Slot, SlotEdit]:
 
 _Key = tuple[str, "int | None"]
 _FILLED = 2 / 3
-"""Share of a common range from which on a tensor would gain little by a range of its own."""
+"""Share of a common range that a tensor must fill so that a separate range would gain little."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resolved:
-    """Edits whose scales are all known.
+    """Edits with all scales known.
 
     Attributes:
         edits: those worth making.
@@ -263,7 +263,7 @@ class Ranges:
         self._known: dict[_Key, NDArray[Any]] = {}
 
     def resolve(self, edits: Iterable[SlotEdit]) -> Resolved | str:
-        """The edits with their scales, or why there is no scale for one of them.
+        """Return the edits with their scales, or the reason why one of them has no scale.
 
         An edit with a limit is left out if the tensor fills most of the range it has.
         """
@@ -291,7 +291,7 @@ class Ranges:
         return tensor in self._fixed or self._model.view.is_constant(tensor)
 
     def _key(self, edit: SlotEdit) -> _Key | None:
-        """The tensor and the channel axis of an edit; None if the model has no such input."""
+        """Return the tensor and the channel axis of an edit; None if the model does not have this input."""
         node = self._model.view.by_name.get(edit.slot.node)
         if node is None or edit.slot.index >= len(node.inputs):
             return None

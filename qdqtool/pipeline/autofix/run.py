@@ -1,4 +1,4 @@
-"""Fixes an engine's fallbacks and needless kernels, and writes the result as a run folder of its own."""
+"""Fixes an engine's fallbacks and unnecessary kernels, and writes the result as a separate run folder."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _BUILT = ("engine.plan", "build.log", "layers.txt", "model.retried.onnx")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FixRequest:
-    """What to fix.
+    """Parameters of a search for fixes.
 
     Attributes:
         subject: a finished run folder, or a Q/DQ model.
@@ -82,7 +82,7 @@ class FixRequest:
 
 @on_device(lambda request: request.recipe.compute.device)
 def fix(request: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Finding, ...]]:
-    """Write the new run folder; what was tried, and the findings that remain. The old folder is not touched.
+    """Write the new run folder; return all trials and the remaining findings. The old folder does not change.
 
     Raises:
         UsageError: the subject has no Q/DQ, or the new folder is the old one or not empty.
@@ -112,7 +112,7 @@ def fix(request: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Findin
 
 
 def _opened(request: FixRequest, builder: CandidateBuilder, bench: Path) -> FixSearch:
-    """The search with its first engine.
+    """Start the search with its first engine.
 
     Raises:
         BuildError: the subject itself is refused.
@@ -137,7 +137,7 @@ def _refuse_used(request: FixRequest) -> None:
 
 
 def _draft(request: FixRequest) -> DraftModel:
-    """What edits are applied to.
+    """Open the draft that edits are applied to.
 
     Raises:
         UsageError: there is no Q/DQ to fix.
@@ -178,13 +178,13 @@ def _samples(request: FixRequest, draft: DraftModel) -> SampleSource | None:
 
 
 def is_unfinished(out: Path) -> bool:
-    """Whether a search in this folder was killed before its end; the same order goes on with what it had built."""
+    """Return whether a search in this folder was killed before its end. If run again, it continues with its finished builds."""
     return (out / _BUILDS).is_dir()
 
 
 @contextmanager
 def _cache(request: FixRequest) -> Iterator[Path]:
-    """The shared folder of finished builds, or one in the new run folder that goes when the work is done.
+    """Yield the shared folder of finished builds, or one in the new run folder that is removed at the end.
 
     It stays when the process is killed, interrupted, or stopped by a failing disk: the same command goes on with it.
     """
@@ -261,7 +261,7 @@ def _deliver(
 
 
 def _tell(request: FixRequest) -> None:
-    """Write report.json and the page, with what was tried, as a run does."""
+    """Write report.json and the HTML page as a run does, with all trials."""
     asked = RunRequest(
         model=request.out / "model.prepared.onnx",
         recipe=request.recipe,
@@ -299,7 +299,7 @@ def _report(request: FixRequest, search: FixSearch, builder: CandidateBuilder) -
 
 
 def _reached(reach: DynamicRangeReport | None, samples: SampleSource | None) -> tuple[str, ...]:
-    """How far the overflow of FP16 was looked at."""
+    """Return notes on how well the overflow of FP16 was checked."""
     if samples is None:
         return ("whether FP16 overflows was not looked at: there were no samples",)
     if reach is not None and not samples.meaningful:
@@ -312,7 +312,7 @@ def _finite(value: float) -> float | None:
 
 
 def recipe_of(folder: Path) -> Path | None:
-    """The recipe that a run folder was made with.
+    """Return the recipe of a run folder; None for a model file, or without a recipe.
 
     Raises:
         InputFileError: it is no run folder.

@@ -1,4 +1,4 @@
-"""Tries what might help an engine, in groups: a group that helps is kept with one build, one that does not is taken apart.
+"""Tries candidates for a better engine in groups: keeps a group that helps with one build, and splits other groups.
 
 Candidates come from all rules, from settings with which placement would quantize a float node, and from static fixes.
 """
@@ -31,7 +31,7 @@ from qdqtool.pipeline.search.experiment import OutputNoise, is_quieter
 from qdqtool.placement.repair import gaining_fixes
 
 OnBuild = Callable[[int, int], None]
-"""Called with the number of builds done and allowed."""
+"""Function called with the number of builds done and of builds allowed."""
 _CHECKS = frozenset(
     {
         "attention_not_fused",
@@ -44,14 +44,14 @@ _CHECKS = frozenset(
         "float_round_trip",
     }
 )
-"""Checks whose findings this search answers for."""
+"""Checks whose findings this search reports on."""
 _CLOSER_DB = 0.1
-"""Gain of the outputs from which a result is closer, if it is significant."""
+"""Least significant gain of the outputs, in dB, for which an edit counts as closer to the float model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bounds:
-    """Where a search ends.
+    """Limits of a search.
 
     Attributes:
         builds: engines that may be built for trials.
@@ -72,7 +72,7 @@ class _Attempt:
 
 
 class FixSearch:
-    """Betters one piece, step by step.
+    """Improves one engine, step by step.
 
     Attributes:
         best: the piece as it stands.
@@ -104,11 +104,11 @@ class FixSearch:
 
     @property
     def builds(self) -> int:
-        """Engines built for trials so far."""
+        """Number of engines built for trials."""
         return self._builder.builds - 1
 
     def run(self, on_build: OnBuild) -> None:
-        """Try until nothing is left to try or the budget is used up."""
+        """Try candidates until none is left or the budget is used up."""
         self._on_build = on_build
         while group := self._next():
             self._try(group)
@@ -116,12 +116,14 @@ class FixSearch:
 
     @property
     def _measures(self) -> bool:
-        """Whether accuracy is measured and means something."""
+        """True if accuracy is measured on meaningful samples."""
         samples = self._builder.samples
         return samples is not None and samples.meaningful and bool(self.metric)
 
     def _next(self) -> Sequence[_Attempt]:
-        """The first unanswered candidate of every subject; what makes nodes INT8 comes before what saves kernels.
+        """Return the next group of unanswered candidates, one per subject.
+
+        Candidates for INT8 come before those that save kernels.
 
         Groups that did not help as a whole are taken apart when every other candidate has had its build.
         """
@@ -138,7 +140,7 @@ class FixSearch:
         return next(filter(None, groups), self._halves.popleft() if self._halves else ())
 
     def _group(self, waiting: Sequence[Candidate], goal: Goal) -> list[_Attempt]:
-        """Candidates of one goal and of different subjects that touch different inputs.
+        """Return candidates of one goal for different subjects, with different inputs.
 
         Of those whose gain shows in the whole engine only, the candidates of one rule: others might hide it.
         """
@@ -166,11 +168,11 @@ class FixSearch:
         return group
 
     def _is_done(self, edits: Iterable[SlotEdit]) -> bool:
-        """Whether the best model has all of these edits already."""
+        """Return whether the best model already has all of these edits."""
         return all(self.best.edits.get(edit.slot) == edit for edit in edits)
 
     def _try(self, group: Sequence[_Attempt]) -> None:
-        """Keep the whole group if it helps; else find out which of it does."""
+        """Keep the whole group if it helps; else find out which of its candidates help."""
         spent = self._spent()
         if spent:
             for attempt in group:
@@ -190,7 +192,7 @@ class FixSearch:
             shutil.rmtree(made.folder, ignore_errors=True)
 
     def _spent(self) -> str:
-        """Which bound is reached; "" for none."""
+        """Return the bound that is reached; "" for none."""
         bounds = self._bounds
         if self.builds >= bounds.builds:
             return f"the budget of {bounds.builds} builds is used up"
@@ -214,7 +216,7 @@ class FixSearch:
             self._weigh(group, made)
 
     def _ask_for_samples(self, group: Sequence[_Attempt], made: BuiltModel) -> None:
-        """A gain that cannot be kept: ranges of random samples are none."""
+        """Reject a gain that cannot be kept, because its ranges come from random samples, and ask for real samples."""
         tensors = [tensor for attempt in group for tensor in attempt.guessed]
         more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
         for attempt in group:
@@ -227,7 +229,7 @@ class FixSearch:
             )
 
     def _make(self, group: Sequence[_Attempt]) -> BuiltModel | str:
-        """The engine with the edits of a group, or why there is none."""
+        """Build the engine with the edits of a group; return the reason if there is none."""
         self._attempts += 1
         edits = merged(self.best.edits, (edit for attempt in group for edit in attempt.edits))
         try:
@@ -264,7 +266,7 @@ class FixSearch:
         return f"{made.cost} instead of {self.best.cost}: {gain}"
 
     def _keep_apart(self, group: Sequence[_Attempt], missed: list[_Attempt], made: BuiltModel) -> None:
-        """Those that reached their goal again without the others; the others one by one."""
+        """Try the candidates that reached their goal again, without the others; then try the others one by one."""
         self._try([attempt for attempt in group if attempt not in missed])
         for attempt in missed:
             if attempt.candidate.goal is Goal.INT8:
@@ -273,7 +275,7 @@ class FixSearch:
                 self._try([attempt])
 
     def _split(self, group: Sequence[_Attempt], why: str, made: BuiltModel | None = None) -> None:
-        """Take a group apart: at once where each candidate is judged by itself, else when all others had a build."""
+        """Split a group: at once if each candidate is judged separately, else after all other candidates had a build."""
         if len(group) == 1:
             self._close(group[0], FixOutcome.UNDONE, why, made)
             return
@@ -310,7 +312,7 @@ class FixSearch:
             self._close(attempt, FixOutcome.KEPT, why, made, before)
 
     def _is_closer(self, noise: OutputNoise, made: BuiltModel) -> bool:
-        """Whether an edit that answers no finding is worth it: the outputs have less noise, or a kernel has gone."""
+        """Return whether an edit without a finding is worth it: the outputs have less noise, or a kernel was saved."""
         both = len(noise.shares) == len(self._noise.shares)
         is_closer = both and is_quieter(noise, self._noise, _CLOSER_DB)
         return is_closer or made.audit.counts.kernels < self.best.audit.counts.kernels
@@ -329,7 +331,7 @@ class FixSearch:
         made: BuiltModel | None = None,
         before: BuiltModel | None = None,
     ) -> None:
-        """Note what became of an attempt, with the figures of the engine that was made and of that before it."""
+        """Record the outcome of an attempt, with the figures of its engine and of the engine before it."""
         self._answered.add(attempt.candidate.key)
         kept = outcome is FixOutcome.KEPT and not isinf(self.accuracy)
         self._answer(
@@ -347,7 +349,7 @@ class FixSearch:
         )
 
     def _tell_given_up(self, piece: BuiltModel) -> None:
-        """Nodes that the builder itself had to be spared: each is a trial that a build has proven."""
+        """Record nodes that lost their Q/DQ because the builder refused them: a build has proven each of these trials."""
         by_node: dict[str, list[SlotEdit]] = {}
         for edit in piece.given_up:
             by_node.setdefault(edit.slot.node, []).append(edit)
@@ -366,7 +368,7 @@ class FixSearch:
         self.trials.append(trial)
 
     def _open(self) -> list[FixTrial]:
-        """Findings that remain and that no trial was about."""
+        """Return the remaining findings that no trial was about."""
         told = {trial.subject for trial in self.trials}
         return [
             FixTrial(
@@ -395,13 +397,13 @@ def _unanswered(findings: Iterable[Finding], told: set[str], piece: BuiltModel) 
 
 _PLACE = "place."
 _BY_NAME = ("place.exclude=", "place.exclude_ops=", "place.kept_float=", "place.only=")
-"""Settings of which a recipe names nodes: these are float on purpose."""
+"""Settings with which a recipe names nodes: these nodes are float on purpose."""
 
 
 def candidates(
     model: Model, context: AuditContext, found: Audit, draft: DraftModel, edits: Edits
 ) -> tuple[Candidate, ...]:
-    """Every candidate for an engine, by goal and then in the order of the rules' codes, static fixes last.
+    """Return every candidate for an engine, by goal, then in the order of the rules' codes; static fixes come last.
 
     They are cheap to make; a build proves them. `edits` are those that `draft` has in this engine.
     """
@@ -430,7 +432,7 @@ def _proposed(built: BuiltGraph, book: Rulebook) -> Iterator[Candidate]:
 
 
 def _allowed(found: Audit, draft: DraftModel, edits: Edits) -> Iterator[Candidate]:
-    """The settings with which placement would quantize a node that it kept float, as the audit prints them."""
+    """Yield the settings, as the audit prints them, with which placement would quantize a node that it kept float."""
     allowed: dict[tuple[str, ...], tuple[SlotEdit, ...]] = {}
     for verdict in found.verdicts:
         settings = () if verdict.is_quantized else settings_in(verdict.fix)
@@ -445,7 +447,7 @@ def _allowed(found: Audit, draft: DraftModel, edits: Edits) -> Iterator[Candidat
 
 
 def _static(model: Model) -> Iterator[Candidate]:
-    """The fixes that `qdqtool repair` would make, each by itself."""
+    """Yield each fix that `qdqtool repair` would make as a separate candidate."""
     for change in gaining_fixes(model):
         yield Candidate(
             subject=change.subject, goal=Goal.CHEAPER, text=change.what, edits=change.edits, rule=change.rule

@@ -1,1 +1,1 @@
-"""Quantization-aware training: a PyTorch network in, a PTQ and a QAT run folder and their table out."""
+"""Quantization-aware training: turns a PyTorch network into a PTQ and a QAT run folder, and a table of both."""

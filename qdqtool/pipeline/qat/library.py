@@ -1,4 +1,4 @@
-"""The steps of training with quantizers, one by one, for training loops of other people."""
+"""The steps of training with quantizers as separate functions, for training loops of users."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LOGGER = logging.getLogger(__name__)
 def prepare(
     network: Any, example_inputs: Any, recipe: Recipe, placement: Placement | None = None
 ) -> PreparedModel:
-    """The network with quantizers where the recipe's placement, or the one given, wants them.
+    """Return the network with quantizers as the recipe's placement, or the given one, wants them.
 
     Raises:
         UsageError: the network cannot be traced or exported, or the placement quantizes nothing.
@@ -48,7 +48,7 @@ def prepare(
 
 
 def prepare_traced(traced: Traced, recipe: Recipe, placement: Placement | None = None) -> PreparedModel:
-    """As `prepare`, of a network that was traced before."""
+    """Prepare a network that is traced already, as `prepare` does."""
     with TemporaryDirectory(prefix="qdqtool-qat-") as folder:
         path = Path(folder) / "float.onnx"
         write_float(traced.flat, traced.example, path, exporter=recipe.qat.exporter, opset=recipe.qat.opset)
@@ -68,7 +68,7 @@ def prepare_traced(traced: Traced, recipe: Recipe, placement: Placement | None =
 
 
 def _for_training(recipe: Recipe) -> Recipe:
-    """The recipe without changes of weights: training changes them itself, and rounds to the nearest.
+    """Return the recipe without changes of weights: training changes them, and rounds to the nearest.
 
     A table with rounded weights or scaled channels would put those of before the training into the exported model.
     """
@@ -83,7 +83,7 @@ def _for_training(recipe: Recipe) -> Recipe:
 
 
 def calibrate(model: PreparedModel, loader: Iterable[Any], limit: int) -> CalibrationTable:
-    """Choose all ranges on the first `limit` samples and start the quantizers from them; in place.
+    """Choose all ranges on the first `limit` samples, and start the quantizers with them, in place.
 
     With torch.distributed every rank gives the samples of its own loader, and all get the same ranges: those of one
     process that sees all samples.
@@ -101,7 +101,7 @@ def calibrate(model: PreparedModel, loader: Iterable[Any], limit: int) -> Calibr
 
 
 def start_from(model: PreparedModel, table: CalibrationTable) -> None:
-    """As `calibrate`, with the table that it returned for the same model before."""
+    """Start the quantizers with the table that `calibrate` returned for this model before."""
     with _float(model) as (_, ready):
         model.set_calibration(table, ready.view)
 
@@ -134,7 +134,7 @@ def export(model: PreparedModel, path: Path, loader: Iterable[Any] = (), limit: 
 
 
 def _refreshed(trained: CalibrationTable, job: Calibration) -> CalibrationTable:
-    """The table with ranges of the network as it is now, but where a quantizer was trained."""
+    """Return the table with ranges of the network as it is now, but keep the ranges of trained quantizers."""
     kept = {entry.tensor: entry for entry in trained.ranges if entry.method == TRAINED}
     fresh = job.table()
     return replace(fresh, ranges=tuple(kept.get(entry.tensor, entry) for entry in fresh.ranges))
@@ -143,7 +143,7 @@ def _refreshed(trained: CalibrationTable, job: Calibration) -> CalibrationTable:
 def _calibration(
     model: PreparedModel, path: Path, ready: Model, feeds: list[Any], changes: Mapping[str, Any]
 ) -> Calibration:
-    """The network with its weights of now and the samples, ready to be run."""
+    """Return a calibration job for the network with its current weights and the samples."""
     # the quantizers that are trained are symmetric
     options = model.recipe.calibrate.model_copy(update={**changes, "symmetric": "always"})
     recipe = model.recipe.model_copy(update={"calibrate": options})
@@ -154,7 +154,7 @@ def _calibration(
 
 @contextmanager
 def _float(model: PreparedModel) -> Iterator[tuple[Path, Model]]:
-    """The network with its weights of now as a prepared ONNX model."""
+    """Yield the network with its current weights as a prepared ONNX model."""
     with TemporaryDirectory(prefix="qdqtool-qat-") as folder:
         path = Path(folder) / "float.onnx"
         model.write_float(path, model.example)
@@ -162,7 +162,7 @@ def _float(model: PreparedModel) -> Iterator[tuple[Path, Model]]:
 
 
 def _ready(path: Path, recipe: Recipe, placement: Placement | None) -> Model:
-    """The exported network, prepared as `run` and `place` prepare it."""
+    """Return the exported network, prepared as `run` and `place` prepare it."""
     if placement is None:
         return prepare_graph(load(path), recipe.preparing)
     return prepare_as_placed(load(path), recipe.preparing, placement)

@@ -1,4 +1,4 @@
-"""The table of a recipe whose metric is a function of its own: float, PTQ and QAT models measured on the test split."""
+"""The table for a recipe whose metric is a function: float, PTQ and QAT models measured on the test samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from qdqtool.backends.torch_qat.network import Network
 
 _DRAWS = 200
-"""A metric like mean average precision is a function of all samples together, and every draw computes it anew."""
+"""Number of bootstrap draws. A metric such as mean average precision needs all samples, so every draw computes it again."""
 # Fixed: the same scores give the same interval.
 _SEED = 20250
 
@@ -32,7 +32,7 @@ class _Measured:
 def rows_of_metric(
     network: Network, out: Path, ptq: Report, qat: Report
 ) -> tuple[str, str, int, tuple[QatRow, ...]]:
-    """Name of the metric, its unit, test samples, and the rows FP32, PTQ and QAT.
+    """Return the name of the metric, its unit, the number of test samples, and the rows FP32, PTQ and QAT.
 
     The intervals are percentile bootstraps: all models are measured on the same samples, drawn with replacement.
     """

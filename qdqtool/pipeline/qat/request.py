@@ -1,4 +1,4 @@
-"""What quantization-aware training is asked to do."""
+"""The request for quantization-aware training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qdqtool.core.recipe import Recipe
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QatRequest:
-    """One training, please.
+    """Parameters of a training.
 
     Attributes:
         recipe: the method; its section `qat` names the network and its data.

@@ -1,4 +1,4 @@
-"""From a PyTorch network to two audited engines: prepare, calibrate, export, train, export; and a run of both Q/DQ models."""
+"""Turns a PyTorch network into two audited engines: prepare, calibrate, export, train, export, and a run of both models."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 
 _NOISE = 0.5
-"""Points of standard error from which on the choice of an epoch is said to be uncertain."""
+"""Standard error, in points, from which the choice of an epoch is reported as uncertain."""
 _FREE = frozenset({"tensorboard", "threads"})
-"""Options that may change between two halves of one training."""
+"""Options that may change when a stopped training continues."""
 
 
 def run(request: QatRequest, listener: ProgressListener | None = None) -> QatResult:
-    """Do everything in `request.out` and return the table; the same request again goes on where it was stopped.
+    """Run all steps in `request.out`, and return the table. A second call continues where the first one was stopped.
 
     Leaves there: `float.onnx`, the two Q/DQ models `calibrated.onnx` and `trained.onnx`, `placement.json`,
     `calibration.json`, `checkpoint.pt`, `best.pt`, `training.jsonl`, `data/`, `qat.json`, and the run folders `ptq` and
@@ -71,7 +71,7 @@ def run(request: QatRequest, listener: ProgressListener | None = None) -> QatRes
 
 
 class _Data:
-    """The data of the recipe as files that the line reads."""
+    """The data of the recipe, as files for the steps of a run."""
 
     def __init__(self, network: Network, folder: Path, limit: int | None) -> None:
         self.calibration, self.evaluation = folder / "calibration.npz", folder / "evaluation.npz"
@@ -97,7 +97,7 @@ def _write_npz(path: Path, names: Sequence[str], columns: Sequence[Any]) -> None
 
 @dataclass(frozen=True)
 class _Work:
-    """One training in progress."""
+    """A training in progress."""
 
     request: QatRequest
     folder: RunFolder
@@ -106,7 +106,7 @@ class _Work:
     listener: ProgressListener
 
     def calibrate(self, model: PreparedModel) -> None:
-        """Give the model its ranges: those that an earlier call left, where nothing that they depend on has changed."""
+        """Give the model its ranges: those of an earlier call if nothing that they depend on has changed."""
         from qdqtool.pipeline.qat import library
 
         recipe, path = self.request.recipe, self.folder / "calibration.json"
@@ -127,7 +127,7 @@ class _Work:
         self.listener.finished("calibrate", meter.measured, skipped=False)
 
     def train(self, model: PreparedModel) -> Trained:
-        """Train to the last epoch, going on where an earlier call was stopped."""
+        """Train to the last epoch; continue where an earlier call was stopped."""
         options = self.request.recipe.qat.model_dump(mode="json")
         key = self._key(
             ranges=digest_file(self.folder / "calibration.json"),
@@ -152,7 +152,7 @@ class _Work:
         )
 
     def run_of(self, model: str, name: str) -> Report:
-        """Engine, audit and accuracy of one of the Q/DQ models, against the network as it came."""
+        """Build and audit one of the Q/DQ models, and measure its accuracy against the network as given."""
         request, data = self.request, self.data
         order = RunRequest(
             model=self.folder / model,
@@ -202,7 +202,7 @@ def _result(work: _Work, model: PreparedModel, trained: Trained, reports: tuple[
 
 @dataclass(frozen=True)
 class _Prefixed:
-    """Tells a listener which of the two runs a step belongs to."""
+    """Adds the name of the run to the steps that a listener receives."""
 
     listener: ProgressListener
     name: str

@@ -1,4 +1,4 @@
-"""The table FP32, PTQ, QAT, with what is certain about each figure."""
+"""The table FP32, PTQ, QAT, with the uncertainty of each figure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Z = 1.959964
 
 
 def wilson(percent: float, samples: int) -> tuple[float, float]:
-    """95 % interval of a share of independent samples, all in percent (Wilson, 1927)."""
+    """Return the 95 % interval of a share of independent samples, all in percent (Wilson, 1927)."""
     share, z2 = percent / 100, _Z * _Z
     middle = (share + z2 / (2 * samples)) / (1 + z2 / samples)
     reach = _Z / (1 + z2 / samples) * sqrt(share * (1 - share) / samples + z2 / (4 * samples * samples))
@@ -21,7 +21,7 @@ def wilson(percent: float, samples: int) -> tuple[float, float]:
 
 
 def rows(ptq: Report, qat: Report) -> tuple[str, str, tuple[QatRow, ...]]:
-    """Metric, unit and rows of the two reports, both of which compare with the same float model."""
+    """Return the metric, the unit and the rows of two reports that compare with one float model."""
     first, second = ptq.comparison, qat.comparison
     assert first is not None
     assert second is not None

@@ -1,4 +1,4 @@
-"""How the range of a tensor is chosen: one decision after the other, and the module of each.
+"""Chooses the range of each tensor: the decisions in their order, with the module of each.
 
     a  ties: tensors that must share a range   `placement.ties`, `calibration.table.groups`
     b  equalization that the recipe names      `equalization` (`uneven`: depthwise channels)

@@ -1,4 +1,4 @@
-"""Bias correction: what rounding and clipping do to the mean of each layer's output is taken back in its bias.
+"""Bias correction: moves the bias of each layer so that rounding and clipping do not change its mean output.
 
 Rounding errors of weights do not cancel where the inputs have a mean, as after ReLU: each output channel moves by
 the sum of error x mean, and depthwise networks such as MobileNet lose points of accuracy to nothing but that. The
@@ -49,7 +49,7 @@ def correct_biases(
     on_progress: OnProgress | None = None,
     seen: FloatPass | None = None,
 ) -> CalibrationTable:
-    """The table with what to add to the biases, so that each layer's mean output is that of the float model.
+    """Add shifts of biases to the table, so that each layer's mean output is that of the float model.
 
     The samples are those that judge tables, from all over the source; fewer than 2 change nothing.
     """
@@ -72,7 +72,7 @@ def shifted(
     reference: Reference,
     on_progress: OnProgress | None = None,
 ) -> CalibrationTable:
-    """The same for samples that ran through the float model already.
+    """Add the shifts as `correct_biases` does, for samples that the float model has already run.
 
     Where the model takes batches the table is one that was judged on them, which gave it its shifts.
     """
@@ -101,7 +101,7 @@ def _layer_by_layer(
     feeds: Sequence[Feeds],
     on_progress: OnProgress | None,
 ) -> dict[str, Floats]:
-    """The same with a run per layer, for models of a fixed batch: samples cannot wait for each other in one graph."""
+    """Compute the shifts with one run per layer, for models of a fixed batch: their samples cannot run together in one graph."""
     wanted = float_means(model, layers, feeds)
     shifts: dict[str, Floats] = {}
 

@@ -58,7 +58,9 @@ from qdqtool.pipeline.search.experiment import (
 )
 
 _FEW: Final = 2 * OF_LARGE
-"""Samples that every calibrator runs all of: leaving some would save little, and 8 of 16 may well mislead."""
+"""Number of samples up to which every calibrator runs all of them: skipping some would save little, and 8 of
+16 may well mislead.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +85,7 @@ class Judged:
 
 
 def competing() -> tuple[str, ...]:
-    """The calibrators that are compared, in alphabetical order; broken ones of other distributions are left out."""
+    """Return the calibrators that are compared, in alphabetical order, without broken ones of other packages."""
     return tuple(name for name in working_methods() if CALIBRATORS.load(name).competes)
 
 
@@ -93,7 +95,7 @@ def single_tables(
     options: CalibrationOptions,
     weights: WeightChanges | None = None,
 ) -> dict[str, CalibrationTable]:
-    """The table of every competing calibrator, in alphabetical order."""
+    """Make the table of every competing calibrator, in alphabetical order."""
     methods = competing()
     choices = [options.model_copy(update={"method": method}) for method in methods]
     made = make_tables(collected[0], placement, collected[1], choices)
@@ -101,7 +103,7 @@ def single_tables(
 
 
 def distinct(tables: Mapping[str, CalibrationTable]) -> tuple[str, ...]:
-    """Calibrators that agree on every range are one candidate, the first; without activations all are: none has a say."""
+    """Return one calibrator, the first, for each distinct set of ranges. Without activations, all calibrators count as one."""
     found = {
         tuple(entry.amax for entry in table.ranges): method for method, table in reversed([*tables.items()])
     }
@@ -117,7 +119,7 @@ def choose(
     weights: WeightChanges | None = None,
     more: int = 0,
 ) -> Judged:
-    """The table with the least noise of the outputs; each range names its calibrator and the gain of the choice.
+    """Return the table with the least noise of the outputs. Each range names its calibrator and the gain of the choice.
 
     Every candidate has its weights rounded as `weights` says. Inferences for `more` trials on as many samples are left over.
 
@@ -152,7 +154,7 @@ def choose(
 
 
 def _averaged(trial: TrialSession, tried: Sequence[TriedTable], samples: Sequence[Sample]) -> TriedTable:
-    """The mean of all tables that are tied with the least noisy one, if it has less noise; else the least noisy one."""
+    """Return the mean of all tables tied with the least noisy one if it has less noise; else the least noisy table."""
     best = tried[0]
     whole = {one.method: one for one in tried if len(one.shares) == len(samples)}
     alike = weighted({method: one.shares for method, one in whole.items()})
@@ -163,12 +165,12 @@ def _averaged(trial: TrialSession, tried: Sequence[TriedTable], samples: Sequenc
 
 
 def chosen_by(candidates: int, samples: int) -> str:
-    """The step of a range that was chosen by the outputs, in words."""
+    """Describe the step in which a range was chosen by the outputs."""
     return f"{counted(candidates, 'candidate')} compared by the noise of the outputs on {counted(samples, 'sample')}"
 
 
 def _gain(winner: TriedTable, other: TriedTable) -> float:
-    """How many dB less noise the winner has on the samples that the other ran."""
+    """Return how many dB less noise the winner has, on the samples that the other ran."""
     mine, theirs = sum(winner.shares[: len(other.shares)]), sum(other.shares)
     return decibels(mine) - decibels(theirs) if mine > 0 and theirs > 0 else 0.0
 
@@ -176,7 +178,7 @@ def _gain(winner: TriedTable, other: TriedTable) -> float:
 def _explained(
     best: TriedTable, tried: Sequence[TriedTable], tables: Mapping[str, CalibrationTable]
 ) -> CalibrationTable:
-    """The chosen table without shifts; each range with what its choice gained at the output, in dB."""
+    """Return the chosen table without shifts. Each range says what its choice gained at the outputs, in dB."""
     gain = max(_gain(best, one) for one in tried)
 
     def explained(entry: TensorRange) -> TensorRange:
@@ -190,7 +192,7 @@ def _explained(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeanPart:
-    """A candidate's part in the mean.
+    """A candidate and its weight in the mean.
 
     Attributes:
         name: calibrator, and margin if any.
@@ -202,7 +204,7 @@ class MeanPart:
 
 
 def weighted(shares: Mapping[str, tuple[float, ...]]) -> tuple[MeanPart, ...]:
-    """The candidates that are tied with the least noisy one, the heaviest first; `shares` is the noise of each sample by name."""
+    """Return the candidates tied with the least noisy one, highest weight first. `shares` is the noise of each sample by name."""
     chances = tied(shares)
     whole = sum(chances.values())
     order = sorted(chances, key=lambda name: -chances[name])
@@ -210,7 +212,10 @@ def weighted(shares: Mapping[str, tuple[float, ...]]) -> tuple[MeanPart, ...]:
 
 
 def mean_table(tables: Mapping[str, CalibrationTable], parts: Sequence[MeanPart]) -> CalibrationTable:
-    """The table of means, without shifts; a range says of whose, and the heaviest is its calibrator."""
+    """Return the table of mean ranges, without shifts.
+
+    Each range names its candidates; that of highest weight is its calibrator.
+    """
     rows = [tables[one.name].by_tensor() for one in parts]
     weights = [one.weight for one in parts]
     told = "mean of " + ", ".join(f"{one.name} ({100 * one.weight:.0f} %)" for one in parts)

@@ -35,14 +35,14 @@ from qdqtool.graph.view import Node
 from qdqtool.runtime.runner import open_runner
 
 SAMPLES: Final = 8
-"""More samples hardly change the largest magnitudes of channels."""
+"""Samples that measure the largest magnitudes of channels; more samples hardly change them."""
 FEW_STEPS: Final = 2.0
-"""A channel below so many steps keeps less than two bits."""
+"""Number of steps below which a channel keeps less than two bits."""
 SHARE: Final = 0.1
-"""Channels that may be lost before it is worth a finding: real networks have a few that hardly ever fire."""
+"""Share of lost channels from which a finding is reported: real networks have a few channels that hardly ever fire."""
 
 _DEAD: Final = 2.0**-24
-"""Share of the largest channel below which one holds nothing: what is left of a Relu that never fires, and no signal."""
+"""Share of the largest channel below which a channel counts as empty: the remains of a Relu that never fires, not a signal."""
 
 Floats = NDArray[np.float32]
 
@@ -55,7 +55,7 @@ def lost_channels(
     largest: Mapping[str, Floats] | None = None,
     scalable: frozenset[str] = frozenset(),
 ) -> tuple[Finding, ...]:
-    """A finding for each quantized depthwise Conv where one scale costs a tenth of the channels or more.
+    """Report each quantized depthwise Conv that loses a tenth of its channels or more to the scale they share.
 
     `largest` has the largest magnitudes of the channels of what these read over the first samples; without it they run, and
     so they do where the table equalized channels: its scales are those of other ones. The channels of tensors that are `scalable`
@@ -84,7 +84,7 @@ def lost_channels(
 
 
 def depthwise_inputs(model: Model, placement: Placement) -> tuple[str, ...]:
-    """What quantized depthwise convolutions read, in alphabetical order."""
+    """Return the tensors that quantized depthwise convolutions read, in alphabetical order."""
     return tuple(sorted({entry.tensor for entry in _slots(model, placement)}))
 
 
@@ -103,7 +103,7 @@ def _is_depthwise(node: Node, model: Model) -> bool:
 def largest_magnitudes(
     model: Model, tensors: list[str], samples: Iterable[Sample], most: int = SAMPLES
 ) -> dict[str, Floats]:
-    """The largest magnitude of every channel of pictures, by tensor, over the first samples, at most so many."""
+    """Return the largest magnitude of every channel (axis 1), by tensor, over at most the first `most` samples."""
     largest: dict[str, Floats] = {}
     with TemporaryDirectory(prefix="qdqtool-") as folder:
         runner = open_runner(probe(model, tensors, Path(folder)).source, description="float model")

@@ -1,4 +1,4 @@
-"""From histograms to the calibration table that is written: the decisions of `pipeline.ranges`, in their order.
+"""From histograms to the calibration table that is written: the decisions of `pipeline.ranges`, in order.
 
 With `weights.rounding: auto` and `calibrate.method: auto` the calibrator is chosen for weights that are rounded to the nearest.
 If these weights make most of the noise (`noise_shares`: low-bit formats, weights alone, thin layers), `gptq` rounds them. The result
@@ -59,25 +59,33 @@ from qdqtool.pipeline.search.experiment import (
 )
 
 GAIN_DB: Final = 0.3
-"""What rounding or equalizing must gain at the outputs: it ties weights to the samples, and less is within their chance."""
+"""Least gain at the outputs, in dB, for which rounding or equalizing is kept: both fit weights to the
+samples, and less may be chance.
+"""
 _UNSEEN_DB: Final = 3.0
-"""The same of ways that put a Mul into the network, for builders that nobody saw compute it in another kernel."""
+"""Least gain, in dB, for ways that add a Mul to the network, if no build has shown that the builder fuses it
+into another kernel.
+"""
 _NAMED: Final = ("cross-layer", "smooth")
-"""Ways that a recipe can name, tried beside that for outlier channels where there are any."""
+"""Ways that a recipe can name; they are also tried if there are outlier channels."""
 _FEWEST: Final = 8
-"""Samples below which a choice by the outputs would be chance."""
+"""Number of samples up to which a choice by the outputs would be chance."""
 
 _MOST_OF_IT: Final = 0.5
-"""Share of the weights in the noise from which rounding is tried."""
+"""Share of the noise that weights must make before rounding is tried."""
 _SOME_OF_IT: Final = 0.1
-"""The same where nearly all layers are matrix products, or the network is small; below it even exact weights gain next to nothing."""
+"""Share of the noise that weights must make if nearly all layers are matrix products, or the network is
+small. Below it, even exact weights gain almost nothing.
+"""
 _SECTION: Final = 1024
-"""Inputs of a layer whose errors make up for each other where its weights make less than most of the noise: in sections of so many
-layers of 3072 inputs gain nearly what they gain without, for a quarter of the time (`docs/verified.md`)."""
+"""Inputs of a layer in one section of rounding, if its weights make less than most of the noise. Errors
+compensate each other within a section. Layers of 3072 inputs gain in sections nearly what they gain as a
+whole, in a quarter of the time (`docs/verified.md`).
+"""
 _CHEAP: Final = 20 * 10**9
-"""Multiplications of a rounding that takes a second or two: a user does not mind these, and a tenth of the noise may be in it."""
+"""Multiplications of a rounding that takes a second or two: users accept this time, and weights may make a tenth of the noise."""
 _FEW_OF_THEM: Final = 0.1
-"""Share of convolutions among the layers up to which nearly all are matrix products."""
+"""Largest share of convolutions among the layers with which nearly all layers count as matrix products."""
 
 _ROUNDED: Final = "weights rounded by gptq"
 
@@ -86,7 +94,7 @@ OnProgress = Callable[[int, "int | None"], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableRequest:
-    """What tables are made of.
+    """The parameters of calibration tables.
 
     Attributes:
         model: the float model, prepared.
@@ -113,7 +121,7 @@ class TableRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinalTable:
-    """A table, and the histograms of the network that it is for: others than were given where `auto` equalized it."""
+    """A table, and the histograms of its network: not those given if `auto` equalized the network."""
 
     table: CalibrationTable
     histograms: Histograms
@@ -122,7 +130,7 @@ class FinalTable:
 def final_tables(
     request: TableRequest, methods: Sequence[str], on_progress: OnProgress | None = None
 ) -> dict[str, FinalTable]:
-    """One table per calibrator or `auto`, weights rounded, biases corrected and channels equalized as the recipe says.
+    """Make one table per calibrator or `auto`. Round weights, correct biases and equalize channels as the recipe says.
 
     Without samples weights are rounded to the nearest, biases stay, and `auto` takes each tensor's own best calibrator, as
     it does on random samples.
@@ -183,7 +191,7 @@ def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -
 def _made(
     request: TableRequest, options: CalibrationOptions, on_progress: OnProgress | None
 ) -> tuple[_Maker, CalibrationTable, tuple[str, ...]]:
-    """The table with what can be had: without corrected biases, or without running the network, if a helper model fails."""
+    """Make the table; if a helper model fails, without corrected biases or without running the network."""
     samples = request.samples
     assert samples is not None
 
@@ -217,7 +225,7 @@ def _with(recipe: Recipe, options: CalibrationOptions) -> Recipe:
 def _with_changes(
     table: CalibrationTable, changes: WeightChanges, way: str, gain_db: float | None = None
 ) -> CalibrationTable:
-    """The table of an equalized network for the network as it was given."""
+    """Turn the table of an equalized network into a table for the network as it was given."""
     names = (*changes.values, *(one.tensor for one in changes.scaled))
     told = Equalized(
         way=way, constants=tuple(sorted(names)), gain_db=None if gain_db is None else round(gain_db, 2)
@@ -234,7 +242,7 @@ def _equalized_if_better(
     maker: _Maker,
     on_progress: OnProgress | None,
 ) -> FinalTable:
-    """The table of the network with its channels equalized, if that is predicted to help and the outputs gain enough.
+    """Return the table of the network with equalized channels, if that is predicted to help and the outputs gain enough.
 
     A way that may cost kernels must gain more.
 
@@ -288,7 +296,7 @@ def _equalized_by(way: str) -> str:
 
 
 def _told(plain: CalibrationTable, kept: CalibrationTable, records: Records) -> CalibrationTable:
-    """The table that is kept, with what was tried for the network as it was, the ways, and the network of that table."""
+    """Add all trials to the kept table: of the network as it was, of the ways, and of the network of the kept table."""
     before = plain.journal.trials if plain.journal else ()
     if kept is plain or kept.equalized is None:
         return with_journal(kept, (*before, *records))
@@ -307,7 +315,7 @@ def _told(plain: CalibrationTable, kept: CalibrationTable, records: Records) -> 
 def _foretold(
     request: TableRequest, plain: CalibrationTable, samples: SampleSource
 ) -> dict[str, WeightChanges | None]:
-    """The ways of equalizing that are worth a calibration, with the changes; None if they are still to be made."""
+    """Return the ways of equalizing that are worth a calibration, with their changes. None stands for changes not made yet."""
     model, placement = request.model, request.placement
     found: dict[str, WeightChanges | None] = {}
     if request.spread:
@@ -329,7 +337,7 @@ def _by_name(request: TableRequest, way: str, samples: SampleSource) -> WeightCh
 
 
 def _changed(request: TableRequest, changes: WeightChanges, samples: SampleSource) -> TableRequest:
-    """The same for the equalized network, whose histograms are collected."""
+    """Return the request for the equalized network, with newly collected histograms."""
     changed = with_changes(request.model, changes)
     return replace(
         request,
@@ -341,7 +349,7 @@ def _changed(request: TableRequest, changes: WeightChanges, samples: SampleSourc
 
 
 class _Maker:
-    """One calibrator, or `auto`: ranges, rounded weights and corrected biases.
+    """Makes tables with one calibrator or `auto`: ranges, rounded weights and corrected biases.
 
     Attributes:
         options: the calibrator's.
@@ -363,13 +371,13 @@ class _Maker:
         self.reference: Reference | None = None
 
     def plain(self, known: Constants | None = None) -> CalibrationTable:
-        """The table without running the network."""
+        """Make the table without running the network."""
         request = self._request
         made = make_tables(request.histograms, request.placement, known or request.known, (self.options,))
         return made[0]
 
     def table(self, samples: SampleSource) -> CalibrationTable:
-        """The table by the recipe's method and rounding."""
+        """Make the table by the recipe's method and rounding."""
         model, placement, rounding = (
             self._request.model,
             self._request.placement,
@@ -408,7 +416,7 @@ class _Maker:
         return shifted(model, placement, table, reference, self._on_progress)
 
     def _rounded_if_better(self, nearest: Judged, samples: SampleSource) -> tuple[Judged, Records]:
-        """The choice with weights rounded by `gptq` if that gains enough, else as it is."""
+        """Return the choice with weights rounded by `gptq` if that gains enough; else the choice unchanged."""
         request, before, search = self._request, nearest.trial, Search()
         layers = layers_of(request.model, request.placement, nearest.table, request.recipe.insert)
         share = weight_share(request.model.view, layers, request.placement, nearest.table, request.histograms)
@@ -445,7 +453,7 @@ class _Maker:
         table: CalibrationTable | None = None,
         widest: int | None = None,
     ) -> CalibrationTable | None:
-        """The table, or the plain one, with weights rounded by a method; None if no weight can be."""
+        """Round the weights of `table` by a method; None if no weight can be rounded. Without a table, use the plain one."""
         request = self._request
         made = round_weights(
             request.model,
@@ -484,7 +492,7 @@ class _Maker:
 
 
 def _with_gain(table: CalibrationTable, gain: float) -> CalibrationTable:
-    """The table whose rounded weights say what their rounding gained."""
+    """Add the gain of rounding to each range of rounded weights."""
     rounded = table.weights.rounded if table.weights else {}
     return replace(
         table,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _STRENGTH: Final = 0.5
-"""Share of SmoothQuant; what the paper takes for most networks."""
+"""Strength of SmoothQuant, as the paper sets it for most networks."""
 # Exponents of the activations' magnitude; the paper searches 20 between 0 and 1.
 _AWQ_STRENGTHS: Final = tuple(float(share) for share in np.linspace(0.1, 1.0, 10))
 _ENOUGH: Final = 64
@@ -51,7 +51,7 @@ def equalization(
     recipe: Recipe,
     samples: SampleSource,
 ) -> WeightChanges | None:
-    """The changes by the way that `weights.equalize` names; None if there are none, or it names none.
+    """Return the changes of the way that `weights.equalize` names; None if it names none, or changes nothing.
 
     Raises:
         InputFileError: the model cannot run on a sample.
@@ -69,7 +69,10 @@ def equalization(
 def equalization_or_note(
     model: Model, placement: Placement, recipe: Recipe, samples: SampleSource
 ) -> tuple[WeightChanges | None, tuple[str, ...]]:
-    """`equalization`; None and a note if a helper model fails. The collection that follows reports faults of samples."""
+    """Return `equalization`, or None and a note if a helper model fails.
+
+    The collection that follows reports faults of samples.
+    """
     return or_without(
         f"weights.equalize={recipe.weights.equalize}",
         lambda: equalization(model, placement, recipe, samples),
@@ -85,7 +88,7 @@ def _made(
     found: Sequence[Scalable],
     samples: Sequence[Sample],
 ) -> WeightChanges:
-    """The changes of one way."""
+    """Return the changes of one way."""
     read = {entry.tensor for entry in placement.quantized if entry.kind is SlotKind.ACTIVATION}
     if way == "cross-layer":
         return cross_layer(model.view, found)
@@ -115,7 +118,7 @@ def _protected(
     chosen: Sequence[Scalable],
     samples: Sequence[Sample],
 ) -> Factors:
-    """AWQ: for every tensor the strength that makes the noise of the layers behind it smallest."""
+    """Find, for every tensor, the strength of AWQ with the least noise of the layers that read the tensor."""
     table = CalibrationTable(ranges=constants(placement, model.view, recipe.weight_ranges).weights)
     alone = replace(
         placement,
@@ -137,7 +140,7 @@ def _protected(
 def _strongest(
     model: Model, layers: Sequence[QuantizedLayer], seen: Moments, recipe: Recipe
 ) -> NDArray[np.float64] | None:
-    """The factors with the least noise; None if none are better."""
+    """Return the factors with the least noise; None if all factors are worse than none."""
     search = recipe.weight_ranges == "mse"
     values = [model.view.constant(layer.product.weight) for layer in layers]
     best, least = None, np.inf

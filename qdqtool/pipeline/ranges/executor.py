@@ -48,16 +48,16 @@ if TYPE_CHECKING:
     Values = Mapping[str, NDArray[Any]]
 
 _SHIFTING: Final = CHOOSING
-"""Samples that give a candidate its bias shifts where samples run one by one."""
+"""Samples that determine the bias shifts of a candidate if samples run one by one."""
 _SURE: Final = 0.957
-"""Confidence with which it must be noisier: two standard errors on so few samples (Student's t, 7 degrees of freedom)."""
+"""Confidence at which a candidate counts as noisier: two standard errors on 8 samples (Student's t, 7 degrees of freedom)."""
 _DOUBT: Final = 4.0
-"""Squared standard errors that a squared shift must exceed before any of it is believed."""
+"""Squared standard errors that a squared shift must exceed; smaller shifts become 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TriedTable(OutputNoise):
-    """A table and how noisy it makes the outputs.
+    """A table and the noise of the outputs with it.
 
     Attributes:
         method: the calibrator.
@@ -71,7 +71,7 @@ class TriedTable(OutputNoise):
 
 
 class TrialSession:
-    """One session for all tables whose weights are those of `table`.
+    """A session for all tables with the weights of `table`.
 
     Where biases are corrected and the model takes batches, each judgement is one run of a batch that corrects the biases
     on its way. Otherwise samples run one by one, with the shifts that a walk over the layers with a few of them asks for:
@@ -119,7 +119,7 @@ class TrialSession:
         samples: Sequence[Sample],
         among: Sequence[Sample] | None = None,
     ) -> TriedTable:
-        """The table, its biases shifted where the recipe asks for it, and its noise on some samples.
+        """Run a table on some samples: shift its biases if the recipe asks for it, and measure its noise.
 
         The noise is over the signal of these, or of all `among` which they are the first.
         """
@@ -137,7 +137,7 @@ class TrialSession:
         samples: Sequence[Sample],
         among: Sequence[Sample] | None = None,
     ) -> list[TriedTable]:
-        """The same for several tables, in their order."""
+        """Run several tables as `candidate` does, and return them in their order."""
         if self._corrected is None or not samples:
             return [self.candidate(method, table, samples, among) for method, table in tables.items()]
         begun = [TriedTable(method=method, table=table, shares=()) for method, table in tables.items()]
@@ -149,7 +149,7 @@ class TrialSession:
         samples: Sequence[Sample],
         among: Sequence[Sample] | None = None,
     ) -> list[TriedTable]:
-        """The same candidates after the rest of the samples, of which they ran the first; only where a judgement is a batch.
+        """Run the rest of the samples with candidates that ran the first of them. Needs a session that runs batches.
 
         Where all samples fit into one batch they run as one, also the first: that is exact. As many candidates run at a time
         as fit: small layers leave processors idle.
@@ -167,19 +167,21 @@ class TrialSession:
             return list(pool.map(run, candidates))
 
     def close(self) -> None:
-        """Give back the memory of the session; nothing can be judged any more."""
+        """Free the memory of the session, which cannot evaluate tables any more."""
         del self._runner
         self._walk = None
         give_back()
 
     def checked(self, candidate: TriedTable) -> float:
-        """The noise of a candidate on the checking samples."""
+        """Return the noise of a candidate on the checking samples."""
         return self.candidate("", candidate.table, self.reference.checking).noise
 
     def raced(
         self, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample], *, some_leave: bool
     ) -> list[TriedTable]:
-        """The tables on these samples, the least noisy first; then those that stopped after some of the samples.
+        """Evaluate the tables on these samples.
+
+        Return the finished ones, the least noisy first, then those that stopped early.
 
         With `some_leave`, a table stops if it is significantly noisier than the best one on the samples that both ran. If
         samples run one by one, it also stops if its noise exceeds that of a finished one. The table that looks best runs next.
@@ -198,7 +200,7 @@ class TrialSession:
     def _one_by_one(
         self, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample], *, some_leave: bool
     ) -> tuple[list[TriedTable], list[TriedTable]]:
-        """The tables that ran all samples, and those that stopped."""
+        """Return the tables that ran all samples, and the tables that stopped early."""
         running = {method: self.started(method, table) for method, table in tables.items()}
         done: list[TriedTable] = []
         left: list[TriedTable] = []
@@ -216,11 +218,11 @@ class TrialSession:
         return done, left
 
     def started(self, method: str, table: CalibrationTable) -> TriedTable:
-        """A candidate that has run no sample yet, for `advanced`."""
+        """Return a candidate that has not run any sample yet, for `advanced`."""
         return TriedTable(method=method, table=table if table.shifts else self._shifted(table), shares=())
 
     def advanced(self, candidate: TriedTable, samples: Sequence[Sample], count: int) -> TriedTable:
-        """The candidate after more of the samples, run one by one; its noise is over the signal of all of them."""
+        """Run `count` more of the samples, one by one. The noise is relative to the signal of all `samples`."""
         first = len(candidate.shares)
         outputs = self._each(
             self._runner, samples[first : first + count], self.tunable.feeds(candidate.table)
@@ -229,11 +231,14 @@ class TrialSession:
 
     @property
     def is_batched(self) -> bool:
-        """Whether a judgement is one run of a batch, in which samples cannot be taken apart."""
+        """True if an evaluation runs batches, from which single samples cannot be removed."""
         return self._corrected is not None
 
     def at_once(self, judgements: int = 1) -> tuple[Sample, ...]:
-        """As many samples as one judgement can be of, and as so many judgements can be of within the budget."""
+        """Return the samples for one evaluation.
+
+        As many as the session can run, and as the budget allows for `judgements` of them.
+        """
         most = (self.budget.most - self.budget.spent) // max(1, judgements)
         if self._corrected is not None:
             return self.reference.affordable(most)
@@ -244,7 +249,7 @@ class TrialSession:
     def _continued(
         self, candidate: TriedTable, samples: Sequence[Sample], among: Sequence[Sample], at_once: int
     ) -> TriedTable:
-        """The candidate after the rest of the samples, in as many batches as do not fit together, one after the other."""
+        """Run the rest of the samples, in several batches if one batch does not fit into memory."""
         left = samples[len(candidate.shares) :]
         count = self._batches(len(left), at_once)
         for part in range(count):
@@ -255,7 +260,7 @@ class TrialSession:
     def _after(
         self, candidate: TriedTable, batch: Sequence[Sample], whole: int, among: Sequence[Sample]
     ) -> TriedTable:
-        """The candidate after one more batch of a `whole` of so many samples; its shifts are those that all it has run ask for."""
+        """Run one more batch of `whole` samples in total. The shifts follow from all samples that the candidate has run."""
         assert self._corrected is not None
         before = candidate.differences
         values = self._corrected_run(candidate.table, batch, whole, before)
@@ -277,7 +282,7 @@ class TrialSession:
         )
 
     def settled(self, candidate: TriedTable, samples: Sequence[Sample]) -> TriedTable:
-        """The candidate with shifts that most of the samples had a say in; itself where all of them ran as one.
+        """Return the candidate with shifts that follow from most of the samples; unchanged if all samples ran as one batch.
 
         The first batches ran with the shifts that few samples ask for. So those that ran when less than half of the samples
         had run go once more, with what their own differences and the others' ask for, one after the other: of networks whose
@@ -301,7 +306,7 @@ class TrialSession:
         return replace(candidate, table=replace(candidate.table, shifts=shifts), differences=rows)
 
     def _batches(self, count: int, at_once: int = 1) -> int:
-        """In how many batches so many samples run, `at_once` of them at a time."""
+        """Return the number of batches for `count` samples, if `at_once` candidates run at a time."""
         return math.ceil(count / max(FEWEST, self.reference.fitting // at_once))
 
     def _corrected_run(
@@ -334,7 +339,7 @@ class TrialSession:
         return replace(table, shifts=tuple(found))
 
     def _each(self, runner: OrtRunner, samples: Sequence[Sample], more: Values) -> list[Values]:
-        """Outputs of each sample by itself; several are run at a time."""
+        """Run each sample separately, several at a time, and return their outputs."""
         self.budget.spend(len(samples))
 
         def run(sample: Sample) -> Values:
@@ -345,13 +350,16 @@ class TrialSession:
             return list(pool.map(run, samples))
 
     def _named(self, values: Values) -> Values:
-        """What is judged, by output."""
+        """Return the compared values by output."""
         return {name: values[tensor] for name, tensor in self._scores.items()}
 
     def _shares(
         self, samples: Sequence[Sample], found: Sequence[Values], first: int = 0
     ) -> tuple[float, ...]:
-        """Noise of the samples from number `first` on over the signal of all; `found` are the outputs of each of them."""
+        """Return the noise of the samples from number `first` on, relative to the signal of all.
+
+        `found` has the outputs of each one.
+        """
         wanted = [self.reference.outputs(sample) for sample in samples]
         if not wanted:
             return ()
@@ -373,7 +381,7 @@ class TrialSession:
 
 
 def _opened(tuned: Tunable, layers: Sequence[str]) -> tuple[OrtRunner, Corrected]:
-    """The session that corrects biases on its way; where convolutions allow it in the layout in which they are fastest."""
+    """Open the session that corrects biases while it runs, in the fastest layout for convolutions if it is possible."""
     plain = tuned.model
     convolutions = [name for name in layers if plain.view.by_name[name].op == "Conv"]
     found = corrected(plain, layers, bare=convolutions)
@@ -393,7 +401,7 @@ def _opened(tuned: Tunable, layers: Sequence[str]) -> tuple[OrtRunner, Corrected
 
 
 def _is_noisier(one: TriedTable, best: TriedTable) -> bool:
-    """Whether the best is significantly better on the samples that both ran.
+    """Return whether `best` is significantly better than `one` on the samples that both ran.
 
     Not corrected for the number of candidates: the question is whether this one is worth more samples. With a correction `max`,
     which clips nothing on the samples that judge, stays in means that are noisier on other samples.
@@ -403,7 +411,7 @@ def _is_noisier(one: TriedTable, best: TriedTable) -> bool:
 
 
 def believed(differences: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The mean over samples of each channel, shrunk by its uncertainty (positive-part James-Stein).
+    """Return the mean over samples of each channel, shrunk by its uncertainty (positive-part James-Stein).
 
     A channel that was NaN or infinite in a sample tells nothing, and is believed nothing.
     """
@@ -416,7 +424,7 @@ def believed(differences: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _apart(values: Values, wanted: Sequence[Values]) -> list[dict[str, NDArray[Any]]]:
-    """The outputs of a batch sample by sample, each with as many rows as are wanted."""
+    """Split the outputs of a batch into samples, each with as many rows as its `wanted` outputs."""
     found: list[dict[str, NDArray[Any]]] = [{} for _ in wanted]
     for name in wanted[0]:
         ends = np.cumsum([len(one[name]) for one in wanted])[:-1]

@@ -32,24 +32,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SURVIVING: Final = 1e-3
-"""Share of the values that are not zero which must stay so; below it a tensor holds nothing any more."""
+"""Least share of the nonzero values that must stay nonzero; with a smaller share a tensor counts as empty."""
 _CULPRITS: Final = 0.01
-"""Share of the samples that may hold the extreme values; one at least may."""
+"""Largest share of the samples that may contain the extreme values; one sample always may."""
 _APART: Final = 1e6
-"""How many times larger than all other samples the extreme one must be inside the network, where gates make most values tiny by design."""
+"""Factor by which an extreme sample must exceed all other samples inside the network, where gates make most
+values tiny by design.
+"""
 _FEWEST: Final = 8
-"""Samples below which nothing is said of how they compare inside the network."""
+"""Number of samples below which samples are not compared inside the network."""
 _LARGE: Final = 1e4
-"""Largest magnitude from which a tensor is looked at where only extremes were collected."""
+"""Largest magnitude from which a tensor is checked if only its extremes were collected."""
 
 
 _SHOWN: Final = 3
-"""Tensors that a note names."""
+"""Number of tensors that a note names."""
 
 
 @dataclass(slots=True)
 class _EmptiedTensor:
-    """What the samples show of one tensor; magnitudes up to `limit` become zero."""
+    """Statistics of one tensor over the samples; magnitudes up to `limit` become zero."""
 
     limit: float
     alive: int = 0
@@ -72,7 +74,7 @@ class _EmptiedTensor:
 def refuse_extremes(
     model: Model, table: CalibrationTable, tensors: Mapping[str, Histogram], samples: SampleSource
 ) -> tuple[str, ...]:
-    """Stop if a few samples make a scale so large that all other values become zero; a note if that could not be checked.
+    """Raise if a few samples make a scale so large that all other values become zero. Return a note if the check failed.
 
     `model` is the network that the table is for, and `tensors` are its histograms.
 
@@ -95,7 +97,7 @@ def refuse_extremes(
 def doubtful_ranges(
     model: Model, table: CalibrationTable, tensors: Mapping[str, Histogram], samples: int
 ) -> tuple[str, ...]:
-    """A note on the tensors that `refuse_extremes` would look at, for histograms whose samples are not there."""
+    """Return a note on the tensors that `refuse_extremes` would check, for histograms without their samples."""
     names = list(_suspects(model, table, tensors, samples))
     if not names:
         return ()
@@ -109,7 +111,7 @@ def doubtful_ranges(
 
 
 def smallest_ranges(table: CalibrationTable, tensors: Mapping[str, Histogram]) -> CalibrationTable:
-    """The table with the smallest range that any calibrator can choose: one bin of the histogram.
+    """Return the table with the smallest range that any calibrator can choose: one bin of the histogram.
 
     What is zero with it is zero with every calibrator.
     """
@@ -128,7 +130,7 @@ def smallest_ranges(table: CalibrationTable, tensors: Mapping[str, Histogram]) -
 def _suspects(
     model: Model, table: CalibrationTable, tensors: Mapping[str, Histogram], samples: int
 ) -> dict[str, float]:
-    """Tensors that may hold nothing any more, with the magnitude up to which values become zero; inputs first."""
+    """Find tensors that may become empty, with the magnitude up to which their values become zero; inputs first."""
     fed, bounded = {info.name for info in model.view.inputs}, bounds(model.view)
     found = {
         entry.tensor: limit
@@ -142,7 +144,7 @@ def _suspects(
 
 
 def _limit(entry: TensorRange) -> float:
-    """Half a step: the largest magnitude that is rounded to zero."""
+    """Return half a step: the largest magnitude that is rounded to zero."""
     grid = grid_for(entry.format)
     return entry.amax[0] * float(grid.magnitudes[1]) / (2 * grid.top)
 
@@ -171,7 +173,7 @@ def _looked_at(model: Model, chosen: Mapping[str, float], samples: SampleSource)
 
 
 def _is_emptied(seen: _EmptiedTensor, *, is_input: bool) -> bool:
-    """Whether the values that one or a few samples hold leave nothing of the others."""
+    """Return whether the values of one or a few samples leave almost nothing of the other samples."""
     if is_input:
         return 0 < seen.left <= _SURVIVING * seen.alive
     peaks = sorted(seen.peaks, reverse=True)

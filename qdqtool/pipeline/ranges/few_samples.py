@@ -1,4 +1,4 @@
-"""With few samples, `calibrate.method: auto` chooses for other samples, and takes a mean of the candidates that are tied.
+"""`calibrate.method: auto` with few samples: chooses for unseen samples, and averages the candidates that are tied.
 
 A choice by 8 to 72 samples is chance, for two reasons:
 
@@ -56,17 +56,19 @@ from qdqtool.pipeline.search.experiment import NetworkEdit, Records, compared, d
 from qdqtool.platform import give_back
 
 MARGINS: Final = (1.12, 1.25)
-"""By what ranges are multiplied; those that are half as wide again lost to these on four networks."""
+"""Factors that widen ranges; margins half as wide again were worse on four networks."""
 WIDENED: Final = 2
-"""Calibrators whose ranges are tried wider, the quietest ones."""
+"""Number of calibrators whose ranges are also tried wider: those with the lowest noise."""
 _FEWEST, _MOST = 8, 72
-"""Samples between which the largest seen is one that more samples would exceed, and can be told to be; with more of them the cost
-would be above that of the choice by 256 samples of a small model."""
+"""Fewest and most samples for this choice. Between them, further samples would exceed the largest value seen,
+and the parts show by how much. With more samples, this choice would cost more than the choice by 256 samples
+of a small model.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Candidate:
-    """Ranges of all samples, and of all parts but one.
+    """A candidate: ranges from all samples, and ranges from all parts but one.
 
     Attributes:
         name: calibrator and margin.
@@ -82,12 +84,12 @@ class _Candidate:
 
     @property
     def noise(self) -> float:
-        """Of all samples."""
+        """Noise over all samples."""
         return sum(self.shares)
 
 
 def most_inferences(whole: int) -> int:
-    """What a choice by so many samples costs at most.
+    """Return the most inferences that a choice by `whole` samples can take.
 
     Each runs twice under every calibrator, the margins of two and their mean, once under what is taken, and in the float model, where it is
     counted in another run. Where samples run one by one, a walk over the layers with 8 of them shifts the biases of each candidate besides.
@@ -98,7 +100,9 @@ def most_inferences(whole: int) -> int:
 def parts_of(
     model: Model, placement: Placement, reference: Reference, options: CalibrationOptions, whole: int
 ) -> tuple[Histograms, ...]:
-    """The histograms of each part of the samples, in a session that is closed before others open; () if samples are many.
+    """Collect histograms of each part of the samples, in a session closed before others open.
+
+    () if this choice is not for them.
 
     `whole` is how many samples there were. Ranges that the recipe sets, by name or by a factor, are left to it.
 
@@ -131,7 +135,7 @@ def choose_for_others(
     seen: tuple[Histograms, ...],
     weights: WeightChanges | None = None,
 ) -> Judged:
-    """The table with the least noise on samples that its ranges did not come from and on those that they came from; see above.
+    """Return the table with the least noise on the samples that its ranges came from and on others; see the module.
 
     `seen` are the histograms that `parts_of` gave; the other arguments are those of `pipeline.ranges.calibrators.choose`.
 
@@ -190,7 +194,7 @@ def choose_for_others(
 
 
 def _is_affordable(model: Model, whole: int) -> bool:
-    """Whether samples are few and inferences cheap, or samples so few that they stay within the budget of a choice."""
+    """Return whether there are few samples, and the model is small or the cost is within the budget of a choice."""
     if not _FEWEST <= whole <= _MOST or fixed_batch(model.view.inputs) not in {None, 1}:
         return False
     return is_small(model.view) or most_inferences(whole) <= PASSES * TAKEN
@@ -208,7 +212,7 @@ def _merged(parts: Sequence[Histograms]) -> Histograms:
 def _shares(
     trial: TrialSession, table: CalibrationTable, parts: Sequence[CalibrationTable]
 ) -> tuple[float, ...]:
-    """What each sample adds to the noise, the mean of that under the ranges of all samples and that under those of the other parts.
+    """Return the noise of each sample, averaged over the ranges of all samples and the ranges of the other parts.
 
     Where samples run one by one biases are shifted as the ranges of all samples ask for; in a batch each part shifts its own.
     """
@@ -227,7 +231,10 @@ def _averaged(
     tried: Sequence[_Candidate],
     judged: Callable[[str, CalibrationTable, Sequence[CalibrationTable]], _Candidate],
 ) -> _Candidate:
-    """The mean of all candidates that are tied with the least noisy one, unless it is significantly noisier."""
+    """Return the mean of all candidates tied with the least noisy one.
+
+    The least noisy one if the mean is significantly noisier.
+    """
     quietest = min(tried, key=lambda one: one.noise)
     alike = weighted({one.name: one.shares for one in tried})
     if len(alike) <= 1:
@@ -248,7 +255,7 @@ def _wider(
     seen: Sequence[Histograms],
     margin: float,
 ) -> CalibrationTable:
-    """Activations' ranges times the margin; none beyond what values can reach or what the parts' peaks let expect."""
+    """Widen activation ranges by `margin`. Ranges stay within the bounds of the values, and within the peaks to expect."""
     ranges = table.by_tensor()
     wider: dict[str, TensorRange] = {}
     for group in groups(placement):
@@ -263,7 +270,7 @@ def _wider(
 
 
 def _expected(seen: Sequence[Histograms], tensor: str) -> float:
-    """The largest that may be expected: as far above the highest peak of the parts as that is above the lowest."""
+    """Return the largest value to expect: the highest peak of the parts, times its ratio to the lowest peak."""
     peaks = [one.tensors[tensor].amax for one in seen if tensor in one.tensors]
     if not peaks or min(peaks) <= 0:
         return math.inf
@@ -273,7 +280,7 @@ def _expected(seen: Sequence[Histograms], tensor: str) -> float:
 def _explained(
     table: CalibrationTable, wholes: Sequence[CalibrationTable], gain: float, step: str
 ) -> CalibrationTable:
-    """The table without shifts; each range on which calibrators differ says what the outputs gained over the worst of them."""
+    """Return the table without shifts. Ranges on which calibrators differ name the gain over the worst calibrator."""
     rows = [one.by_tensor() for one in wholes]
 
     def explained(entry: TensorRange) -> TensorRange:

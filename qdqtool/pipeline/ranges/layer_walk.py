@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     Feeds = Mapping[str, NDArray[Any]]
 
 Correct = Callable[[Node, "Floats"], "Floats"]
-"""From the mean outputs of a layer, (samples, channels), to what is added to its outputs, as many rows."""
+"""Function from the mean outputs of a layer, (samples, channels), to the values added to its outputs, as many rows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _WalkedPiece:
-    """One layer and what lies between it and the layers before it."""
+    """One layer, with the nodes between it and the layers before it."""
 
     runner: OrtRunner
     inputs: tuple[str, ...]
@@ -54,7 +54,7 @@ class LayerWalk:
         self._last_use: dict[str, str] = {}
 
     def run(self, feeds: Sequence[Feeds], correct: Correct) -> None:
-        """Walk with these samples, and let `correct` say after each layer by what its outputs are moved.
+        """Walk through the layers with these samples. After each layer, `correct` returns the values to add to its outputs.
 
         Raises:
             UsageError: the model is too large to be run from memory.
@@ -87,7 +87,7 @@ class LayerWalk:
         return self._pieces[node.name]
 
     def _plan(self, inputs: Sequence[str]) -> dict[str, str]:
-        """The last layer that starts from each tensor; a tensor that none starts from is dropped at once."""
+        """Return, for each tensor, the last layer that is computed from it. A tensor without such a layer is dropped at once."""
         known = set(inputs)
         last = dict.fromkeys(known, self._layers[-1].name)
         for node in self._layers:
@@ -98,7 +98,7 @@ class LayerWalk:
 
 
 def float_means(model: Model, layers: Sequence[Node], feeds: Sequence[Feeds]) -> dict[str, Floats]:
-    """Mean output of each channel for each sample, (samples, channels), by node name."""
+    """Return the mean output of each channel for each sample, (samples, channels), by node name."""
     watched = probe(model, [node.outputs[0] for node in layers])
     runner = open_runner(_in_memory(watched.source), description="float model")
     rows: dict[str, list[Floats]] = {node.name: [] for node in layers}
@@ -110,7 +110,7 @@ def float_means(model: Model, layers: Sequence[Node], feeds: Sequence[Feeds]) ->
 
 
 def channel_means(node: Node, value: NDArray[Any]) -> Floats:
-    """Mean of every channel of one output of a node, (channels,)."""
+    """Return the mean of every channel of one output of a node, (channels,)."""
     axis = result_axis(node.op) % value.ndim
     others = tuple(dim for dim in range(value.ndim) if dim != axis)
     means: Floats = value.astype(np.float64).mean(axis=others).astype(np.float32)

@@ -1,4 +1,4 @@
-"""`weights.equalize: auto`: outlier channels, found without a run, taken out of activations where the outputs gain.
+"""`weights.equalize: auto`: finds outlier channels without a run, and equalizes them if the outputs gain.
 
 One scale for a tensor is set by its largest channel. Where that is many times larger than the others and the layers behind
 hardly use it, as behind the normalizations of large language models, the others are left a few steps. Factors in the
@@ -54,14 +54,18 @@ if TYPE_CHECKING:
 SAMPLES: Final = 64
 """Samples that show how large channels are."""
 _FORETOLD: Final = 10 ** (7 / 10)
-"""How many times less noise equalizing one tensor must leave behind its layers, as far as its constants tell: between what seven
-networks without outlier channels reached and what made ones with channels four times larger than the others did."""
+"""Factor by which equalizing one tensor must reduce the noise after its layers, as its constants predict. It
+is between the values of seven networks without outlier channels and those of networks changed to have
+channels four times larger than the others.
+"""
 _STEPS: Final = 2.0
-"""Steps below which half of a tensor's values lie in a network with outlier channels; in the others they lie higher."""
+"""Number of steps below which half of a tensor's values are in a network with outlier channels; in other
+networks this median is higher.
+"""
 _OUTPUTS: Final = 32
-"""Outputs of a layer that tell how much each channel counts, while a large network is looked through."""
+"""Outputs of a layer used to estimate how much each channel counts, while a large network is searched."""
 _STRENGTHS: Final = (0.3, 0.5, 0.7, 1.0)
-"""Shares of the channels' spread that go into the weights."""
+"""Shares of the channels' spread that move into the weights."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +79,7 @@ class _Channels:
 def suspects(
     model: Model, placement: Placement, table: CalibrationTable, histograms: Histograms
 ) -> tuple[Scalable, ...]:
-    """The tensors in INT8 in which outlier channels may cost much, in graph order; found without a run."""
+    """Find the INT8 tensors in which outlier channels may cost much, in graph order, without running the network."""
     formats = formats_of(placement)
     ranges = {entry.tensor: entry.amax[0] for entry in table.ranges}
     found = []
@@ -92,7 +96,7 @@ def suspects(
 def relieved(
     model: Model, chosen: Sequence[Scalable], table: CalibrationTable, samples: Sequence[Sample]
 ) -> WeightChanges:
-    """The channels of these tensors scaled where that is foretold to leave much less noise, after their values in the samples.
+    """Scale the channels of these tensors, measured on the samples, if that is predicted to leave much less noise.
 
     Raises:
         InputFileError: the model cannot run on a sample.
@@ -126,7 +130,7 @@ def _best(
     values: Mapping[str, NDArray[Any]],
     most: int | None = None,
 ) -> Floats | None:
-    """The factors with the least noise behind a tensor whose range then is its largest value; None if they gain too little.
+    """Return the factors with the least noise after a tensor if its range is its largest value; None if they gain too little.
 
     The comparison is with the range that it has now. With `most`, about so many outputs of each layer tell what it reads.
     """
@@ -154,7 +158,7 @@ def _best(
 
 
 def _middle(seen: Histogram) -> float:
-    """The median of the magnitudes above the first bin, in which zeros lie; endless where none are counted."""
+    """Return the median of the magnitudes above the first bin, which contains zeros; infinite if there are none."""
     counts = np.cumsum(seen.counts[1:])
     if not counts.size or not counts[-1]:
         return np.inf

@@ -1,4 +1,4 @@
-"""What the float model gives for the samples that choose: the reference of every trial.
+"""The reference of every trial: results of the float model for the samples that choose.
 
 Tables are compared with the outputs of the float model, and biases with the means of its layers. The pass that collects
 histograms computes both (`float_pass`), which saves a pass and its session; otherwise `Reference` runs the samples.
@@ -55,31 +55,33 @@ if TYPE_CHECKING:
     Values = Mapping[str, NDArray[Any]]
 
 BRANCHING = frozenset({"If", "Loop"})
-"""Operators whose condition decides what is computed, for all samples of a batch together."""
+"""Operators with a condition that selects what is computed, for all samples of a batch together."""
 
 FUSED_EXACTLY = PRODUCTS | BLOCKED | LAYOUT | PICKING | SOFTMAXES | {"Pad", "ReduceMean"}
-"""What onnxruntime fuses, if at all, to the same bits: they do not depend on which tensors are returned beside.
+"""Operators that compute the same bits whether onnxruntime fuses them or not, so further outputs do not change their results.
 
 A written-out or skipped normalization does not belong to them: fused, its last bits are others.
 """
 
 PASSES: Final = 6
-"""Limit of what choosing a calibrator costs: inferences for each sample that is taken."""
+"""Limit of the cost of choosing a calibrator: inferences for each sample that is used."""
 _ROOM: Final = 64 << 20
-"""Bytes that the live tensors of all samples may take that run at a time."""
+"""Bytes for the live tensors of all samples that run at a time."""
 _DEAR: Final = 320 << 20
-"""Bytes that the live tensors of all samples of a trial may take, in one batch or not: large tensors take longest."""
+"""Bytes for the live tensors of all samples of a trial, in one batch or not: large tensors take longest."""
 _LIVE: Final = 3
 """Tensors of the largest size that are alive at once."""
 _FEW: Final = 4
-"""If fewer than one in four samples are taken, means of all of them cost more than a pass over those taken."""
+"""Factor of samples over chosen samples above which a separate pass over the chosen samples is cheaper than
+means of all samples.
+"""
 
 OnProgress = Callable[[int, "int | None"], None]
 
 
 @dataclass(kw_only=True, slots=True)
 class Budget:
-    """Inferences that were spent, of how many.
+    """Inferences used so far, and the most that may be used.
 
     Attributes:
         most: how many may be spent.
@@ -92,7 +94,7 @@ class Budget:
     spent: int = 0
 
     def spend(self, count: int) -> None:
-        """So many more inferences."""
+        """Count more inferences, and report the progress."""
         self.spent += count
         if self.on_progress is not None:
             self.on_progress(min(self.spent, self.most), self.most)
@@ -100,7 +102,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FloatPass:
-    """What the pass that collected histograms kept of the samples that judge.
+    """Results of the float model that the pass for histograms kept, for the samples that choose.
 
     Attributes:
         watch: the samples, with the float network's outputs, and those of the first two as one batch.
@@ -112,7 +114,7 @@ class FloatPass:
 
 
 class Reference:
-    """The samples that choose and those that check, and what the float model gives for them.
+    """The samples that choose, the samples that check, and the results of the float model for them.
 
     Attributes:
         samples: all of them, in their order.
@@ -136,7 +138,7 @@ class Reference:
         count: int | None = None,
         seen: FloatPass | Reference | None = None,
     ) -> None:
-        """Run the float model on samples that judge, as many of `samples` as its size allows, or `count`.
+        """Run the float model on the samples that choose: as many of `samples` as its size allows, or `count`.
 
         `bias` says that biases are corrected, for which the means of its layers are needed. `seen` holds what an earlier pass
         kept, or is the same for another form of the model, whose outputs are taken over where no means are needed.
@@ -177,31 +179,31 @@ class Reference:
             self._measured(free=False)
 
     def of(self, model: Model) -> Reference:
-        """The same samples for another form of the float model, which computes the same."""
+        """Return a reference with these samples for another form of the float model that computes the same function."""
         count = len(self.samples)
         bias = bool(self.layers)
         return type(self)(model, self.source, self.budget, bias=bias, count=count, seen=self)
 
     @property
     def source(self) -> SampleSource:
-        """All of them, to collect from."""
+        """All samples of the reference, as a source to collect from."""
         return _Taken(self.samples)
 
     def number(self, sample: Sample) -> int:
-        """Which of the samples it was taken from one of them is."""
+        """Return the number of a sample in the source that it came from."""
         return self._numbers[id(sample)]
 
     def outputs(self, sample: Sample) -> Values:
-        """What is judged of the float outputs for one of the samples, by output."""
+        """Return the compared float values of a sample, by output."""
         return self._outputs[id(sample)]
 
     def means(self, samples: Sequence[Sample]) -> dict[str, NDArray[np.float32]]:
-        """Mean output of each channel of each layer for some of the samples, (samples, channels)."""
+        """Return the mean output of each channel of each layer for some of the samples, (samples, channels)."""
         rows = [self._places[id(sample)] for sample in samples]
         return {node: means[rows] for node, means in self._means.items()}
 
     def layer_means(self, samples: Sequence[Sample]) -> Mapping[str, NDArray[np.float32]]:
-        """The same for samples that run one by one, measured where layers write, and once."""
+        """Return the mean outputs of layers for samples that run one by one, (samples, channels); they are measured once."""
         if self._layer_means is None:
             self.budget.spend(len(samples))
             nodes = [self._model.view.by_name[name] for name in self.layers]
@@ -210,11 +212,11 @@ class Reference:
 
     @cached_property
     def fitting(self) -> int:
-        """How many samples fit into memory at a time."""
+        """Number of samples that fit into memory at a time."""
         return max(FEWEST, _ROOM // self._live)
 
     def affordable(self, most: int) -> tuple[Sample, ...]:
-        """At most so many samples, from all over them; fewer of large ones, but 8 at least."""
+        """Return at most `most` evenly spaced samples; fewer if samples are large, but not fewer than 8 for that reason."""
         return spread_over(self.samples, min(most, max(CHOOSING, _DEAR // self._live)))
 
     @cached_property
@@ -225,7 +227,7 @@ class Reference:
         return 4 * _LIVE * max(1, *sizes(self._model.view, shapes))
 
     def _measured(self, *, free: bool) -> bool:
-        """Run the float model on all samples; whether it gives for two in a batch what it gives for each."""
+        """Run the float model on all samples. If `free`, return whether a batch of two gives the outputs of each; else False."""
         watched = channel_means(returning(self._model, self._scores), self.layers if free else (), free=free)
         runner = open_model(watched.model, description="float model", crowded=True)
         rows: list[Values] = []
@@ -245,7 +247,7 @@ class Reference:
         return self._is_alike(runner.run(joined(runner, self.samples[:FEWEST])))
 
     def _taken_from(self, seen: FloatPass) -> bool:
-        """Take over what was kept; whether the model gives for two samples in a batch what it gives for each."""
+        """Use the values of an earlier pass. Return whether a batch of two samples gives the outputs of each."""
         kept = seen.watch.seen
         self._outputs = {id(one.sample): self._named(one.values) for one in kept}
         self._means = seen.means.of([one.values for one in kept])
@@ -256,7 +258,7 @@ class Reference:
         return self._is_alike(seen.watch.pair)
 
     def _took_over(self, like: Reference) -> bool:
-        """Take what another form of the model gives for the same samples; False if it is not the same that is judged."""
+        """Use the values of another form of the model. Return False if the samples or the compared values differ."""
         if len(like.samples) != len(self.samples) or like.ends.keys() != self.ends.keys():
             return False
         self._outputs = {
@@ -266,11 +268,11 @@ class Reference:
         return all(found.keys() == self._scores.keys() for found in self._outputs.values())
 
     def _named(self, values: Values) -> Values:
-        """What is judged, by output."""
+        """Return the compared values by output."""
         return {name: values[tensor] for name, tensor in self._scores.items() if tensor in values}
 
     def _is_alike(self, found: Values) -> bool:
-        """Whether what is judged for the first two samples as one batch is that for each, but for rounding."""
+        """Return whether the first two samples as one batch give the compared values of each, except for rounding."""
         both = self._named(found)
         single = [self.outputs(sample) for sample in self.samples[:FEWEST]]
         return all(
@@ -283,20 +285,23 @@ class Reference:
 
 
 class OutputReference(Reference):
-    """The same where an output behind a softmax is judged as it comes out: for what is told of it."""
+    """A reference that compares an output after a softmax as the network returns it, not by the scores before the softmax."""
 
     _by_scores = False
 
 
 def _is_close(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Whether two arrays differ by no more than rounding; what is near zero among large values by that of these."""
+    """Return whether two arrays differ by no more than rounding.
+
+    For values near zero, rounding is relative to the largest value.
+    """
     finite = np.abs(one[np.isfinite(one)])
     return bool(np.allclose(one, other, rtol=1e-3, atol=1e-4 * max(1.0, float(finite.max(initial=0.0)))))
 
 
 @dataclass(frozen=True)
 class _Taken:
-    """Samples in memory."""
+    """A source of samples that are in memory."""
 
     samples: tuple[Sample, ...]
     description: str = "samples that choose"
@@ -313,7 +318,7 @@ class _Taken:
 def float_pass(
     model: Model, placement: Placement, samples: Samples, *, bias: bool
 ) -> tuple[Model, FloatPass] | None:
-    """The model that is to be run in the place of the float model, and what is kept of it; None where nothing is saved.
+    """Return the model to run instead of the float model, and the values kept from it; None if this saves nothing.
 
     `bias` says that biases will be corrected. Other networks than convolutional ones are left alone: what is returned
     besides may end a fusion, which changes the last bits of what is counted (an Add in front of a LayerNormalization).
@@ -346,7 +351,7 @@ def float_pass(
 
 
 def may_be_batched(view: GraphView, layers: Sequence[str]) -> bool:
-    """Whether a batch of samples is worth a try: leading dimensions are free or 1, and layers compute in FP32.
+    """Return whether a batch of samples is worth a try: leading dimensions are free or 1, and layers compute in FP32.
 
     A condition of an If or a Loop holds for a whole batch, so that samples of one batch cannot take different branches.
     """
@@ -362,7 +367,7 @@ def _shapes(sample: Sample) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 
 def joined(runner: OrtRunner | None, samples: Sequence[Sample]) -> dict[str, NDArray[Any]]:
-    """The samples as one batch; with a runner, what it is fed of them."""
+    """Join the samples into one batch of inputs; with a runner, convert them to its inputs."""
     feeds = [sample.feeds if runner is None else feeds_for(runner, sample) for sample in samples]
     return {name: _rows([feed[name] for feed in feeds]) for name in feeds[0]}
 

@@ -1,4 +1,4 @@
-"""Every partition of samples: which of them calibrate, choose, check, and are fitted to.
+"""All partitions of samples: samples to calibrate with, to choose by, to check with, and to fit to.
 
     calibrate   all samples give histograms
     choose      `choosing` takes samples from all over the source, as many as the network's size allows (`taken`); `some_first`
@@ -33,31 +33,31 @@ TAKEN: Final = 32
 CHOOSING: Final = 8
 """Samples that run at a time while calibrators are compared, and on which equalization is chosen."""
 CHECKING: Final = 8
-"""Samples that check what gained on `CHOOSING` samples."""
+"""Samples that check a gain seen on `CHOOSING` samples."""
 FOLDS: Final = 4
-"""Parts of few samples: of two parts, each has too few to show what all of them miss."""
+"""Number of parts that few samples are divided into: with two parts, each has too few samples to show what all of them miss."""
 OF_LARGE: Final = 8
 """Samples that every calibrator runs if trials are expensive; calibrators that are significantly noisier on them stop there."""
 FEWEST: Final = 2
-"""Samples on which two candidates can be compared at all."""
+"""Fewest samples on which two candidates can be compared."""
 _TAKEN_OF_SMALL: Final = 256
-"""The same for models whose inferences cost next to nothing: on small images single samples may hold most of the noise."""
+"""Most samples that choose for models with cheap inferences: on small images single samples may make most of the noise."""
 _SMALL: Final = 1 << 20
-"""Elements of all tensors of one sample, in a model that is small."""
+"""Elements of all tensors of one sample up to which a model is small."""
 
 
 def taken(view: GraphView, whole: int) -> int:
-    """How many of so many samples choose and correct biases: 32, more of a small model."""
+    """Return how many of `whole` samples choose and correct biases: 32, or up to 256 for a small model."""
     return max(TAKEN, min(_TAKEN_OF_SMALL, whole)) if is_small(view) else TAKEN
 
 
 def is_small(view: GraphView) -> bool:
-    """Whether an inference costs next to nothing, inputs of free size being as large as most are."""
+    """Return whether an inference costs almost nothing, with usual sizes for inputs of free size."""
     return sum(sizes(view, usual_shapes(view.inputs))) <= _SMALL
 
 
 def sizes(view: GraphView, shapes: Mapping[str, Shape]) -> Iterator[int]:
-    """Elements of each tensor of one sample for inputs of these shapes; of what is not known a single one."""
+    """Yield the number of elements of each tensor of one sample, for inputs of these shapes; unknown lengths count as 1."""
     lengths = {
         dim: length
         for info in view.inputs
@@ -71,23 +71,23 @@ def sizes(view: GraphView, shapes: Mapping[str, Shape]) -> Iterator[int]:
 
 
 def choosing_numbers(whole: int, count: int) -> range:
-    """Numbers of the samples that choose, `count` of a `whole`, from all over them: data sets are often sorted by class."""
+    """Return the numbers of `count` evenly spaced samples of `whole`, which choose: data sets are often sorted by class."""
     return range(0, whole, max(1, whole // count))[:count]
 
 
 def choosing(samples: SampleSource, count: int) -> tuple[Sample, ...]:
-    """The samples of `choosing_numbers`; fewer if the source has fewer."""
+    """Return the samples of `choosing_numbers`; fewer if the source has fewer."""
     return tuple(islice(spread(samples, count), count))
 
 
 def choosing_and_checking(samples: tuple[Sample, ...]) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
-    """Two parts without a common sample, each from all over the samples: neighbours in a data set are alike."""
+    """Return two disjoint parts of evenly spaced samples, to choose and to check: neighbours in a data set are similar."""
     step = max(2, len(samples) // CHOOSING)
     return samples[0::step][:CHOOSING], samples[1::step][:CHECKING]
 
 
 def some_first(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
-    """Reorders samples so that an evenly spaced subset, which every calibrator runs, comes first."""
+    """Reorder samples so that an evenly spaced subset, which every calibrator runs, comes first."""
     first = range(0, len(samples), max(1, len(samples) // OF_LARGE))[:OF_LARGE]
     return (
         *(samples[place] for place in first),
@@ -96,29 +96,29 @@ def some_first(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
 
 
 def fold(samples: tuple[Sample, ...], part: int) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
-    """One of `FOLDS` parts of the samples, from all over them, and the other samples."""
+    """Return one of `FOLDS` parts of the samples, evenly spaced, and the other samples."""
     rest = tuple(sample for number, sample in enumerate(samples) if number % FOLDS != part)
     return samples[part::FOLDS], rest
 
 
 def without(parts: Sequence[Part], part: int) -> tuple[Part, ...]:
-    """All parts but one."""
+    """Return all parts but one."""
     return tuple(one for number, one in enumerate(parts) if number != part)
 
 
 def from_all_over(samples: SampleSource, most: int) -> SamplePart:
-    """At most this many samples from all over the source, without holding them in memory."""
+    """Return at most `most` evenly spaced samples of the source, without keeping them in memory."""
     return SamplePart(samples, 0, max(1, len(samples) // most), most)
 
 
 def others(view: GraphView, samples: SampleSource, count: int) -> tuple[Sample, ...]:
-    """At most so many of the samples to fit something to, in order: see `fitting_numbers`."""
+    """Return at most `count` of the samples to fit something to, in order: see `fitting_numbers`."""
     numbers = fitting_numbers(view, len(samples))
     return tuple(islice((sample for number, sample in enumerate(samples) if number in numbers), count))
 
 
 def fitting_numbers(view: GraphView, whole: int) -> frozenset[int]:
-    """Which of so many samples are fitted to: those that `Reference` does not take, or every other one where it takes most.
+    """Return the numbers of the samples to fit to: those that `Reference` does not use, or every other one if it uses most.
 
     What is fitted to the samples that judge it is found better than it is: rounding may gain on samples
     it has seen, and lose on others. So the others judge.
@@ -130,7 +130,7 @@ def fitting_numbers(view: GraphView, whole: int) -> frozenset[int]:
 
 
 def spread(samples: SampleSource, count: int) -> Iterator[Sample]:
-    """So many samples from all over the source: data sets are often sorted by class."""
+    """Yield about `count` evenly spaced samples of the source: data sets are often sorted by class."""
     step = max(1, len(samples) // count)
     if isinstance(samples, Samples):
         yield from samples.every(step)
@@ -139,6 +139,6 @@ def spread(samples: SampleSource, count: int) -> Iterator[Sample]:
 
 
 def spread_over(samples: tuple[Sample, ...], most: int) -> tuple[Sample, ...]:
-    """At most so many of the samples, but one at least, from all over them."""
+    """Return at most `most` evenly spaced samples, but at least one."""
     whole, count = len(samples), max(1, most)
     return tuple(samples[number * whole // count] for number in range(count)) if count < whole else samples

@@ -1,4 +1,4 @@
-"""`weights.equalize: depthwise`: channels that depthwise convolutions read, made equally large.
+"""`weights.equalize: depthwise`: makes the channels that depthwise convolutions read equally large.
 
 One scale serves all channels of an activation. An ordinary convolution adds its channels up, so small ones matter little; a depthwise one
 computes every output channel from one channel alone, and what the scale rounds away of a small one is gone. Its weights have a scale for each
@@ -44,29 +44,38 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 DEPTHWISE: Final = "depthwise"
-"""What a recipe calls it."""
+"""Name of this way in a recipe."""
 SAMPLES: Final = 32
 """Samples that show how large channels are."""
 _FORETOLD: Final = 10 ** (3 / 10)
-"""How many times less noise `auto` must foresee behind all of them together; it takes another calibration to see."""
+"""Factor by which equal channels must reduce the noise of all tensors together, as predicted, before `auto`
+tries them with another calibration.
+"""
 _USUAL: Final = 10 ** (-45 / 10)
-"""What the scale of an ordinary activation leaves behind a layer, over the signal that the largest values make."""
+"""Usual noise after a layer from the scale of an ordinary activation, relative to the signal that the largest values make."""
 _PART: Final = 0.1
-"""What the depthwise layers leave, as a part of what as many ordinary ones do as the network has activations, below which less of it is no gain."""
+"""Least noise of the depthwise layers for which equal channels are a gain, relative to the usual noise times
+the number of activations.
+"""
 _STEPS: Final = 4
-"""Steps of a factor between a number and its double: as good as exact ones, and the same where the last bits of values differ."""
+"""Steps of a factor between a number and its double: as good as exact factors, and unchanged if the last bits
+of values differ.
+"""
 _DEAD: Final = 2.0**-16
-"""Share of the largest channel below which one holds nothing."""
+"""Share of the largest channel below which a channel counts as empty."""
 
 
 def candidates(model: Model, placement: Placement) -> tuple[Scalable, ...]:
-    """Tensors whose readers all have quantized weights: elsewhere there is nothing to gain."""
+    """Return the tensors whose readers all have quantized weights; other tensors would gain nothing."""
     weights = {entry.slot.node for entry in placement.quantized if entry.kind is SlotKind.WEIGHT}
     return tuple(one for one in scalables(model.view) if {reader.node for reader in one.readers} <= weights)
 
 
 def uneven(model: Model, placement: Placement, *, everywhere: bool) -> tuple[Scalable, ...]:
-    """The INT8 activations whose channels can be scaled for depthwise layers; without `everywhere` where no kernel is paid for it."""
+    """Return the INT8 activations whose channels can be scaled for depthwise layers.
+
+    Without `everywhere`, only those that cost no kernel.
+    """
     formats = formats_of(placement)
     # what shares its scale with others has channels of theirs
     alone = {group[0] for group in groups(placement) if len(group) == 1}
@@ -81,7 +90,7 @@ def uneven(model: Model, placement: Placement, *, everywhere: bool) -> tuple[Sca
 
 
 def likely_uneven(model: Model, placement: Placement, *, everywhere: bool) -> tuple[Scalable, ...]:
-    """The same where the constants in front of them foretell much less noise with equal channels, or tell nothing; without a run.
+    """Return the tensors of `uneven` if constants before them predict much less noise with equal channels, or predict nothing.
 
     Channels behind random weights are alike.
     """
@@ -97,7 +106,7 @@ def likely_uneven(model: Model, placement: Placement, *, everywhere: bool) -> tu
 
 
 def evened(model: Model, chosen: Sequence[Scalable], samples: Sequence[Sample]) -> WeightChanges:
-    """The channels of these tensors made as large as each other, as the samples show them.
+    """Make the channels of these tensors equally large, as measured on the samples.
 
     Raises:
         InputFileError: the model cannot run on a sample.
@@ -113,7 +122,7 @@ def evened_if_foretold(
     table: CalibrationTable,
     seen: Mapping[str, NDArray[np.float32]],
 ) -> WeightChanges:
-    """The same where that foretells much less noise behind them together; nothing elsewhere.
+    """Equalize as `evened` if that is predicted to leave much less noise after all tensors together; else change nothing.
 
     `seen` are the largest magnitudes of channels over a few samples, of which more are run only where these foretell it.
 
@@ -138,7 +147,9 @@ def noise_behind(
     largest: Mapping[str, NDArray[Any]],
     table: CalibrationTable | None = None,
 ) -> tuple[float, float]:
-    """What one scale leaves behind the depthwise layers over the signal that the largest values make, as it is and with equal channels.
+    """Return the noise that one scale leaves after the depthwise layers, as it is and with equal channels.
+
+    It is relative to the signal that the largest values make.
 
     It is the sum over the layers: one that is loud does not speak for all. Without a table every scale reaches to the largest value.
     """
@@ -162,13 +173,13 @@ def channel_findings(
     samples: Iterable[Sample],
     seen: Mapping[str, NDArray[np.float32]] | None = None,
 ) -> tuple[Finding, ...]:
-    """What `lost_channels` finds, which says where the channels can be made equally large."""
+    """Return the findings of `lost_channels`, which say if channels can be made equally large."""
     spread = frozenset(one.tensor for one in uneven(model, placement, everywhere=True))
     return lost_channels(model, placement, table, samples, seen, spread)
 
 
 def factors(largest: Floats) -> Floats:
-    """Largest magnitudes of channels as factors around 1, in steps of a quarter of an octave; 1 for channels that hold nothing."""
+    """Convert largest magnitudes of channels to factors around 1, in steps of a quarter of an octave; 1 for empty channels."""
     live = largest > _DEAD * largest.max()
     if not live.any():
         return np.ones(largest.shape)

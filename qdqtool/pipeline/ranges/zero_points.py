@@ -49,9 +49,9 @@ GAIN_DB: Final = 0.3
 _FOR_BYTES_DB: Final = 1.0
 """Gain of the outputs from which an engine may move more bytes than `calibrate.zero_point_bytes` allows."""
 _FEWEST: Final = 8
-"""Samples up to which a choice by the outputs would be chance."""
+"""Number of samples up to which a choice by the outputs would be chance."""
 _LOPSIDED: Final = 0.5
-"""Largest share of the smaller end in the larger one: the step of such a tensor falls by a quarter at least, 2.5 dB."""
+"""Largest ratio of the smaller end to the larger one: the step of such a tensor falls by a quarter at least, 2.5 dB."""
 _WIDER: Final = (1.0, 1.15, 1.3, math.inf)
 """Factors on the larger end that are tried; the last one cuts off nothing. On four networks 1.6 was hardly ever best."""
 _LARGE: Final = 512 << 20
@@ -83,12 +83,12 @@ class _Ends:
 
     @property
     def zero(self) -> int:
-        """The zero point; the smaller end is not cut off."""
+        """The zero point; the smaller end is not clipped."""
         above = round(255 * self.small / (self.small + self.large))
         return 127 - above if self.is_negative else above - 128
 
     def range(self, factor: float) -> float:
-        """127 steps, with the larger end wider by a factor."""
+        """Return the range of 127 steps, with the larger end wider by a factor."""
         top = min(self.large * factor, max(self.large, self.widest))
         zero = -1 - self.zero if self.is_negative else self.zero
         steps = [top / (127 - zero)]
@@ -105,7 +105,7 @@ def with_zero_points(
     reference: Reference | None = None,
     on_progress: OnProgress | None = None,
 ) -> CalibrationTable:
-    """The table with zero points, if the recipe asks for them or the outputs gain enough; else the table as it is.
+    """Add zero points to the table if the recipe asks for them or the outputs gain enough; else return it unchanged.
 
     Args:
         network: the float model that `table` is for, and its placement.
@@ -134,7 +134,7 @@ def with_zero_points(
 
 
 def zero_points_everywhere(placement: Placement, table: CalibrationTable, factor: float) -> CalibrationTable:
-    """The table with a zero point on every INT8 activation, whether it can be written or not; larger ends times `factor`."""
+    """Add a zero point to every INT8 activation, whether it can be written or not, with larger ends times `factor`."""
     return _moved(table, _chosen(placement, table, most=math.inf), factor)
 
 
@@ -147,7 +147,7 @@ def _is_judged(model: Model, samples: SampleSource | None, recipe: Recipe) -> bo
 def _chosen(
     placement: Placement, table: CalibrationTable, most: float = _LOPSIDED
 ) -> dict[tuple[str, ...], _Ends]:
-    """The groups of INT8 activations whose smaller end is at most this share of the larger one."""
+    """Return the groups of INT8 activations whose smaller end is at most `most` times the larger one."""
     ranges, formats = table.by_tensor(), formats_of(placement)
     found: dict[tuple[str, ...], _Ends] = {}
     for group in groups(placement):
@@ -173,7 +173,7 @@ def _chosen(
 def _moved(
     table: CalibrationTable, chosen: Mapping[tuple[str, ...], _Ends], factor: float
 ) -> CalibrationTable:
-    """The table with zero points for these groups."""
+    """Add zero points for these groups to the table, with larger ends times `factor`."""
     by_name = {name: ends for group, ends in chosen.items() for name in group}
 
     def moved(entry: TensorRange) -> TensorRange:
@@ -197,7 +197,10 @@ def _writable(
     *,
     free: bool = False,
 ) -> tuple[dict[tuple[str, ...], _Ends], dict[str, Written]]:
-    """The groups that can be written as constants, and how; with `free`, and for classic TensorRT, those that need no node."""
+    """Return the groups that can be written as constants, and how.
+
+    With `free`, or for classic TensorRT, only groups that need no node.
+    """
     is_free = free or not recipe.place.builder.is_rtx
     while chosen:
         made = insert(
@@ -227,7 +230,7 @@ def _told(
     gain_db: float | None,
     cost: EngineCosts | None,
 ) -> CalibrationTable:
-    """The table that says what its zero points are, gain and cost."""
+    """Add a summary of the zero points to the table, with their gain and cost."""
     gain = None if gain_db is None else round(gain_db, 2)
     ranges = tuple(
         replace(entry, gain_db=gain) if entry.zero_point and gain is not None else entry
@@ -245,7 +248,7 @@ def _told(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineCosts:
-    """Two engines, without and with zero points.
+    """Costs of two engines, without and with zero points.
 
     Attributes:
         kernels: of both.
@@ -257,11 +260,11 @@ class EngineCosts:
 
     @property
     def growth(self) -> float:
-        """Share by which bytes grow; 0 if it is not known."""
+        """Relative growth of the bytes; 0 if it is not known."""
         return 0.0 if self.bytes is None or not self.bytes[0] else self.bytes[1] / self.bytes[0] - 1
 
     def refusal(self, gain_db: float, allowed: float) -> str | None:
-        """Why the engine is too expensive for this gain; None if it is not."""
+        """Return why the engine is too expensive for this gain; None if it is not."""
         more = self.kernels[1] - self.kernels[0]
         if more > 0:
             return f"{self.kernels[1]} kernels instead of {self.kernels[0]}"
@@ -289,7 +292,7 @@ class _Proposer:
         self._reference = reference or Reference(network[0], samples, budget, bias=self._corrects)
 
     def run(self, chosen: dict[tuple[str, ...], _Ends], written: Mapping[str, Written]) -> CalibrationTable:
-        """The table with zero points if they are kept, with what was tried in its journal in any case."""
+        """Return the table, with zero points if they are kept. Its journal has all trials in any case."""
         before = self._judged(self._table, {"": self._table})[0]
         search = Search()
         kept = self._table
@@ -317,7 +320,7 @@ class _Proposer:
         return with_journal(kept, (*before_them, *search.records))
 
     def _judged(self, first: CalibrationTable, tables: Mapping[str, CalibrationTable]) -> list[TriedTable]:
-        """These tables, whose zero points are those of `first`, on the samples that judge."""
+        """Evaluate tables with the zero points of `first` on the samples that choose."""
         model, placement = self._network
         budget = Budget(most=self._reference.budget.most, on_progress=self._on_progress)
         trial = TrialSession(model, placement, first, self._reference, budget)
@@ -330,13 +333,13 @@ class _Proposer:
         return tried
 
     def _finished(self, best: TriedTable) -> CalibrationTable:
-        """The table with corrected biases, if the recipe asks for them."""
+        """Return the table with corrected biases if the recipe asks for them."""
         if not self._corrects:
             return replace(best.table, shifts=self._table.shifts)
         return shifted(*self._network, best.table, self._reference, self._on_progress)
 
     def _cost(self, made: CalibrationTable) -> EngineCosts | None:
-        """Both engines, built; None without a builder that needs no GPU, for large models, and if one is refused."""
+        """Build both engines; None without a builder that needs no GPU, for large models, and if a build fails."""
         builder, model = _builder(self._recipe), self._network[0]
         if builder is None or weight_bytes(model) >= _LARGE or len(model.view.nodes) > _MOST_NODES:
             return None
@@ -373,7 +376,7 @@ class _Proposer:
 
 
 def _builder(recipe: Recipe) -> Builder | None:
-    """The builder of the recipe if it is here and needs no GPU."""
+    """Return the builder of the recipe if it is installed and needs no GPU; else None."""
     if recipe.build.builder != "rtx" or not recipe.place.builder.is_rtx:
         return None
     builder: Builder = BUILDERS.load(recipe.build.builder)

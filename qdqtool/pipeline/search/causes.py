@@ -1,4 +1,4 @@
-"""Says why the noisiest nodes are noisy, and measures changes that may give the network's outputs less noise.
+"""Finds why the noisiest nodes are noisy, and measures changes that may reduce the noise of the network's outputs.
 
 A cause is measured at the node's own output, on float inputs (`graph.instrumented.noise_parts`). A cure is a change that a file in
 `proposers` proposes for a cause: the whole quantized network is run with it, on the same samples as without it.
@@ -51,7 +51,7 @@ def explained(
     samples: SampleSource,
     on_step: OnStep,
 ) -> Sensitivity:
-    """The study with causes of the nodes that were run exactly, and with cures that were measured.
+    """Add causes to the nodes of the study that were run exactly, and cures that were measured.
 
     Args:
         found: the study.
@@ -84,7 +84,7 @@ def _best_first(cures: Collection[Cure]) -> tuple[Cure, ...]:
 def diagnosed(
     model: Model, plain: Model | None, nodes: Collection[str], samples: Sequence[Sample]
 ) -> dict[str, NoiseCause]:
-    """Why these nodes of a Q/DQ model are noisy; nodes without noise have no cause.
+    """Find why these nodes of a Q/DQ model are noisy; nodes without noise get no cause.
 
     Raises:
         InputFileError: the model cannot run on a sample.
@@ -150,7 +150,7 @@ def _cause(
 
 
 def _lost(one: InputParts, sums: Mapping[str, NDArray[Any]]) -> float:
-    """About what quantization takes from an input, relative to its energy, up to a factor that all inputs share."""
+    """Estimate what quantization removes from an input, relative to its energy, up to a factor common to all inputs."""
     return _ratio(sums[one.cut], sums[one.energy]) + _ratio(np.float64(one.step**2), sums[one.energy])
 
 
@@ -159,14 +159,14 @@ def _ratio(part: Any, whole: Any) -> float:
 
 
 def _channel_reach(weight: NDArray[Any]) -> float | None:
-    """The largest magnitude of the widest output channel, in those of the median one."""
+    """Return the largest magnitude of the widest output channel, relative to that of the median channel."""
     rows = np.abs(weight.reshape(weight.shape[0], -1)).max(axis=1)
     usual = float(np.median(rows))
     return float(rows.max()) / usual if usual else None
 
 
 class _CureSearch:
-    """Measures what proposers propose for one network, each edit once."""
+    """Measures the changes of proposers for one network, each edit once."""
 
     def __init__(self, origin: Origin, samples: SampleSource, on_step: OnStep) -> None:
         self._network = TunedNetwork(origin, samples)
@@ -174,17 +174,17 @@ class _CureSearch:
         self._known: dict[NetworkEdit, Cure] = {}
 
     def of_node(self, cause: NoiseCause) -> tuple[Cure, ...]:
-        """The best change of each proposer for a node."""
+        """Return the best change of each proposer for a node."""
         found = self._asked(lambda one: one.for_node and one.for_node(self._network, cause))
         return tuple(max(cures, key=lambda cure: cure.level) for cures in found)
 
     def of_network(self, causes: Collection[NoiseCause]) -> tuple[Cure, ...]:
-        """Every change of the whole network that a cause asks for."""
+        """Return every change of the whole network that a cause asks for."""
         found = self._asked(lambda one: one.for_network and one.for_network(self._network, causes))
         return tuple(cure for cures in found for cure in cures)
 
     def _asked(self, ask: Callable[[Proposer], Iterable[Proposal] | None]) -> Iterator[list[Cure]]:
-        """The changes of each proposer that has any; a third-party proposer that fails is left out with a warning."""
+        """Yield the changes of each proposer that has any. Skip a third-party proposer that fails, with a warning."""
         for name in PROPOSERS.usable():
             cures: list[Cure] = []
 

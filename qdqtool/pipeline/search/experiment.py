@@ -25,9 +25,9 @@ from qdqtool.core.sensitivity import Cure
 from qdqtool.core.wording import counted
 
 OBJECTIVE: Final = "SQNR of the outputs"
-"""Outputs that end in a softmax are measured before it."""
+"""Objective of searches by noise. Outputs that end in a softmax are measured before the softmax."""
 _SILENT: Final = 1e-15
-"""Share of noise below which a sample has none: rounding of FP32 leaves more."""
+"""Share of noise below which a sample counts as free of noise: rounding of FP32 leaves more."""
 
 Records = tuple[TrialRecord, ...]
 
@@ -45,12 +45,12 @@ class NetworkEdit:
     settings: tuple[str, ...] = ()
 
     def gain(self, before: Sequence[float], after: Sequence[float]) -> Cure:
-        """What the outputs gain by it, from the noise of the same samples without it and with it."""
+        """Return what the outputs gain by the edit, from the noise of each sample without the edit and with it."""
         return gained(self.what, self.settings, before, after)
 
 
 def kept_float(what: str, nodes: Iterable[str]) -> NetworkEdit:
-    """The edit that keeps these nodes float."""
+    """Return the edit that keeps these nodes float."""
     return NetworkEdit(what=what, settings=(f"place.exclude={json.dumps([escape(name) for name in nodes])}",))
 
 
@@ -66,36 +66,36 @@ class OutputNoise:
 
     @property
     def noise(self) -> float:
-        """Energy of the outputs' differences over their energy, averaged over the outputs."""
+        """Energy of the outputs' differences relative to the outputs' energy, averaged over the outputs."""
         return sum(self.shares)
 
     @property
     def mean(self) -> float:
-        """The part of one sample."""
+        """Average part of one sample in the noise."""
         return self.noise / max(1, len(self.shares))
 
     @property
     def levels(self) -> tuple[float, ...]:
-        """Each sample's part in dB."""
+        """Part of each sample in the noise, in dB."""
         return tuple(10 * math.log10(max(share, _SILENT)) for share in self.shares)
 
     @property
     def decibel(self) -> float:
-        """Signal to noise of the outputs; infinite without noise."""
+        """SQNR of the outputs in dB; infinite without noise."""
         return decibels(self.noise)
 
     def on(self, places: Sequence[int]) -> OutputNoise:
-        """The noise on the samples at these places only."""
+        """Return the noise on the samples at these places only."""
         return OutputNoise(shares=tuple(self.shares[place] for place in places))
 
 
 def decibels(noise: float) -> float:
-    """Signal to noise for a share of noise; infinite without noise."""
+    """Return the SQNR in dB for a share of noise; infinite without noise."""
     return -10 * math.log10(noise) if noise > 0 else math.inf
 
 
 def is_quieter(after: OutputNoise, before: OutputNoise, gain_db: float = 0.0, candidates: int = 1) -> bool:
-    """Whether the outputs gain more than `gain_db` on all samples together, and significantly from sample to sample.
+    """Return whether the outputs gain more than `gain_db` on all samples together, and significantly from sample to sample.
 
     A few samples may hold most of the noise, and any change of the weights gains or loses decibels of their sum. So samples
     are compared in decibels, where each weighs the same. `candidates` is how many changes were compared with `before`.
@@ -106,7 +106,7 @@ def is_quieter(after: OutputNoise, before: OutputNoise, gain_db: float = 0.0, ca
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeastGain:
-    """What an edit must gain to be kept.
+    """The gain that an edit needs to be kept.
 
     Attributes:
         gain_db: dB on all samples together.
@@ -119,7 +119,7 @@ class LeastGain:
     unseen: Sequence[int] | None = None
 
     def is_met(self, after: OutputNoise, before: OutputNoise) -> bool:
-        """Whether the gain is large enough, and significant."""
+        """Return whether the gain is large enough, and significant."""
         if self.unseen is None:
             return is_quieter(after, before, self.gain_db, self.candidates)
         gains = after.decibel - before.decibel > self.gain_db
@@ -134,11 +134,11 @@ class Search:
 
     @property
     def records(self) -> Records:
-        """Every edit so far."""
+        """Records of all edits so far."""
         return tuple(self._records)
 
     def keeps(self, edit: NetworkEdit, after: OutputNoise, before: OutputNoise, least: LeastGain) -> bool:
-        """Decide about an edit, from the noise with it and without it."""
+        """Decide whether to keep an edit, from the noise with it and without it, and record the decision."""
         is_kept = least.is_met(after, before)
         gain = f"more than {least.gain_db:g} dB"
         kept = "significant gain"
@@ -153,13 +153,13 @@ class Search:
         return is_kept
 
     def leaves(self, edit: NetworkEdit, why: str) -> None:
-        """Note that an edit is not tried."""
+        """Record that an edit is not tried."""
         self._records.append(
             TrialRecord(what=edit.what, settings=edit.settings, outcome=TrialOutcome.NOT_TRIED, why=why)
         )
 
     def replaces(self, what: str, outcome: tuple[TrialOutcome, str]) -> None:
-        """Correct what became of the edit of this name."""
+        """Replace the recorded outcome of the edit with this name."""
         self._records = [
             replace(one, outcome=outcome[0], why=outcome[1]) if one.what == what else one
             for one in self._records
@@ -169,7 +169,7 @@ class Search:
 def compared(
     edit: NetworkEdit, shares: Sequence[float], against: Sequence[float], outcome: tuple[TrialOutcome, str]
 ) -> TrialRecord:
-    """The row of one edit, with the noise of each sample, compared on the samples that `against` ran too.
+    """Return the record of one edit, compared on the samples that `against` ran too.
 
     `outcome` comes with its reason. Noise that is not finite has no gain.
     """
@@ -201,7 +201,7 @@ def singles(
     mean: bool = False,
     settings: str = "calibrate.method={}",
 ) -> Records:
-    """The candidates of which the one that looks best is kept, or the `mean` of those that are tied; the best one first.
+    """Return the records of the candidates, the best one first. Either the best one was kept, or the `mean` of the tied ones.
 
     `shares` is what each sample adds to the noise of each candidate; one with fewer samples was stopped.
     """
@@ -237,7 +237,7 @@ def singles(
 
 
 def same_ranges(tables: Mapping[str, CalibrationTable], tried: Sequence[str]) -> Records:
-    """The calibrators whose ranges are those of another one, which was tried."""
+    """Return records of calibrators that were not tried, since their ranges equal those of a calibrator that was tried."""
     keys = {name: tuple(entry.amax for entry in table.ranges) for name, table in tables.items()}
     first = {keys[name]: name for name in tried}
     return tuple(
@@ -250,7 +250,7 @@ def same_ranges(tables: Mapping[str, CalibrationTable], tried: Sequence[str]) ->
 
 
 def with_journal(table: CalibrationTable, records: Records) -> CalibrationTable:
-    """The table with what was tried for it."""
+    """Add a journal with these records to the table."""
     return (
         replace(table, journal=Journal(search="ranges", objective=OBJECTIVE, unit="dB", trials=records))
         if records
@@ -259,7 +259,7 @@ def with_journal(table: CalibrationTable, records: Records) -> CalibrationTable:
 
 
 def replaced_by(records: Records, why: str) -> Records:
-    """The same records after another choice has replaced what they kept."""
+    """Mark kept records as rejected, since another choice has replaced them."""
     return tuple(
         replace(one, outcome=TrialOutcome.REJECTED, why=why) if one.outcome is TrialOutcome.KEPT else one
         for one in records

@@ -36,7 +36,7 @@ from qdqtool.pipeline.search.subsets import OnRun, SampleRun, SubsetOutcome, Tri
 from qdqtool.pipeline.search.switched import Units, losses_of
 
 Say = Callable[[str], None]
-"""Called with words about what is done, and what was found."""
+"""Function called with words about the current step, and about what was found."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +55,7 @@ class Limit:
     confidence: float = 0.0
 
     def is_met(self, found: FloatSet) -> bool:
-        """Whether this set of float nodes keeps it."""
+        """Return whether this set of float nodes keeps the limit."""
         quiet = self.min_sqnr is None or found.sqnr_db is None or found.sqnr_db >= self.min_sqnr
         right = self.max_drop is None or (
             found.task is not None and found.task.reference - found.task.candidate <= self.max_drop
@@ -63,7 +63,7 @@ class Limit:
         return quiet and right and self._is_likely(found)
 
     def _is_likely(self, found: FloatSet) -> bool:
-        """Whether other samples keep it, as far as these can tell.
+        """Return whether other samples keep the limit with this confidence.
 
         Of a drop they can tell no less than what one lost sample leaves open: a stricter limit takes more of them.
         """
@@ -76,7 +76,7 @@ class Limit:
         return found.worst_drop <= max(self.max_drop, least_told(found.task.samples, self.confidence)) + 1e-9
 
     def enough(self, runs: Sequence[SampleRun]) -> int | None:
-        """Samples that are needed to confirm `max_drop` at this confidence; None if no number is enough."""
+        """Return the number of samples needed to confirm `max_drop` at this confidence; None if no number is enough."""
         losses = losses_of(runs)
         if self.max_drop is None or not self.confidence or not len(losses):
             return None
@@ -90,7 +90,7 @@ class Limit:
         return ceil((middle + sqrt(max(0.0, middle**2 - 4 * room**2 * (1 - z**2)))) / (2 * room**2))
 
     def is_out_of_reach(self, runs: Sequence[SampleRun], all_of: Sequence[SampleRun]) -> bool:
-        """Whether a set that showed `runs` misses it whatever it does on all other samples.
+        """Return whether a set with these `runs` misses the limit, whatever it shows on all other samples.
 
         `all_of` is what some other set showed on all samples: the float model is the same there.
         """
@@ -117,7 +117,7 @@ class Limit:
         return worst > max(self.max_drop, least_told(len(hits), self.confidence)) + 1e-9
 
     def check(self, whole: SubsetOutcome) -> None:
-        """Make sure that what is limited is known.
+        """Check that the limited quantity is known.
 
         Raises:
             UsageError: nothing is known of the task.
@@ -131,7 +131,7 @@ class Limit:
 
 
 def least_told(samples: int, confidence: float) -> float:
-    """The smallest drop in points that this many samples can bound at this confidence."""
+    """Return the smallest drop, in points, that this many samples can confirm at this confidence."""
     return 100 * largest_loss(np.eye(1, max(1, samples))[0], confidence)
 
 
@@ -147,7 +147,7 @@ class Found:
 
 
 class FloatSearch:
-    """One search.
+    """A search for the smallest set of float nodes that keeps a limit.
 
     Args:
         trials: runs subsets: on the samples that choose, and on those that check.
@@ -179,7 +179,7 @@ class FloatSearch:
         self._whole: SubsetOutcome | None = None
 
     def run(self) -> Found:
-        """The smallest set found.
+        """Return the smallest set found.
 
         Raises:
             UsageError: nothing is known of the task whose drop is limited.
@@ -205,7 +205,7 @@ class FloatSearch:
         return found if ends is None else replace(found, gain_low=ends[0], gain_high=ends[1])
 
     def _gain(self, outcome: SubsetOutcome) -> tuple[float, float] | None:
-        """The 95 % interval of the gain over every node quantized; None if it is not known."""
+        """Return the 95 % interval of the gain over the network with every node quantized; None if it is not known."""
         whole = self._whole
         if whole is None:
             return None
@@ -230,7 +230,7 @@ class FloatSearch:
         )
 
     def _smallest(self, names: tuple[str, ...]) -> list[str]:
-        """The smallest beginning of any order that keeps the limit."""
+        """Return the shortest beginning of any order that keeps the limit."""
         self._say(f"{counted(len(names), 'node')} separately, on {counted(len(self._choosing), 'sample')}")
         left = self._noises(
             {
@@ -253,13 +253,13 @@ class FloatSearch:
         return kept
 
     def _beginning(self, order: list[str], kept: list[str]) -> list[str]:
-        """The first nodes of an order that keep the limit, if they are fewer than `kept`."""
+        """Return the first nodes of an order that keep the limit, if they are fewer than `kept`; else `kept`."""
         most = len(kept) - 1
         count = _last(lambda number: not self._keeps(order[:number]), most)
         return kept if count == most else order[: count + 1]
 
     def _without_idle(self, kept: list[str]) -> list[str]:
-        """A part of these nodes that keeps the limit, and does not without any one of them."""
+        """Return a part of these nodes that keeps the limit, and misses it if any one of them is quantized again."""
         if len(kept) == 1:
             return kept
         self._say(f"each of {counted(len(kept), 'node')} put back separately")
@@ -272,7 +272,7 @@ class FloatSearch:
         return kept
 
     def _put_back(self, kept: list[str], waiting: list[str]) -> list[str]:
-        """Put nodes that are waiting back as far as the limit allows it, several at once; the nodes that are left."""
+        """Quantize waiting nodes again as far as the limit allows, several at once. Return the nodes that stay float."""
         step, total = 1, len(waiting)
         while waiting:
             tried = waiting[:step]
@@ -288,14 +288,14 @@ class FloatSearch:
         return kept
 
     def _noises(self, sets: Mapping[str, Sequence[str]]) -> dict[str, float]:
-        """Noise with each of these sets float, on the choosing samples."""
+        """Return the noise with each of these sets float, on the choosing samples."""
         self._evaluations += len(sets)
         subsets = {name: self._units.without(kept) for name, kept in sets.items()}
         outcomes = self._trials[0].run(subsets, self._choosing, None, self._on_run)
         return {name: outcome.noise for name, outcome in outcomes.items()}
 
     def _keeps(self, kept: Sequence[str]) -> bool:
-        """Whether the limit holds with these units float."""
+        """Return whether the limit holds with these units float."""
         key = frozenset(kept)
         if key not in self._missed and key not in self._sets:
             found = self._trials[1].run_worst_first(
@@ -311,7 +311,7 @@ class FloatSearch:
         return key not in self._missed
 
     def _outcome(self, kept: Sequence[str]) -> SubsetOutcome:
-        """Measure these units as float on the checking samples."""
+        """Measure the network with these units float, on the checking samples."""
         subsets = {"": self._units.without(kept)}
         return self._trials[1].run(subsets, self._checking, None, self._on_check)[""]
 
@@ -323,7 +323,7 @@ class FloatSearch:
 
 
 def _last(holds: Callable[[int], bool], most: int) -> int:
-    """Largest n <= most with holds(n); assumes that holds is monotonic and that holds(0) is true."""
+    """Return the largest n <= most with holds(n). Assumes that holds is monotonic and that holds(0) is true."""
     low, high, step = 0, most + 1, 1
     while low < most:
         tried = min(low + step, most)

@@ -48,11 +48,11 @@ FOLDER: Final = "alternatives"
 FLOAT: Final = "float"
 _FP8, _FP16 = "fp8", "fp16"
 Formats = Mapping[str, str]
-"""By node: "fp8", "fp16" or "float"."""
+"""Format of each node: "fp8", "fp16" or "float"."""
 
 
 def steps_of(recipe: Recipe) -> tuple[str, ...]:
-    """Formats of nodes that leave INT8, for this recipe and its targets; the narrowest first."""
+    """Return the formats of nodes that leave INT8, narrowest first, for this recipe and its targets."""
     builder, wanted = recipe.placing.builder, recipe.accuracy.alternatives
     runs_fp8 = bool(recipe.placing.sm) and all(
         word.isdigit() and int(word) >= FP8.sm for word in recipe.placing.sm
@@ -64,7 +64,7 @@ def steps_of(recipe: Recipe) -> tuple[str, ...]:
 
 
 def with_formats(recipe: Recipe, formats: Formats, graph: GraphView) -> Recipe:
-    """The recipe with these nodes in these formats, and what TensorRT fuses behind FP16 nodes in FP16 as well."""
+    """Return the recipe with these nodes in these formats. Nodes that TensorRT fuses after FP16 nodes become FP16 too."""
     small = {escape(node): _FP8 for node, word in formats.items() if word == _FP8}
     narrow = [node for node, word in formats.items() if word == _FP16]
     left = [node for node, word in formats.items() if word != _FP8]
@@ -82,7 +82,7 @@ def with_formats(recipe: Recipe, formats: Formats, graph: GraphView) -> Recipe:
 
 
 def _with_epilogues(graph: GraphView, nodes: Sequence[str]) -> list[str]:
-    """The nodes with the activations behind them, and one Add or Mul with something else: a Cast would part the kernel."""
+    """Return the nodes, the activations after them, and one Add or Mul with another tensor: a Cast would split the kernel."""
     found = dict.fromkeys(nodes)
     waiting = [(name, True) for name in nodes]
     while waiting:
@@ -100,7 +100,7 @@ def _with_epilogues(graph: GraphView, nodes: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """The nodes that leave INT8, and the limit.
+    """Parameters of a search for formats: the nodes that leave INT8, and the limit.
 
     Attributes:
         request: the run that was asked for.
@@ -118,7 +118,7 @@ class Question:
 
 
 class Ladder:
-    """The tries of one question, each made once."""
+    """Tries formats for the nodes of one question, each assignment once."""
 
     def __init__(self, question: Question) -> None:
         self._question = question
@@ -128,7 +128,7 @@ class Ladder:
         self._tried: dict[str, Alternative] = {}
 
     def run(self, plain: Report) -> tuple[Alternative, ...]:
-        """All tries; `plain` is the report of the run with all nodes in the type of the float part."""
+        """Return all tries. `plain` is the report of the run with all nodes in the type of the float part."""
         whole = dict.fromkeys(self._question.kept, FLOAT)
         self._tried[_key(whole)] = self._alternative(whole, plain.comparison, plain.summary, FLOAT)
         for lowest in range(len(self._steps) - 1):
@@ -138,7 +138,7 @@ class Ladder:
         return tuple(self._tried.values())
 
     def request_of(self, formats: Formats) -> RunRequest:
-        """The run with the nodes in these formats, in a folder of its own."""
+        """Return the run with the nodes in these formats, in a separate folder."""
         question = self._question
         return replace(
             question.first,
@@ -149,7 +149,7 @@ class Ladder:
         )
 
     def _climbed(self, lowest: int) -> Alternative | None:
-        """The narrowest formats found from this step on that keep the limit; None if none but the float part's does."""
+        """Return the narrowest formats from this step on that keep the limit; None if only the type of the float part does."""
         kept = self._question.kept
         lower = {node: self._lowest(node, lowest) for node in kept}
         formats = dict(lower)
@@ -175,7 +175,7 @@ class Ladder:
         return word
 
     def _takes_fp8(self, node: str) -> bool:
-        """Whether placement, asked for FP8, quantizes both factors."""
+        """Return whether placement quantizes both factors of a node in FP8, if the recipe asks for it."""
         work = runner.start(self.request_of({node: _FP8}), "place")
         return _is_fp8(PLACEMENT.read(work.path("placement.json")), node)
 
@@ -186,7 +186,7 @@ class Ladder:
         return self._steps[max(self._steps.index(word) - 1, self._steps.index(lowest))]
 
     def _measured(self, formats: Formats) -> Alternative:
-        """The written model on the evaluation samples."""
+        """Write the model with these formats, and compare it on the evaluation samples."""
         known = self._tried.get(_key(formats))
         if known is None:
             work = runner.start(self.request_of(formats), "insert", self._question.listener)
@@ -219,18 +219,18 @@ class Ladder:
 
 
 def fastest(tried: Sequence[Alternative]) -> Alternative:
-    """Of the engines that keep the limit the fastest; the first, where none keeps it."""
+    """Return the fastest engine that keeps the limit; the first engine if none keeps it."""
     keeping = [one for one in tried if one.keeps and one.ms is not None]
     return min(keeping, key=lambda one: one.ms or 0.0, default=tried[0])
 
 
 def device_of(recipe: Recipe) -> str:
-    """The GPU for which times are estimated."""
+    """Return the GPU for which times are estimated."""
     return recipe.sweep.device or usual_device(recipe.build.sm)
 
 
 def cost_of(summary: Summary) -> EngineCost:
-    """The cost of the engine of a run."""
+    """Return the cost of the engine of a run."""
     return EngineCost(
         nodes_int8=summary.nodes_int8,
         kernels=summary.kernels,

@@ -1,4 +1,4 @@
-"""A run that keeps a limit of accuracy: everything is quantized first, and nodes become float until the limit holds.
+"""A run that keeps a limit of accuracy: quantizes all nodes first, then keeps nodes float until the limit holds.
 
 The folder `quantized` of the run folder holds the run with every node quantized. If it misses the limit, `float_nodes` finds
 the smallest set of float nodes that keeps it. The run folder itself is a run of the same recipe with these nodes in
@@ -42,9 +42,9 @@ from qdqtool.runtime.session import on_device
 FOLDER: Final = "quantized"
 """Folder of the run with every node quantized, in the run folder."""
 _ATTEMPTS: Final = 3
-"""Searches, each asking for as much more as the model before it lacked."""
+"""Number of searches; each one asks for more accuracy, by what the model of the search before it lacked."""
 _MORE_DB: Final = 1.0
-"""Gain of the outputs that is asked for if the task shows no difference."""
+"""SQNR, in dB, that is asked for in addition if the task shows no difference."""
 SEARCH: Final = "search"
 """Step that the listener sees while nodes are tried."""
 
@@ -53,7 +53,7 @@ SEARCH: Final = "search"
 def run(
     request: RunRequest, listener: ProgressListener | None = None, *, course: tuple[RunStep, ...] = LINE
 ) -> Report:
-    """As `runner.run`; where the recipe limits what may be lost, with as many nodes float as that takes.
+    """Run as `runner.run`; if the recipe limits the loss of accuracy, keep as many nodes float as that takes.
 
     Raises:
         UsageError: the limit has nothing to go by: no labels, or a model that is quantized already.
@@ -153,7 +153,7 @@ def _searched(
 
 
 def _measured(found: FloatSet, report: Report) -> FloatSet:
-    """The set with what the model gave that was built with it."""
+    """Return the set with the accuracy of the model that was built with it."""
     compared = report.comparison
     return replace(
         found,
@@ -163,7 +163,7 @@ def _measured(found: FloatSet, report: Report) -> FloatSet:
 
 
 def _lacking(report: Report, limit: Limit) -> Limit:
-    """By how many points and dB the model that was built misses the limit.
+    """Return by how many points and dB the built model misses the limit.
 
     A node that is excluded may take the pairs of its neighbours along, which a search that switches nodes does not see.
     """
@@ -178,7 +178,10 @@ def _lacking(report: Report, limit: Limit) -> Limit:
 
 
 def _room(result: FloatLimit) -> Limit:
-    """How far the chosen set is from what it keeps on others for sure: what else is tried with these nodes needs that too."""
+    """Return the margin between the accuracy of the chosen set and its bound for other samples.
+
+    Other formats of its nodes need this margin too.
+    """
     found = result.chosen
     task, sqnr_db = (found.task, found.sqnr_db) if found else (None, None)
     points = level = 0.0
@@ -193,7 +196,7 @@ def _room(result: FloatLimit) -> Limit:
 
 
 def _tightened(asked: Limit, lacking: Limit, chosen: FloatSet | None = None) -> Limit:
-    """A limit that asks for as much more as was lacking, and that `chosen`, which lacked it, does not meet.
+    """Return a limit that is stricter by what was lacking, and that `chosen`, which lacked it, does not meet.
 
     Where no sample of the search is lost by that set, and some are in the model that was built, the task cannot ask for more
     nodes: noise does.
@@ -228,7 +231,7 @@ def _check(request: RunRequest, limit: Limit, course: tuple[RunStep, ...]) -> No
 
 
 def _is_labelled(request: RunRequest) -> bool:
-    """Whether the evaluation samples have labels: a table of them, one that lies beside the pictures, or an array."""
+    """Return whether the evaluation samples have labels: in a table, in a table beside the pictures, or in an array."""
     model, recipe = request.opened(), request.recipe
     inputs = model.view.inputs
     samples = open_samples(
@@ -249,7 +252,7 @@ def _is_labelled(request: RunRequest) -> bool:
 
 
 def _about(limit: Limit, samples: int) -> str:
-    """The limit in words, and what a few samples can show of it."""
+    """Describe the limit, and what a few samples can show of it."""
     asked = (
         f"at most {limit.max_drop:.3g} points lost" if limit.max_drop is not None else "",
         f"at least {limit.min_sqnr:.2f} dB" if limit.min_sqnr is not None else "",
@@ -263,13 +266,13 @@ def _about(limit: Limit, samples: int) -> str:
 
 
 def _with_float(recipe: Recipe, nodes: tuple[str, ...]) -> Recipe:
-    """The recipe with these nodes kept float as well."""
+    """Return the recipe with these nodes kept float as well."""
     kept = tuple(dict.fromkeys((*recipe.place.kept_float, *nodes)))
     return recipe.model_copy(update={"place": recipe.place.model_copy(update={"kept_float": kept})})
 
 
 def _course(result: FloatLimit) -> tuple[RunStep, ...]:
-    """The pipeline, and before its report a step that says what the limit cost."""
+    """Return the steps of the pipeline, with a step before its report that says what the limit cost."""
 
     def act(work: RunContext) -> Measured:
         from qdqtool.pipeline.report import read_material

@@ -1,4 +1,4 @@
-"""What proposers share: the network that they change, and a change that can be measured.
+"""Shared parts of proposers: the network that they change, and a change that can be measured.
 
 A proposer is a file in `proposers`. It looks at the causes of noise, and yields changes that may help. The search measures each
 of them once (`causes`), on the same samples as the network without it.
@@ -30,14 +30,14 @@ from qdqtool.plugins import Registry
 
 PROPOSERS: Final = Registry(package="qdqtool.pipeline.search.proposers")
 SAMPLES: Final = 16
-"""Samples that causes and changes are measured on, from all over those of the study."""
+"""Samples for measurements of causes and changes, evenly spaced in those of the study."""
 OUTLIER: Final = 8.0
-"""A channel that reaches so many times as far as the median one leaves the others less than 4 of 7 bits."""
+"""Ratio of a channel's largest magnitude to that of the median channel from which the others keep less than 4 of 7 bits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
-    """The parts that a Q/DQ model was made of, as far as they are known.
+    """The parts from which a Q/DQ model was made, as far as they are known.
 
     Attributes:
         prepared: the float model, prepared.
@@ -78,23 +78,23 @@ class TunedNetwork:
         self.now: OutputNoise = self._trial.candidate("", self.table, self._judges)
 
     def with_ranges(self, ranges: Iterable[TensorRange]) -> OutputNoise:
-        """The noise with these ranges instead."""
+        """Measure the noise with other ranges."""
         return self._trial.candidate("", replace(self.table, ranges=tuple(ranges)), self._judges)
 
     def with_table(self, table: CalibrationTable, placement: Placement | None = None) -> OutputNoise:
-        """The noise with other weights, and another placement if one is given."""
+        """Measure the noise with other weights, and with another placement if one is given."""
         placement = placement or self.origin.placement
         trial = TrialSession(self.plain, placement, table, self._reference, self._budget)
         return trial.candidate("", table, self._judges)
 
     def with_channels(self, changes: WeightChanges) -> OutputNoise:
-        """The noise with these channels scaled, calibrated on the samples that are measured."""
+        """Measure the noise with these channels scaled, calibrated on the samples of the measurement."""
         changed = with_changes(self.plain, changes)
         return self._calibrated(changed, self._reference.of(changed))
 
     @cached_property
     def tables(self) -> Mapping[str, CalibrationTable]:
-        """The table of every calibrator; none if the histograms are gone."""
+        """The table of every calibrator; empty if the histograms are gone."""
         origin = self.origin
         if origin.histograms is None:
             return {}
@@ -108,7 +108,7 @@ class TunedNetwork:
 
     @cached_property
     def recalibrated(self) -> OutputNoise:
-        """The noise of the network as it is, calibrated like one with scaled channels."""
+        """The noise of the unchanged network, calibrated like a network with scaled channels."""
         return self._calibrated(self.plain, self._reference)
 
     def _calibrated(self, model: Model, reference: Reference) -> OutputNoise:

@@ -1,4 +1,4 @@
-"""Finds the nodes whose quantization costs most: nodes become float one by one, which needs no precision API of a builder.
+"""Finds the nodes whose quantization costs most: makes them float one by one, without any precision API of a builder.
 
 A float model is placed, calibrated and given its Q/DQ nodes first.
 
@@ -46,12 +46,12 @@ from qdqtool.runtime.session import on_device
 
 _WHOLE = "whole"
 _ADDS_UP = (0.5, 2.0)
-"""Between these the sum of single noises explains the noise of the whole."""
+"""Lower and upper ratio of the sum of single noises to the noise of the whole, between which the sum explains the whole."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SensitivityOptions:
-    """How thorough, and what must be met.
+    """Options of a study: how thorough it is, and the limit that must be met.
 
     Attributes:
         quick: samples of the estimate.
@@ -70,7 +70,7 @@ class SensitivityOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Subject:
-    """The model under study in words.
+    """Names and operator types of the model under study.
 
     Attributes:
         name: its file name.
@@ -90,7 +90,7 @@ def sensitivity(
     options: SensitivityOptions,
     on_run: OnRun | None = None,
 ) -> Sensitivity:
-    """How much every node costs, most sensitive first, and which ones to keep float.
+    """Measure how much every node costs, most sensitive first, and find which ones to keep float.
 
     Raises:
         UsageError: the model has no quantized nodes, a group matches none, or a drop is limited of which nothing is
@@ -144,13 +144,13 @@ _ENDS = "ends float"
 
 
 def _ends(nodes: Sequence[str], units: Units) -> tuple[str, ...]:
-    """The first and the last compute node; none if these are all there are."""
+    """Return the first and the last compute node; () if there are no others."""
     compute = [node for node in nodes if node in units.compute]
     return (compute[0], compute[-1]) if len(compute) > 2 else ()
 
 
 def _ends_float(nodes: Sequence[str], units: Units, options: SensitivityOptions) -> dict[str, list[str]]:
-    """The subset of units that are neither at the beginning nor at the end of the network."""
+    """Return the subset of units without the first and the last compute node of the network."""
     ends = set(_ends(nodes, units))
     if not options.causes or not ends:
         return {}
@@ -208,7 +208,7 @@ def _row(
 
 
 def _off(estimate: Mapping[str, SubsetOutcome], exact: Mapping[str, SubsetOutcome]) -> list[float]:
-    """By how many dB estimates were off, where both were measured."""
+    """Return the errors of the estimates, in dB, for the sets that were also measured."""
     return [
         abs(known.decibel - guess.decibel)
         for name, guess in estimate.items()
@@ -217,7 +217,7 @@ def _off(estimate: Mapping[str, SubsetOutcome], exact: Mapping[str, SubsetOutcom
 
 
 def _estimated_between(guess: SubsetOutcome, off: Sequence[float]) -> tuple[float, float] | None:
-    """The interval of an estimate: that over samples, widened by how far off other estimates were.
+    """Return the interval of an estimate: the interval over samples, widened by the largest error of other estimates.
 
     Few samples that are alike say little about the others; nodes of the same network that were run on all of them say
     how much that matters here.
@@ -259,12 +259,12 @@ def _notes(
 # --- the command ----------------------------------------------------------------------------------------------------
 
 OnStep = Callable[[str, int, "int | None"], None]
-"""Called with what is being done, and how many pieces of how many are done."""
+"""Function called with the current step, the pieces that are done, and their total number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SensitivityRequest:
-    """One study, please.
+    """Parameters of a study.
 
     Attributes:
         model: a Q/DQ model, best in its run folder, or a float one.
@@ -292,7 +292,7 @@ _STUCK = "what they read is stored in few bits, or in blocks whose scales are co
 
 @on_device(lambda request: request.recipe.compute.device)
 def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
-    """The sensitivity of every quantized node; with `request.out` a study that was stopped goes on.
+    """Measure the sensitivity of every quantized node. With `request.out`, continue a study that was stopped.
 
     Raises:
         UsageError: nothing is quantized, or an option does not fit.
@@ -362,7 +362,7 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Quantized:
-    """A Q/DQ model, the bias corrections in it, its float form, and what it was made of, as far as they are known."""
+    """A Q/DQ model, its bias corrections, its float form and its origin, as far as they are known."""
 
     model: Model
     shifts: tuple[NodeShift, ...] = ()
@@ -371,7 +371,7 @@ class _Quantized:
 
 
 def _quantized(request: SensitivityRequest, on_step: OnStep) -> _Quantized:
-    """The model with its Q/DQ, calibrated here where it has none; what else is known of one stands in its run folder."""
+    """Open a Q/DQ model, with the other parts from its run folder; calibrate and quantize a float model."""
     model = load(request.model)
     if quantized_ops(model):
         known = (
@@ -406,7 +406,7 @@ def _quantized(request: SensitivityRequest, on_step: OnStep) -> _Quantized:
 
 
 def _of_run(request: SensitivityRequest, model: Model) -> _Quantized:
-    """A Q/DQ model in the folder of the run that made it."""
+    """Open a Q/DQ model with the parts that are in the folder of its run."""
     folder = request.model.parent
     table = CALIBRATION.read(folder / "calibration.json")
     prepared, placement, histograms = (

@@ -32,21 +32,22 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _ROOM: Final = 512 << 20
-"""Bytes of tensors along one path, over all samples that go down it together: sessions are opened once for all of these."""
+"""Bytes for tensors along one path, over all samples that run along it together: they share the opening of sessions."""
 _LARGE: Final = 4
-"""Stages of the parts that runs go through if nothing is switched in them."""
+"""Number of stages in a part that runs as one if nothing is switched in it."""
 _TOGETHER: Final = 32
-"""Most samples that go down a path together; more save no more openings of sessions."""
+"""Most samples that run along a path together; more samples would not save more openings of sessions."""
 
 _FILED: Final = 8 << 20
-"""Bytes of weights from which on all forms of stages read them from one file: copying them into each took as long as
-to open it."""
+"""Bytes of weights from which all forms of stages read them from one file: copying weights into a form took
+as long as opening it.
+"""
 
 Tensors = Mapping[str, "NDArray[Any]"]
 
 
 class StagedRunner:
-    """All subsets of the nodes of one model, on onnxruntime.
+    """Runs all subsets of the nodes of one model, with onnxruntime.
 
     Both plain forms of every stage, float and all quantized, stay open; of the others a few.
 
@@ -87,13 +88,13 @@ class StagedRunner:
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        """Threads that stay: each new one would take memory for what it returns from a heap of its own."""
+        """Threads that are kept: each new thread would allocate a separate heap for its results."""
         pool = ThreadPoolExecutor(self._workers)
         weakref.finalize(self, pool.shutdown)
         return pool
 
     def together(self, feeds: Feeds) -> int:
-        """How many samples like this one may be given to `run` at once; runs the float model where shapes do not say."""
+        """Return how many samples like this one `run` can take at once. Runs the float model if shapes do not show it."""
         if self._together is None:
             held: dict[str, int] = {name: array.nbytes for name, array in feeds.items()}
             known = self._staged.sizes({name: array.shape for name, array in feeds.items()})
@@ -112,7 +113,7 @@ class StagedRunner:
     def run(
         self, feeds: Sequence[Feeds], subsets: Mapping[str, Subset]
     ) -> Iterator[tuple[str, Sequence[Tensors]]]:
-        """Each subset's name with the outputs for all samples, subsets that share a beginning one after the other.
+        """Yield each subset's name with its outputs for all samples. Subsets that share a beginning follow each other.
 
         The first subset comes first.
 
@@ -172,7 +173,7 @@ class StagedRunner:
         return frozenset(node for number in part for node in self._staged.stages[number].switchable)
 
     def _next(self, number: int, subsets: Mapping[str, Subset]) -> range:
-        """The stage that comes next, or the largest part that begins here and of which all subsets want one plain form."""
+        """Return the next stage, or the largest part that begins here if all subsets want it in one plain form."""
         if number % _LARGE == 0:
             large = range(number, min(number + _LARGE, len(self._staged.stages)))
             nodes = self._nodes(large)
@@ -182,7 +183,7 @@ class StagedRunner:
         return range(number, number + 1)
 
     def _behind(self, part: range, wanted: Subset, states: Sequence[Tensors]) -> list[Tensors]:
-        """The tensors that are alive behind these stages, for every sample."""
+        """Run these stages, and return the tensors that are alive after them, for every sample."""
         alive = self._staged.stages[part[-1]].alive
         if not self._staged.outputs_of(part):
             return [_only(state, alive) for state in states]
@@ -197,7 +198,7 @@ class StagedRunner:
         return list(self._pool.map(behind, states))
 
     def _runner(self, part: range, wanted: Subset) -> OrtRunner:
-        """A session for one form of these stages."""
+        """Return a session for one form of these stages."""
         if not wanted or wanted == self._nodes(part):
             plain = (part, bool(wanted))
             if plain not in self._plain:

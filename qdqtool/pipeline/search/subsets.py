@@ -47,17 +47,17 @@ OnRun = Callable[[int, int], None]
 Subset = frozenset[str]
 """Nodes that are quantized."""
 Subsets = Mapping[str, Subset]
-"""By a name for the subset."""
+"""Subsets by name."""
 _FLOAT = ""
 """Name of the subset without nodes."""
 _SECONDS = 2.0
-"""Work that may be lost when the process is killed."""
+"""Seconds of work that may be lost if the process is killed."""
 _ROOM = 128 << 20
-"""Bytes of the float model's outputs that are kept."""
+"""Bytes for the outputs of the float model that are kept."""
 _WORST: Final = (8, 32)
-"""Samples that a subset runs first, and next, before all others."""
+"""Number of worst samples that a subset runs before the others: first 8 of them, then up to 32."""
 _WORST_ROOM: Final = 64 << 20
-"""Bytes of samples that are kept in memory for it."""
+"""Bytes for the worst samples that are kept in memory."""
 _TASKS = {"classify": "top1", "agreement": "agreement"}
 
 
@@ -79,7 +79,7 @@ class SampleRun:
 
 
 class RunStore:
-    """Results of runs, by sample and by a key that only one set of nodes has.
+    """Results of runs, by sample and by a key that is unique for a set of nodes.
 
     With a `path` they are also in a file of one line per sample and batch of runs, on disk before `write` returns. The first
     line holds `key`, a digest of everything the runs depend on; with another key the file is replaced. A line that was cut off
@@ -108,11 +108,11 @@ class RunStore:
             self._shown[entry.sample].update(entry.runs)
 
     def read(self, sample: int) -> dict[str, SampleRun]:
-        """Results of earlier runs on this sample."""
+        """Return the results of earlier runs on this sample."""
         return dict(self._shown[sample])
 
     def write(self, sample: int, shown: Mapping[str, SampleRun]) -> None:
-        """Remember runs on this sample."""
+        """Store the results of runs on this sample."""
         self._shown[sample].update(shown)
         if self._path is not None:
             runs = {name: asdict(entry) for name, entry in shown.items()}
@@ -149,7 +149,7 @@ def _lines(path: Path) -> list[object]:
 
 
 def _parsed(line: str) -> object:
-    """The JSON value of a line; None for one that was cut off."""
+    """Return the JSON value of a line; None for an incomplete line."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
@@ -177,12 +177,12 @@ class SubsetOutcome:
 
     @property
     def decibel(self) -> float | None:
-        """The noise as SQNR; None if there is none."""
+        """The noise as SQNR in dB; None without noise."""
         return _decibel(self.noise)
 
     @property
     def decibel_interval(self) -> tuple[float, float] | None:
-        """The ends of the interval as SQNR, the lower first."""
+        """The interval of the noise as SQNR in dB, the lower end first; None if it is not known."""
         ends = None if self.interval is None else (_decibel(self.interval.high), _decibel(self.interval.low))
         return None if ends is None or ends[0] is None or ends[1] is None else (ends[0], ends[1])
 
@@ -192,7 +192,7 @@ def _decibel(noise: float) -> float | None:
 
 
 class SubsetRunner(Fed, Protocol):
-    """One model that can be run with any subset of its nodes quantized."""
+    """A model that can run with any subset of its nodes quantized."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -200,19 +200,19 @@ class SubsetRunner(Fed, Protocol):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Names of what it returns."""
+        """Names of the outputs."""
 
     def together(self, feeds: Feeds) -> int:
-        """How many samples like this one `run` may be given at once."""
+        """Return how many samples like this one `run` can take at once."""
 
     def run(
         self, feeds: Sequence[Feeds], subsets: Subsets
     ) -> Iterator[tuple[str, Sequence[Mapping[str, NDArray[Any]]]]]:
-        """The name of each subset with one mapping of outputs per sample, the first subset first."""
+        """Yield the name of each subset with one mapping of outputs per sample, the first subset first."""
 
 
 class TrialRunner:
-    """Runs subsets over samples; runs that are already in `store` are not repeated.
+    """Runs subsets over samples, and does not repeat runs that are in `store`.
 
     Of an output that has `parts` (`accuracy.parts`), which the runner returns too, these tell the noise.
     """
@@ -248,7 +248,7 @@ class TrialRunner:
     def run(
         self, subsets: Subsets, samples: SampleSource, limit: int | None = None, on_run: OnRun | None = None
     ) -> dict[str, SubsetOutcome]:
-        """Run every subset over the first `limit` samples; of equal subsets one is run.
+        """Run every subset over the first `limit` samples. Equal subsets run once.
 
         `on_run` is called with the number of runs done and of all runs.
         """
@@ -277,7 +277,7 @@ class TrialRunner:
         is_out_of_reach: Callable[[Sequence[SampleRun], Sequence[SampleRun]], bool],
         on_run: OnRun | None = None,
     ) -> SubsetOutcome | None:
-        """Run one subset, on the worst samples first; None if these show already that it is out of reach.
+        """Run one subset, on the worst samples first. Return None if these samples show that it is out of reach.
 
         `is_out_of_reach` is asked with what the subset shows on them, and with what another subset showed on all samples.
         """
@@ -291,7 +291,7 @@ class TrialRunner:
         return self.run({"": subset}, samples, None, on_run)[""]
 
     def remember_worst(self, found: SubsetOutcome, samples: SampleSource) -> None:
-        """Keep the samples in memory on which a subset was worst, as many as there is room for, but some at least.
+        """Keep the samples on which a subset was worst in memory, as many as there is room for, but at least 8.
 
         There is room if all are as large as the first one.
         """
@@ -310,7 +310,7 @@ class TrialRunner:
     def _of_group(
         self, group: Sequence[tuple[int, Sample]], wanted: Subsets, moved: Callable[[int], None]
     ) -> list[dict[str, SampleRun]]:
-        """Results of these subsets on each sample of the group; known ones are not run."""
+        """Return the results of these subsets on each sample of the group; stored results are not computed again."""
         known = {number: self._store.read(number) for number, _ in group}
         missing = [(number, sample) for number, sample in group if not known[number].keys() >= wanted.keys()]
         lacking = {
@@ -327,7 +327,7 @@ class TrialRunner:
         return [known[number] for number, _ in group]
 
     def _groups(self, numbered: Iterator[tuple[int, Sample]]) -> Iterator[list[tuple[int, Sample]]]:
-        """The samples with their numbers, as many at a time as the runner takes."""
+        """Yield the samples with their numbers, in groups of the size that the runner takes."""
         first = next(numbered, None)
         if first is None:
             return
@@ -339,7 +339,7 @@ class TrialRunner:
     def _show(
         self, samples: Sequence[tuple[int, Sample]], subsets: Subsets
     ) -> Iterator[tuple[str, list[SampleRun]]]:
-        """Run the float model once and every subset once; what was seen is kept every few seconds."""
+        """Run the float model and every subset once, and yield the results. They are stored every few seconds."""
         if not subsets:
             return
         feeds = [feeds_for(self._runner, sample) for _, sample in samples]
@@ -364,12 +364,12 @@ class TrialRunner:
         self._write(samples, waiting)
 
     def _kept(self, found: Outputs) -> Outputs:
-        """The outputs of the float model that are measured or scored."""
+        """Return the outputs of the float model that are measured or scored."""
         wanted = dict.fromkeys((*(name for names in self._measured for name in names), *self._scored))
         return {name: found[name] for name in wanted}
 
     def _remember(self, found: Mapping[int, Outputs]) -> None:
-        """Keep what the float model gives for these samples, as long as there is room: a check of one set would run it again."""
+        """Keep the float outputs of these samples while there is room: each check of a set would compute them again."""
         fresh = {number: outputs for number, outputs in found.items() if number not in self._plain}
         size = sum(array.nbytes for outputs in fresh.values() for array in outputs.values())
         if size <= self._room:
@@ -398,7 +398,7 @@ class TrialRunner:
     def _judged(
         self, seen: SampleRun, task: str, sides: tuple[Outputs, Outputs], sample: Sample
     ) -> SampleRun:
-        """Add whether both sides are right; for a detector of one class, which names no other, add the share of its boxes."""
+        """Add whether both sides are right; for a detector of one class, add the share of its boxes instead."""
         metric: Hit = METRICS.load(task)
         label = sample.label if metric.truth == "label" else None
         plain, found = (own_rows(side, sample) for side in sides)
@@ -437,5 +437,5 @@ def _badness(found: SubsetOutcome, number: int) -> tuple[float, float]:
 
 
 def _key(subset: frozenset[str]) -> str:
-    """The key of a subset in a store: equal for the same nodes only, whatever the search is about."""
+    """Return the key of a subset in a store: equal for equal sets of nodes only, in every search."""
     return hashlib.sha256(repr(sorted(subset)).encode()).hexdigest()[:32]

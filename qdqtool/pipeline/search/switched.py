@@ -1,4 +1,4 @@
-"""The subject of searches over float nodes: a Q/DQ network beside its float form, with nodes that can be switched."""
+"""The subject of searches over float nodes: a Q/DQ network and its float form, with nodes that can be switched."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from qdqtool.trt.ops import PRODUCTS
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Units:
-    """The nodes that are switched together, by the name of the unit, and which nodes count as compute nodes."""
+    """Units of nodes that are switched together, by name, and the nodes that count as compute nodes."""
 
     members: Mapping[str, tuple[str, ...]]
     compute: frozenset[str]
 
     def nodes(self, names: Iterable[str]) -> tuple[str, ...]:
-        """All nodes of these units."""
+        """Return all nodes of these units."""
         return tuple(node for name in names for node in self.members[name])
 
     def without(self, kept: Iterable[str]) -> frozenset[str]:
-        """The nodes that stay quantized."""
+        """Return the nodes that stay quantized if these units are float."""
         gone = set(kept)
         return frozenset(self.nodes(name for name in self.members if name not in gone))
 
     def float_set(self, kept: Sequence[str], outcome: SubsetOutcome, confidence: float = 0.0) -> FloatSet:
-        """The result of keeping these units float; with a `confidence` (0 to 1) also what other samples show with it."""
+        """Return the result of keeping these units float. With a `confidence` (0 to 1), add bounds for other samples."""
         losses = losses_of(outcome.runs)
         most = (
             largest_mean(np.array(outcome.shares) * len(outcome.shares), confidence) if confidence else None
@@ -63,12 +63,12 @@ class Units:
 
 
 def losses_of(runs: Sequence[SampleRun]) -> NDArray[np.float64]:
-    """The loss of each sample: 1 if only the float model was right, -1 if only the quantized one was."""
+    """Return the loss of each sample: 1 if only the float model was right, -1 if only the quantized one was."""
     return np.array([run.hits[0] - run.hits[1] for run in runs if run.hits is not None], np.float64)
 
 
 def units_of(nodes: Sequence[str], groups: Sequence[str], compute: frozenset[str]) -> Units:
-    """The units of these nodes: each node, or the group of nodes that match a glob pattern; the first match counts.
+    """Return the units of these nodes: each node, or the nodes that match a glob pattern. The first match counts.
 
     Raises:
         UsageError: there are no nodes, or a group matches none.
@@ -133,7 +133,7 @@ class SwitchedNetwork:
         kept: Path | None = None,
         labels: str | None = None,
     ) -> TrialRunner:
-        """An executor of sets of nodes on these samples; with `kept` it continues from the runs in this file."""
+        """Return an executor of sets of nodes on these samples. With `kept`, it continues from the runs in this file."""
         about = {
             "model": digest(self._second),
             "shifts": [asdict(entry) for entry in self._shifts],

@@ -1,4 +1,4 @@
-"""Searches over configurations for the best accuracy at the best speed."""
+"""Searches over configurations for the best accuracy and the best speed."""
 
 from qdqtool.pipeline.sweep.context import SweepRequest
 from qdqtool.pipeline.sweep.run import sweep

@@ -1,4 +1,4 @@
-"""The bench that all trials of a sweep share: prepared model, histograms, ranking, finished builds."""
+"""The shared parts of all trials of a sweep: prepared model, histograms, ranking and finished builds."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from qdqtool.report.assemble import headline
 
 OUTCOME, METRIC = "outcome", "metric"
 _KEPT = frozenset({"report.json", "recipe.yaml"})
-"""What stays of a trial that others beat; the rest can be made again from its recipe."""
+"""Files that are kept of a trial that others beat; the rest can be made again from its recipe."""
 log = logging.getLogger(__name__)
 _FLOATS = {"FP32": "fp32", "FP16": "fp16"}
-"""Points with nothing quantized, and `insert.types` of each."""
+"""Points with nothing quantized, with the `insert.types` of each."""
 _ENOUGH = 64
-"""Evaluation samples in each half from which one half is held back."""
+"""Fewest evaluation samples in each half for which one half is held back."""
 _RANKED_ON = 32
-"""How many samples are enough to order nodes; the sweep itself uses all of them."""
+"""Number of samples that order nodes; the sweep itself uses all samples."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepRequest:
-    """One sweep, please.
+    """Parameters of a sweep.
 
     Attributes:
         base: model, samples, folder; its recipe is the base with `settings` applied.
@@ -78,11 +78,11 @@ class SweepRequest:
 
 
 OnProgress = Callable[[str, int, "int | None"], None]
-"""Told a step, and how much of how much of it is done."""
+"""Function called with a step, the pieces that are done, and their total number."""
 
 
 class _Told:
-    """A listener that passes on how far each step is."""
+    """A listener that reports the progress of each step."""
 
     def __init__(self, tell: OnProgress) -> None:
         self._tell = tell
@@ -96,7 +96,7 @@ class _Told:
         self._tell(self._step, done, total)
 
     def said(self, words: str) -> None:
-        """Steps of the line say nothing."""
+        """Ignore the words of a step."""
 
     def finished(self, step: str, measured: Mapping[str, float], *, skipped: bool) -> None:
         del measured, skipped
@@ -104,10 +104,10 @@ class _Told:
 
 
 class SweepContext:
-    """Makes what is shared once, and runs one configuration at a time."""
+    """Makes the shared parts once, and runs one configuration at a time."""
 
     def __init__(self, request: SweepRequest, tell: OnProgress | None = None) -> None:
-        """Make it; `tell` is told the step that is made, and how far it is."""
+        """Make the shared parts; `tell` is called with the current step and its progress."""
         self.request = request
         self.base = request.base
         self.options = request.base.recipe.sweep
@@ -133,7 +133,7 @@ class SweepContext:
 
     @property
     def identity(self) -> dict[str, str]:
-        """Digests of everything that decides what a trial gives."""
+        """Return digests of everything that determines the result of a trial."""
         labels = self.base.labels
         return {
             "model": digest_file(self.base.model),
@@ -144,7 +144,7 @@ class SweepContext:
         }
 
     def ranking(self, on_progress: Callable[[int, int | None], None]) -> list[str]:
-        """The quantized nodes, most sensitive first; a journal beside the histograms keeps what was run."""
+        """Return the quantized nodes, most sensitive first. A journal beside the histograms keeps finished runs."""
         most = max((*self.options.keep_float, self.options.tune))
         if most == 0:
             return []
@@ -170,7 +170,7 @@ class SweepContext:
 
     @property
     def reads(self) -> dict[str, str]:
-        """The first quantized activation that each node reads."""
+        """The first quantized activation that each node reads, by node name."""
         decisions = PLACEMENT.read(self._base_run.path("placement.json")).quantized
         return {
             decision.slot.node: decision.tensor
@@ -179,7 +179,7 @@ class SweepContext:
         }
 
     def time_reference(self) -> float | None:
-        """Milliseconds of what all trials are timed in turns with; None where nothing is measured."""
+        """Return the milliseconds of the reference, with which trials are timed in turns; None if nothing is measured."""
         if isinstance(self.speed, OnGpu):
             return self.speed.reference(self._base_run.path("engine.plan"))
         if isinstance(self.speed, Measured):
@@ -192,7 +192,7 @@ class SweepContext:
     def objective(
         self, space: Space, choice: dict[str, Value], note: Callable[[str, Any], None]
     ) -> tuple[float, float]:
-        """Run the line with this choice; its accuracy and its milliseconds.
+        """Run the steps with this choice, and return its accuracy and its milliseconds.
 
         Raises:
             BuildError: the target or the builder refuses this configuration, or its accuracy is undefined.
@@ -231,7 +231,7 @@ class SweepContext:
         return outcome.accuracy, outcome.ms
 
     def _tried(self, request: RunRequest, part: tuple[int, int] | None) -> tuple[AccuracySummary | None, Try]:
-        """One configuration on a part of the evaluation samples; an engine is built only where that is timed."""
+        """Run one configuration on a part of the evaluation samples. An engine is built only if it is timed."""
         request = replace(request, part=part)
         folder = request.out
         if isinstance(self.speed, Estimated):
@@ -256,7 +256,7 @@ class SweepContext:
         return accuracy, tried
 
     def keep(self, settings: tuple[str, ...], out: Path) -> Checked | None:
-        """The run folder of one configuration, as far as the sweep went with it.
+        """Make the run folder of one configuration, with the steps that the sweep ran for it.
 
         Where samples were held back its accuracy is that of these, and is returned.
         """
@@ -275,7 +275,7 @@ class SweepContext:
         return Checked(accuracy=accuracy.int8, low=low, high=high, samples=accuracy.samples)
 
     def floats(self) -> tuple[FloatPoint, ...]:
-        """The network with nothing quantized, in FP32 and in FP16; what the builder refuses is left out."""
+        """Run the network with nothing quantized, in FP32 and in FP16; leave out what the builder refuses."""
         found = []
         for name, types in _FLOATS.items():
             settings = _nothing_quantized(types)
@@ -303,13 +303,13 @@ class SweepContext:
         return tuple(found)
 
     def float_model(self, name: str) -> Path:
-        """The model of a point of `floats`."""
+        """Return the model of a point of `floats`."""
         if name == "FP32":
             return self._base_run.path("model.prepared.onnx")
         return self.model_of(_nothing_quantized(_FLOATS[name]))
 
     def model_of(self, settings: tuple[str, ...]) -> Path:
-        """The Q/DQ model of one configuration, without an engine."""
+        """Return the Q/DQ model of one configuration, without an engine."""
         folder = self.base.out / "trials" / f"{_digest(settings)[:12]}-model"
         return runner.start(self._trial_request(settings, folder), "insert").path("model.qdq.onnx")
 
@@ -329,7 +329,7 @@ def _nothing_quantized(types: str) -> tuple[str, ...]:
 
 
 def _check_placement(request: RunRequest) -> None:
-    """Make sure that something is quantized, and that the target runs it: what cannot be is a result like others.
+    """Check that something is quantized, and that the target runs it. Otherwise the trial fails, and the sweep continues.
 
     Raises:
         BuildError: it is not.
@@ -346,7 +346,7 @@ def _check_placement(request: RunRequest) -> None:
 
 
 def _interval(accuracy: AccuracySummary) -> tuple[float | None, float | None]:
-    """Between which values the accuracy lies with 95 %."""
+    """Return the ends of the 95 % interval of the accuracy."""
     if accuracy.interval is None:
         return None, None
     low, high = accuracy.interval
@@ -358,7 +358,7 @@ def _interval(accuracy: AccuracySummary) -> tuple[float | None, float | None]:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Workers of one sweep share its folder: the second waits until the first has cleared what both make."""
+    """Lock a folder that workers of one sweep share: the second worker waits until the first one has finished there."""
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     try:
         make_folder(folder.parent)

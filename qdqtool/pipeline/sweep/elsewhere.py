@@ -1,4 +1,4 @@
-"""Trials timed on another machine: their models and a script go out, a file of times comes back.
+"""Times trials on another machine: exports their models and a script, and reads the file of times.
 
 The script (`time_trials.py`) needs Python and trtexec, and nothing of this project.
 """
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 SCRIPT: Final = "time_trials.py"
 FLOATS: Final = {"FP32": "float", "FP16": "float16"}
-"""What the models of `Sweep.floats` are called there."""
+"""Names of the models of `Sweep.floats` on the other machine."""
 # As every interval of the tool.
 _SURE: Final = 0.95
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredTimes:
-    """What the script writes.
+    """The file that the script writes.
 
     Attributes:
         digest: of the trials that were exported.
@@ -63,7 +63,7 @@ def export(
     folder: Path,
     tell: Callable[[int, int], None],
 ) -> Path:
-    """Write the float models, the models of all finished trials, and the script that times them; where the script is.
+    """Write the float models, the models of all finished trials, and the script that times them. Return the script.
 
     Args:
         sweep: with its trials.
@@ -91,7 +91,7 @@ def export(
 
 
 def export_models(models: Sequence[Path], folder: Path) -> Path:
-    """Write models and the script that times them, as `export` does; each is called by its number. Where the script is.
+    """Write models, named by their number, and the script that times them, as `export` does. Return the script.
 
     Raises:
         InputFileError: a model cannot be read, or a file cannot be written.
@@ -109,7 +109,7 @@ def export_models(models: Sequence[Path], folder: Path) -> Path:
 
 
 def with_times(sweep: Sweep, path: Path) -> Sweep:
-    """The sweep with the times of `path` as measured ones; trials without an engine there count as failed.
+    """Return the sweep with the measured times of `path`; trials without an engine there count as failed.
 
     Raises:
         InputFileError: the file is damaged, or of another sweep.
@@ -135,13 +135,13 @@ def with_times(sweep: Sweep, path: Path) -> Sweep:
 
 
 def digest(sweep: Sweep) -> str:
-    """Of the settings of all finished trials."""
+    """Return a digest of the settings of all finished trials."""
     about = {_name(trial): trial.outcome.settings for trial in sweep.trials if trial.outcome is not None}
     return hashlib.sha256(canonical(about).encode()).hexdigest()
 
 
 def middle(values: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """The median, and a 95 % interval of it from the order of the values; without an interval below 6 values."""
+    """Return the median and its 95 % interval, from the order of the values; no interval below 6 values."""
     ordered, count = sorted(values), len(values)
     outside, left = 0.0, 0
     while left < count // 2:
@@ -174,7 +174,7 @@ def _timed(trial: Trial, times: MeasuredTimes) -> Trial:
 
 
 def read_times(path: Path) -> MeasuredTimes:
-    """The times that the script wrote.
+    """Read the times that the script wrote.
 
     Raises:
         InputFileError: the file is damaged, or holds what is no time.
@@ -196,7 +196,7 @@ def read_times(path: Path) -> MeasuredTimes:
 
 
 def _written(model: Path, name: str, folder: Path, *, weakly: Sequence[str]) -> Mapping[str, Any]:
-    """The entry of a model that is written; `weakly` are the flags of a trtexec that knows no strong typing."""
+    """Write a model, and return its entry. `weakly` are the flags for a trtexec without strong typing."""
     found = load(model)
     write(found, folder / f"{name}.onnx", step="sweep")
     shapes = shapes_of(found)

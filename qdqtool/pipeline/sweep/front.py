@@ -1,4 +1,4 @@
-"""Which trials nothing beats."""
+"""The Pareto front of a sweep."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STATES = {"COMPLETE": "complete", "FAIL": "failed", "RUNNING": "running", "WAIT
 
 
 def front(trials: Iterable[Trial]) -> tuple[Trial, ...]:
-    """The trials that no other beats in accuracy and time, fastest first; of equals the lowest number."""
+    """Return the Pareto front in accuracy and time, fastest first; of equal trials the one with the lowest number."""
     done = [trial for trial in trials if trial.outcome is not None]
     done.sort(key=lambda trial: (_ms(trial), -_accuracy(trial), trial.number))
     best: list[Trial] = []
@@ -34,7 +34,7 @@ def front(trials: Iterable[Trial]) -> tuple[Trial, ...]:
 
 
 def assemble(raw: Sequence[Any], space: Space, model: str, speed: Speed) -> Sweep:
-    """The sweep's result from the trials of its study; twins of other trials and lost tries are left out.
+    """Make the result of a sweep from the trials of its study, without twins of other trials and lost tries.
 
     Raises:
         ValueError: a trial is none that this sweep can have left.
@@ -61,7 +61,7 @@ def assemble(raw: Sequence[Any], space: Space, model: str, speed: Speed) -> Swee
 
 
 def pick(sweep: Sweep, words: str) -> Trial:
-    """The trial that a person's limit asks for, a Pareto point where the limit is about what the sweep searched.
+    """Return the trial that meets a user's limit best: a Pareto point if the limit is about an objective of the sweep.
 
     Args:
         sweep: a finished sweep.
@@ -94,7 +94,7 @@ def pick(sweep: Sweep, words: str) -> Trial:
 
 
 def limit_of(words: str) -> tuple[str, float]:
-    """The name and the number of a limit such as "max-drop 0.5".
+    """Return the name and the number of a limit such as "max-drop 0.5".
 
     Raises:
         UsageError: not such a limit.
@@ -114,7 +114,7 @@ def limit_of(words: str) -> tuple[str, float]:
 
 
 def _quiet(sweep: Sweep, least: float) -> list[Trial]:
-    """The trials with at least so much SQNR, fastest first; of equally fast ones the quietest.
+    """Return the trials with at least this SQNR, fastest first; of equally fast trials, the best SQNR first.
 
     Raises:
         UsageError: the sweep is of a time when trials did not say it.
@@ -158,13 +158,13 @@ def _trial(entry: Any, space: Space) -> Trial:
 
 
 def _settings(entry: Any, space: Space) -> tuple[str, ...]:
-    """The settings of a trial's choice; () for one that has not drawn all of it."""
+    """Return the settings of a trial's choice; () if the choice is incomplete."""
     choice = choice_of(entry)
     return space.settings(choice) if space.holds(choice) else ()
 
 
 def _outcome(entry: Any, space: Space, known: object) -> Outcome:
-    """What a trial found, with the settings of its choice.
+    """Return the outcome of a trial, with the settings of its choice.
 
     A recipe is run with the trust that its user gave it, and settings may name functions: those that a database holds
     are not read.

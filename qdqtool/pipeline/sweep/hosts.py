@@ -1,4 +1,4 @@
-"""Times exported models on another machine over ssh, or on this one: sends the folder, runs its script, fetches times.json.
+"""Times exported models on this or another machine: sends the folder over ssh, runs its script, fetches times.json.
 
 The machine needs an ssh server, Python 3.8, tar and trtexec. What was sent and timed stays there in
 `~/.cache/qdqtool/DIGEST`, so that the same command goes on where it was stopped. No password is asked for, and no host key accepted: ssh must
@@ -29,10 +29,10 @@ from qdqtool.pipeline.sweep.elsewhere import SCRIPT, export_models, read_times
 
 TIMES: Final = "times.json"
 ELSEWHERE: Final = "elsewhere"
-"""Folder of a sweep with what is timed on another machine."""
+"""Folder of a sweep with the files that are timed on another machine."""
 _OPTIONS: Final = ("-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=15")
 _NO_TRTEXEC: Final = 3
-"""Exit code of the script without trtexec."""
+"""Exit code of the script if trtexec is missing."""
 _NO_PROGRAM: Final = 127
 """Exit code of a shell that does not find a program."""
 _REFUSED: Final = 255
@@ -84,7 +84,7 @@ class Host:
     port: int | None = None
 
     def command(self, remote: str) -> list[str]:
-        """Build the command that runs a line of shell there."""
+        """Return the command that runs a line of shell on the machine."""
         if not self.target:
             return ["sh", "-c", remote]
         port = [] if self.port is None else ["-p", str(self.port)]
@@ -92,7 +92,7 @@ class Host:
 
 
 def host_of(word: str) -> Host:
-    """The machine that `--on` names.
+    """Return the machine that `--on` names.
 
     Raises:
         UsageError: it is neither "local" nor ssh://[user@]host[:port].
@@ -129,11 +129,11 @@ def plan(host: Host, folder: Path, count: int, trtexec: str = "") -> tuple[str, 
 
 
 _HOME: Final = ".cache/qdqtool"
-"""Folder below the home folder of another machine that holds all that was sent."""
+"""Folder below the home folder of the other machine that contains everything that was sent."""
 
 
 def time_on(host: Host, folder: Path, trtexec: str = "") -> Path:
-    """Time the models that `elsewhere.export` wrote to a folder; the file of times, which is in that folder then.
+    """Time the models that `elsewhere.export` wrote to a folder, and return the file of times in that folder.
 
     Raises:
         MissingPackage: no connection, no Python, or no trtexec there.
@@ -155,7 +155,7 @@ def time_on(host: Host, folder: Path, trtexec: str = "") -> Path:
 
 
 def check_host(host: Host, trtexec: str = "") -> None:
-    """Make sure before a long search that the machine can be reached and has trtexec.
+    """Check, before a long search, that the machine can be reached and has trtexec.
 
     Raises:
         MissingPackage: no connection, no Python, or no trtexec there.
@@ -207,7 +207,7 @@ def _named(trtexec: str) -> list[str]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Files that are sent: the manifest, the models and their weights, and the script."""
+    """Return the files to send: the manifest, the models and their weights, and the script."""
     there = {TIMES, "progress.json", "progress.tmp"}
     return sorted(
         path
@@ -232,7 +232,7 @@ def _packed(folder: Path) -> bytes:
 def _ran(
     host: Host, command: Sequence[str], given: bytes | None = None, *, quiet: bool = False
 ) -> subprocess.CompletedProcess[bytes]:
-    """A finished command; only a missing connection is an error.
+    """Run a command and return its result; only a missing connection is an error.
 
     Raises:
         MissingPackage: ssh is not here, or does not reach the host.
@@ -262,7 +262,7 @@ def _unreachable(host: Host, said: str) -> MissingPackage:
 
 
 def _check(host: Host, done: subprocess.CompletedProcess[bytes]) -> None:
-    """Turn the exit code of a command there into an error."""
+    """Raise an error for the exit code of a command on the machine."""
     said = " ".join((done.stderr or done.stdout).decode("utf-8", "replace").split())[-300:]
     if done.returncode == _NO_TRTEXEC:
         raise MissingPackage(

@@ -1,4 +1,4 @@
-"""A sweep from request to Pareto front."""
+"""Runs a sweep, from request to Pareto front."""
 
 from __future__ import annotations
 
@@ -31,18 +31,20 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 RANKING, REFERENCE = "ranking", "reference ms"
 _DRAWN = 50
-"""Trials of a sampler that draws, where nobody says how many."""
+"""Default number of trials of a sampler that draws."""
 _WAIT_S = 1.0
-"""Seconds between two looks at trials of which all are done or at work."""
+"""Seconds between two checks while all trials are done or running."""
 _PAUSES_S = (1, 2, 4, 8, 16)
-"""Seconds between attempts to reach a storage that was lost."""
+"""Seconds between attempts to reach a storage after its connection was lost."""
 _OPENING_S = (1, 2, 4)
-"""The same for a storage that was not reached yet: long enough for a server to restart, short for a wrong address."""
+"""Seconds between attempts to reach a storage for the first time: long enough for a server to restart, short
+for a wrong address.
+"""
 
 
 @on_device(lambda request: request.base.recipe.compute.device)
 def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None = None) -> Sweep:
-    """Search, and leave sweep.json and the run folder of every Pareto point in the sweep's folder.
+    """Search, and write sweep.json and the run folder of every Pareto point to the sweep's folder.
 
     Any number of workers may do the same sweep at a time, on one machine or many, when they share the storage. A
     killed worker loses its running trial only; the same call again goes on. `pick` also makes the run folder "pick".
@@ -78,7 +80,7 @@ def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None 
 
 @on_device(lambda request: request.base.recipe.compute.device)
 def join(request: SweepRequest) -> int:
-    """Do trials until none is left, without keeping run folders; how many there are. What a Dask worker does."""
+    """Run trials until none is left, without keeping run folders, and return their number. Dask workers call it."""
     trials, _ = _take_part(request, SweepContext(request), _silent)
     return len(trials)
 
@@ -106,7 +108,7 @@ def _spelled(ms: float | None) -> list[str]:
 
 
 def _search(study: Study, space: Space, bench: SweepContext, tell: OnProgress) -> list[Any]:
-    """Do trials until none is left, and return all of them."""
+    """Run trials until none is left, and return all of them."""
     sampler = bench.options.sampler
     drawn = sampler != "grid"
     all_of_it = space.size if sampler in {"grid", "gain"} else _DRAWN
@@ -138,7 +140,7 @@ def _search(study: Study, space: Space, bench: SweepContext, tell: OnProgress) -
 
 
 def _persevering(act: Callable[[], T], pauses: tuple[int, ...] | None = None) -> T:
-    """Try again when the connection to the storage is lost; finished trials are kept there.
+    """Run `act`, again if the connection to the storage is lost; finished trials are kept there.
 
     Raises:
         StorageLost: it stays lost.
@@ -158,11 +160,11 @@ def _persevering(act: Callable[[], T], pauses: tuple[int, ...] | None = None) ->
 
 
 def _silent(_step: str, _done: int, _total: int | None) -> None:
-    """Tell nobody."""
+    """Ignore the progress."""
 
 
 def _keep(bench: SweepContext, result: Sweep, pick: str, tell: OnProgress) -> Sweep:
-    """Leave the run folders of what nothing beats; the sweep with what they give on samples that chose nothing."""
+    """Make the run folders of the Pareto points. Return the sweep with their accuracy on samples that did not choose."""
     out = bench.base.out
     checked: dict[int, Trial] = {}
     for done, trial in enumerate(result.pareto):
@@ -204,12 +206,12 @@ def _settings(trial: Trial) -> tuple[str, ...]:
 
 
 def _counts(trial: Any) -> bool:
-    """A try that was lost on the way, or a twin of another trial, does not count."""
+    """Return whether a trial counts; lost tries and twins of other trials do not."""
     return trial.state.name in {"COMPLETE", "RUNNING"} or "reason" in trial.user_attrs
 
 
 def _address(request: SweepRequest) -> str:
-    """Address of the study; where none was named it lies in the sweep's own folder, which is made."""
+    """Return the address of the study; by default it is in the sweep's folder, which is created."""
     if request.storage:
         return request.storage
     out = request.base.out

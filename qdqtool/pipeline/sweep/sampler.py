@@ -1,4 +1,4 @@
-"""The order of trials by expected gain: what finished trials say about each value decides which choice comes next.
+"""Orders trials by expected gain: the results of finished trials for each value decide which choice comes next.
 
 Accuracy and the logarithm of the time are taken as sums of one effect per value, each known up to what the trials leave
 open of it (Bayesian linear regression). A choice is worth what it is expected to gain over the best accuracy among
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 _MOST: Final = 20_000
-"""Choices that are weighed; of more, the first of the grid."""
+"""Most choices that are compared; of a larger grid, the first ones."""
 _PRIOR: Final = 1.0
-"""Variance of an effect, in variances of what was measured."""
+"""Prior variance of an effect, relative to the variance of the measured values."""
 _NOISE: Final = 0.1
-"""Variance that no sum of effects explains, in the same."""
+"""Variance that no sum of effects explains, relative to the variance of the measured values."""
 
 
 class ExpectedGain(BaseSampler):  # type: ignore[misc]
@@ -41,11 +41,11 @@ class ExpectedGain(BaseSampler):  # type: ignore[misc]
         self._space: Space | None = None
 
     def search(self, space: Space) -> None:
-        """What is drawn from."""
+        """Set the space to draw from."""
         self._space = space
 
     def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, BaseDistribution]:
-        """All names at once."""
+        """Return the distributions of all names, which are drawn together."""
         from optuna.distributions import CategoricalDistribution
 
         del study, trial
@@ -55,7 +55,7 @@ class ExpectedGain(BaseSampler):  # type: ignore[misc]
     def sample_relative(
         self, study: Any, trial: Any, search_space: Mapping[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """The next choice; any where all were tried, which the study then leaves out as a twin."""
+        """Return the next choice. If all were tried, return any; the study then leaves it out as a twin."""
         del trial, search_space
         assert self._space is not None
         trials = study.get_trials(deepcopy=False)
@@ -63,13 +63,13 @@ class ExpectedGain(BaseSampler):  # type: ignore[misc]
         return dict(choices) if choices is not None else next(iter(self._space.grid()))
 
     def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
-        """Of a name that is not in the space, which does not happen: its first value."""
+        """Return the first value of a name that is not in the space; this does not happen."""
         del study, trial, param_name
         return param_distribution.choices[0]
 
 
 def next_choice(space: Space, trials: Sequence[Any]) -> Choice | None:
-    """The untried choice with the largest expected gain; None if every one was tried or is at work.
+    """Return the untried choice with the largest expected gain; None if all choices were tried or are running.
 
     `trials` are those of the study.
     """
@@ -92,7 +92,7 @@ def next_choice(space: Space, trials: Sequence[Any]) -> Choice | None:
 
 
 def _counts(trial: Any) -> bool:
-    """Whether a choice is tried, at work or queued, or was refused for good."""
+    """Return whether a choice was tried, is running or queued, or was refused for good."""
     states = {TrialState.COMPLETE, TrialState.RUNNING, TrialState.WAITING}
     return trial.state in states or (trial.state is TrialState.FAIL and "reason" in trial.user_attrs)
 
@@ -102,7 +102,7 @@ def _key(choice: Choice) -> str:
 
 
 def _untried_values(space: Space, taken: Sequence[Choice], left: Sequence[Choice]) -> Choice | None:
-    """The next choice that has a value nobody tried, and otherwise the first values: calibrators first."""
+    """Return the next choice with a value that nobody tried and first values otherwise; calibrators come first."""
     for name in sorted(space.values, key=lambda name: name != METHOD):
         tried = {choice.get(name) for choice in taken}
         for value in space.values[name]:
@@ -115,7 +115,7 @@ def _untried_values(space: Space, taken: Sequence[Choice], left: Sequence[Choice
 
 
 def _gains(space: Space, done: Sequence[Any], left: Sequence[Choice]) -> NDArray[np.float64]:
-    """The expected gain in accuracy of each choice over trials that are as fast."""
+    """Return the expected gain in accuracy of each choice over trials that are as fast."""
     columns = [(name, value) for name, values in space.values.items() for value in values]
     seen = _rows([one.params for one in done], columns)
     asked = _rows(left, columns)
@@ -143,7 +143,7 @@ def _rows(
 def _predicted(
     seen: NDArray[np.float64], values: NDArray[np.float64], asked: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and standard deviation of what each row of `asked` will give."""
+    """Return the predicted mean and standard deviation for each row of `asked`."""
     scale = float(values.std()) or 1.0
     middle = float(values.mean())
     precision = seen.T @ seen / _NOISE + np.eye(seen.shape[1]) / _PRIOR

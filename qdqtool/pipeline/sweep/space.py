@@ -1,4 +1,4 @@
-"""What a sweep may choose, as names that a study can store and settings that a recipe understands."""
+"""The choices of a sweep, as names that a study can store and settings that a recipe understands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from qdqtool.pipeline import recipes
 KEEP = "keep_float"
 METHOD = "calibrate.method"
 SHRINK = "range into "
-"""Before the name of a node: the factor on the range of what it reads."""
+"""Prefix of a node's name in a choice: the factor on the range of the activation that the node reads."""
 Choice = Mapping[str, Value]
 
 
@@ -33,7 +33,7 @@ class Space:
         base: Recipe | None = None,
         reads: Mapping[str, str] | None = None,
     ) -> None:
-        """Take the recipe's section, the quantized nodes, most sensitive first, and the recipe that is changed.
+        """Make the choices from the recipe's section, the quantized nodes (most sensitive first), and the recipe to change.
 
         `reads` is the quantized activation that a node reads, by the node's name.
 
@@ -62,28 +62,28 @@ class Space:
 
     @property
     def size(self) -> int:
-        """How many choices there are."""
+        """Number of choices."""
         return prod(map(len, self.values.values()))
 
     def grid(self) -> Iterator[dict[str, Value]]:
-        """Every choice; the calibrator changes fastest, since no other choice moves accuracy as much."""
+        """Yield every choice. The calibrator changes fastest, since no other choice changes accuracy as much."""
         names = sorted(self.values, key=lambda name: name == METHOD)
         for values in product(*(self.values[name] for name in names)):
             choice = dict(zip(names, values, strict=True))
             yield {name: choice[name] for name in self.values}
 
     def holds(self, choice: Choice) -> bool:
-        """Whether `choice` is one of these choices."""
+        """Return whether `choice` is one of these choices."""
         return choice.keys() == self.values.keys() and all(
             choice[name] in values for name, values in self.values.items()
         )
 
     def kept(self, choice: Choice) -> tuple[str, ...]:
-        """The nodes that stay float under `choice`."""
+        """Return the nodes that stay float under `choice`."""
         return self._ranking[: int(choice[KEEP])]
 
     def settings(self, choice: Choice) -> tuple[str, ...]:
-        """`choice` as `--set` takes it, whatever the order of its names."""
+        """Return `choice` as `--set` takes it, for any order of its names."""
         choice = {name: choice[name] for name in self.values if name in choice}
         groups = {
             key.removeprefix(FORMATS_OF): value for key, value in choice.items() if key.startswith(FORMATS_OF)
@@ -105,7 +105,7 @@ class Space:
         return tuple(changes)
 
     def _tuned(self, most: int) -> list[str]:
-        """The most sensitive nodes whose ranges are searched; of nodes that read the same tensor the first."""
+        """Return the most sensitive nodes whose ranges are searched; of nodes that read one tensor, the first."""
         first = {self._reads[node]: node for node in reversed(self._ranking) if node in self._reads}
         return [node for node in self._ranking if node in first.values()][:most]
 
@@ -118,12 +118,12 @@ class Space:
 
 
 def groups_of(options: SweepOptions) -> tuple[str, ...]:
-    """The globs whose nodes' formats are searched."""
+    """Return the globs of nodes whose formats are searched."""
     return tuple(key.removeprefix(FORMATS_OF) for key in options.space if key.startswith(FORMATS_OF))
 
 
 def _counts(wanted: tuple[int, ...], nodes: int) -> list[int]:
-    """How many nodes may stay float: with all of them float nothing is quantized, which is no trial but the float model.
+    """Return how many nodes may stay float. All of them would be the float model, which is not a trial.
 
     Raises:
         UsageError: that is all that was asked for.
@@ -141,7 +141,7 @@ def _counts(wanted: tuple[int, ...], nodes: int) -> list[int]:
 
 
 def _values(key: str, values: tuple[Value, ...]) -> tuple[Value, ...]:
-    """The values of a key, each once; "all" stands for the calibrators that compete with each other."""
+    """Return the values of a key without repetitions; "all" means the calibrators that compete with each other."""
     spelled = [
         one for value in values for one in (_competing() if key == METHOD and value == "all" else (value,))
     ]
@@ -158,12 +158,12 @@ def _others(known: Mapping[str, float], factors: Mapping[str, Value]) -> dict[st
 
 
 def _is_own(key: str) -> bool:
-    """Whether a name is a choice of the sweep, and no key of the recipe."""
+    """Return whether a name is a choice of the sweep, and not a key of the recipe."""
     return key == KEEP or key.startswith(SHRINK)
 
 
 def _written(key: str, value: object) -> str:
-    """One value of one key as a setting by itself."""
+    """Return one value of one key as a separate setting."""
     if key.startswith(FORMATS_OF):
         return _setting(FORMATS_OF.removesuffix("."), {key.removeprefix(FORMATS_OF): value})
     return _setting(key, value)

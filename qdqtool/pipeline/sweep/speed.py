@@ -1,4 +1,4 @@
-"""The second objective of a sweep: how long an inference takes, and where that figure comes from.
+"""The second objective of a sweep: the time of an inference, and the source of that figure.
 
 estimated: a roofline over the layers of the engine that TensorRT for RTX builds, for a GPU that need not be here.
 engine: the engine itself on this machine's GPU, in turns with the engine of the base recipe.
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 _FORMATS = frozenset(get_args(Format)) - {"float"}
 _ROUNDS, _TURN_S = 10, 0.03
-"""Turns of each model, and how long one should be in seconds."""
+"""Number of turns of each model, and the duration of a turn in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Try:
-    """What one configuration came to, beside its accuracy.
+    """The result of one configuration, except for its accuracy.
 
     Attributes:
         ms: milliseconds of one inference; 0 where no time counts.
@@ -66,7 +66,7 @@ class Try:
 
 
 class Estimated:
-    """Time of the real engine's layers by a roofline."""
+    """Estimates the time of the real engine's layers with a roofline model."""
 
     label = "estimated"
     spread = SPREAD
@@ -76,7 +76,7 @@ class Estimated:
         self.device = self._device.name
 
     def of_run(self, summary: Summary, folder: Path) -> Try:
-        """The engine in a finished run folder."""
+        """Return the estimate for the engine in a finished run folder."""
         ms = estimate(view(ENGINE.read(folder / "layers.json")), self._device).ms
         return in_engine(summary, (ms, None, None))
 
@@ -86,13 +86,13 @@ Times = tuple[float, float, float]
 
 
 class OnGpu:
-    """Time of the real engine on the GPU that is here, between CUDA events."""
+    """Measures the time of the real engine on the GPU here, between CUDA events."""
 
     label = "measured"
     spread = None
 
     def __init__(self, _device: str, timer: Callable[[TimeRequest], Timing] = time_engines) -> None:
-        """The GPU of the estimate does not matter here.
+        """Find the GPU here; the GPU of the estimate is not used.
 
         Raises:
             MissingPackage: there is no GPU.
@@ -107,27 +107,27 @@ class OnGpu:
         self._timer = timer
 
     def reference(self, engine: Path) -> float:
-        """Milliseconds of an engine by itself."""
+        """Return the milliseconds of an engine alone."""
         return self._timer(_in_turns(engine)).summaries[0].median
 
     def of_engines(self, before: Path, after: Path, reference_ms: float) -> Times:
-        """The engine `after`, timed in turns with one that takes `reference_ms`."""
+        """Time the engine `after` in turns with the engine `before`, which takes `reference_ms`."""
         (verdict,) = self._timer(_in_turns(before, after)).verdicts
         return _scaled(reference_ms, verdict)
 
 
 class Measured:
-    """Latency on onnxruntime's CPU, as fast as onnxruntime can."""
+    """Measures the latency on the CPU with onnxruntime, as fast as onnxruntime can run."""
 
     label = "measured"
     device = "onnxruntime's CPU"
     spread = None
 
     def __init__(self, _device: str) -> None:
-        """The GPU of the estimate does not matter here."""
+        """Ignore the GPU of the estimate."""
 
     def reference(self, model: Path, feeds: Mapping[str, NDArray[Any]]) -> float:
-        """Milliseconds of a model by itself."""
+        """Return the milliseconds of a model alone."""
         clock = OrtClock(model, "cpu", feeds)
         (series,) = take_turns([clock], _effort(clock))
         return median(series.times)
@@ -135,21 +135,21 @@ class Measured:
     def of_models(
         self, before: Path, after: Path, feeds: Mapping[str, NDArray[Any]], reference_ms: float
     ) -> Times:
-        """The model `after`, timed in turns with one that takes `reference_ms`."""
+        """Time the model `after` in turns with the model `before`, which takes `reference_ms`."""
         clocks = [OrtClock(path, "cpu", feeds) for path in (before, after)]
         plain, quantized = take_turns(clocks, _effort(clocks[0]))
         return _scaled(reference_ms, judge(plain, quantized))
 
 
 class Untimed:
-    """No time: accuracy alone counts."""
+    """Measures no time: only accuracy counts."""
 
     label = "not timed"
     device = ""
     spread = None
 
     def __init__(self, _device: str) -> None:
-        """No GPU matters here."""
+        """Ignore the GPU."""
 
 
 Speed = Estimated | OnGpu | Measured | Untimed
@@ -162,7 +162,7 @@ SPEEDS: dict[str, Callable[[str], Speed]] = {
 
 
 def in_engine(summary: Summary, times: tuple[float, float | None, float | None]) -> Try:
-    """A try whose nodes are counted in its engine."""
+    """Return the result of a configuration with the nodes counted in its engine."""
     ms, low, high = times
     return Try(
         ms=ms,
@@ -176,7 +176,7 @@ def in_engine(summary: Summary, times: tuple[float, float | None, float | None])
 
 
 def placed(model: Model, placement: Placement) -> tuple[dict[str, int], int]:
-    """How many compute nodes placement wants in which format, and how many there are."""
+    """Count the compute nodes that placement wants in each format, and all compute nodes."""
     compute = {node.name for node in model.view.nodes if node.op in PRODUCTS}
     slots: dict[str, dict[SlotKind, str]] = {}
     for decision in placement.quantized:
@@ -189,12 +189,12 @@ def placed(model: Model, placement: Placement) -> tuple[dict[str, int], int]:
 
 
 def _in_turns(*engines: Path) -> TimeRequest:
-    """The engines are the sweep's own, so they are trusted."""
+    """Return the request to time engines in turns. The engines come from the sweep, so they are trusted."""
     return TimeRequest(candidates=engines, trust=True)
 
 
 def _effort(clock: OrtClock) -> Effort:
-    """Turns that are long enough to be measured and short enough to be many."""
+    """Return turns that are long enough to measure and short enough to repeat often."""
     start = time.perf_counter()
     clock.warm_up(0.0)
     once = time.perf_counter() - start

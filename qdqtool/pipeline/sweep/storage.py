@@ -1,4 +1,4 @@
-"""Where the study of a sweep is kept, and what it says when it fails."""
+"""The storage for the study of a sweep, with plain errors if it fails."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from qdqtool.io.folders import acquire, release
 from qdqtool.redact import without_password
 
 _CLAIM_S = 60
-"""Seconds after which a worker that claims a trial counts as cut off; it takes a few milliseconds."""
+"""Seconds after which a worker that claims a trial counts as lost; a claim takes a few milliseconds."""
 
 
 class StorageLost(InputFileError):  # noqa: N818 -- what happened to it
-    """The storage does not answer any more; it may answer again, unless its disk is `full`."""
+    """The storage does not answer any more; it may answer later, unless its disk is `full`."""
 
     @property
     def full(self) -> bool:
-        """Whether there is no space left, which waiting does not change."""
+        """True if no space is left; waiting does not change that."""
         return _is_full(self.what)
 
 
@@ -35,7 +35,7 @@ def _is_full(what: str) -> bool:
 
 @contextmanager
 def speaking_plainly(url: str) -> Iterator[None]:
-    """Turn what the storage says into errors with a fix.
+    """Turn errors of the storage into errors with a fix.
 
     Raises:
         StorageLost: the storage cannot be reached, read or written.
@@ -60,7 +60,7 @@ def speaking_plainly(url: str) -> Iterator[None]:
 
 @contextmanager
 def undamaged(url: str) -> Iterator[None]:
-    """Tell rows that no sweep writes from a mistake of this library; keep what is run for them outside.
+    """Report rows that no sweep writes as a damaged study. Code that may fail for other reasons must stay outside.
 
     Raises:
         InputFileError: a row cannot be read, or says what it cannot say.
@@ -77,7 +77,7 @@ def undamaged(url: str) -> Iterator[None]:
 
 
 class Storage:
-    """Where studies are kept: a file, or a database that many machines share."""
+    """The place of studies: a file, or a database that many machines share."""
 
     def __init__(self, url: str) -> None:
         """Open the storage at `url`: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE.
@@ -117,7 +117,7 @@ class Storage:
 
     @contextmanager
     def alone(self, name: str) -> Iterator[None]:
-        """Be the only worker that is in here for the study `name`, on whatever machine; one that dies lets go.
+        """Lock the study `name` for one worker on any machine; the lock of a worker that dies is released.
 
         Raises:
             StorageLost: the storage does not answer, or somebody stays in here for longer than a claim can take.
@@ -139,13 +139,13 @@ class Storage:
             yield
 
     def close(self) -> None:
-        """Let go of the connections; the storage cannot be used any more."""
+        """Close the connections; the storage cannot be used any more."""
         self.opened.remove_session()
         self.opened.engine.dispose()
 
 
 def _make_whole(url: str) -> None:
-    """Make a new SQLite file with all its tables before it gets its name.
+    """Create a new SQLite file with all its tables before it gets its name.
 
     SQLite commits each table by itself: a process that is stopped between a table and its index left a file that takes two
     studies of one name, and no later sweep could use it.
@@ -184,7 +184,7 @@ def _alone_beside(path: Path) -> Iterator[None]:
 
 
 def _patience(url: str) -> dict[str, int]:
-    """What keeps a driver from waiting for ever on a connection that nobody closed, such as one through a dead router.
+    """Return driver options that limit the wait on a dead connection, such as one through a dead router.
 
     Half a minute without a word and the connection counts as lost; SQLite waits as long for another process's lock.
     """

@@ -1,4 +1,4 @@
-"""The study that all workers of a sweep share: who does which trial, and what happens to trials of dead workers.
+"""The study that all workers of a sweep share: assigns trials to workers, and ends trials of dead workers.
 
 One worker at a time claims a trial: it looks at all others and takes a choice that nobody has. So every choice is tried
 once, whatever number of workers begin at the same moment, and no queue stands in the storage, which every look at the
@@ -41,7 +41,7 @@ Objective = Callable[[dict[str, Value], Callable[[str, Any], None]], tuple[float
 
 
 class TrialWatch:
-    """Notices running trials that show no sign of life; no clock but this process's own is asked."""
+    """Finds running trials without a sign of life. Only the clock of this process is used."""
 
     def __init__(self, patience_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.patience_s = GRACE_S if patience_s is None else patience_s
@@ -49,7 +49,7 @@ class TrialWatch:
         self.seen: dict[int, tuple[Any, float]] = {}
 
     def silent(self, signs: Mapping[int, Any]) -> list[int]:
-        """The numbers of the trials whose last sign, None for one that gave none yet, is older than the patience."""
+        """Return the numbers of the trials whose last sign is older than the patience; a trial without a sign has None."""
         now = self.clock()
         known = self.seen
         self.seen = {
@@ -61,7 +61,7 @@ class TrialWatch:
 
 @contextmanager
 def beating(trial: Any, url: str) -> Iterator[None]:
-    """Show every few seconds that somebody is at work on this trial."""
+    """Signal every few seconds that a worker runs this trial."""
     import optuna
 
     over = threading.Event()
@@ -85,10 +85,10 @@ def beating(trial: Any, url: str) -> Iterator[None]:
 
 
 class Study:
-    """One study in its storage."""
+    """A study in its storage."""
 
     def __init__(self, storage: Storage, name: str, identity: Mapping[str, str], sampler: Any) -> None:
-        """Open the study `name`, or make it.
+        """Open the study `name`, or create it.
 
         Raises:
             UsageError: the study was made for other inputs.
@@ -120,13 +120,13 @@ class Study:
                     )
 
     def search(self, space: Space) -> None:
-        """Tell the sampler what it draws from, where it has to know that before the first trial."""
+        """Give the sampler its space, if it needs the space before the first trial."""
         known = getattr(self.study.sampler, "search", None)
         if known is not None:
             known(space)
 
     def agreed(self, key: str, make: Callable[[], list[str]]) -> list[str]:
-        """What the first worker made and left under `key` for all the others.
+        """Return the value that the first worker made and stored under `key` for all workers.
 
         It is kept as the first trial of a study of its own: trials are numbered one after the other, so that of two
         workers that finish at the same instant both take the same one's.
@@ -144,14 +144,14 @@ class Study:
                 return _TEXTS.validate_python(first.user_attrs[key])
 
     def _minutes(self, key: str) -> Any:
-        """The study of its own, opened anew: one that has added a trial may miss those that were added just before."""
+        """Open the separate study for `key` again: an open one may miss trials that were added just before."""
         import optuna
 
         name = f"{self.study.study_name}: {key}"
         return optuna.create_study(storage=self.storage.opened, study_name=name, load_if_exists=True)
 
     def revive(self) -> None:
-        """Give up what was left unfinished by dead workers of this machine, by Ctrl-C, or by a lost connection.
+        """Give up trials that dead workers of this machine, Ctrl-C or a lost connection left unfinished.
 
         Call it between trials only: whatever this process seems to be running then is lost. Its choice is free again.
         """
@@ -164,7 +164,7 @@ class Study:
                     self._settle(trial.number, state.FAIL)
 
     def retire(self) -> None:
-        """Give up on trials whose workers have been silent for too long; their choices are free again."""
+        """Give up trials whose workers have been silent for too long; their choices are free again."""
         import optuna
 
         state = optuna.trial.TrialState
@@ -174,7 +174,7 @@ class Study:
                 self._settle(number, state.FAIL)
 
     def step(self, space: Space, objective: Objective, *, most: int, drawn: bool) -> bool:
-        """Do one trial; False if all that are wanted are done or being done.
+        """Run one trial; return False if all wanted trials are done or running.
 
         One that the builder refuses counts as failed, any other error ends the sweep. A trial that others settled in
         the meantime, because they took this worker for dead, is left to them.
@@ -198,7 +198,7 @@ class Study:
         return True
 
     def _claim(self, space: Space, most: int, *, drawn: bool) -> tuple[Any, dict[str, Value]] | None:
-        """A trial and a choice that nobody else has, or None. Only one worker is here at a time."""
+        """Return a trial and a choice that no other worker has, or None. Only one worker may run this at a time."""
         import optuna
 
         state = optuna.trial.TrialState
@@ -226,7 +226,7 @@ class Study:
         return None
 
     def _enqueue_next(self, space: Space, most: int, taken: AbstractSet[str]) -> bool:
-        """Queue the first of the first `most` choices of the grid that nobody has; False if there is none."""
+        """Queue the first free choice among the first `most` of the grid; return False if there is none."""
         choice = next((one for one in islice(space.grid(), most) if _key(one) not in taken), None)
         if choice is not None:
             self.study.enqueue_trial(dict(choice), user_attrs={CHOICE: dict(choice)})
@@ -260,13 +260,13 @@ class Study:
             self.study.tell(number, values, state=state, skip_if_finished=True)
 
     def trials(self) -> list[Any]:
-        """All trials as optuna knows them."""
+        """Return all trials as optuna stores them."""
         with speaking_plainly(self.url), undamaged(self.url):
             return list(self.study.get_trials(deepcopy=False))
 
 
 def choice_of(trial: Any) -> dict[str, Value]:
-    """The values of a trial, also of one that waits in the queue, or was lost before it drew them all.
+    """Return the values of a trial, also of a trial that is queued, or was lost before it drew all values.
 
     Raises:
         ValueError: the study says what no sweep writes.
@@ -275,12 +275,12 @@ def choice_of(trial: Any) -> dict[str, Value]:
 
 
 def _key(choice: Choice) -> str:
-    """A choice as a text that tells it from all others."""
+    """Return a text that is unique for a choice."""
     return canonical(dict(choice))
 
 
 def _is_settled(trial: Any) -> bool:
-    """Whether this trial has or will have a result, or was refused for good."""
+    """Return whether this trial has or will have a result, or was refused for good."""
     import optuna
 
     state = optuna.trial.TrialState
@@ -290,7 +290,7 @@ def _is_settled(trial: Any) -> bool:
 
 
 def _is_orphan(trial: Any) -> bool:
-    """Whether the worker of a running trial was this process, or one of this machine that is gone."""
+    """Return whether the worker of a running trial was this process, or a process of this machine that has ended."""
     host, _, process = str(trial.user_attrs.get(WORKER, "")).rpartition(":")
     if host != machine() or not process.isdigit():
         return False

@@ -1,4 +1,4 @@
-"""Times the models of this folder with trtexec, on the machine where TensorRT and a GPU are; needs nothing but Python 3.8.
+"""Times the models of this folder with trtexec, on a machine with TensorRT and a GPU. Needs only Python 3.8.
 
     python time_trials.py [--trtexec PATH] [--rounds 7] [--iterations 100]
 
@@ -68,21 +68,21 @@ def main() -> int:
 
 
 def earlier(about: "list[Any]") -> "tuple[dict[str, str], dict[str, list[float]]]":
-    """What a run of the same models that was stopped has found."""
+    """Return the results of an earlier run with these models that was stopped."""
     kept = HERE / "progress.json"
     found = json.loads(kept.read_text("utf-8")) if kept.is_file() else {}
     return (found["failed"], found["rounds"]) if found.get("about") == about else ({}, {})
 
 
 def note(about: "list[Any]", failed: "dict[str, str]", rounds: "dict[str, list[float]]") -> None:
-    """Keep what was found so far; a file that is replaced whole is never half written."""
+    """Save the results so far. The file is replaced as a whole, so it is never incomplete."""
     fresh = HERE / "progress.tmp"
     fresh.write_text(json.dumps({"about": about, "failed": failed, "rounds": rounds}), "utf-8")
     fresh.replace(HERE / "progress.json")
 
 
 def build(trtexec: str, known: str, model: "dict[str, Any]") -> str:
-    """Make the engine of a model; why there is none."""
+    """Build the engine of a model. Return why there is none, or ""."""
     flags = [f"--onnx={HERE / model['file']}", f"--saveEngine={plan(model['name'])}"]
     if "--stronglyTyped" in known:
         flags.append("--stronglyTyped")
@@ -98,13 +98,13 @@ def build(trtexec: str, known: str, model: "dict[str, Any]") -> str:
 
 
 def trouble_of(done: "subprocess.CompletedProcess[str]") -> str:
-    """The first error that trtexec tells."""
+    """Return the first error that trtexec prints."""
     errors = [line for line in (done.stdout + done.stderr).splitlines() if "[E]" in line]
     return (errors or [f"trtexec ended with {done.returncode}"])[0][:300]
 
 
 def timed(trtexec: str, name: str, shapes: str, iterations: int) -> float:
-    """The median of one round in milliseconds, without transfers; RuntimeError where the engine does not run."""
+    """Return the median of one round in milliseconds, without transfers; RuntimeError if the engine does not run."""
     with tempfile.TemporaryDirectory() as folder:
         times = Path(folder) / "times.json"
         done = said(
@@ -124,17 +124,17 @@ def timed(trtexec: str, name: str, shapes: str, iterations: int) -> float:
 
 
 def plan(name: str) -> Path:
-    """Where the engine of a model lies."""
+    """Return the path of a model's engine."""
     return HERE / f"{name}.plan"
 
 
 def said(*command: str) -> "subprocess.CompletedProcess[str]":
-    """What a program answers."""
+    """Run a program and return its result."""
     return subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")  # noqa: S603
 
 
 def gpu() -> str:
-    """The name of the GPU; "unknown GPU" where nvidia-smi does not say."""
+    """Return the name of the GPU; "unknown GPU" if nvidia-smi does not show it."""
     if not shutil.which("nvidia-smi"):
         return "unknown GPU"
     lines = said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").stdout.splitlines()

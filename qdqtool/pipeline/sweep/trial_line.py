@@ -1,4 +1,4 @@
-"""The steps of a trial: those of a run, without what only a reader of its report asks for.
+"""The steps of a trial: those of a run, without parts that only a reader of its report needs.
 
 Where noise arises inside the network and what the samples are like takes as long as the comparison itself, and all trials are
 compared with the same float outputs. The run folders of what nothing beats are whole runs.
@@ -22,17 +22,17 @@ from qdqtool.pipeline.runner import LINE, RunStep
 from qdqtool.report.assemble import assemble
 
 _ROOM: Final = 128 << 20
-"""Bytes of float outputs that stay in memory."""
+"""Bytes for float outputs that stay in memory."""
 
 
 class FloatOutputs:
-    """What the float model gives for the evaluation samples of all trials."""
+    """The outputs of the float model for the evaluation samples of all trials."""
 
     def __init__(self) -> None:
         self._known: dict[frozenset[str], Remembered] = {}
 
     def compared(self, work: RunContext) -> Comparison:
-        """How far a trial's outputs are apart from these."""
+        """Measure how much a trial's outputs differ from the float outputs."""
         try:
             return steps.compare_outputs(work, self._opened)
         finally:
@@ -50,7 +50,7 @@ class FloatOutputs:
 
 
 def trial_line(outputs: FloatOutputs) -> tuple[RunStep, ...]:
-    """The steps, with the float model's outputs taken from these."""
+    """Return the steps of a trial, which take the float model's outputs from `outputs`."""
     changed: dict[str, Callable[[RunContext], steps.Measured]] = {
         "compare": partial(_compare, outputs),
         "report": _report,

@@ -1,4 +1,4 @@
-"""A sweep on Dask: every worker takes part in the study, as if the command had been started there.
+"""Runs a sweep on Dask: every worker takes part in the study, as if the command had been started there.
 
 The workers must see the model, the samples and the sweep's folder under the same paths. What they find is in the
 storage, so a worker that dies loses its running trial only, and the scheduler itself holds nothing that matters.
@@ -16,13 +16,13 @@ from qdqtool.pipeline.cluster import absolute, client_of
 from qdqtool.pipeline.sweep.context import SweepRequest
 
 _ONE_AT_A_TIME = Lock()
-"""A process does one trial at a time: its unfinished trials are told from lost ones by that."""
+"""Lock for one trial at a time in a process: so its unfinished trials can be distinguished from lost ones."""
 
 
 def join_all(
     request: SweepRequest, join: Callable[[SweepRequest], int], tell: Callable[[str, int, int | None], None]
 ) -> None:
-    """Let all workers of the cluster do `join` until no trial is left.
+    """Let all workers of the cluster run `join` until no trial is left.
 
     Raises:
         MissingPackage: dask.distributed is not installed, no scheduler answers, or workers keep dying.
@@ -66,7 +66,7 @@ def _one_at_a_time(join: Callable[[SweepRequest], int], request: SweepRequest) -
 
 
 def _absolute(request: SweepRequest) -> SweepRequest:
-    """The same request with paths that mean the same on every worker, and no further cluster."""
+    """Return the request with paths that are valid on every worker, and without a cluster."""
     base = request.base
     labels = None if base.labels is None else str(Path(base.labels).resolve())
     evaluation = None if base.eval_samples is None else absolute(base.eval_samples)

@@ -1,4 +1,4 @@
-"""Axes: where a value lies, and which round numbers are written beside it."""
+"""Axes of charts: positions of values, and round numbers as ticks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axis:
-    """A range of values and its label; on a logarithmic axis all values are positive, on a whole one all are counts."""
+    """A range of values and its label. Values on a logarithmic axis are positive, those on a whole one are counts."""
 
     label: str
     low: float
@@ -20,12 +20,12 @@ class Axis:
     whole: bool = False
 
     def at(self, value: float) -> float:
-        """Position of a value: 0 at the low end, 1 at the high end."""
+        """Return the position of a value: 0 at the low end, 1 at the high end."""
         low, high, place = (self._scaled(number) for number in (self.low, self.high, value))
         return (place - low) / (high - low) if high > low else 0.5
 
     def ticks(self) -> tuple[float, ...]:
-        """Round numbers inside the range, about five of them."""
+        """Return about five round numbers inside the range."""
         if self.log:
             return self._decades()
         if not self.high > self.low:
@@ -40,7 +40,7 @@ class Axis:
         return tuple(round(number * step, 12) for number in range(first, last + 1))
 
     def _decades(self) -> tuple[float, ...]:
-        """Powers of ten; with 2 and 5 times as many between them where the range is short."""
+        """Return powers of ten; if the range is short, also their multiples by 2 and 5."""
         low, high = math.log10(self.low), math.log10(self.high)
         first, last = math.floor(low), math.ceil(high)
         factors = (1.0, 2.0, 5.0) if high - low < 3 else (1.0,)
@@ -53,7 +53,7 @@ class Axis:
 
 
 def axis_over(label: str, values: Iterable[float], *, log: bool = False) -> Axis:
-    """An axis on which all the values have room; a logarithmic one leaves out what is not positive."""
+    """Return an axis that covers all the values; a logarithmic one ignores values that are not positive."""
     found = [value for value in values if not log or value > 0]
     low, high = min(found, default=1.0), max(found, default=1.0)
     if log:
@@ -63,7 +63,7 @@ def axis_over(label: str, values: Iterable[float], *, log: bool = False) -> Axis
 
 
 def short(value: float) -> str:
-    """A number for a tick: 1.5, 20k, 3M, 1e-05."""
+    """Format a number for a tick: 1.5, 20k, 3M, 1e-05."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:g}{letter}"

@@ -16,7 +16,7 @@ _LETTERS = 34
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """One bar: its name, its length, the words for its length, a CSS class, and a longer text for its tooltip."""
+    """One bar: label, length, text for the length, CSS class, and a longer text for the tooltip."""
 
     label: str
     value: float
@@ -34,7 +34,7 @@ class Stack:
 
 
 def bars(rows: Sequence[Bar], title: str) -> Element:
-    """One bar per row, longest value to the full width."""
+    """Draw one bar per row; the longest has the full width."""
     drawing = canvas(_WIDTH, _ROW * len(rows) + 4, aria_label=title, class_="chart")
     longest = max((abs(row.value) for row in rows), default=0.0) or 1.0
     room = _WIDTH - _LABEL - _VALUE
@@ -58,7 +58,7 @@ def bars(rows: Sequence[Bar], title: str) -> Element:
 
 
 def stacked(rows: Sequence[Stack], title: str) -> Element:
-    """Every row fills the width; a part is named where its words have room."""
+    """Draw rows of stacked parts, each row over the full width; a part is labelled if its text fits."""
     drawing = canvas(_WIDTH, 30 * len(rows) + 4, aria_label=title, class_="chart")
     room = _WIDTH - 130
     for number, row in enumerate(rows):
@@ -88,7 +88,7 @@ _PICTURE, _HEIGHT, _FLOOR, _CEILING = 220, 96, 78, 18
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValueMark:
-    """A value that gets a line across the histogram, with words for it; the chosen one stands out."""
+    """A value that is marked by a line across the histogram, with its text; the chosen one is highlighted."""
 
     value: float
     text: str
@@ -98,7 +98,10 @@ class ValueMark:
 def histogram(
     label: str, counts: Sequence[int], width: float, marks: Sequence[ValueMark], more: str
 ) -> Element:
-    """Bars on a logarithmic scale of counts, one per bin from 0 on; marks beyond the last bin get room."""
+    """Draw a histogram with counts on a logarithmic scale, one bar per bin from 0 on.
+
+    The axis extends to marks beyond the last bin.
+    """
     drawing = canvas(_PICTURE, _HEIGHT, aria_label=f"{label}: {more}", class_="chart small")
     hint(drawing, f"{label}: {more}")
     write(drawing, shorten(label, _LETTERS), 0, 11)

@@ -1,4 +1,4 @@
-"""Points in a plane, with axes, words for every point, and an optional line through some of them."""
+"""Scatter plots with axes, a text for every point, and an optional line through some of the points."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 16, 12, 44
 
 
 _LETTER, _LINE = 8, 14
-"""Pixels that a letter and a line of a label take."""
+"""Width of a letter and height of a line of a label, in pixels."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """A place, the words for it, a CSS class, a radius in pixels, the ends of the intervals of `x` and of `y`, and a label."""
+    """A point: position, text, CSS class, radius in pixels, intervals of `x` (`span`) and `y` (`rise`), and a label."""
 
     x: float
     y: float
@@ -32,7 +32,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Level:
-    """A height, and what it is; "" where something else on it says so."""
+    """A horizontal line at `y` and its text; the text is "" if something else on the line is labelled."""
 
     y: float
     text: str
@@ -46,7 +46,7 @@ def scatter(
     front: Sequence[tuple[float, float]] = (),
     level: Level | None = None,
 ) -> Element:
-    """The points, a line through the places of `front` in the order given, and a dashed one at `level`."""
+    """Draw the points, a line through the positions of `front` in the given order, and a dashed line at `level`."""
     drawing = canvas(_WIDTH, _HEIGHT, aria_label=title, class_="chart")
     _grid(drawing, across, up)
     if level is not None:
@@ -81,7 +81,7 @@ def scatter(
 
 
 def _labels(points: Sequence[Point], across: Axis, up: Axis) -> list[tuple[tuple[float, float], list[str]]]:
-    """Where the labels stand; points so close that their labels would overlap share one."""
+    """Return positions and texts of the labels; points share a position if their labels would overlap."""
     found: list[tuple[tuple[float, float], list[str]]] = []
     for point in points:
         if not point.label:
@@ -102,7 +102,7 @@ def _labels(points: Sequence[Point], across: Axis, up: Axis) -> list[tuple[tuple
 def trace(
     drawing: Element, across: Axis, up: Axis, corners: Sequence[tuple[float, float]], text: str, style: str
 ) -> None:
-    """Draw a line through `corners` over a finished plane, with the words for it and a CSS class."""
+    """Draw a line through `corners` over a finished plot, with its text and a CSS class."""
     path = " ".join(f"{_x(across, x):.1f},{_y(up, y):.1f}" for x, y in corners)
     hint(element("polyline", drawing, points=path, class_=style), text)
 

@@ -11,7 +11,7 @@ from qdqtool.report import words
 from qdqtool.report.section import Block, Entry, Section
 
 _NAMED = 3
-"""Nodes with the same reason that are named; the rest is counted."""
+"""Number of nodes with the same reason that are named; the others are counted."""
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
 _PAGE = r"""
@@ -59,7 +59,7 @@ def _blocks(report: Report) -> Iterator[Block]:
 
 
 def _fallbacks(entries: Sequence[Fallback]) -> list[Entry]:
-    """One entry per reason: a gate in every block of a network is one thing to know, not forty."""
+    """Return one entry per reason, so that a problem that repeats in every block of a network appears once."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for entry in entries:
         groups.setdefault((entry.precision, entry.reason, entry.fix), []).append(f"{entry.node} ({entry.op})")
@@ -70,7 +70,7 @@ def _fallbacks(entries: Sequence[Fallback]) -> list[Entry]:
 
 
 def _findings(findings: Sequence[Finding]) -> list[Entry]:
-    """One entry per reason, with what all its subjects cost together."""
+    """Return one entry per reason, with the total cost of all its subjects."""
     groups: dict[tuple[Severity, str, str, str], list[Finding]] = {}
     for finding in findings:
         groups.setdefault((finding.severity, finding.code, finding.reason, finding.fix), []).append(finding)

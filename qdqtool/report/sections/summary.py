@@ -13,7 +13,7 @@ from qdqtool.report.section import Row, Section
 from qdqtool.report.words import accuracy_rows
 
 _KEPT_FLOAT = "float_shortcut"
-"""The check that tells of sums that placement keeps float beside INT8 copies of the same values."""
+"""The check for Adds that placement keeps float although INT8 copies of their inputs exist."""
 _PAGE = r"""
 {% set summary = report.summary %}
 <div class="tiles" id="summary-{{ run.key }}">
@@ -83,7 +83,7 @@ def _activations(summary: Summary) -> str:
 
 
 def _kept(finding: Finding) -> str:
-    """Bytes of the float copies, and the setting that saves them if there is one; the findings have the whole sentence."""
+    """Return the bytes of the float copies, and the setting that saves them if there is one. The finding has the full text."""
     settings = " ".join(f"--set {shlex.quote(text)}" for text in settings_in(finding.fix))
     what = finding.reason.partition(":")[0]
     way = f"; without: {settings}" if settings else ""

@@ -1,4 +1,4 @@
-"""The table of causes: finds the cause in an error text, and the one that decides among several lines.
+"""The table of causes: finds the cause of an error text, and the deciding cause among several lines.
 
 One row per reason, with texts of TensorRT 5 to 11, TensorRT for RTX, and the programs around them.
 
@@ -31,11 +31,11 @@ CAUSES: tuple[Cause, ...] = (
     *KERNELS,
     *REST,
 )
-"""All causes, in the order in which a text is compared with them."""
+"""All causes, in the order in which they are compared with a text."""
 RANKS = ("exact", "general", "vague", "echo")
 _PARSED = re.compile(r"In node \d+ with name: (.+?) and operator: ")
 UNNAMED = frozenset({"vague", "echo"})
-"""Ranks of causes that name no reason."""
+"""Ranks of causes that do not name a reason."""
 
 
 @lru_cache(maxsize=1)
@@ -45,7 +45,7 @@ def _compiled() -> tuple[tuple[re.Pattern[str], Cause], ...]:
 
 @lru_cache(maxsize=1 << 12)
 def cause_of(text: str) -> Cause | None:
-    """The cause that a text names; an exact one before a general one, and None if the text is not known."""
+    """Return the cause that a text names. An exact cause wins over a general one; None if the text is unknown."""
     found = [cause for pattern, cause in _compiled() if pattern.search(text)]
     return min(found, key=lambda cause: RANKS.index(cause.rank), default=None)
 
@@ -56,22 +56,22 @@ def _named() -> dict[str, Cause]:
 
 
 def by_name(name: str) -> Cause:
-    """The cause of that name."""
+    """Return the cause with this name."""
     return _named()[name]
 
 
 def shown_by(code: str) -> tuple[Cause, ...]:
-    """The causes that a finding of `qdqtool lint` shows before a build, by its code."""
+    """Return the causes that a finding of `qdqtool lint` shows before a build, by the code of the finding."""
     return tuple(cause for cause in CAUSES if cause.lint and cause.lint == code.upper())
 
 
 def names(cause: str, text: str) -> bool:
-    """Whether a text fits the pattern of one cause, whatever other causes it fits."""
+    """Return True if a text matches the pattern of this cause, even if it also matches other causes."""
     return any(known.name == cause and pattern.search(text) for pattern, known in _compiled())
 
 
 def decisive(texts: Sequence[str]) -> tuple[int, Cause] | None:
-    """Position and cause of the text that decides why a build failed; None if no text is known.
+    """Return the position and the cause of the text that decides why a build failed; None if no text is known.
 
     The first exact cause, else the first general one. If the general one is the end of a chain ("Could not find any
     implementation"), the causes in front of it that are known to lead to it decide, warnings too.
@@ -87,7 +87,7 @@ def decisive(texts: Sequence[str]) -> tuple[int, Cause] | None:
 
 
 def node_of(text: str) -> str:
-    """The name of the node that an error is about, which may hold brackets, commas and dots itself; "" if it names none."""
+    """Return the name of the node in an error text; "" if there is none. Names may contain brackets, commas and dots."""
     parsed = _PARSED.search(text)
     if parsed is not None:
         return parsed[1]

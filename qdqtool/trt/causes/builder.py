@@ -1,4 +1,4 @@
-"""Causes in the builder, the machine and the application, and lines that name no reason."""
+"""Causes in the builder, the machine and the application, and lines that do not name a reason."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ MACHINE = (
         fix="update TensorRT and the driver; leave out tactics with --flags --tacticSources, or exclude the node",
     ),
 )
-"""The GPU, the driver and the machine."""
+"""Causes about the GPU, the driver and the machine."""
 
 ENGINE = (
     Cause(
@@ -85,7 +85,7 @@ ENGINE = (
         fix="build with --refit (kREFIT), and ask the refitter for the names it knows",
     ),
 )
-"""Engines that cannot be loaded or changed."""
+"""Causes about engines that cannot be loaded or changed."""
 
 DLA = (
     Cause(
@@ -122,7 +122,7 @@ DLA = (
         releases="5 to 10, and 11.4.1",
     ),
 )
-"""The deep-learning accelerator of Jetson and DRIVE."""
+"""Causes about the deep-learning accelerator (DLA) of Jetson and DRIVE."""
 
 KERNELS = (
     Cause(
@@ -207,7 +207,7 @@ KERNELS = (
         rank="general",
     ),
 )
-"""Kernels and memory."""
+"""Causes about kernels and memory."""
 
 CALIBRATION = (
     Cause(
@@ -280,7 +280,7 @@ CALIBRATION = (
         effect="float",
     ),
 )
-"""Calibration, and checks of outputs."""
+"""Causes about calibration, and about checks of outputs."""
 
 
 # --- hosts -----------------------------------------------------------------------------------------------------------
@@ -399,7 +399,7 @@ HOSTS = (
         fix="choose another format for this GPU (INT8 or FP8 instead of FP4), or --gemm_plugin disable",
     ),
 )
-"""Applications around TensorRT, which choose a precision or give up themselves."""
+"""Causes in applications around TensorRT, which choose a precision or stop with an error."""
 
 
 # --- lines -----------------------------------------------------------------------------------------------------------
@@ -450,7 +450,7 @@ REST = (
         rank="vague",
     ),
 )
-"""General lines: an exact cause before them decides."""
+"""General lines; an exact cause before them decides."""
 
 _ECHOES = (
     r"Engine could not be created|Engine set up failed|Engine creation failed|Parsing model failed|Failed to create engine"
@@ -468,4 +468,4 @@ ECHOES = (
         rank="echo",
     ),
 )
-"""Lines that say nothing by themselves."""
+"""Lines that do not explain anything alone."""

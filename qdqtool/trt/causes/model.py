@@ -112,7 +112,7 @@ PARSER = (
         lint="QDQ105",
     ),
 )
-"""Files and quantization parameters that the parser refuses."""
+"""Causes about files and quantization parameters that the parser refuses."""
 
 FORMATS = (
     Cause(
@@ -203,7 +203,7 @@ FORMATS = (
         releases="10 and newer",
     ),
 )
-"""FP4, FP8 and INT4."""
+"""Causes about FP4, FP8 and INT4."""
 
 TYPING = (
     Cause(
@@ -252,7 +252,7 @@ TYPING = (
         releases="11, RTX",
     ),
 )
-"""Strong typing."""
+"""Causes about strong typing."""
 
 SHAPES = (
     Cause(
@@ -314,7 +314,7 @@ SHAPES = (
         fix=_NEWER,
     ),
 )
-"""Shapes and control flow."""
+"""Causes about shapes and control flow."""
 
 PLUGINS = (
     Cause(
@@ -357,4 +357,4 @@ PLUGINS = (
         fix="load the plug-in library, or replace the operator",
     ),
 )
-"""Plug-ins."""
+"""Causes about plug-ins."""

@@ -1,4 +1,4 @@
-"""Who computes the fake quantization: each file here is one backend, with a `PLUGIN`."""
+"""Engines that compute fake quantization: each file is one engine, with a `PLUGIN`."""
 
 from qdqtool.plugins import Registry
 

@@ -16,7 +16,7 @@ from qdqtool.backends.torch_qat.presence import NVIDIA, need
 
 
 class Modelopt:
-    """The engine."""
+    """Engine that uses nvidia-modelopt."""
 
     learns = "none"
     formats = frozenset({"int8"})

@@ -17,11 +17,11 @@ from qdqtool.backends.torch_qat.fake_quant_backend import Start
 from qdqtool.core.dtypes import DType
 
 _SMALLEST = 1e-8
-"""A scale never becomes zero or negative."""
+"""Smallest scale: a scale never becomes zero or negative."""
 
 
 class FakeQuantize(nn.Module):
-    """Float in, the nearest multiples of the scale out."""
+    """Module that rounds a float tensor to the nearest multiples of the scale."""
 
     def __init__(self, start: Start) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class FakeQuantize(nn.Module):
 
 
 class Own:
-    """The engine."""
+    """Engine that uses torch's own operators."""
 
     learns = "all"
     formats = frozenset({"int8", "fp8"})

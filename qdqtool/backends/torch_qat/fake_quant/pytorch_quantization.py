@@ -17,7 +17,7 @@ from qdqtool.backends.torch_qat.presence import NVIDIA, need
 
 
 class PytorchQuantization:
-    """The engine."""
+    """Engine that uses pytorch-quantization."""
 
     learns = "per-tensor"
     formats = frozenset({"int8"})

@@ -17,7 +17,7 @@ _SAME: Final = 0.02
 
 
 def propose(network: TunedNetwork, cause: NoiseCause) -> Iterator[Proposal]:
-    """The ranges of each calibrator for the tensors that share a range with the noisy one."""
+    """Yield the ranges of each calibrator for the tensors that share a range with the noisy tensor."""
     shared = groups(network.origin.placement)
     group = next((one for one in shared if cause.tensor in one), ())
     if cause.kind is CauseKind.WEIGHTS or not group:

@@ -15,7 +15,7 @@ _WAYS = ("cross-layer", "smooth", "depthwise")
 
 
 def propose(network: TunedNetwork, causes: Collection[NoiseCause]) -> Iterator[Proposal]:
-    """Each way that a recipe can name."""
+    """Yield each way of equalizing that a recipe can name."""
     origin = network.origin
     is_uneven = any(
         cause.kind is CauseKind.OUTLIER or (cause.weight_reach or 0) >= OUTLIER for cause in causes

@@ -18,11 +18,11 @@ from qdqtool.pipeline.search.proposal import Proposal, Proposer, TunedNetwork
 from qdqtool.placement.decide import decide
 
 _SHARE: Final = 0.3
-"""Part of a node's noise that its weights make, from which other weights are tried."""
+"""Share of a node's noise that its weights must make before other weights are tried."""
 
 
 def propose(network: TunedNetwork, causes: Collection[NoiseCause]) -> Iterator[Proposal]:
-    """Rounding first, then scales per channel."""
+    """Yield rounding first, then scales per channel."""
     if any(cause.weights >= _SHARE for cause in causes):
         yield from _rounded(network)
         yield from _per_channel(network)
