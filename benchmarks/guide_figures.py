@@ -96,7 +96,16 @@ def measured(figure: Stated, models: Path) -> float:
             0
         ].sm  # the recipe's header names it, the format may need it
         for call in (
-            [*quantize, *changes, "--set", f"build.sm={sm}", "--set", figure.setting],
+            [
+                *quantize,
+                *changes,
+                "--set",
+                f"build.sm={sm}",
+                "--set",
+                figure.setting,
+                "--set",
+                "calibrate.symmetric=always",
+            ],
             [*compare, *changes],
         ):
             done = subprocess.run(call, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
