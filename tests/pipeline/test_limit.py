@@ -40,6 +40,8 @@ def arguments(out: Path, *more: str) -> list[str]:
         *samples,
         "--set",
         "compare.task=agreement",
+        "--set",
+        "calibrate.symmetric=always",
         "--out",
         str(out),
         *more,
