@@ -33,11 +33,12 @@ BEYOND_REPAIR = frozenset(
         "fp8_times_int8",
         "fp8_weights_not_numbers",
         "half_scale_float_data",
+        "resize_refused",
         "scale_integer",
         "scale_wrong_axis_of_one_half",
     }
 )
-"""INT4, block scales, and models whose types or pairs contradict each other: all lint errors of others go."""
+"""INT4, block scales, operators that the parser refuses, and models that contradict themselves: all lint errors of others go."""
 
 
 def _feeds(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
