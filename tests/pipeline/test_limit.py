@@ -13,7 +13,7 @@ import pytest
 from qdqtool.cli.app import run as cli
 from qdqtool.core.advice import settings_in
 from qdqtool.core.comparison import TaskAccuracy
-from qdqtool.core.kinds import BUILD, CALIBRATION, LIMIT
+from qdqtool.core.kinds import BUILD, CALIBRATION, LIMIT, SENSITIVITY
 from qdqtool.core.sensitivity import FloatSet
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline import recipes
@@ -40,8 +40,6 @@ def arguments(out: Path, *more: str) -> list[str]:
         *samples,
         "--set",
         "compare.task=agreement",
-        "--set",
-        "calibrate.symmetric=always",
         "--out",
         str(out),
         *more,
@@ -74,6 +72,18 @@ def test_the_limit_is_kept_by_the_model_that_was_built(folder: Path) -> None:
     assert (found.samples, found.choosing, found.calibrated) == (64, 32, False)
 
 
+def test_searches_measure_the_zero_points_that_the_model_has(folder: Path) -> None:
+    plain = folder / "plain"
+    assert CALIBRATION.read(plain / "calibration.json").zero_points is not None
+    measured = json.loads((plain / "report.json").read_text("utf-8"))["data"]["comparison"]["sqnr"]["sqnr_db"]
+    assert LIMIT.read(folder / "limited" / "limit.json").whole.sqnr_db == pytest.approx(measured, abs=0.2)
+    words = ["sensitivity", str(plain / "model.qdq.onnx"), "--samples", f"{DIGITS / 'evaluation.npz'}[:64]"]
+    assert cli([*words, "--no-causes", "--top", "1", "--out", str(folder / "sensitivity")]) == 0
+    found = SENSITIVITY.read(folder / "sensitivity" / "sensitivity.json")
+    assert found.whole.sqnr_db == pytest.approx(measured, abs=0.2)
+
+
+@pytest.mark.slow
 def test_the_nodes_stay_float_in_the_engine_and_cost_what_is_said(folder: Path) -> None:
     found = LIMIT.read(folder / "limited" / "limit.json")
     report = json.loads((folder / "limited" / "report.json").read_text("utf-8"))["data"]

@@ -106,15 +106,16 @@ def test_a_damaged_file_is_made_again(folder: Path, tmp_path: Path) -> None:
 def test_the_same_inputs_give_the_same_bytes_under_two_hash_seeds(tmp_path: Path) -> None:
     folders = []
     for seed in ("1", "2"):
-        out = tmp_path / seed
+        # Commands in the report name the folder as it was typed, so both runs type the same one.
+        (tmp_path / seed).mkdir()
         subprocess.run(
-            [sys.executable, "-m", "qdqtool", *arguments(out)],
+            [sys.executable, "-m", "qdqtool", *arguments(Path("out"))],
             env={**os.environ, "PYTHONHASHSEED": seed},
-            cwd=ROOT,
+            cwd=tmp_path / seed,
             check=True,
             capture_output=True,
         )
-        folders.append(out)
+        folders.append(tmp_path / seed / "out")
     # The builder prints its own times into build.log; steps.json is what the steps cost here.
     measured = {"build.log", "log.json", "steps.json"}
     names = {path.name for path in folders[0].iterdir() if path.is_file()} - measured

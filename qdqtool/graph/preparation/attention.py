@@ -93,7 +93,9 @@ class Heads:
 
 
 def heads_of(view: GraphView, node: Node) -> Heads | None:
-    """Return the heads of an Attention; None if shapes or types are unknown."""
+    """Return the heads of an Attention; None if it cannot be written out: unknown shapes or types, or masked scores asked for."""
+    if _shows_masked_scores(view, node):
+        return None
     query, key, value = (view.info(name) for name in node.inputs[:3])
     dtype = FLOATS.get(query.dtype)
     if dtype is None or query.shape is None or key.shape is None:
@@ -117,6 +119,16 @@ def heads_of(view: GraphView, node: Node) -> Heads | None:
     if queries % keys or (queries != keys and values is None):
         return None
     return Heads(queries=queries, keys=keys, size=size, values=values, rows=rows, dtype=dtype)
+
+
+def _shows_masked_scores(view: GraphView, node: Node) -> bool:
+    """Return True if an output holds scores of masked keys: they are -inf there, which the written form avoids."""
+    if not at(node.outputs, 3) or _WORDS[node.integer("qk_matmul_output_mode", 0)] != "biased":
+        return False
+    mask = at(node.inputs, 3)
+    windows = any(node.integer(f"{side}_window_size", -1) >= 0 for side in ("left", "right"))
+    is_flag = bool(mask) and view.info(mask).dtype is DType.BOOL
+    return bool(node.attribute("is_causal", 0)) or windows or is_flag or bool(at(node.inputs, 6))
 
 
 @dataclass(kw_only=True)

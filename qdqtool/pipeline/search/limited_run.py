@@ -24,6 +24,7 @@ from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.changes import unrounded
+from qdqtool.graph.qdq.zero_points_read import with_zero_points
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline import runner
 from qdqtool.pipeline.context import RunContext
@@ -117,7 +118,8 @@ def _searched(
         work = runner.start(first, "insert")
         table = CALIBRATION.read(work.path("calibration.json"))
         plain = unrounded(load(work.path("model.prepared.onnx")), table)
-        model = load(work.path("model.qdq.onnx"))
+        # A node that is switched alone takes its zero points along, which constants would leave behind.
+        model = with_zero_points(load(work.path("model.qdq.onnx")))
         network = SwitchedNetwork(model, table.shifts, plain, description="Q/DQ model")
         # from all over: data sets are often sorted by class
         choosing, checking = from_all_over(work.samples, options.samples), work.evaluation

@@ -31,6 +31,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.changes import unrounded
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.qdq.zero_points_read import with_zero_points
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.operators import use_operators
@@ -372,7 +373,7 @@ class _Quantized:
 
 def _quantized(request: SensitivityRequest, on_step: OnStep) -> _Quantized:
     """Open a Q/DQ model, with the other parts from its run folder; calibrate and quantize a float model."""
-    model = load(request.model)
+    model = with_zero_points(load(request.model))
     if quantized_ops(model):
         known = (
             request.model.name == "model.qdq.onnx" and request.model.with_name("calibration.json").is_file()
