@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -10,18 +9,19 @@ from difflib import get_close_matches
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.core.advice import followed, graded, promises
-from qdqtool.core.audit import Audit, KernelCounts
+from qdqtool.core.audit import Audit
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.claims import of_reason
 from qdqtool.core.commands import Command
 from qdqtool.core.dtypes import DType
-from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
+from qdqtool.core.engine import Certainty, Engine, EngineLayer
 from qdqtool.core.events import ComputeNode
 from qdqtool.core.findings import Finding, NodeVerdict, Verdict, waivers
 from qdqtool.core.placement import Placement
 from qdqtool.core.quant_format import FLOAT, INT8, NAMES
 from qdqtool.core.wording import counted
-from qdqtool.engine.optimum import about, at_optimum
+from qdqtool.engine.costs import counts
+from qdqtool.engine.optimum import about
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
@@ -72,7 +72,7 @@ def examine(
     return Audit(
         verdicts=verdicts_of_log(told, context.engine) if told else context.verdicts,
         findings=findings,
-        counts=counts(at_optimum(context.engine)),
+        counts=counts(context.engine),
         notes=(*_notes(context, float_view), *left_out),
     )
 
@@ -247,65 +247,3 @@ def _fix(asked: str) -> str:
     if asked == FLOAT:
         return f"quantize it: {Command('run', ('MODEL',))} puts Q/DQ where they fuse"
     return f"{Command('audit', ('MODEL', '--layers', 'LOG'))} looks at the model too, and names the cause"
-
-
-# --- counts ----------------------------------------------------------------------------------------------------------
-# Kernels by purpose, and the bytes that move between them.
-
-
-def counts(engine: Engine) -> KernelCounts:
-    """Count the kernels by role, and the activation bytes that they read and write.
-
-    Bytes are counted twice because a builder without a GPU leaves fusion to the device: as dumped, where the float
-    result of an INT8 convolution is written and read again by the kernel that adds its bias, and with that kernel
-    fused into the convolution (estimated). A tensor that a kernel lists twice is read once.
-    """
-    kernels = list(engine.kernels)
-    dumped = _total([size for layer in kernels for size in _sizes(layer)])
-    saved = _total([2 * size if size is not None else None for size in _fused_away(engine, kernels)])
-    return KernelCounts(
-        kernels=len(kernels),
-        compute=sum(layer.role is Role.COMPUTE for layer in kernels),
-        qdq=sum(layer.role is Role.QDQ for layer in kernels),
-        activation_bytes_dumped=dumped,
-        activation_bytes_fused=None if dumped is None or saved is None else dumped - saved,
-    )
-
-
-def _sizes(layer: EngineLayer) -> list[int | None]:
-    inputs = {tensor.name: tensor for tensor in layer.inputs}
-    return [tensor.bytes for tensor in (*inputs.values(), *layer.outputs)]
-
-
-def _total(sizes: list[int | None]) -> int | None:
-    known = [size for size in sizes if size is not None]
-    return sum(known) if len(known) == len(sizes) else None
-
-
-def _fused_away(engine: Engine, kernels: list[EngineLayer]) -> list[int | None]:
-    """Return the sizes of tensors that stay in registers if each compute kernel takes in its epilogue, in bytes.
-
-    A result is swallowed when exactly one kernel reads it, that kernel works element by element, and it has not
-    already been swallowed by another producer.
-    """
-    readers: dict[str, list[EngineLayer]] = defaultdict(list)
-    for layer in kernels:
-        for tensor in layer.inputs:
-            readers[tensor.name].append(layer)
-    writes = Counter(tensor.name for layer in kernels for tensor in layer.outputs)
-    leaving = {binding.name for binding in engine.bindings}
-    swallowed: set[str] = set()
-    saved: list[int | None] = []
-    for producer in reversed([layer for layer in kernels if layer.role is Role.COMPUTE]):
-        result = _only(producer.outputs)
-        users = readers[result.name] if result is not None else []
-        if result is None or result.name in leaving or len(users) != 1 or writes[result.name] != 1:
-            continue
-        if users[0].pointwise and users[0].name not in swallowed:
-            swallowed.add(users[0].name)
-            saved.append(result.bytes)
-    return saved
-
-
-def _only(tensors: tuple[EngineTensor, ...]) -> EngineTensor | None:
-    return tensors[0] if len(tensors) == 1 else None

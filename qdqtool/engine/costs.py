@@ -1,4 +1,4 @@
-"""Bytes and multiply-accumulate operations of a layer, from the shapes in its dump.
+"""Bytes and multiply-accumulate operations of a layer, and the kernels and bytes of an engine, from the shapes in its dump.
 
 A convolution with `weights` elements in total multiplies N*P*Q*weights times (N*H*W*weights for a transposed one); a
 matrix product multiplies its output elements times the length of the dimension it sums over. Where a shape is dynamic
@@ -7,11 +7,14 @@ or a factor cannot be told, the figure is None: no guess.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from math import prod
 
-from qdqtool.core.engine import EngineLayer, EngineTensor, Role
+from qdqtool.core.audit import KernelCounts
+from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
 from qdqtool.core.explore import Cost, CostModel
+from qdqtool.engine.optimum import at_optimum
 from qdqtool.engine.precision import weight, without_block_scales
 from qdqtool.engine.roles import is_attention
 from qdqtool.engine.weights import before_pooling
@@ -160,3 +163,60 @@ def _sum(sizes: Iterable[int | None]) -> int | None:
             return None
         total += size
     return total
+
+
+# --- a whole engine ---------------------------------------------------------------------------------------------------
+
+
+def counts(engine: Engine) -> KernelCounts:
+    """Count the kernels by role, and the activation bytes that they read and write at the optimum of the first profile.
+
+    Bytes are counted twice because a builder without a GPU leaves fusion to the device. As dumped, a kernel that adds
+    a bias reads the float result of an INT8 convolution again; as fused (estimated), it is part of the convolution. A
+    tensor that a kernel lists twice is read once.
+    """
+    engine = at_optimum(engine)
+    kernels = list(engine.kernels)
+    dumped = _sum(size for layer in kernels for size in _sizes(layer))
+    saved = _sum(_fused_away(engine, kernels))
+    return KernelCounts(
+        kernels=len(kernels),
+        compute=sum(layer.role is Role.COMPUTE for layer in kernels),
+        qdq=sum(layer.role is Role.QDQ for layer in kernels),
+        activation_bytes_dumped=dumped,
+        activation_bytes_fused=None if dumped is None or saved is None else dumped - 2 * saved,
+    )
+
+
+def _sizes(layer: EngineLayer) -> list[int | None]:
+    inputs = {tensor.name: tensor for tensor in layer.inputs}
+    return [tensor.bytes for tensor in (*inputs.values(), *layer.outputs)]
+
+
+def _fused_away(engine: Engine, kernels: list[EngineLayer]) -> list[int | None]:
+    """Return the sizes of tensors that stay in registers if each compute kernel takes in its epilogue, in bytes.
+
+    A result is swallowed when exactly one kernel reads it, that kernel works element by element, and it has not
+    already been swallowed by another producer.
+    """
+    readers: dict[str, list[EngineLayer]] = defaultdict(list)
+    for layer in kernels:
+        for tensor in layer.inputs:
+            readers[tensor.name].append(layer)
+    writes = Counter(tensor.name for layer in kernels for tensor in layer.outputs)
+    leaving = {binding.name for binding in engine.bindings}
+    swallowed: set[str] = set()
+    saved: list[int | None] = []
+    for producer in reversed([layer for layer in kernels if layer.role is Role.COMPUTE]):
+        result = _only(producer.outputs)
+        users = readers[result.name] if result is not None else []
+        if result is None or result.name in leaving or len(users) != 1 or writes[result.name] != 1:
+            continue
+        if users[0].pointwise and users[0].name not in swallowed:
+            swallowed.add(users[0].name)
+            saved.append(result.bytes)
+    return saved
+
+
+def _only(tensors: tuple[EngineTensor, ...]) -> EngineTensor | None:
+    return tensors[0] if len(tensors) == 1 else None

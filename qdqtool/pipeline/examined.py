@@ -10,10 +10,11 @@ from tempfile import TemporaryDirectory
 
 from qdqtool.auditing.context import stage
 from qdqtool.auditing.full_audit import examine
-from qdqtool.core.audit import Audit
+from qdqtool.core.audit import Audit, KernelCounts
 from qdqtool.core.build import BuildRequest, BuildResult, OnProgress
 from qdqtool.core.engine import Engine
 from qdqtool.core.protocols import Builder
+from qdqtool.engine.costs import counts
 from qdqtool.engine.layer_info import read
 from qdqtool.errors import BuildError
 from qdqtool.graph.model import Model
@@ -60,15 +61,37 @@ def examined(
         BuildError: the builder refuses the model, or gives no layer information.
         MissingPackage: the builder is not installed.
     """
+    with _built(model, builder, request, retries, on_progress) as (build, made, engine):
+        return ExaminedEngine(
+            build=build, engine=engine, audit=examine(stage(engine, made, targets=build.targets))
+        )
+
+
+def engine_counts(model: Model, builder: Builder, request: BuildRequest) -> KernelCounts:
+    """Build a model as `examined` does, and only count the kernels of its engine and the bytes that they move.
+
+    Raises:
+        BuildError, MissingPackage: as `examined`.
+    """
+    with _built(model, builder, request) as (_, _, engine):
+        return counts(engine)
+
+
+@contextmanager
+def _built(
+    model: Model | Path,
+    builder: Builder,
+    request: BuildRequest,
+    retries: int = 0,
+    on_progress: OnProgress | None = None,
+) -> Iterator[tuple[BuildResult, Model, Engine]]:
+    """Return the same as `built_and_read`, of a build in a folder that exists as long as the context."""
     with (
         TemporaryDirectory(prefix="qdqtool-examined-", ignore_cleanup_errors=True) as place,
         _file(model) as path,
     ):
         asked = replace(request, model=path, folder=Path(place))
-        build, made, engine = built_and_read(builder, asked, retries=retries, on_progress=on_progress)
-        return ExaminedEngine(
-            build=build, engine=engine, audit=examine(stage(engine, made, targets=build.targets))
-        )
+        yield built_and_read(builder, asked, retries=retries, on_progress=on_progress)
 
 
 def built_and_read(

@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from qdqtool.auditing.check import Check
-from qdqtool.auditing.full_audit import CHECKS, counts
+from qdqtool.auditing.full_audit import CHECKS
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import NodeVerdict, Verdict
 from qdqtool.engine import read_text
+from qdqtool.engine.costs import counts
 from tests.audit.scenes import engine, kernel
 from tests.engine.records import CONV, EPILOGUE, QUANTIZE, dump
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from qdqtool.auditing.full_audit import counts
 from qdqtool.auditing.realised import realised
 from qdqtool.auditing.verdicts import cases
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role, stored_weight
+from qdqtool.engine.costs import counts
 from tests.audit.scenes import engine, kernel, model_of, tensor
 from tests.placement.qdq import Quantized
 

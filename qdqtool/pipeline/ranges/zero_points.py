@@ -38,7 +38,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.insert import insert, insert_for_engine
 from qdqtool.graph.qdq.zero_points import Written, with_constants
-from qdqtool.pipeline.examined import examined
+from qdqtool.pipeline.examined import engine_counts
 from qdqtool.pipeline.ranges.bias import shifted
 from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
 from qdqtool.pipeline.ranges.reference import Budget, Reference
@@ -365,7 +365,7 @@ class _Proposer:
                 insert_for_engine(*self._network, table, self._recipe.insert) for table in (self._table, made)
             ]
             with ThreadPoolExecutor(len(both)) as pool:  # each build is a process of its own
-                counts = list(pool.map(lambda one: examined(one, builder, request).audit.counts, both))
+                counts = list(pool.map(lambda one: engine_counts(one, builder, request), both))
         except (BuildError, UsageError):
             return None
         moved = [one.activation_bytes_dumped for one in counts]
