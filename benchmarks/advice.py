@@ -23,7 +23,7 @@ from pathlib import Path
 import checkout  # noqa: F401 -- puts the checkout on the path
 import numpy as np
 
-from qdqtool.engine.devices import find_device
+from qdqtool.engine.roofline import find_device
 from qdqtool.engine.worth import GENERATIONS, SPREAD, SURE, expected, features
 
 DATA = Path(__file__).resolve().parent / "data"

@@ -2,7 +2,7 @@
 
     python benchmarks/roofline.py [--quick] [--corpus ../shared/corpus]
 
-Prints recorded over estimated time of every pair, with the figures of `qdqtool.engine.estimate.ROOF` and with figures
+Prints recorded over estimated time of every pair, with the figures of `qdqtool.engine.roofline.ROOF` and with figures
 fitted to the other networks only. The range of the latter is what `estimate.SPREAD` states: how far an estimate is off
 for a network that nobody fitted. What a choice between two builds of one network needs is their ratio: it is compared for
 every two recorded engines of one network (`estimate.RATIO_ERROR`), and how often the faster one is told. Devices are read
@@ -27,10 +27,9 @@ from statistics import fmean, median
 import checkout  # noqa: F401 -- puts the checkout on the path
 
 from qdqtool.core.explore import Device, EngineView
-from qdqtool.engine.devices import find_device
-from qdqtool.engine.estimate import RATIO_ERROR, ROOF, SPREAD, Roof, estimate
 from qdqtool.engine.layer_info import read
-from qdqtool.engine.profiles.forms import read_profile
+from qdqtool.engine.profile_forms import read_profile
+from qdqtool.engine.roofline import RATIO_ERROR, ROOF, SPREAD, Roof, estimate, find_device
 from qdqtool.engine.view import view
 
 DRAW = 0.03

@@ -19,7 +19,7 @@ from qdqtool.core.engine import Certainty, Engine, EngineLayer
 from qdqtool.core.findings import NodeVerdict, Verdict
 from qdqtool.core.placement import Decision, Placement
 from qdqtool.core.quant_format import FLOAT, FORMATS, NAMES
-from qdqtool.engine.readers.dump import FORM as DUMP
+from qdqtool.engine.layer_text import DUMP
 from qdqtool.engine.roles import is_attention
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.flow import Flow

@@ -10,7 +10,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role
 from qdqtool.core.events import FLOAT_OUT, ComputeNode, End
 from qdqtool.core.quant_format import FLOAT, INT8, NAMES, asked_as
-from qdqtool.engine.precision import judged
+from qdqtool.engine.roles import judged
 from qdqtool.trt.ops import DEQUANTIZE, PRODUCTS
 
 

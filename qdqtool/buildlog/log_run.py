@@ -23,7 +23,7 @@ from qdqtool.buildlog.records import Graph, LoggedLayer, LoggedNames
 from qdqtool.core.buildlog import LogRun, RunDigest, RunHeader, Unread
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.events import ComputeNode, End, PassCount
-from qdqtool.engine.precision import judged
+from qdqtool.engine.roles import judged
 
 KEEP = 64 << 20
 """Most bytes for the records of one run, estimated; further records are counted and dropped."""

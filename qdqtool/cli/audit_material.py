@@ -15,7 +15,7 @@ from qdqtool.core.kinds import BUILD, PLACEMENT
 from qdqtool.core.protocols import Builder
 from qdqtool.engine.diff import Explored, compare
 from qdqtool.engine.layer_info import read
-from qdqtool.engine.profiles import read_profile
+from qdqtool.engine.profile_forms import read_profile
 from qdqtool.engine.view import view
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load

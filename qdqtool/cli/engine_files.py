@@ -17,7 +17,7 @@ from qdqtool.engine.diff import Explored
 from qdqtool.engine.dot import dot
 from qdqtool.engine.layer_info import read
 from qdqtool.engine.layer_table import node_facts
-from qdqtool.engine.profiles import read_profile
+from qdqtool.engine.profile_forms import read_profile
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.annotate import annotate
 from qdqtool.graph.onnx_io.load import load

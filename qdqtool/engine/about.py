@@ -18,9 +18,8 @@ from typing import Any
 
 from qdqtool.core.timing import TimeSpread
 from qdqtool.core.wording import counted
-from qdqtool.engine.profiles.numbers import number
 from qdqtool.errors import InputFileError
-from qdqtool.io.json_files import parsed
+from qdqtool.io.json_files import number, parsed
 from qdqtool.io.text import text_of
 
 # --- facts of a file -------------------------------------------------------------------------------------------------

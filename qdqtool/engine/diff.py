@@ -16,7 +16,7 @@ from qdqtool.core.engine import Certainty, Engine, EngineLayer, Role, computed_i
 from qdqtool.core.explore import EngineView, LayerView
 from qdqtool.core.wiring import Wiring
 from qdqtool.core.wording import counted, listed
-from qdqtool.engine.precision import weight
+from qdqtool.engine.roles import weight
 from qdqtool.trt.names import parts, stem
 
 # --- two engines side by side ----------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,17 @@ from qdqtool.core.commands import Command
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor
 from qdqtool.core.kinds import ENGINE
-from qdqtool.engine.readers import LayerReader, dump, inspector, lines, names, replay
+from qdqtool.engine import inspector
+from qdqtool.engine.layer_text import (
+    is_dump,
+    is_lines,
+    is_names,
+    is_replay,
+    read_dump,
+    read_lines,
+    read_names,
+    read_replay,
+)
 from qdqtool.engine.roles import settled
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import require_file
@@ -27,8 +37,13 @@ _EDGE = 4096
 _PLAN = "ftrt"
 """First characters of a serialized engine."""
 _PLANS = frozenset({".plan", ".engine", ".trt"})
-_READERS: tuple[LayerReader, ...] = (dump, lines, replay, names)
-"""Text forms, the most detailed first, because a log may hold several. The inspector's JSON is tried before all of them."""
+_READERS: tuple[tuple[Callable[[str], bool], Callable[[str], Engine]], ...] = (
+    (is_dump, read_dump),
+    (is_lines, read_lines),
+    (is_replay, read_replay),
+    (is_names, read_names),
+)
+"""Text forms (how one is recognized and read), the most detailed first, because a log may hold several. The inspector's JSON is tried before all of them."""
 
 
 def read(path: Path) -> Engine:
@@ -68,15 +83,15 @@ def read_text(text: str, *, where: str) -> Engine:
 
 
 def _text(text: str, *, where: str) -> Engine:
-    reader = next((reader for reader in _READERS if reader.recognizes(text)), None)
-    if reader is None:
+    found = next((read for recognizes, read in _READERS if recognizes(text)), None)
+    if found is None:
         raise InputFileError(
             "holds no layer information",
             fix="pass the file of --exportLayerInfo, or a log of a build with detailed profiling verbosity; a profile alone: "
             f"{Command('engine', ('top', 'FILE'))}",
             where=where,
         )
-    return reader.read(text)
+    return found(text)
 
 
 def _finished(engine: Engine) -> Engine:

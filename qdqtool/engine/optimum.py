@@ -13,8 +13,7 @@ from dataclasses import replace
 from math import prod
 
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
-from qdqtool.engine.precision import weight, without_block_scales
-from qdqtool.engine.roles import words
+from qdqtool.engine.roles import weight, without_block_scales, words
 
 Shape = tuple[int, ...]
 _RESIZES = frozenset({"Conc", "Slic", "Gath", "Repl", "Redu", "Sum", "Max", "Min", "Scat", "Pad", "Topk"})

@@ -17,7 +17,7 @@ from qdqtool.core.artefacts import Artefact
 from qdqtool.core.commands import Command
 from qdqtool.core.explore import Device
 from qdqtool.core.wording import counted
-from qdqtool.engine.estimate import ROOF, Roof
+from qdqtool.engine.roofline import ROOF, Roof
 from qdqtool.errors import UsageError
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import ATTENTIONS, PRODUCTS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -84,3 +85,14 @@ def weigh(text: str, where: str) -> None:
             fix="cut out what is needed, or allow more with --max-memory",
             where=where,
         )
+
+
+def number(value: Any) -> float | None:
+    """Return `value` as a finite, non-negative float, or None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) and found >= 0 else None

@@ -15,9 +15,8 @@ from qdqtool.core.kinds import ENGINE
 from qdqtool.core.protocols import Builder
 from qdqtool.core.recipe import InsertOptions, Recipe
 from qdqtool.core.verdict import Worth
-from qdqtool.engine.devices import find_device, usual_device
-from qdqtool.engine.estimate import RATIO_ERROR, ROOF, estimate
 from qdqtool.engine.layer_info import read as read_layers
+from qdqtool.engine.roofline import RATIO_ERROR, ROOF, estimate, find_device, usual_device
 from qdqtool.engine.view import view
 from qdqtool.errors import BuildError, QdqError, SystemFault
 from qdqtool.graph.model import Model

@@ -11,7 +11,7 @@ from rich.text import Text
 from qdqtool.core.sweep import Checked, FloatPoint, Outcome, Sweep, Trial
 from qdqtool.core.wording import counted, listed
 from qdqtool.core.wording import metric as metric_name
-from qdqtool.engine.estimate import RATIO_ERROR
+from qdqtool.engine.roofline import RATIO_ERROR
 from qdqtool.io.escaping import printable
 from qdqtool.report import svg
 from qdqtool.report.charts.axis import axis_over

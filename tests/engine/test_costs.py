@@ -13,8 +13,8 @@ from qdqtool.core.explore import Cost, CostModel
 from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.engine import read, read_text
 from qdqtool.engine.costs import cost
-from qdqtool.engine.devices import device_of_metadata, devices, find_device
-from qdqtool.engine.profiles import read_profile
+from qdqtool.engine.profile_forms import read_profile
+from qdqtool.engine.roofline import device_of_metadata, devices, find_device
 from qdqtool.engine.view import view
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.trt.tensor_formats import channel_multiple, dtype_of, short

@@ -16,7 +16,7 @@ from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Ro
 from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.engine import read, read_text
 from qdqtool.engine.diff import Explored, compare
-from qdqtool.engine.profiles import read_profile
+from qdqtool.engine.profile_forms import read_profile
 from qdqtool.engine.view import view
 from tests.shared import SHARED, shared
 

@@ -13,9 +13,8 @@ import pytest
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role
 from qdqtool.core.explore import EngineView
-from qdqtool.engine.devices import device_of_metadata, find_device
-from qdqtool.engine.estimate import RATIO_ERROR, ROOF, SPREAD, estimate
 from qdqtool.engine.layer_info import read
+from qdqtool.engine.roofline import RATIO_ERROR, ROOF, SPREAD, device_of_metadata, estimate, find_device
 from qdqtool.engine.view import view
 from tests.shared import ROOT, shared
 

@@ -6,7 +6,7 @@ import pytest
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, EngineTensor
-from qdqtool.engine.precision import judged
+from qdqtool.engine.roles import judged
 
 
 def tensor(dtype: DType, *shape: int) -> EngineTensor:

@@ -13,8 +13,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
 from qdqtool.core.events import End, EventKind, LedgerRow, OptimizerEvent
 from qdqtool.core.tensors import TensorInfo
-from qdqtool.engine import read
-from qdqtool.engine.readers import lines
+from qdqtool.engine import layer_text, read
 from qdqtool.engine.view import view, with_weights
 from qdqtool.io.text import text_of
 from qdqtool.trt.histories import histories
@@ -190,7 +189,7 @@ def test_every_q_and_dq_of_bevfusion_ends_in_a_layer_or_met_its_opposite():
 @pytest.mark.shared
 def test_lines_with_their_log_cost_exactly_what_the_inspectors_json_says():
     told = shared_run(BEVFUSION)
-    bare = lines.read(text_of(shared(BEVFUSION)))
+    bare = layer_text.read(text_of(shared(BEVFUSION)))
     stated = {
         layer.name: layer for layer in view(read(shared(BEVFUSION_JSON))).layers if layer.role is Role.COMPUTE
     }

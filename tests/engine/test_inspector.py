@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, Role
-from qdqtool.engine import read, read_text
-from qdqtool.engine.readers import inspector
+from qdqtool.engine import inspector, read, read_text
 from qdqtool.errors import InputFileError
 from tests.shared import SHARED, shared
 

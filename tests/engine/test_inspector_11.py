@@ -10,8 +10,7 @@ import pytest
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, Role
-from qdqtool.engine import read, read_text
-from qdqtool.engine.readers import dump
+from qdqtool.engine import layer_text, read, read_text
 from qdqtool.trt.tensor_formats import channel_multiple, dtype_of, short
 from tests.shared import SHARED, shared
 
@@ -164,7 +163,7 @@ def _records() -> Iterator[tuple[str, list[dict], Engine]]:
     """Dumps of a real builder of the new schema as the JSON it would be."""
     for path in sorted((SHARED / "corpus" / "rtx").glob("*.layers.txt")):
         text = path.read_text("utf-8")
-        fields = [dump._fields(record) for record in dump._records(text[: dump._end(text)])]
+        fields = [layer_text._fields(record) for record in layer_text._records(text[: layer_text._end(text)])]
         yield path.name, [found for found in fields if found is not None], read(path)
 
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qdqtool.core.engine import Engine, EngineLayer
-from qdqtool.engine.profiles import read_profile, read_profile_text
+from qdqtool.engine.profile_forms import read_profile, read_profile_text
 from qdqtool.engine.view import join_times
 from qdqtool.errors import InputFileError
 

@@ -9,7 +9,7 @@ import pytest
 
 from qdqtool.cli.app import run
 from qdqtool.core.engine import Role
-from qdqtool.engine.profiles.alone import read_timed
+from qdqtool.engine.view import read_timed
 from qdqtool.errors import InputFileError
 from tests.shared import shared
 

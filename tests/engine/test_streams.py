@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qdqtool.core.kinds import ENGINE
-from qdqtool.engine import read, read_text
+from qdqtool.engine import inspector, read, read_text
+from qdqtool.engine.inspector import DAMAGED, Window
 from qdqtool.engine.layer_info import lean
-from qdqtool.engine.readers import inspector
-from qdqtool.engine.readers.inspector import DAMAGED, Window
 from qdqtool.errors import InputFileError
 from qdqtool.io.text import TextSource, text_of
 from tests.engine.records import CONV, QUANTIZE, dump

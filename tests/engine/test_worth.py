@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qdqtool.cli.app import run
-from qdqtool.engine.devices import devices, find_device
+from qdqtool.engine.roofline import devices, find_device
 from qdqtool.engine.worth import COEFFICIENTS, GENERATIONS, SPREAD, advise, expected, features
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load

@@ -32,7 +32,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.recipe import InsertOptions, PlacementOptions, PrepareOptions
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.engine.layer_info import read as read_layers
-from qdqtool.engine.profiles.forms import read_profile
+from qdqtool.engine.profile_forms import read_profile
 from qdqtool.engine.view import view as view_engine
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize

@@ -19,7 +19,7 @@ from qdqtool.calibration.samples.labels import read_labels
 from qdqtool.calibration.samples.opening import open_samples
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.engine.layer_info import read as read_layers
-from qdqtool.engine.profiles.forms import read_profile
+from qdqtool.engine.profile_forms import read_profile
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.io import files, text

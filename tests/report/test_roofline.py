@@ -8,7 +8,7 @@ import pytest
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.report import LayerRow
-from qdqtool.engine.devices import find_device
+from qdqtool.engine.roofline import find_device
 from qdqtool.report.assemble import assemble
 from qdqtool.report.figures import roofline
 from tests.report.material import chain_material

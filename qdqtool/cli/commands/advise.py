@@ -35,7 +35,7 @@ def advise(
     as_json: Annotated[bool, typer.Option("--json", help="Print the advice as JSON.")] = False,
 ) -> None:
     """Say whether INT8 is worth it for a float network on a GPU."""
-    from qdqtool.engine.devices import find_device
+    from qdqtool.engine.roofline import find_device
     from qdqtool.engine.worth import ADVICE
     from qdqtool.engine.worth import advise as ask
     from qdqtool.graph.onnx_io.load import load

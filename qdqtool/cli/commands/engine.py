@@ -295,11 +295,10 @@ def _explore(
     file: Path, profile: Path | None, cost_model: str, device: str, log: Path | None = None
 ) -> Explored:
     from qdqtool.core.explore import CostModel
-    from qdqtool.engine.devices import find_device
     from qdqtool.engine.diff import Explored
-    from qdqtool.engine.profiles import read_profile
-    from qdqtool.engine.profiles.alone import read_timed
-    from qdqtool.engine.view import view
+    from qdqtool.engine.profile_forms import read_profile
+    from qdqtool.engine.roofline import find_device
+    from qdqtool.engine.view import read_timed, view
     from qdqtool.errors import UsageError
     from qdqtool.pipeline.engine_files import log_of
 

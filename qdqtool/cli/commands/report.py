@@ -111,7 +111,7 @@ def _under(opened: Opened, device: str) -> Report:
     Raises:
         UsageError: no such GPU, or the layers of the engine are not there.
     """
-    from qdqtool.engine.devices import find_device
+    from qdqtool.engine.roofline import find_device
     from qdqtool.engine.view import bound
     from qdqtool.errors import UsageError
 
@@ -138,7 +138,7 @@ def _open(run: Path, profile: Path | None, log: Path | None) -> Opened:
     """Open the report of a run folder, or make one for a single engine."""
     from qdqtool.engine.diff import Explored
     from qdqtool.engine.layer_info import read
-    from qdqtool.engine.profiles.forms import read_profile
+    from qdqtool.engine.profile_forms import read_profile
     from qdqtool.engine.view import view
     from qdqtool.pipeline.report import read_report
     from qdqtool.report.rows import timed

@@ -30,8 +30,7 @@ from qdqtool.core.quant_format import FP8
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.report import Report, Summary
 from qdqtool.core.sensitivity import Alternative, EngineCost, FloatSet
-from qdqtool.engine.devices import find_device, usual_device
-from qdqtool.engine.estimate import estimate
+from qdqtool.engine.roofline import estimate, find_device, usual_device
 from qdqtool.engine.view import view
 from qdqtool.graph.view import GraphView
 from qdqtool.io.json_files import canonical

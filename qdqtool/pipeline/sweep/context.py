@@ -20,7 +20,7 @@ from qdqtool.core.protocols import Feeds
 from qdqtool.core.recipe import CompareOptions
 from qdqtool.core.report import AccuracySummary
 from qdqtool.core.sweep import Checked, FloatPoint, Outcome, Value
-from qdqtool.engine.devices import usual_device
+from qdqtool.engine.roofline import usual_device
 from qdqtool.errors import BuildError, UsageError
 from qdqtool.graph.model import Model
 from qdqtool.io.files import digest_file, make_folder, unwritable, write_text

@@ -29,8 +29,7 @@ from qdqtool.core.kinds import ENGINE
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.recipe import Format
 from qdqtool.core.report import Summary
-from qdqtool.engine.devices import find_device
-from qdqtool.engine.estimate import SPREAD, estimate
+from qdqtool.engine.roofline import SPREAD, estimate, find_device
 from qdqtool.engine.view import view
 from qdqtool.errors import MissingPackage
 from qdqtool.graph.model import Model

@@ -17,8 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor
-from qdqtool.engine.fields import MOST_LAYERS, layer
-from qdqtool.engine.readers.names import NAMES_ONLY
+from qdqtool.engine.layer_text import MOST_LAYERS, NAMES_ONLY, layer_from
 from qdqtool.trt.layer_records import opt_shape_of, tensor_of
 
 # --- layers ----------------------------------------------------------------------------------------------------------
@@ -58,9 +57,9 @@ def _layers(window: Window) -> Engine:
             break
         names += isinstance(value, str)
         if isinstance(value, str):
-            layers.append(layer({"Name": value}))
+            layers.append(layer_from({"Name": value}))
         elif isinstance(value, Mapping):
-            layers.append(layer(value))
+            layers.append(layer_from(value))
         else:
             unread += 1
     form = _form(layers) if names < len(layers) or not layers else "names-only"
