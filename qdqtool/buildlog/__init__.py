@@ -39,8 +39,9 @@ def read(source: Source, watch: Watch | None = None) -> BuildLog:
 
 
 def is_of_builder(run: LogRun | RunDigest) -> bool:
-    """Return whether a run contains a line of a builder."""
-    return run.lines > run.blank + run.foreign + run.unread
+    """Return whether a run contains a line of a builder, or an error text that one prints."""
+    known = run.failure is not None and bool(run.failure.cause)
+    return known or run.lines > run.blank + run.foreign + run.unread
 
 
 def runs(source: TextSource, watch: Watch | None = None) -> Iterator[LogRun]:

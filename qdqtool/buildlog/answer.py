@@ -69,7 +69,7 @@ def answer(run: RunHeader, seen: RunEvidence) -> Answer:
         node = f"node {failure.node}: " if failure.node and failure.meaning else ""
         return Answer(
             failed=True,
-            built=seen.generated or _failed_to_build(failure),
+            built=seen.generated or _built_before(failure),
             why_not=f"{node}{failure.meaning or failure.text}",
             fix=failure.fix,
             evidence=failure.evidence or (failure.line,),
@@ -88,9 +88,11 @@ def answer(run: RunHeader, seen: RunEvidence) -> Answer:
     return Answer(built=built, precision=precision, evidence=tuple(sorted(lines)))
 
 
-def _failed_to_build(failure: Failure) -> bool | None:
-    """Return False if the build failed; None if an engine was loaded, changed or compared."""
+def _built_before(failure: Failure) -> bool | None:
+    """Return False if the build failed; None if an engine was loaded, changed or compared; True if it failed when it ran."""
     area = by_name(failure.cause).area if failure.cause else ""
+    if area == "running":
+        return True
     return None if area in _LATER else False
 
 

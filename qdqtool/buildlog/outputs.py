@@ -247,7 +247,16 @@ _STATEMENTS: dict[str, tuple[str, ...]] = {
     ),
     "constraints": (
         *("dla-refused", "dla-unsupported", "dla-invalid", "dla-subgraphs", "dla-precision", "dla-reason"),
-        *("dla-lacks", "dla-kind", "dla-needs", "dla-batch", "dla-node", "dla-shuffle", "dla-dynamic"),
+        *(
+            "dla-lacks",
+            "dla-kind",
+            "dla-needs",
+            "dla-batch",
+            "dla-no-scale",
+            "dla-node",
+            "dla-shuffle",
+            "dla-dynamic",
+        ),
         *("unobeyed", "overruled"),
     ),
     "accuracy": ("accuracy-loss", "accuracy-failed"),

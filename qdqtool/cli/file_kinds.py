@@ -89,7 +89,10 @@ def advised(error: QdqError, arguments: list[str]) -> QdqError:
         option in _OF_SAMPLES and word in names for option, word in pairwise(arguments)
     ):
         return error  # so were samples
-    commands = kind.commands.replace("FILE", f"'{path}'" if " " in str(path) else str(path))
+    named = f"'{path}'" if " " in str(path) else str(path)
+    if any(str(Command(word, ("FILE",))) in kind.commands for word in arguments[:1]):
+        return error  # it would name the command that failed
+    commands = kind.commands.replace("FILE", named)
     return type(error)(error.what, fix=f"{error.fix}; this is {kind.name}: {commands}", where=error.where)
 
 

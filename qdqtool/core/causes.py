@@ -15,7 +15,7 @@ class Cause:
 
     Attributes:
         name: what it is called here.
-        area: parser, typing, format, shape, kernel, myelin, memory, plugin, dla, driver, engine, calibration, refit,
+        area: parser, typing, format, shape, kernel, myelin, memory, plugin, dla, driver, engine, running, calibration, refit,
             file, host or check.
         pattern: regular expression that finds the text in a message.
         meaning: what the text means.

@@ -13,8 +13,10 @@ from qdqtool.buildlog.answer import RunEvidence, answer, sentence
 from qdqtool.cli.app import run
 from qdqtool.core.buildlog import LogRun, RunHeader
 from qdqtool.core.events import ComputeNode
+from qdqtool.trt.causes import by_name
 from tests.buildlog import small
 from tests.shared import shared
+from tests.trt.test_causes import SAID
 
 _T = "[11/26/2025-05:52:00] [TRT]"
 _RUNNER = f"{_T} [V] --------------- Timing Runner: {{}} (CaskConvolution[0x80000028])\n"
@@ -194,6 +196,53 @@ def test_explain_answers_an_error_text(text: str, capfd: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
+    "prefix",
+    [
+        "[08/10/2023-11:27:27] [E] [TRT] ",
+        "[08/10/2023-11:27:27] [TRT] [E] ",
+        "[TRT] [E] ",
+        "[E] ",
+        "[TensorRT] ERROR: ",
+        "ERROR: [TRT]: ",
+        "TensorRT ERROR ",
+    ],
+)
+def test_a_known_error_is_the_answer_whoever_prints_it(prefix: str) -> None:
+    for text, name in SAID.items():
+        cause = by_name(name)
+        if cause.effect == "fails" and cause.rank in ("exact", "general"):
+            found = read(f"{prefix}{text}\n")
+            assert found.failure is not None, text
+            assert found.failure.cause == name
+            assert buildlog.is_of_builder(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "In node 1 (parseGraph): UNSUPPORTED_NODE: No importer registered for op: QLinearConv\n",
+        'While parsing node number 12 [X -> "238"]:\n[8] Assertion failed: creator && "Plugin not found, are they correct?"\n',
+        "Assertion failed: tensors.count(input_name)\n[TensorRT] ERROR: Network must have at least one output\n",
+        "Could not open file a.onnx\n[E] [TRT] Network must have at least one output\n",
+    ],
+)
+def test_an_error_of_the_parser_decides_without_a_severity(text: str) -> None:
+    found = read(text)
+    assert found.failure is not None
+    assert by_name(found.failure.cause).rank == "exact"
+    assert found.status == "failed"
+
+
+def test_the_advice_for_a_wrong_file_does_not_name_the_command_that_failed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "other.log"
+    log.write_text("[V] [other] hello\n")
+    assert run(["parse", str(log)]) == 5
+    assert "qdqtool parse" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("text", "built", "words"),
     [
         (
@@ -215,6 +264,11 @@ def test_explain_answers_an_error_text(text: str, capfd: pytest.CaptureFixture[s
             "the log shows no finished build; failed: the engine was built by another release",
         ),
         ("[E] [TRT] Network must have at least one output\n", False, "not built: the network is empty"),
+        (
+            "[E] [TRT] IExecutionContext::enqueueV3: Error Code 1: Myelin (CUDA error 700 launching __myl_Mul kernel.)\n",
+            True,
+            "built; failed: a kernel of the engine failed when it ran",
+        ),
     ],
 )
 def test_nothing_is_called_built_that_was_not(text: str, built: bool | None, words: str) -> None:

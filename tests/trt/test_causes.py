@@ -62,6 +62,31 @@ SAID = {
     ),
     "Assertion failed: scales.size() == 1": "scale-count",
     "Calibrator is not being used. Users must provide dynamic range for all tensors that are not Int32 or Bool.": "ranges-set",
+    "[pointWiseV2Builder.cpp::toExpr::325] Error Code 2: Internal Error (Assertion outScales.size() == 1 failed. )": "scale-count",
+    "QuantizeLinear_7_quantize_scale_node: shift weights has count 64 but 3 was expected": "scale-count",
+    "In node 8 (importDequantizeLinear): INVALID_NODE: Assertion failed: K == scale.count()": "scale-count",
+    "In node 1 (parseGraph): UNSUPPORTED_NODE: No importer registered for op: QLinearConv": "integer-operator",
+    "Error Code 2: Internal Error (Conv_9 + Relu_11: Could not fuse 2nd input (kernel weights) of CONVOLUTION)": "weights-not-folded",
+    "Could not infer output types for operation: 3: quantize: a-(fp8[8,8]) | b-(f32[8,8]), No matching rules found for input": "infer-type",
+    "Error Code 2: Internal Error (Assertion size <= std::numeric_limits<int32_t>::max() failed. )": "too-many-values",
+    "../builder/cudnnBuilder2.cpp (1757) - Assertion Error in operator(): 0 (et.region->getType() == RegionType::kNVM)": "dla-compile",
+    "Node: /a/Relu cannot run in INT8 mode due to missing scale and zero point. This node will not run on DLA.": "dla-no-scale",
+    "2: [weightConvertors.cpp::quantizeBiasCommon::337] Error Code 2: Internal Error (Assertion getter(i) != 0 failed. )": (
+        "scale-of-zero"
+    ),
+    "Assertion failed: Expected length (33) != real length (37). This is often caused by using different TensorRT-LLM": "other-version",
+    "kPREFER_PRECISION_CONSTRAINTS cannot be set if kOBEY_PRECISION_CONSTRAINTS is set.": "two-constraints",
+    "AssertionError: Unsupported AWQ quantized checkpoint format": "llm-checkpoint",
+    "IExecutionContext::enqueueV3: Error Code 1: Myelin ([executor.cpp:myelinGraphLoad:836] Called with an already loaded binary graph.": (
+        "context-shared"
+    ),
+    "IExecutionContext::enqueueV3: Error Code 1: Myelin ([exec_instruction.cpp:exec:1087] CUDA error 700 launching __myl_Mul kernel.)": (
+        "engine-crash"
+    ),
+    "1: [convBaseRunner.cpp::execute::295] Error Code 1: Cask (Cask convolution execution)": "engine-crash",
+    "[8] Assertion failed: inputs.at(1).is_weights()": "run-time-shape",
+    "1: Unexpected exception _Map_base::at": "range-check",
+    "Assertion failed: tensors.count(input_name)": "no-producer",
     "Engine could not be created from network": "echo",
     "2: [builder.cpp::buildSerializedNetwork::636] Error Code 2: Internal Error (Assertion engine != nullptr failed. )": "echo",
 }

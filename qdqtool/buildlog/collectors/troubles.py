@@ -50,6 +50,7 @@ class ConstraintsCollector:
             "dla-needs": lambda _line, layer, kind, need: self._explain(
                 layer, f"{kind} on DLA requires {need}"
             ),
+            "dla-no-scale": lambda _line, layer, _rest: self._refuse(layer, "it has no scale to run in INT8"),
             "dla-batch": lambda _line, batch, layer, limit: self._explain(
                 layer, f"a batch of {batch}, and DLA takes at most {limit}"
             ),
@@ -116,10 +117,15 @@ _Key = tuple[str, tuple[str, ...]]
 
 _CHAINS = frozenset({"skipped", "tactic-out-of-memory", "workspace-short"})
 """Patterns of lines with the reason why a kernel of the current layer was skipped."""
-_REASONS = frozenset({"reason", "assertion"})
+_ASSERTIONS = frozenset({"assertion", "bare-assertion"})
+"""Patterns of the parser's failed conditions, which end the build, whatever the severity."""
+_REASONS = frozenset({"reason", "not-opened", *_ASSERTIONS})
 """Patterns of lines without a severity that hold the reason of the error before or after them."""
-_HOST = "host-decides"
-NOTED = frozenset({*_CHAINS, *_REASONS, _HOST})
+_PARSER = frozenset({"in-node", "in-node-old"})
+"""Patterns of the parser's errors, which scripts also print without a severity."""
+_DECISIONS = frozenset({"host-decides", "dla-no-scale"})
+"""Patterns of lines in which an application, or DLA, decides the precision."""
+NOTED = frozenset({*_CHAINS, *_REASONS, *_PARSER, *_DECISIONS})
 """Patterns with messages that are kept at any severity."""
 _Said = tuple[int, str]
 """A line number and its message."""
@@ -135,6 +141,7 @@ class TroublesCollector:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._reasons: list[_Said] = []
+        self._assertions: list[_Said] = []
         self._decisions: dict[str, tuple[int, Cause]] = {}
         # The last line of each cause for which a kernel was left out, and the layer that was tuned then.
         self._skipped: dict[str, tuple[int, str, str]] = {}
@@ -164,6 +171,8 @@ class TroublesCollector:
         """
         if topic in NOTED:
             self._keep(line, text[:_LONGEST], topic)
+        if topic in _PARSER:
+            severity = "E"
         if severity not in _KEPT:
             return
         if severity != "W" and not self._chain and (cause := self._cause(text[:_LONGEST])) and cause.before:
@@ -179,10 +188,12 @@ class TroublesCollector:
 
     def _keep(self, line: int, text: str, topic: str) -> None:
         cause = self._cause(text)
-        if topic == _HOST and cause is not None:
+        if topic in _DECISIONS and cause is not None:
             self._decisions.setdefault(cause.name, (line, cause))
         elif topic in _REASONS and len(self._reasons) < _MOST_TROUBLES:
             self._reasons.append((line, text))
+            if topic in _ASSERTIONS:
+                self._assertions.append((line, text))
         elif topic in _CHAINS and cause is not None:
             self._skipped[cause.name] = (line, text, self._place.announced())
 
@@ -243,7 +254,7 @@ class TroublesCollector:
         found_errors = [record for record in self.errors if record.topic != _NO_FAILURE]
         # A kernel that was left out for another layer is in no chain, and no reason.
         ending = [record for record in found_errors if record.topic not in _CHAINS] or found_errors
-        errors = [(record.line, record.text) for record in ending]
+        errors = [(record.line, record.text) for record in ending] or self._assertions
         if not errors:
             return None
         said = sorted({*errors, *self._reasons, *self._chain})
@@ -256,8 +267,14 @@ class TroublesCollector:
             return Failure(line=errors[0][0], text=errors[0][1], evidence=(errors[0][0],))
         at, cause = found
         line, text = said[at]
+        # A line that only says that no kernel was found leaves the node to the line after it, which says the same.
+        repeated = "" if node_of(text) else cause.name
         ends = [
-            one for one in errors if one[0] > line and (end := cause_of(one[1])) and cause.name in end.before
+            one
+            for one in errors
+            if one[0] > line
+            and (end := cause_of(one[1]))
+            and (cause.name in end.before or (end.before and end.name == repeated))
         ][:1]
         return Failure(
             line=line,

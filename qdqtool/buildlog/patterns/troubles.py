@@ -122,6 +122,11 @@ PLUGIN = {
                 "likelihood calculation exceeds max batch size allowed of 32.",
             ),
             message(
+                "dla-no-scale",
+                "Node: {layer>} cannot run in INT8 mode due to missing scale and zero point. {rest}",
+                "Node: /head/act/Relu cannot run in INT8 mode due to missing scale and zero point. This node will not run on DLA.",
+            ),
+            message(
                 "unobeyed",
                 "No implementation of layer {layer>} obeys the requested constraints in strict mode. {rest}",
                 "No implementation of layer Conv_70[Conv] + Relu_71[Relu] obeys the requested constraints in strict mode. "
@@ -168,6 +173,13 @@ PLUGIN = {
             ),
             message(
                 "skipped",
+                "Error[{code:int}]: Error Code: 9: Skipping tactic {why}",
+                "Error[9]: Error Code: 9: Skipping tactic 0x0000000000000000 due to exception [type.cpp:infer_type:145] Could not "
+                "infer output types for operation: 3: quantize: a-(fp8[8,8]) | b-(f32[8,8]), c-(f16[8]), axis = 0, No matching rules "
+                "found for input operand types",
+            ),
+            message(
+                "skipped",
                 "Tactic Device request: {asked} Available: {free}. Device memory is insufficient to use tactic.",
                 "Tactic Device request: 1184MB Available: 1021MB. Device memory is insufficient to use tactic.",
             ),
@@ -186,6 +198,11 @@ PLUGIN = {
                 "UNSUPPORTED_STATESkipping tactic {tactic} due to {rest}",
                 "UNSUPPORTED_STATESkipping tactic 4 due to insufficient memory on requested size of 66048 detected for tactic "
                 "0x000000000000001f.",
+            ),
+            message(
+                "not-opened",
+                "Could not open file {path}",
+                "Could not open file ../weights/hrnet_w48_coco_256x192.onnx",
             ),
             row(
                 "reason",

@@ -13,12 +13,23 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from qdqtool.core.causes import Cause
-from qdqtool.trt.causes.builder import CALIBRATION, DLA, ECHOES, ENGINE, HOSTS, KERNELS, MACHINE, REST
+from qdqtool.trt.causes.builder import (
+    CALIBRATION,
+    DLA,
+    ECHOES,
+    ENGINE,
+    HOSTS,
+    KERNELS,
+    MACHINE,
+    REST,
+    RUNNING,
+)
 from qdqtool.trt.causes.model import FORMATS, PARSER, PLUGINS, SHAPES, TYPING
 
 CAUSES: tuple[Cause, ...] = (
     *MACHINE,
     *ENGINE,
+    *RUNNING,
     *FORMATS,
     *PARSER,
     *TYPING,

@@ -58,7 +58,7 @@ ENGINE = (
         name="other-version",
         area="engine",
         pattern=r"engine plan file is not compatible with this version|[Ss]erializ\w+.*\bversion|[Vv]ersion tag does not match"
-        r"|expecting library version|magicTag|built with another version",
+        r"|expecting library version|magicTag|built with another version|Expected length \(\d+\) != real length \(\d+\)",
         meaning="the engine was built by another release of TensorRT, or the file is not an engine",
         fix="build the engine again with the release that runs it",
     ),
@@ -87,6 +87,27 @@ ENGINE = (
 )
 """Causes about engines that cannot be loaded or changed."""
 
+RUNNING = (
+    Cause(
+        name="context-shared",
+        area="running",
+        pattern=r"Called with an already loaded binary graph",
+        meaning="an execution context was entered while it was in use, as by two threads with one context",
+        fix="give each thread its own execution context and stream; contexts may share one engine",
+        releases="8.5 and newer",
+    ),
+    Cause(
+        name="engine-crash",
+        area="running",
+        pattern=r"(?:enqueue\w*|execute\w*)\b.{0,200}CUDA error 7\d\d|CUDA error 7\d\d launching|Final synchronize failed"
+        r"|[rR]unner\.cpp::\w*::execute::\d+|[rR]unner\.cpp::execute::\d+|\(Cask \w+ execution\)",
+        meaning="a kernel of the engine failed when it ran: a buffer is too small, freed or on another device, or the kernel is at fault",
+        fix="run the engine alone (trtexec --loadEngine=FILE): if it runs, check sizes, addresses and stream of the program's buffers; if not, "
+        "build with another release, and report it to NVIDIA",
+    ),
+)
+"""Causes about engines that fail when they run."""
+
 DLA = (
     Cause(
         name="dla-no-fallback",
@@ -99,7 +120,7 @@ DLA = (
     Cause(
         name="dla-compile",
         area="dla",
-        pattern=r"Failure to submit program to DLA|Error Code \d+: DLA|nvdlaUtils|NvMediaDla|forceToUseNvmIO",
+        pattern=r"Failure to submit program to DLA|Error Code \d+: DLA|nvdlaUtils|NvMediaDla|forceToUseNvmIO|RegionType::kNVM",
         meaning="the DLA compiler refused the program: too large, or with inputs and outputs that DLA cannot read",
         fix="build for a smaller batch or fewer layers on DLA, with DLA formats at its borders (--inputIOFormats=int8:dla_linear)",
         releases="5 to 10, and 11.4.1",
@@ -111,6 +132,16 @@ DLA = (
         meaning="a DLA loadable is no engine of TensorRT's runtime",
         fix="load it with cuDLA, or build without --buildDLAStandalone",
         releases="8.4 to 10, and 11.4.1",
+    ),
+    Cause(
+        name="dla-no-scale",
+        area="dla",
+        pattern=r"cannot run in INT8 mode due to missing scale and zero point\. This node will not run on DLA",
+        meaning="DLA runs a layer in INT8 only if its tensors have scales of a calibration cache: it reads no Q/DQ, so this layer runs on the GPU",
+        fix=f"take the scales out of the Q/DQ model ({Command('cache', ('from-qdq', 'MODEL', '--trt', '8.6.1', '--model', 'FLOAT', '--out', 'CACHE'))}), "
+        "and build the float model with --int8 --fp16 --calib=CACHE",
+        effect="float",
+        releases="8 to 10",
     ),
     Cause(
         name="dla-layer",
@@ -195,7 +226,15 @@ KERNELS = (
         fix=f"{Setting('place.exclude', '[NODE]')} keeps the node float in a model that is quantized here; with a calibrator or a "
         "cache allow floats too (--fp16); a float model: build with another release of TensorRT",
         rank="general",
-        before=("nvrtc", "myelin-check", "types-differ", "workspace-short", "device-memory", "tactic-memory"),
+        before=(
+            "nvrtc",
+            "infer-type",
+            "myelin-check",
+            "types-differ",
+            "workspace-short",
+            "device-memory",
+            "tactic-memory",
+        ),
     ),
     Cause(
         name="myelin",
@@ -227,6 +266,15 @@ CALIBRATION = (
         meaning="a tensor was zero in every calibration sample",
         fix="check the preprocessing of the samples; give samples that reach this tensor",
         releases="5 to 10",
+    ),
+    Cause(
+        name="scale-of-zero",
+        area="calibration",
+        pattern=r"quantizeBiasCommon.{0,80}getter\(i\) != 0",
+        meaning="a scale is zero, so the bias of a convolution cannot be divided by it: a calibration cache or a Q/DQ model holds zeros",
+        fix=f"{Command('cache', ('lint', 'CACHE', '--model', 'MODEL'))} names the tensors (a model with Q/DQ: {Command('lint')}); calibrate "
+        "again with samples that reach them",
+        releases="8 to 10",
     ),
     Cause(
         name="calibration-failed",
@@ -392,6 +440,13 @@ HOSTS = (
         rank="echo",
     ),
     Cause(
+        name="llm-checkpoint",
+        area="host",
+        pattern=r"Unsupported \w+ quantized checkpoint format",
+        meaning="TensorRT-LLM does not know the form of this quantized checkpoint: another release wrote it, or it is not from its own scripts",
+        fix="quantize again with the scripts of the installed TensorRT-LLM (examples/quantization/quantize.py)",
+    ),
+    Cause(
         name="llm-gemm",
         area="host",
         pattern=r"Have not found any valid GEMM config|Error occurred when running GEMM",
@@ -440,6 +495,15 @@ REST = (
         meaning="the builder failed on a check of its own",
         fix="read the error before it; if there is none, build with another release of TensorRT",
         rank="vague",
+    ),
+    Cause(
+        name="two-constraints",
+        area="typing",
+        pattern=r"kPREFER_PRECISION_CONSTRAINTS cannot be set if kOBEY",
+        meaning="precision constraints are both preferred and obeyed",
+        fix="give one --precisionConstraints: prefer, or obey, which fails if no kernel has the type",
+        effect="warns",
+        releases="8.2 to 10",
     ),
     Cause(
         name="wrong-call",

@@ -36,6 +36,14 @@ PARSER = (
         fault="model file",
     ),
     Cause(
+        name="no-producer",
+        area="file",
+        pattern=r"tensors\.count\(input_name\)",
+        meaning="a node reads a tensor that no node, input or constant of the model gives to this parser",
+        fix="see what onnx.checker.check_model says of the model; export it again with a newer exporter, or use a newer release of TensorRT",
+        fault="model file",
+    ),
+    Cause(
         name="missing-weights",
         area="file",
         pattern=r"Failed to import initializer|Failed to open file|[Ee]xternal data",
@@ -81,10 +89,30 @@ PARSER = (
         name="scale-count",
         area="format",
         pattern=r"scale and zero point must have the same volume|[Nn]umber of scales|scale.{0,40}must (?:be equal to|match).{0,40}channel"
-        r"|numScales ==|^(?!.*pluginV2Runner).*scales\.size\(\) == 1",
+        r"|numScales ==|^(?!.*pluginV2Runner).*[sS]cales\.size\(\) == 1|K == scale\.count\(\)"
+        r"|quantize_scale_node: (?:shift|scale|power) weights has count",
         meaning="the number of scales or zero points does not fit the tensor, or another layer wants one scale for all channels",
         fix=f"{Command('lint')} names the pair; {REPAIR} corrects the axis where it can",
         lint="QDQ116",
+    ),
+    Cause(
+        name="integer-operator",
+        area="parser",
+        pattern=r"No importer registered for op: (?:QLinear\w+|ConvInteger|MatMulInteger|DynamicQuantize\w+|QGemm|QAttention)\b",
+        meaning="the model computes with integers itself, as onnxruntime's QOperator format and dynamic quantization do; TensorRT reads "
+        "Q/DQ around float operators only",
+        fix=f"{REPAIR} writes most of them as Q/DQ; or quantize again (onnxruntime: QuantFormat.QDQ)",
+        lint="QDQ107",
+    ),
+    Cause(
+        name="weights-not-folded",
+        area="format",
+        pattern=r"Could not fuse 2nd input \(kernel weights\)|reportWeightlessTwoInputConvolutionAsError",
+        meaning="a quantized convolution reads weights that the builder cannot fold: the weight's Q or DQ has another reader or is an output, "
+        "an operator stands between, or the activation has no Q/DQ",
+        fix=f"give each convolution a weight with its own Q/DQ and nothing between them, and its activation a pair; {Command('lint')} names "
+        f"the node, {REPAIR} corrects most",
+        releases="8",
     ),
     Cause(
         name="constant-use",
@@ -244,6 +272,16 @@ TYPING = (
         releases="5 to 10",
     ),
     Cause(
+        name="infer-type",
+        area="typing",
+        pattern=r"Could not infer output types for operation|No matching rules found for input operand types",
+        meaning="the compiler of regions (Myelin) has no rule for an operation with these types: for a Q or DQ, values and scale differ in "
+        "type, as where a weakly typed build makes the scale FP16 and leaves the values FP32",
+        fix="build with --stronglyTyped and without --fp16, --int8 and --fp8; if the build is strongly typed already, give values and scales "
+        f"one type ({Command('convert')}), or build with another release of TensorRT",
+        releases="10",
+    ),
+    Cause(
         name="conv-float16",
         area="typing",
         pattern=r"No low-precision conv kernel available for this strongly-typed",
@@ -287,7 +325,7 @@ SHAPES = (
         name="run-time-shape",
         area="shape",
         pattern=r"shape tensor must have \d or \d reshape dimensions|Dynamic shapes are not equal for slice|must be a build.time constant|Assertion !isInFlight"
-        r"|must be an initializer",
+        r"|must be an initializer|inputs\.at\(\d+\)\.is_weights\(\)",
         meaning="a shape or parameter is computed when the model runs, and the builder needs it as a constant",
         fix="simplify the model (constant folding: polygraphy surgeon sanitize --fold-constants), or export it with fixed shapes",
     ),
@@ -307,9 +345,16 @@ SHAPES = (
         fix="check the shapes that were given for the inputs; export the model again with shape inference",
     ),
     Cause(
+        name="too-many-values",
+        area="shape",
+        pattern=r"size <= std::numeric_limits<int(?:32_t)?>::max\(\)|volume.{0,40}exceeds? .{0,20}(?:2\^31|INT32|int32)",
+        meaning="a tensor would have 2^31 values or more, which this release does not compute",
+        fix="build for a smaller batch or smaller shapes (--maxShapes), or with a newer release",
+    ),
+    Cause(
         name="range-check",
         area="shape",
-        pattern=r"vector::_M_range_check|std::out_of_range",
+        pattern=r"vector::_M_range_check|std::out_of_range|_Map_base::at",
         meaning="the builder or parser reads beyond a list of its own: a fault of this release, often with an unusual shape or axis",
         fix=_NEWER,
     ),
