@@ -85,6 +85,10 @@ def is_judged(answer: str, limit: str) -> bool:
     return VERDICTS.index(answer) >= VERDICTS.index(limit)
 
 
+GIVEN, GUESSED = "given", "guessed, because nothing says it"
+"""Sources of an assumption: the user, or nobody. Others are "read from ..." and "guessed, and tried on ..."."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assumption:
     """A value that a result depends on, and its source.

@@ -109,6 +109,29 @@ class Variant:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Mirrored:
+    """Usual preparations of pictures compared without labels: a picture and its mirror image should get the same answer.
+
+    Attributes:
+        samples: how many pictures.
+        asis: agreement of the answers, in nats, with the pictures as they are.
+        name: the preparation that is clearly better, in words; "" if none is.
+        best: the agreement with it.
+        few_classes: whether a picture and its mirror image agree clearly more often as they are. All pictures may
+            be of few classes then.
+        settings: what to set in the recipe to prepare pictures like that; () if the samples are arrays that it takes as
+            they are.
+    """
+
+    samples: int
+    asis: float
+    name: str = ""
+    best: float = 0.0
+    few_classes: bool = False
+    settings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FloatCure:
     """The nodes with the largest loss of signal at their outputs, and the gain if they stay float.
 
@@ -158,6 +181,7 @@ class DataEvidence:
         spread: convergence of the ranges; None if there was nothing to split.
         predictions: the float model on labelled evaluation samples.
         variant: the same samples in the other usual preparation that suits the model best; None if none does.
+        mirrored: preparations compared without labels; None if there are labels, or the model cannot be asked so.
         comparison: float against quantized model.
         cure: where the loss arises; None if it was not looked for.
         narrow: what FP16 or BF16 costs; None if the float part is FP32, or it costs little.
@@ -172,6 +196,7 @@ class DataEvidence:
     spread: Spread | None = None
     predictions: Predictions | None = None
     variant: Variant | None = None
+    mirrored: Mirrored | None = None
     comparison: Comparison | None = None
     cure: FloatCure | None = None
     narrow: NarrowLoss | None = None

@@ -14,12 +14,9 @@ from numpy.typing import NDArray
 from calibrators.histogram import Histogram
 from qdqtool.accuracy.compare import compare
 from qdqtool.accuracy.parts import with_parts
-from qdqtool.accuracy.scores import class_scores
-from qdqtool.accuracy.task import first_row
 from qdqtool.calibration.collect import Collection
 from qdqtool.calibration.histograms import merged
 from qdqtool.calibration.samples import Samples
-from qdqtool.calibration.samples.part import SamplePart
 from qdqtool.calibration.span import Span
 from qdqtool.core.calibration import CALIBRATORS
 from qdqtool.core.comparison import Comparison
@@ -27,17 +24,15 @@ from qdqtool.core.datacheck import DataReport
 from qdqtool.core.grids import grid_for
 from qdqtool.core.loss import is_lost, sqnr
 from qdqtool.core.placement import Placement
-from qdqtool.core.protocols import Feeds, Runner, Sample, SampleSource
+from qdqtool.core.protocols import Feeds, Runner, SampleSource
 from qdqtool.core.quant_format import INT8
-from qdqtool.core.recipe import CompareOptions, Preprocess, Recipe
-from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.recipe import CompareOptions, Recipe
+from qdqtool.core.verdict import GIVEN, GUESSED
 from qdqtool.datachecks import (
     DataEvidence,
     InputStatistics,
-    Predictions,
     SampleSet,
     Spread,
-    Variant,
     check_data,
 )
 from qdqtool.datachecks.evidence import CONVERGED, FloatCure, NarrowLoss
@@ -46,6 +41,7 @@ from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.graph.qdq.unquantize import unquantize
+from qdqtool.pipeline.preparation_trials import better_variant, from_all_over, mirrored, predictions
 from qdqtool.pipeline.suggest import families, fitting
 from qdqtool.runtime.runner import open_model
 
@@ -61,20 +57,11 @@ What a wrong order of colours costs a classifier may be within the noise of 64 s
 """
 TRIED: Final = 64
 """Samples on which all other preprocessings are tried."""
-_CONFIRMED: Final = 2
-"""Number of preparations that are confirmed on more samples: on few samples two of them often differ by one hit."""
 CURED: Final = 8
 """Samples on which the effect of float nodes is measured."""
 # Nodes whose cost is named.
 _WORST = 3
 _QDQ = frozenset({QUANTIZE, DEQUANTIZE})
-_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-_WHITE = 255.0
-"""Largest value of an 8-bit picture."""
-
-Floats = NDArray[np.float32]
-Transform = Callable[[Floats], Floats]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,6 +117,12 @@ def gather(models: tuple[Model, Model], placement: Placement | None, material: D
         return evidence
     if recipe.compare.task == "classify":
         evidence = _scored(evidence, models[0], material)
+    if evidence.predictions is None and not _is_stated(recipe):
+        runner = open_model(models[0], description="float model", crowded=True)
+        evidence = replace(
+            evidence,
+            mirrored=mirrored(runner, evaluation, evidence.evaluation or evidence.calibration, recipe),
+        )
     return replace(
         evidence,
         narrow=material.narrow,
@@ -140,19 +133,19 @@ def gather(models: tuple[Model, Model], placement: Placement | None, material: D
     )
 
 
+def _is_stated(recipe: Recipe) -> bool:
+    """Return True if the preparation of pictures was read from the model or a file beside it, or was tried already."""
+    return recipe.samples.sources.get("scale", GIVEN) not in {GIVEN, GUESSED}
+
+
 def _scored(evidence: DataEvidence, model: Model, material: DataMaterial) -> DataEvidence:
     """Add what the float model finds on labelled samples, as they are and with other preparations."""
     runner = open_model(model, description="float model", crowded=True)
     recipe, seen = material.recipe, evidence.evaluation or evidence.calibration
-    some, few = (_from_all_over(material.evaluation, count) for count in (SCORED, TRIED))
+    some, few = (from_all_over(material.evaluation, count) for count in (SCORED, TRIED))
     scored = predictions(runner, some, recipe.compare.output)
     variant = better_variant(runner, (few, some), seen, recipe, scored) if scored else None
     return replace(evidence, predictions=scored, variant=variant)
-
-
-def _from_all_over(samples: SampleSource, most: int) -> SamplePart:
-    """Return about `most` evenly spaced samples: the first ones of a data set are often of one class."""
-    return SamplePart(samples, 0, max(1, -(-len(samples) // most)))
 
 
 _BESIDE: Final = 64
@@ -304,183 +297,6 @@ def _halves(
             merged(parts[index] for index in order[:middle]),
             merged(parts[index] for index in order[middle : 2 * middle]),
         )
-
-
-def predictions(runner: Runner, samples: Iterable[Sample], output: str) -> Predictions | None:
-    """Return the classes that the model finds on the labelled samples; None if its output does not have scores."""
-    found: list[int] = []
-    truth: list[int] = []
-    classes = 0
-    for sample in samples:
-        if sample.label is None:
-            continue
-        outputs = runner.run(sample.feeds)
-        scores = class_scores(first_row(outputs[output or runner.outputs[0]], sample))
-        if scores is None or len(scores) < 2:
-            return None
-        classes = len(scores)
-        found.append(int(scores.argmax()))
-        truth.append(sample.label)
-    return Predictions(found=tuple(found), truth=tuple(truth), classes=classes) if truth else None
-
-
-def better_variant(
-    runner: Runner,
-    samples: tuple[SamplePart, SamplePart],
-    seen: SampleSet,
-    recipe: Recipe,
-    scored: Predictions,
-) -> Variant | None:
-    """Return the other usual preparation that suits the model best; None if none is better, or the input is not a picture.
-
-    Args:
-        runner: the float model.
-        samples: few, on which all preparations are tried, and more, on which the best of them are confirmed.
-        seen: what the samples look like.
-        recipe: its `samples.preprocess` and `compare.output` count.
-        scored: what the model finds on the second set as it is.
-    """
-    infos = runner.inputs
-    if len(infos) != 1 or len(seen.inputs) != 1 or (axis := _picture_axis(infos[0])) is None:
-        return None
-    name, (few, more) = infos[0].name, samples
-    is_preprocessed = isinstance(more.whole, Samples) and more.whole.is_preprocessed
-
-    def found(source: SampleSource, change: Transform) -> Predictions | None:
-        changed = (replace(sample, feeds={name: change(sample.feeds[name])}) for sample in source)
-        return predictions(runner, changed, recipe.compare.output)
-
-    asis = predictions(runner, few, recipe.compare.output)
-    if asis is None:
-        return None
-    tried = [
-        (result.hits, way)
-        for way in _ways(seen.inputs[0], axis)
-        if (result := found(few, way.change)) is not None and result.hits >= asis.hits
-    ]
-    confirmed = [
-        Variant(
-            name=way.name,
-            predictions=result,
-            asis=scored,
-            settings=_settings(way, recipe.samples.preprocess, axis) if is_preprocessed else (),
-        )
-        for _, way in sorted(tried, key=lambda each: -each[0])[:_CONFIRMED]
-        if (result := found(more, way.change)) is not None
-    ]
-    return max(confirmed, key=lambda variant: variant.predictions.hits, default=None)
-
-
-def _picture_axis(info: TensorInfo) -> int | None:
-    """Return the axis of three colours; None if the input is not a float picture."""
-    shape = info.shape or ()
-    if len(shape) != 4 or not info.dtype.is_float:
-        return None
-    return next((axis for axis in (1, 3) if shape[axis] == 3), None)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Way:
-    """Another way to prepare pictures.
-
-    Attributes:
-        name: it in words.
-        change: what makes it of a sample as it is.
-        is_turned: whether the colours are in reverse order.
-        is_scaled: whether the values are on another scale.
-    """
-
-    name: str
-    change: Transform
-    is_turned: bool
-    is_scaled: bool
-
-
-def _ways(values: InputStatistics, axis: int) -> Iterator[_Way]:
-    """Yield the other usual preparations of the samples."""
-    forms = _forms(axis)
-    here = _form_of(values)
-    into, _ = forms[here]
-    for turn in (False, True):
-        for name, (_, out) in forms.items():
-            if name == here and not turn:
-                continue
-            words = [f"values of {name}"] if name != here else []
-            words += ["the colours in reverse order (BGR for RGB)"] if turn else []
-            yield _Way(
-                name=" and ".join(words),
-                change=_changed(into, out, axis if turn else None),
-                is_turned=turn,
-                is_scaled=name != here,
-            )
-
-
-def _settings(way: _Way, preprocess: Preprocess, axis: int) -> tuple[str, ...]:
-    """Return the settings, in addition to the recipe's own scale, that prepare pictures in this way.
-
-    A preparation is affine per channel: `value * slope + start`, here read off black and white pictures, is
-    `(value * scale - mean) / std` with `std = scale / slope` and `mean = -start * std`.
-    """
-    settings: list[str] = []
-    if way.is_turned:
-        settings.append(f"samples.preprocess.colour={'rgb' if preprocess.colour == 'bgr' else 'bgr'}")
-    if way.is_scaled or (way.is_turned and max(len(preprocess.mean), len(preprocess.std)) > 1):
-        shape = [3 if dim == axis else 1 for dim in range(4)]
-        black, white = (
-            way.change(
-                np.broadcast_to((value * preprocess.scale - np.array(preprocess.mean)) / preprocess.std, 3)
-                .astype(np.float32)
-                .reshape(shape)
-            ).ravel()
-            for value in (0.0, _WHITE)
-        )
-        std = preprocess.scale * _WHITE / (white - black).astype(np.float64)
-        settings += [
-            f"samples.preprocess.{field}={_numbers(found)}"
-            for field, found in (("mean", -black * std), ("std", std))
-        ]
-    return tuple(settings)
-
-
-def _numbers(values: NDArray[np.float64]) -> str:
-    """Write numbers as `[127.5]`, or as one number per channel if they differ."""
-    written = [f"{value + 0.0:.6g}" for value in values.tolist()]
-    return f"[{','.join(written[:1] if len(set(written)) == 1 else written)}]"
-
-
-def _changed(into: Transform, out: Transform, turned: int | None) -> Transform:
-    def change(array: Floats) -> Floats:
-        unit = into(array.astype(np.float32))
-        if turned is not None:
-            unit = np.flip(unit, axis=turned)
-        changed: Floats = np.ascontiguousarray(out(unit)).astype(array.dtype)
-        return changed
-
-    return change
-
-
-def _forms(axis: int) -> dict[str, tuple[Transform, Transform]]:
-    """Return the usual scales of pictures: functions to 0..1 and back."""
-    shape = [3 if dim == axis else 1 for dim in range(4)]
-    mean = np.array(_IMAGENET_MEAN, np.float32).reshape(shape)
-    std = np.array(_IMAGENET_STD, np.float32).reshape(shape)
-    return {
-        "0..1": (lambda x: x, lambda u: u),
-        "0..255": (lambda x: x / 255, lambda u: u * 255),
-        "-1..1": (lambda x: (x + 1) / 2, lambda u: u * 2 - 1),
-        "ImageNet's mean and standard deviation": (lambda x: x * std + mean, lambda u: (u - mean) / std),
-    }
-
-
-def _form_of(values: InputStatistics) -> str:
-    """Return the usual scale that the values look like."""
-    if values.high > 8:
-        return "0..255"
-    if values.low >= 0:
-        return "0..1"
-    return (
-        "-1..1" if values.low >= -1.01 and values.high <= 1.01 else "ImageNet's mean and standard deviation"
-    )
 
 
 def level_against(

@@ -18,17 +18,22 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from qdqtool.backends.shapes import parse_shapes
-from qdqtool.calibration.samples import SampleInput
+from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.calibration.samples.images import SUFFIXES
 from qdqtool.core.build import InputProfile
 from qdqtool.core.recipe import PRESETS, Preprocess, Recipe
-from qdqtool.core.verdict import Assumption
+from qdqtool.core.verdict import GIVEN, GUESSED, Assumption
+from qdqtool.core.wording import counted
+from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
 from qdqtool.io.json_files import parsed
+from qdqtool.pipeline.datacheck import sample_set
+from qdqtool.pipeline.preparation_trials import ROUNDS, mirrored
+from qdqtool.pipeline.recipes import load
+from qdqtool.runtime.runner import open_model as open_float
 
 log = logging.getLogger(__name__)
 Values = dict[str, Any]
-GIVEN, GUESSED = "given", "guessed, because nothing says it"
 _LARGEST: Final = 1 << 20
 """Most bytes of a file beside the model; files of real models have a few thousand."""
 _PIXELS: Final = ("scale", "mean", "std", "colour")
@@ -70,9 +75,42 @@ def with_known_inputs(
         # who gives one of the values that pixels become has thought of the others
         sources.setdefault(name, GUESSED if given.isdisjoint(_PIXELS) else GIVEN)
     preprocess = Preprocess.model_validate(values)
-    return recipe.model_copy(
+    guess = recipe.model_copy(
         update={"samples": options.model_copy(update={"preprocess": preprocess, "sources": sources})}
     )
+    return guess if GUESSED not in sources.values() else _tried(guess, samples, open_model)
+
+
+def _tried(guess: Recipe, samples: SampleInput, open_model: Callable[[], Model]) -> Recipe:
+    """Return the recipe with the preparation that suits the model clearly better than the guess, if there is one.
+
+    It stays a guess, which no result may be called good on, but one that the model confirms.
+    """
+    options = guess.samples
+    try:
+        runner = open_float(open_model(), description="float model")
+        some = open_samples(samples, runner.inputs, options.preprocess, limit=ROUNDS[-1], on_nan=options.nan)
+        found = mirrored(runner, some, sample_set(some), guess)
+    except QdqError as error:
+        # the steps of a run report errors of the model and of samples, in their order
+        log.info("preparations are not tried: %s", error)
+        return guess
+    if found is None or found.few_classes:
+        return guess
+    if found.name:
+        words = f"better than as stored: mirrored pictures agree by {found.best:.2f} nats instead of {found.asis:.2f}"
+    else:
+        words = f"no usual preparation is better: mirrored pictures agree by {found.asis:.2f} nats"
+    sources = {
+        name: f"guessed, and tried on {counted(found.samples, 'picture')} without labels: {words}"
+        if source == GUESSED
+        else source
+        for name, source in options.sources.items()
+    }
+    advised = load(None, list(found.settings)).samples.preprocess
+    values = options.preprocess.model_dump(exclude_unset=True) | advised.model_dump(exclude_unset=True)
+    changed = {"preprocess": Preprocess.model_validate(values), "sources": sources}
+    return guess.model_copy(update={"samples": options.model_copy(update=changed)})
 
 
 def assumptions(recipe: Recipe, profiles: tuple[InputProfile, ...]) -> tuple[Assumption, ...]:

@@ -34,12 +34,11 @@ from qdqtool.pipeline.datacheck import (
     SCORED,
     SPLIT,
     DataMaterial,
-    better_variant,
     gather,
-    predictions,
     sample_set,
     spread,
 )
+from qdqtool.pipeline.preparation_trials import better_variant, predictions
 from tests.shared import shared
 
 DIGITS = Path(__file__).resolve().parents[2] / "recipes" / "examples" / "digits"

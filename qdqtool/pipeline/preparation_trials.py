@@ -1,0 +1,370 @@
+"""Tries the usual preparations of pictures on the float model, with labels or without them.
+
+With labels, the preparation with the most hits is the right one. Without labels, a picture and its mirror image have to
+get the same answer, and other pictures another one: `agreement` measures both at once. A network that is fed values it
+was not trained on answers the same to everything, or answers at random with great confidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qdqtool.accuracy.scores import class_scores
+from qdqtool.accuracy.task import first_row
+from qdqtool.calibration.samples import Samples
+from qdqtool.calibration.samples.part import SamplePart
+from qdqtool.core.evidence import better
+from qdqtool.core.protocols import Runner, Sample, SampleSource
+from qdqtool.core.recipe import Preprocess, Recipe
+from qdqtool.core.tensors import TensorInfo
+from qdqtool.datachecks.evidence import InputStatistics, Mirrored, Predictions, SampleSet, Variant
+
+_CONFIRMED = 2
+"""Number of preparations that are confirmed on more samples: on few samples two of them often differ by one hit."""
+_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_CAFFE: Final = "0..255 less Caffe's mean"
+_CAFFE_MEAN: Final = (103.939, 116.779, 123.68)
+_WHITE = 255.0
+"""Largest value of an 8-bit picture."""
+ROUNDS: Final = (8, 24, 96)
+"""Numbers of samples after which preparations that are clearly worse than the best are given up; the last one decides."""
+_SURE: Final = 0.99
+"""Confidence that a preparation is worse than the best, over all preparations."""
+_INFORMS: Final = 0.3
+"""Agreement in nats below which the best preparation shows nothing: the outputs are no classes, or the pictures are others
+than the model knows.
+"""
+_CHANCE: Final = 1e-3
+"""Probability that every class keeps, so that one confident mistake does not outweigh all other samples."""
+
+Floats = NDArray[np.float32]
+Scores = NDArray[np.float64]
+Transform = Callable[[Floats], Floats]
+
+
+def predictions(runner: Runner, samples: Iterable[Sample], output: str) -> Predictions | None:
+    """Return the classes that the model finds on the labelled samples; None if its output does not have scores."""
+    found: list[int] = []
+    truth: list[int] = []
+    classes = 0
+    for sample in samples:
+        if sample.label is None:
+            continue
+        outputs = runner.run(sample.feeds)
+        scores = class_scores(first_row(outputs[output or runner.outputs[0]], sample))
+        if scores is None or len(scores) < 2:
+            return None
+        classes = len(scores)
+        found.append(int(scores.argmax()))
+        truth.append(sample.label)
+    return Predictions(found=tuple(found), truth=tuple(truth), classes=classes) if truth else None
+
+
+def better_variant(
+    runner: Runner,
+    samples: tuple[SamplePart, SamplePart],
+    seen: SampleSet,
+    recipe: Recipe,
+    scored: Predictions,
+) -> Variant | None:
+    """Return the other usual preparation that suits the model best; None if none is better, or the input is not a picture.
+
+    Args:
+        runner: the float model.
+        samples: few, on which all preparations are tried, and more, on which the best of them are confirmed.
+        seen: what the samples look like.
+        recipe: its `samples.preprocess` and `compare.output` count.
+        scored: what the model finds on the second set as it is.
+    """
+    infos = runner.inputs
+    if len(infos) != 1 or len(seen.inputs) != 1 or (axis := _picture_axis(infos[0])) is None:
+        return None
+    name, (few, more) = infos[0].name, samples
+    applied = _applied(more, recipe)
+
+    def found(source: SampleSource, change: Transform) -> Predictions | None:
+        changed = (replace(sample, feeds={name: change(sample.feeds[name])}) for sample in source)
+        return predictions(runner, changed, recipe.compare.output)
+
+    asis = predictions(runner, few, recipe.compare.output)
+    if asis is None:
+        return None
+    tried = [
+        (result.hits, way)
+        for way in _ways(seen.inputs[0], axis, applied)
+        if (result := found(few, way.change)) is not None and result.hits >= asis.hits
+    ]
+    confirmed = [
+        Variant(
+            name=way.name,
+            predictions=result,
+            asis=scored,
+            settings=() if applied is None else _settings(way, applied, axis),
+        )
+        for _, way in sorted(tried, key=lambda each: -each[0])[:_CONFIRMED]
+        if (result := found(more, way.change)) is not None
+    ]
+    return max(confirmed, key=lambda variant: variant.predictions.hits, default=None)
+
+
+def mirrored(runner: Runner, samples: SampleSource, seen: SampleSet, recipe: Recipe) -> Mirrored | None:
+    """Compare the usual preparations of pictures without labels, by `agreement`.
+
+    Args:
+        runner: the float model.
+        samples: the pictures; `ROUNDS[-1]` of them are used.
+        seen: what the samples look like.
+        recipe: its `samples.preprocess` and `compare.output` count.
+
+    Returns:
+        None if the input is not a float picture of three colours, or the output does not have scores of classes. None if
+        the model does not separate the pictures, however they are prepared.
+    """
+    infos = runner.inputs
+    if len(infos) != 1 or len(seen.inputs) != 1 or (axis := _picture_axis(infos[0])) is None:
+        return None
+    applied = _applied(samples, recipe)
+    ways: list[_Way | None] = [None, *_ways(seen.inputs[0], axis, applied)]
+    tried = len(ways) - 1
+    done, found = 0, dict[int, Scores]()
+    rivals = list(range(len(ways)))
+
+    def is_worse(one: int, other: int, measure: int = 0) -> bool:
+        losses, fewer = found[one][measure].tolist(), found[other][measure].tolist()
+        return better(fewer, losses, confidence=_SURE, candidates=tried)
+
+    for most in ROUNDS:
+        part = from_all_over(samples, most)
+        if len(part) <= done or len(rivals) == 1:
+            break
+        done = len(part)
+        scores = {
+            number: _pairs(runner, part, ways[number], axis, recipe.compare.output) for number in rivals
+        }
+        if any(pair is None for pair in scores.values()):
+            return None
+        found = _losses({number: pair for number, pair in scores.items() if pair is not None})
+        best = min(found, key=lambda number: float(found[number][0].sum()))
+        rivals = [number for number in rivals if number == 0 or not is_worse(number, best)]
+    if done < ROUNDS[0] or not found:
+        return None
+    level = {number: -float(losses[0].mean()) for number, losses in found.items()}
+    best = max(level, key=lambda number: level[number])
+    if level[best] < _INFORMS:
+        return None
+    way = ways[best]
+    if way is None or not is_worse(0, best):
+        return Mirrored(samples=done, asis=level[0])
+    return Mirrored(
+        samples=done,
+        asis=level[0],
+        name=way.name,
+        best=level[best],
+        few_classes=is_worse(best, 0, measure=1),
+        settings=() if applied is None else _settings(way, applied, axis),
+    )
+
+
+def _pairs(
+    runner: Runner, samples: SampleSource, way: _Way | None, axis: int, output: str
+) -> tuple[Scores, Scores] | None:
+    """Return the scores of pictures and of their mirror images (samples x classes); None if there are no such scores."""
+    width = 3 if axis == 1 else 2
+    sides: tuple[list[Scores], list[Scores]] = ([], [])
+    for sample in samples:
+        name, array = next(iter(sample.feeds.items()))
+        picture = array if way is None else way.change(array)
+        for side, feed in zip(
+            sides, (picture, np.ascontiguousarray(np.flip(picture, axis=width))), strict=True
+        ):
+            outputs = runner.run({name: feed})
+            scores = class_scores(first_row(outputs[output or runner.outputs[0]], sample))
+            if scores is None or len(scores) < 2 or (side and len(scores) != len(side[0])):
+                return None
+            side.append(scores)
+    return np.stack(sides[0]), np.stack(sides[1])
+
+
+def _losses(scores: Mapping[int, tuple[Scores, Scores]]) -> dict[int, Scores]:
+    """Return the negative `agreement` of every sample (2 x samples), for every preparation."""
+    arrays = [side for pair in scores.values() for side in pair]
+    is_logits = any(side.min() < 0 or side.max() > 1 for side in arrays if np.isfinite(side).all())
+    return {
+        number: -agreement(*(map(_probabilities, pair) if is_logits else pair))
+        for number, pair in scores.items()
+    }
+
+
+def _probabilities(logits: Scores) -> Scores:
+    raised = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares: Scores = raised / raised.sum(axis=1, keepdims=True)
+    return shares
+
+
+def agreement(ones: Scores, others: Scores) -> Scores:
+    """Return how well each picture's scores agree with those of its mirror image, in nats (2 x samples).
+
+    First their pointwise mutual information: the logarithm of the probability that both name the same class, over that
+    probability with the mirror image of any picture. It is 0 if the answer does not depend on the picture, and negative if
+    the two disagree with confidence. Second the logarithm of the probability that both name the same class.
+    """
+    same = np.log((ones * others).sum(axis=1) + _CHANCE)
+    pairs = ones @ others.T
+    left, right = (np.log(pairs.mean(axis=side) + _CHANCE) for side in (0, 1))
+    found: Scores = np.stack([same - (left + right) / 2, same])
+    return found
+
+
+def from_all_over(samples: SampleSource, most: int) -> SamplePart:
+    """Return at most about `most` evenly spaced samples: the first ones of a data set are often of one class."""
+    return SamplePart(samples, 0, max(1, -(-len(samples) // most)))
+
+
+def _picture_axis(info: TensorInfo) -> int | None:
+    """Return the axis of three colours; None if the input is not a float picture."""
+    shape = info.shape or ()
+    if len(shape) != 4 or not info.dtype.is_float:
+        return None
+    return next((axis for axis in (1, 3) if shape[axis] == 3), None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Way:
+    """Another way to prepare pictures.
+
+    Attributes:
+        name: it in words.
+        change: what makes it of a sample as it is.
+        is_turned: whether the colours are in reverse order.
+        is_scaled: whether the values are on another scale.
+    """
+
+    name: str
+    change: Transform
+    is_turned: bool
+    is_scaled: bool
+
+
+def _applied(samples: SampleSource, recipe: Recipe) -> Preprocess | None:
+    """Return the preparation that makes these samples; None for arrays that are taken as they are."""
+    whole = samples.whole if isinstance(samples, SamplePart) else samples
+    is_prepared = isinstance(whole, Samples) and whole.is_preprocessed
+    return recipe.samples.preprocess if is_prepared else None
+
+
+def _ways(values: InputStatistics, axis: int, applied: Preprocess | None) -> Iterator[_Way]:
+    """Yield the other usual preparations of samples with these values, made by `applied` if that is known."""
+    forms = _forms(axis)
+    if applied is None:
+        here = _form_of(values)
+        into = forms[here][0]
+    else:
+        into = _inverse(applied, axis)
+        here = next((name for name, (_, out) in forms.items() if _is_identity(into, out, axis)), "")
+    is_bgr = here == _CAFFE if applied is None else applied.colour == "bgr"
+    for turn in (False, True):
+        for name, (_, out) in forms.items():
+            if (name == here and not turn) or (name == _CAFFE and turn == is_bgr):
+                continue  # Caffe's means are those of BGR
+            words = [f"values of {name}"] if name != here else []
+            words += ["the colours in reverse order (BGR for RGB)"] if turn else []
+            yield _Way(
+                name=" and ".join(words),
+                change=_changed(into, out, axis if turn else None),
+                is_turned=turn,
+                is_scaled=name != here,
+            )
+
+
+def _inverse(applied: Preprocess, axis: int) -> Transform:
+    """Return the function from prepared values back to 0..1."""
+    mean, std = (
+        np.array(value, np.float32).reshape(_along(len(value), axis)) for value in (applied.mean, applied.std)
+    )
+    return lambda x: (x * std + mean) / np.float32(applied.scale * _WHITE)
+
+
+def _is_identity(into: Transform, out: Transform, axis: int) -> bool:
+    """Return True if `out` gives the values that `into` took, for black and for white."""
+    found = [np.full(_along(3, axis), value, np.float32) for value in (0.0, 1.0)]
+    return all(np.allclose(into(out(each)), each, atol=1e-3) for each in found)
+
+
+def _along(count: int, axis: int) -> list[int]:
+    """Return the shape of one value per channel, to broadcast with pictures."""
+    return [count if dim == axis else 1 for dim in range(4)]
+
+
+def _settings(way: _Way, preprocess: Preprocess, axis: int) -> tuple[str, ...]:
+    """Return the settings, in addition to the recipe's own scale, that prepare pictures in this way.
+
+    A preparation is affine per channel: `value * slope + start`, here read off black and white pictures, is
+    `(value * scale - mean) / std` with `std = scale / slope` and `mean = -start * std`.
+    """
+    settings: list[str] = []
+    if way.is_turned:
+        settings.append(f"samples.preprocess.colour={'rgb' if preprocess.colour == 'bgr' else 'bgr'}")
+    if way.is_scaled or (way.is_turned and max(len(preprocess.mean), len(preprocess.std)) > 1):
+        shape = _along(3, axis)
+        black, white = (
+            way.change(
+                np.broadcast_to((value * preprocess.scale - np.array(preprocess.mean)) / preprocess.std, 3)
+                .astype(np.float32)
+                .reshape(shape)
+            ).ravel()
+            for value in (0.0, _WHITE)
+        )
+        std = preprocess.scale * _WHITE / (white - black).astype(np.float64)
+        settings += [
+            f"samples.preprocess.{field}={_numbers(found)}"
+            for field, found in (("mean", -black * std), ("std", std))
+        ]
+    return tuple(settings)
+
+
+def _numbers(values: NDArray[np.float64]) -> str:
+    """Write numbers as `[127.5]`, or as one number per channel if they differ."""
+    written = [f"{value + 0.0:.6g}" for value in values.tolist()]
+    return f"[{','.join(written[:1] if len(set(written)) == 1 else written)}]"
+
+
+def _changed(into: Transform, out: Transform, turned: int | None) -> Transform:
+    def change(array: Floats) -> Floats:
+        unit = into(array.astype(np.float32))
+        if turned is not None:
+            unit = np.flip(unit, axis=turned)
+        changed: Floats = np.ascontiguousarray(out(unit)).astype(array.dtype)
+        return changed
+
+    return change
+
+
+def _forms(axis: int) -> dict[str, tuple[Transform, Transform]]:
+    """Return the usual scales of pictures: functions to 0..1 and back."""
+    mean, std, caffe = (
+        np.array(value, np.float32).reshape(_along(3, axis))
+        for value in (_IMAGENET_MEAN, _IMAGENET_STD, _CAFFE_MEAN)
+    )
+    return {
+        "0..1": (lambda x: x, lambda u: u),
+        "0..255": (lambda x: x / 255, lambda u: u * 255),
+        "-1..1": (lambda x: (x + 1) / 2, lambda u: u * 2 - 1),
+        "ImageNet's mean and standard deviation": (lambda x: x * std + mean, lambda u: (u - mean) / std),
+        _CAFFE: (lambda x: (x + caffe) / 255, lambda u: u * 255 - caffe),
+    }
+
+
+def _form_of(values: InputStatistics) -> str:
+    """Return the usual scale that the values look like."""
+    if values.high > 8:
+        return _CAFFE if values.low < -8 else "0..255"
+    if values.low >= 0:
+        return "0..1"
+    return (
+        "-1..1" if values.low >= -1.01 and values.high <= 1.01 else "ImageNet's mean and standard deviation"
+    )
