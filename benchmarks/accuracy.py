@@ -67,9 +67,12 @@ WAYS = {
 }
 """By rival, its calibrators, and what it can do beside one; the best of them is what it shows."""
 QUICK_RIVALS = ("onnxruntime", "modelopt")
-SPACE = {"calibrate.method": ["max", "mse", "percentile", "entropy"], "calibrate.bias": ["keep", "correct"]}
+SPACE = {
+    "calibrate.method": ["auto", "max", "mse", "percentile", "entropy"],
+    "calibrate.bias": ["keep", "correct"],
+}
 HARDER = {
-    "calibrate.method": ["max", "mse"],
+    "calibrate.method": ["auto", "max", "mse"],
     "calibrate.weights": ["max", "mse"],
     "calibrate.bias": ["keep", "correct"],
 }

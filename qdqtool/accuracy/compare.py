@@ -6,7 +6,7 @@ import math
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -222,7 +222,7 @@ class _Meeting:
             candidate=self._candidate.description,
             samples=self.seen,
             meaningful=meaningful,
-            outputs=self._compared(lambda name: name not in self._inside),
+            outputs=self._with_task(self._compared(lambda name: name not in self._inside)),
             task=self._task.results(),
             worst=self._worst.listed(),
             notes=(
@@ -284,6 +284,15 @@ class _Meeting:
             )
             for pair in self._pairs
             if wanted(pair.reference) and (pair in self._meters or pair.reference in self._lists)
+        )
+
+    def _with_task(self, outputs: tuple[OutputComparison, ...]) -> tuple[OutputComparison, ...]:
+        """Add the measures of the task to the scored output."""
+        more = self._task.measures()
+        scored = self._scored[0].reference if self._scored else ""
+        return tuple(
+            replace(entry, measures=(*entry.measures, *more)) if more and entry.output == scored else entry
+            for entry in outputs
         )
 
     def _measures(self, meters: dict[str, Meter]) -> tuple[Measure, ...]:

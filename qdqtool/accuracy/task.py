@@ -15,7 +15,8 @@ from qdqtool.accuracy.intervals import paired_interval
 from qdqtool.accuracy.layouts import CONFIDENT, NoScores
 from qdqtool.accuracy.metric import METRICS, Floats, Hit
 from qdqtool.accuracy.scores import ScorePair, read_pair
-from qdqtool.core.comparison import BOXES, TaskAccuracy
+from qdqtool.accuracy.tokens import NEXT, Perplexity, TokenJudgement, judged_tokens
+from qdqtool.core.comparison import BOXES, Measure, TaskAccuracy
 from qdqtool.core.protocols import Sample
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
@@ -60,7 +61,7 @@ class HitCount:
 
 
 class Task:
-    """Scores the output with class scores, or the outputs with a detector's boxes.
+    """Scores the output with class scores, the outputs with a detector's boxes, or the logits of a language model.
 
     Of detectors `agreement` counts the boxes too: what their best class is says little of the others, and nothing if there is
     one class only.
@@ -69,6 +70,9 @@ class Task:
     def __init__(self, kind: str) -> None:
         self._counts = [(METRICS.load(name), HitCount(name)) for name in _ASK[kind]]
         self._boxes = HitCount(BOXES)
+        self._tokens = HitCount(NEXT)
+        self._same_token = HitCount("agreement")
+        self._perplexity = Perplexity()
         self._reads_labels = any(metric.truth == "label" for metric, _ in self._counts)
         self._ties = 0
         self._seen = 0
@@ -90,6 +94,10 @@ class Task:
         reference, candidate = (own_rows(outputs, sample) for outputs in (reference, candidate))
         # labels that lie beside the samples may be those of another task
         label = sample.label if self._reads_labels else None
+        tokens = judged_tokens(reference, candidate, sample) if label is None else None
+        if tokens is not None:
+            self._add_tokens(tokens)
+            return
         if _is_index(reference[first]) and box_outputs(reference) is None:
             self._unlabelled += int(sample.label is None)
             self._add_index(int(reference[first].item()), int(candidate[first].item()), label)
@@ -113,12 +121,18 @@ class Task:
 
     def results(self) -> tuple[TaskAccuracy, ...]:
         """Return one entry per metric that has samples."""
-        every = (*(count for _, count in self._counts), self._boxes)
+        every = (self._tokens, self._same_token, *(count for _, count in self._counts), self._boxes)
         return tuple(found for count in every if (found := count.result()) is not None)
+
+    def measures(self) -> tuple[Measure, ...]:
+        """Return further measures of the scored output: the perplexity of a language model."""
+        return self._perplexity.measures()
 
     def notes(self, *, meaningful: bool = True) -> tuple[str, ...]:
         """Return the notes that readers need to trust the figures; random samples get none about labels."""
         notes: list[str] = []
+        if self._perplexity.measures():
+            notes.append(self._perplexity.note())
         if meaningful and self._unlabelled and self._unlabelled == self._seen:
             notes.append(_UNLABELLED if self._reads_labels else _AGREEMENT)
         if not self._seen:
@@ -149,6 +163,15 @@ class Task:
             side = "one lower" if below > above else "one higher"
             notes.append(f"the labels would fit much better {side}: is there a background class?")
         return tuple(notes)
+
+    def _add_tokens(self, found: TokenJudgement) -> None:
+        """Score a language model: the next token where `classify` is asked, else whether both rank the same token first."""
+        self._seen += 1
+        self._perplexity.record(found)
+        if self._reads_labels:
+            self._tokens.record(*found.hits)
+        else:
+            self._same_token.record(1.0, found.same)
 
     def _add_index(self, reference: int, candidate: int, label: int | None) -> None:
         """Score an output that is the class number: only whether it is the true class."""

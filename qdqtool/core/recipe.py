@@ -402,7 +402,9 @@ class CompareOptions(RecipeSection):
     output: str = ""
     """Output with the class scores; empty uses the first one."""
     task: Literal["classify", "agreement", "none"] = "classify"
-    """classify: top-1 and top-5, with labels. agreement: share of samples for which both runners agree on the class."""
+    """classify: top-1 and top-5, with labels; next token and perplexity for a model that reads tokens and returns
+    logits. agreement: share of samples, or of tokens, for which both runners agree on the class.
+    """
     max_drop: Annotated[float, Field(ge=0)] | None = None
     """Exit with 1 if the task metric falls by more than this many points."""
 
@@ -437,10 +439,11 @@ class SweepOptions(RecipeSection):
     """Search options of `qdqtool sweep`."""
 
     space: dict[str, tuple[str | int | float | bool, ...]] = {
-        "calibrate.method": ("all",),
+        "calibrate.method": ("auto", "all"),
         "calibrate.weights": ("max", "mse"),
     }
-    """Values to try for each key of the recipe. "all" calibrators are those that compete with each other.
+    """Values to try for each key of the recipe. "all" calibrators are those that compete with each other; "auto"
+    also tries zero points and what else improves ranges.
     "place.formats.*mlp*": [int8, fp8] tries formats for the nodes that match the glob.
     """
     keep_float: tuple[Annotated[int, Field(ge=0)], ...] = (0, 1, 2, 4)

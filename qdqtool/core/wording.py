@@ -8,6 +8,7 @@ from itertools import islice
 _METRICS = {
     "top1": "top-1",
     "top5": "top-5",
+    "next_token": "next token",
     "sqnr_db": "SQNR",
     "psnr": "PSNR",
     "max_abs": "max abs",

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Final
 
+from qdqtool.accuracy.tokens import token_input
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.commands import Command
 from qdqtool.core.kinds import CALIBRATION, LIMIT
@@ -233,7 +234,7 @@ def _check(request: RunRequest, limit: Limit, course: tuple[RunStep, ...]) -> No
 
 
 def _is_labelled(request: RunRequest) -> bool:
-    """Return whether the evaluation samples have labels: in a table, in a table beside the pictures, or in an array."""
+    """Return whether the truth is known: from a table, a table beside the pictures, an array, or the next token."""
     model, recipe = request.opened(), request.recipe
     inputs = model.view.inputs
     samples = open_samples(
@@ -250,7 +251,7 @@ def _is_labelled(request: RunRequest) -> bool:
         on_nan=recipe.samples.nan,
     )
     first = next(iter(samples), None)
-    return first is not None and first.label is not None
+    return first is not None and (first.label is not None or token_input(first.feeds) is not None)
 
 
 def _about(limit: Limit, samples: int) -> str:

@@ -37,6 +37,7 @@ from qdqtool.accuracy.task import (
     least_classes,
     own_rows,
 )
+from qdqtool.accuracy.tokens import NEXT, judged_tokens
 from qdqtool.core.comparison import BOXES, TaskAccuracy
 from qdqtool.core.protocols import Feeds, Sample, SampleSource
 from qdqtool.core.recipe import CompareOptions
@@ -69,13 +70,13 @@ class SampleRun:
         noise: energy of the difference to the float model, per output.
         signal: energy of the float model's output, per output.
         hits: whether float model and subset were right; None if that is not asked.
-        boxes: they are shares of boxes.
+        metric: what they are shares of, if not of the metric that was asked for: boxes or next tokens.
     """
 
     noise: tuple[float, ...]
     signal: tuple[float, ...]
     hits: tuple[float, float] | None = None
-    boxes: bool = False
+    metric: str = ""
 
 
 class RunStore:
@@ -402,6 +403,11 @@ class TrialRunner:
         metric: Hit = METRICS.load(task)
         label = sample.label if metric.truth == "label" else None
         plain, found = (own_rows(side, sample) for side in sides)
+        tokens = judged_tokens(plain, found, sample) if label is None else None
+        if tokens is not None:
+            if metric.truth == "label":
+                return replace(seen, hits=tokens.hits, metric=NEXT)
+            return replace(seen, hits=(1.0, tokens.same))
         scores = read_pair(plain, found, least_classes(label))
         if isinstance(scores, NoScores):
             return seen
@@ -409,7 +415,7 @@ class TrialRunner:
             check_label(sample, len(scores.reference))
         boxes = metric.truth == "reference" and len(scores.reference) < metric.classes
         hits = boxes_of(scores) if boxes else hits_of(metric, scores, label)
-        return replace(seen, hits=hits, boxes=boxes)
+        return replace(seen, hits=hits, metric=BOXES if boxes else "")
 
     def _outcome(self, entries: Sequence[SampleRun]) -> SubsetOutcome:
         noise = np.array([entry.noise for entry in entries], np.float64)
@@ -417,10 +423,10 @@ class TrialRunner:
         known = signal > 0
         # Noise of each sample over the signal of all, so that their sum is the noise of all over the signal of all.
         shares = (noise[:, known] / signal[known]).mean(axis=1) if known.any() else np.zeros(len(entries))
-        boxes = any(entry.boxes for entry in entries)
-        count = None if self._task is None else HitCount(BOXES if boxes else self._task)
+        metric = next((entry.metric for entry in entries if entry.metric), "")
+        count = None if self._task is None else HitCount(metric or self._task)
         for entry in entries:
-            if count is not None and entry.hits is not None and entry.boxes == boxes:
+            if count is not None and entry.hits is not None and entry.metric == metric:
                 count.record(*entry.hits)
         return SubsetOutcome(
             noise=float(shares.sum()),

@@ -1,0 +1,154 @@
+"""Judges language models without labels: the next token is in the sample itself.
+
+A model that reads token numbers (batch, positions) and returns logits (batch, positions, vocabulary) predicts at every position
+the token that follows. So `next_token` is the share of positions at which a side ranks that token first, and the perplexity is
+the exponential of the mean negative logarithm of its probability. Positions that an attention mask leaves out do not count.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qdqtool.accuracy.intervals import paired_interval
+from qdqtool.core.comparison import Measure
+from qdqtool.core.protocols import Feeds, Sample
+
+NEXT: Final = "next_token"
+PERPLEXITY: Final = "perplexity"
+_OTHERS: Final = ("mask", "position", "type", "segment", "length")
+"""Parts of the names of integer inputs that are not token numbers."""
+_ROWS: Final = 64
+"""Positions whose logits are computed with at the same time: a vocabulary may have 200,000 tokens."""
+_GRID: Final = 2
+"""Axes of token numbers: batch and position."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenJudgement:
+    """Results of both sides on one sample; means over its positions.
+
+    Attributes:
+        hits: share of positions whose next token a side ranks first: reference, candidate.
+        same: share of positions at which both sides rank the same token first.
+        losses: mean negative logarithm of the probability of the next token, in nats: reference, candidate.
+        positions: number of them.
+    """
+
+    hits: tuple[float, float]
+    same: float
+    losses: tuple[float, float]
+    positions: int
+
+
+def token_input(feeds: Feeds) -> str | None:
+    """Return the input with the token numbers; None if there is none, or more than one that may be it."""
+    grids = [
+        name
+        for name, feed in feeds.items()
+        if feed.dtype.kind in "iu"
+        and feed.ndim == _GRID
+        and not any(word in name.lower() for word in _OTHERS)
+    ]
+    return grids[0] if len(grids) == 1 else None
+
+
+def judged_tokens(
+    reference: Mapping[str, NDArray[Any]], candidate: Mapping[str, NDArray[Any]], sample: Sample
+) -> TokenJudgement | None:
+    """Judge both sides on one sample; None if it is not a language model, or has no position with a next token.
+
+    The first output is read, with the same name on both sides.
+    """
+    name = token_input(sample.feeds)
+    first = next(iter(reference))
+    left, right = reference[first], candidate[first]
+    if name is None or left.ndim != _GRID + 1 or left.shape != right.shape or left.dtype.kind != "f":
+        return None
+    tokens = sample.feeds[name][: len(left)]
+    if left.shape[:_GRID] != tokens.shape or left.shape[-1] <= max(2, int(tokens.max(initial=0))):
+        return None
+    kept = _counted(sample.feeds, tokens.shape)
+    truth = tokens[:, 1:][kept].astype(np.int64)
+    if not truth.size or truth.min() < 0:
+        return None
+    results = [
+        (*_of_rows(rows, truth[place : place + _ROWS]), *_of_rows(others, truth[place : place + _ROWS]))
+        for place, rows, others in _chunks(left[:, :-1][kept], right[:, :-1][kept])
+    ]
+    mine, my_losses, theirs, their_losses = (np.concatenate(found) for found in zip(*results, strict=True))
+    return TokenJudgement(
+        hits=(float((mine == truth).mean()), float((theirs == truth).mean())),
+        same=float((mine == theirs).mean()),
+        losses=(float(my_losses.mean()), float(their_losses.mean())),
+        positions=len(truth),
+    )
+
+
+def _counted(feeds: Feeds, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    """Return the positions, without the last, whose next token is not masked out: (batch, positions - 1)."""
+    masks = [feed for name, feed in feeds.items() if "mask" in name.lower() and feed.shape == shape]
+    kept = np.ones((shape[0], max(0, shape[1] - 1)), bool)
+    for mask in masks:
+        # nothing is known of a mask whose first token is left out and that is not 0 and 1
+        kept &= (mask[:, 1:] != 0) & (mask[:, :-1] != 0)
+    return kept
+
+
+def _chunks(left: NDArray[Any], right: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:
+    for place in range(0, len(left), _ROWS):
+        yield place, left[place : place + _ROWS], right[place : place + _ROWS]
+
+
+def _of_rows(logits: NDArray[Any], truth: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the token that each row ranks first, and the negative logarithm of the probability of the true one."""
+    wide = logits.astype(np.float64)
+    wide -= wide.max(axis=1, keepdims=True)
+    losses = np.log(np.exp(wide).sum(axis=1)) - wide[np.arange(len(wide)), truth]
+    return wide.argmax(axis=1), losses
+
+
+class Perplexity:
+    """Perplexity of both sides over all samples, each position with the same weight."""
+
+    def __init__(self) -> None:
+        self._losses = (array("d"), array("d"))
+        self._positions = array("d")
+
+    def record(self, found: TokenJudgement) -> None:
+        """Add one sample."""
+        for kept, value in zip(self._losses, found.losses, strict=True):
+            kept.append(value)
+        self._positions.append(found.positions)
+
+    def measures(self) -> tuple[Measure, ...]:
+        """Return the candidate's perplexity, with the reference's in the note; () without samples."""
+        if not self._positions:
+            return ()
+        first, second = self._both()
+        return (Measure(metric=PERPLEXITY, value=second, note=f"{first:.4g} in the reference"),)
+
+    def note(self) -> str:
+        """Return both figures, and the interval of their ratio over samples."""
+        first, second = self._both()
+        rise = 100 * (second / first - 1)
+        left, right = (np.frombuffer(kept) for kept in self._losses)
+        ends = paired_interval(right - left)
+        span = (
+            ""
+            if ends is None
+            else f", 95 % interval {100 * math.expm1(ends.low):+.2f} to {100 * math.expm1(ends.high):+.2f} %"
+        )
+        return f"perplexity {first:.4g} -> {second:.4g} ({rise:+.2f} %{span}), {int(sum(self._positions))} tokens"
+
+    def _both(self) -> tuple[float, float]:
+        weights = np.frombuffer(self._positions)
+        means = (float(np.average(np.frombuffer(kept), weights=weights)) for kept in self._losses)
+        first, second = (math.exp(min(mean, 700.0)) for mean in means)
+        return first, second
