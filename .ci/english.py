@@ -1,9 +1,9 @@
 """Plain English in what people read: docstrings, messages and documentation.
 
 Usage: `python .ci/english.py [--write] [--all] [ROOT]`. Counts, per package, sentences above 30 words, words in `WORDS`,
-docstrings that begin with What, Which, Where, Those or "The same", and "where" against "if". The counts may not
-grow beyond those in `.ci/english.json`; `--write` stores smaller ones, `--all` prints every place. Exceptions are comments
-`# english: reason` on the line. It helps an author; it does not replace reading.
+phrases of messages in `PRIVATE`, docstrings that begin with What, Which, Where, Those or "The same", and "where" against
+"if". The counts may not grow beyond those in `.ci/english.json`; `--write` stores smaller ones, `--all` prints every
+place. Exceptions are comments `# english: reason` on the line. It helps an author; it does not replace reading.
 """
 
 from __future__ import annotations
@@ -25,9 +25,23 @@ WORDS = re.compile(
     r"|whoever|that which|of what nothing|mends?|mended|by itself|dear|anew)\b",
     re.IGNORECASE,
 )
+PRIVATE = re.compile(
+    r"\b(?:in front of|behind|of (?:its|their) own|as it stands|all the same|without a word|nobody|somebody|anew|afresh|so many were"
+    r"|is told|told of|tells nothing|stands? (?:between|behind|in it)|takes? (?:it |Q/DQ |the pair )?off|taken (?:off|out)|goes on"
+    r"|there is no \w+ \{|is no (?:number|recipe|entry|severity|file|list|table|model)|are no entries|was left out|gone since"
+    r"|what it (?:is|reads|makes)|never fired)\b"
+)
+"""Phrases that users had to read twice. Messages use the field's words instead: before, after, separate, remove, unknown."""
 SENTENCE = re.compile(r"(?<=[.!?:;])\s+")
 Place = tuple[str, int, str, str]
 """File, line, rule and the text in question."""
+
+
+def excused_lines(source: str) -> Iterator[int]:
+    """Yields the lines with a comment `# english: reason`; for a comment that fills its line, the next line."""
+    for number, line in enumerate(source.splitlines(), 1):
+        if "# english:" in line:
+            yield number + line.lstrip().startswith("#")
 
 
 def texts(path: Path) -> Iterator[tuple[int, str, bool]]:
@@ -43,7 +57,7 @@ def texts(path: Path) -> Iterator[tuple[int, str, bool]]:
         for match in re.finditer(r"[^\n]+(?:\n[^\n]+)*", prose):
             yield prose[: match.start()].count("\n") + 1, " ".join(match[0].split()), False
         return
-    excused = {number for number, line in enumerate(source.splitlines(), 1) if "# english:" in line}
+    excused = set(excused_lines(source))
     for node in ast.walk(ast.parse(source)):
         if (
             isinstance(node, ast.Expr)
@@ -57,8 +71,25 @@ def texts(path: Path) -> Iterator[tuple[int, str, bool]]:
             yield node.lineno, "".join(map(str, parts)), False
 
 
+def messages(path: Path) -> Iterator[tuple[int, str]]:
+    """Yields line and text of each string of a Python file that is not a docstring and has two words or more."""
+    source = path.read_text("utf-8")
+    tree = ast.parse(source)
+    excused = set(excused_lines(source))
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Constant) or id(node) in docstrings or node.lineno in excused:
+            continue
+        if isinstance(node.value, str) and " " in node.value:
+            yield node.lineno, node.value
+
+
 def places(path: Path, name: str) -> Iterator[Place]:
     """Yields what the rules find in one file."""
+    if path.suffix == ".py":
+        for line, text in messages(path):
+            for match in PRIVATE.finditer(text):
+                yield name, line, "private", match[0]
     for line, text, is_docstring in texts(path):
         plain = " ".join(re.sub(r"`[^`]*`", "x", text).split())
         if is_docstring and BEGINNINGS.match(plain):

@@ -16,7 +16,7 @@ What is here:
 - `noise`: what a range costs; `weights`: ranges of constants; `rounding`: which way their values are rounded.
 - `tensorrt`: calibrator classes that TensorRT up to 10 calls back; imports TensorRT when one is asked for.
 
-Files beside `methods` are helpers: none of them is ever taken for a calibrator.
+Files next to `methods` are helpers, not calibrators.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def load(name: str) -> Calibrator:
         ValueError: there is none.
     """
     if name not in names():
-        raise ValueError(f"no calibrator is called {name!r}: choose one of {', '.join(names())}")
+        raise ValueError(f"unknown calibrator {name!r}: choose one of {', '.join(names())}")
     plugin: Calibrator = importlib.import_module(f"calibrators.methods.{name}").PLUGIN
     return plugin
 

@@ -12,9 +12,9 @@ F = TypeVar("F", bound=Callable[..., object])
 def compiled(function: F) -> F:
     """Return the function as machine code that runs without holding the interpreter lock.
 
-    The code is kept on disk, next to the source file or in numba's own cache folder, so that only the first run on
-    a machine pays for compiling. Where neither folder can be written it is compiled anew in every process;
-    `cache_problem()` then says why. numba is loaded with the first call.
+    The code is kept on disk, next to the source file or in numba's own cache folder, so that only the first run on a
+    machine pays for compiling. If neither folder can be written it is compiled again in every process; `cache_problem()`
+    then says why. numba is loaded with the first call.
     """
     return cast("F", _Loop(function))
 

@@ -10,7 +10,7 @@
 such a dictionary under `feeds`, as the sample sources of qdqtool give them. Every sample is one batch and has the
 shapes that the network is calibrated with; a last one with fewer rows is filled up with its own.
 
-TensorRT takes an exception for the end of the data and goes on with half a calibration, so errors are made loud:
+TensorRT takes an exception for the end of the data and continues with half a calibration, so errors are made loud:
 
 - all samples are read once before the first goes to TensorRT, so that wrong data leave it with no batch at all, and
   it refuses to build (`check=False` saves that pass);
@@ -105,7 +105,7 @@ class Feeder:
         if iter(samples) is samples:
             raise CalibrationDataError(
                 "samples can be read only once, so a second build would silently get no data: pass a list, or an "
-                "object whose __iter__ starts anew"
+                "object whose __iter__ starts again"
             )
         self._samples = samples
         self._cache = None if cache is None else Path(cache)

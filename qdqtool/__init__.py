@@ -61,7 +61,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import what is behind a call only when the call is used, so that `import qdqtool` stays quick."""
+    """Import the code of a call only when the call is used, so that `import qdqtool` stays quick."""
     if name in __all__:
         from importlib import import_module
 

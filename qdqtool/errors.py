@@ -148,8 +148,8 @@ def of_system(error: OSError) -> SystemFault | None:
 
 
 _NO_MEMORY = (
-    "no memory is left: the machine's, or what a limit allows this process, is used up",
-    "raise the limit (ulimit -v, the container's), close other programs, or use a machine with more memory",
+    "out of memory: the machine, or the limit of this process, has none left",
+    "raise the limit (ulimit -v, or the container's limit), close other programs, or use a machine with more memory",
 )
 _OUT_OF_MEMORY = re.compile(
     r"bad_alloc|Failed to serialize proto|[Cc]annot allocate memory|Unable to allocate|can't start new thread|out of memory"
@@ -179,7 +179,7 @@ def _of_one(error: BaseException) -> SystemFault | None:
         return SystemFault(_NO_MEMORY[0], fix=_NO_MEMORY[1])
     if isinstance(error, BrokenPipeError | ConnectionResetError) or type(error).__name__ in _ENDED_CHILDREN:
         return SystemFault(
-            "a process that did part of the work ended, or was killed, for memory perhaps",
+            "a worker process ended or was killed, perhaps for lack of memory",
             fix="run the same command again when more memory is free; finished steps are kept",
         )
     return of_system(error) if isinstance(error, OSError) else None

@@ -102,7 +102,7 @@ class Registry:
         for name in sorted(self.usable(), key=lambda name: (name not in shipped, name)):
             code = getattr(self.load(name), "code", None)
             if not isinstance(code, str):
-                _warn_once(f"the {self.kind} {name!r} ({self.place(name)}) has no code; it is left out")
+                _warn_once(f"the {self.kind} {name!r} ({self.place(name)}) has no code; it is skipped")
                 continue
             other = found.setdefault(code, name)
             if other == name:
@@ -110,7 +110,7 @@ class Registry:
             what = f"the {self.kind} {name!r} ({self.place(name)}) has the code {code} of {other!r} ({self.place(other)})"
             if name in shipped:
                 raise UsageError(what, fix=f"give it a code of its own, such as {_next(code, found)}")
-            _warn_once(f"{what}; it is left out")
+            _warn_once(f"{what}; it is skipped")
         return dict(sorted(found.items()))
 
     def place(self, name: str) -> str:
@@ -174,7 +174,7 @@ class Registry:
             with self.running(name):
                 trial(self.load(name))
         except QdqError as error:
-            _warn_once(f"{error.what}; it is left out")
+            _warn_once(f"{error.what}; it is skipped")
             return False
         return True
 
@@ -188,7 +188,7 @@ class Registry:
         if name not in self.names():
             close = get_close_matches(name, self.names(), n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(self.names())}"
-            raise UsageError(f"no {self.kind} is called {name!r}", fix=hint)
+            raise UsageError(f"unknown {self.kind} {name!r}", fix=hint)
         module = self._module(name)
         if not hasattr(module, attribute):
             raise UsageError(
@@ -215,7 +215,7 @@ class Registry:
     def _broken(self, name: str, owner: str, error: BaseException) -> MissingPackage:
         return MissingPackage(
             f"the {self.kind} {name!r} of the installed package {owner} fails: {type(error).__name__}: {error}",
-            fix=f"repair that package, or remove it: pip uninstall {owner.split(maxsplit=1)[0]}",
+            fix=f"update that package, or remove it: pip uninstall {owner.split(maxsplit=1)[0]}",
         )
 
     def _third_party(self) -> dict[str, EntryPoint]:

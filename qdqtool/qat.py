@@ -182,7 +182,7 @@ def untrained(model: Any) -> tuple[UntrainedSlot, ...]:
 
 
 def wrapped(model: Any) -> tuple[str, ...]:
-    """The layers that got quantizers by themselves, because neither torch.fx nor torch.export follows what is around them.
+    """The layers that got separate quantizers, because neither torch.fx nor torch.export follows what is around them.
 
     What such a part computes besides (sums, attention) stays float in training; `untrained` names it.
     """
@@ -199,6 +199,8 @@ def _unwrapped(model: Any) -> PreparedModel:
         found = getattr(found, "module", None)
     if found is None:
         raise UsageError(
-            f"a {type(model).__name__} was not prepared", fix="pass what qat.prepare returned", where="model"
+            f"a {type(model).__name__} was not prepared",
+            fix="pass the model that qat.prepare returned",
+            where="model",
         )
     return found

@@ -1,8 +1,8 @@
 """The calibrator with the least quantization noise on the histogram.
 
-The noise is the mean squared error of rounding and clipping, so the winner is nearly always `mse`, or `max` where
-both agree; among equals `max` wins, then the first by name. The table names the winner of every tensor. What is best
-for the values of one tensor need not be best for the network: `auto` measures at the network's output instead.
+The noise is the mean squared error of rounding and clipping, so the winner is nearly always `mse`, or `max` if both
+agree; among equal candidates `max` wins, then the first by name. The table names the winner of every tensor. The best
+range for a single tensor is not always the best for the network: `auto` measures at the network's output instead.
 """
 
 from __future__ import annotations

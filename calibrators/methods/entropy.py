@@ -1,9 +1,9 @@
 """The threshold that loses the least information, as TensorRT's EntropyCalibration2 chooses it.
 
-For every threshold from the 128th bin on, the distribution clipped there (what lies above is added to the last bin
-that is kept) is compared with the same bins squeezed into 128 levels and spread out again over the bins that were
-not empty; the threshold with the smallest Kullback-Leibler divergence wins. Good for convolutional networks with
-ReLU; clips the rare large values that detector heads and attention live on.
+For every threshold from the 128th bin on, two distributions are compared: the one clipped at the threshold (larger
+values are added to the last bin), and the same bins merged into 128 levels and spread again over the non-empty bins.
+The threshold with the smallest Kullback-Leibler divergence wins. Good for convolutional networks with ReLU; it clips
+the rare large values that detector heads and attention need.
 
 Source: S. Migacz, "8-bit Inference with TensorRT" (GTC 2017): 2048 bins, 128 levels, first candidate at 128 bins,
 threshold = (bins kept + 0.5) * bin width. As in NVIDIA's pytorch-quantization the first bin, which mostly holds

@@ -1,8 +1,8 @@
 """The quantile of TensorRT's legacy calibrator: the upper edge of the histogram bin that contains it.
 
-IInt8LegacyCalibrator takes the region's maximum from a quantile of the histogram, 0.9999 unless `legacy:0.999`
-says otherwise. It is here to repeat old set-ups; for new work take `percentile`, which interpolates inside the bin.
-Its second parameter, a regression cut-off, was never documented and is not offered.
+IInt8LegacyCalibrator takes the region's maximum from a quantile of the histogram, 0.9999 unless `legacy:0.999` says
+otherwise. It exists to repeat old set-ups; for new work use `percentile`, which interpolates inside the bin. Its second
+parameter, a regression cut-off, was never documented and is not offered.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The largest magnitude.
 
-Nothing is clipped, so one outlier makes all steps coarse. The right choice for tensors with a hard bound (images,
+Nothing is clipped, so a single outlier makes all steps coarse. The right choice for tensors with a hard bound (images,
 sigmoid, softmax), for transformers and for weights; TensorRT calls it MinMaxCalibration.
 """
 

@@ -1,7 +1,7 @@
 """The threshold with the smallest mean squared error of the values.
 
-Weighs what is lost by clipping against what is lost by rounding. A sound default where the consumer is linear
-(convolutions, matrix products), because their output error grows with exactly this.
+Balances the error of clipping and the error of rounding. A good default if the consumer is linear (Conv, Gemm, MatMul),
+because their output error grows with exactly this error.
 """
 
 from __future__ import annotations

@@ -55,8 +55,9 @@ def compare(
     """Metrics per output, task metrics and worst samples; memory does not grow with the number of samples.
 
     Both runners see each sample once. Task metrics need labels in the samples, except `agreement`. Outputs named in
-    `inside` are intermediate tensors that the runners were made to return: they are measured, and listed apart. Where they
-    return no others there is no estimate and no task. `parts` are what both return of the outputs' parts (`accuracy.parts`).
+    `inside` are intermediate tensors that the runners were made to return: they are measured, and listed apart. If they
+    return no others there is no estimate and no task. `parts` are what both return of the outputs' parts
+    (`accuracy.parts`).
 
     Raises:
         UsageError: an unknown metric or output, or runners without a common output.
@@ -83,7 +84,7 @@ _OF_ANOTHER_LENGTH: Final = (
         metric="sqnr_db",
         value=None,
         unit="dB",
-        note="not measured, the candidate lists another number of things",
+        note="not measured: the candidate lists a different number of things",
     ),
 )
 
@@ -230,7 +231,7 @@ class _Meeting:
                 *unpaired(self._reference, self._candidate, self._paired),
                 *self._task.notes(meaningful=meaningful),
                 *self._unmeasured_notes(),
-                *(f"{name} is not compared by itself: {why}" for name, why in self._lost_parts.items()),
+                *(f"{name} is not compared separately: {why}" for name, why in self._lost_parts.items()),
             ),
             tensors=self._compared(lambda name: name in self._inside),
             sqnr=self._sqnr(),
@@ -321,8 +322,7 @@ def _chosen_notes(parts: Iterable[OutputPart]) -> Iterator[str]:
     outputs = dict.fromkeys(part.output for part in parts if part.chosen)
     if outputs:
         yield (
-            f"the network chooses and sorts what {listed(list(outputs), _NAMED)} holds: a row that comes out in another place counts as "
-            "noise there; what it was chosen from tells how noisy the network is"
+            f"the network selects and sorts the rows of {listed(list(outputs), _NAMED)}: a row at another place counts as noise. The tensors before the selection show the noise of the network"
         )
 
 
@@ -337,7 +337,7 @@ def _wild(left: NDArray[Any], right: NDArray[Any]) -> str | None:
     It may list what was found, or hold NaN or infinity: models compute them in padding, and mask it before anybody reads it.
     """
     if left.shape != right.shape:
-        return "the two have other shapes"
+        return "the shapes differ"
     for values, words in (
         (left, "the reference itself computes NaN or infinity"),
         (right, "the candidate alone computes NaN or infinity"),
@@ -351,7 +351,7 @@ def _finite(reading: Reading) -> Reading:
     """Return the reading, or None if the squares of the values are infinite."""
     if reading.value is None or math.isfinite(reading.value):
         return reading
-    return Reading(value=None, note="the values are too large to be measured")
+    return Reading(value=None, note="the values are too large to measure")
 
 
 def _scored(pairs: list[Pair], output: str) -> list[Pair]:
@@ -366,7 +366,7 @@ def _scored(pairs: list[Pair], output: str) -> list[Pair]:
         if output in {pair.reference, pair.candidate}:
             return [pair]
     names = ", ".join(repr(pair.reference) for pair in pairs)
-    raise UsageError(f"there is no output called {output!r}", fix=f"set compare.output to one of {names}")
+    raise UsageError(f"unknown output {output!r}", fix=f"set compare.output to one of {names}")
 
 
 # --- worst samples ---------------------------------------------------------------------------------------------------

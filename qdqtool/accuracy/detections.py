@@ -42,7 +42,7 @@ def agreement(reference: RawBoxes, candidate: RawBoxes, layout: BoxLayout) -> tu
 def detections(found: RawBoxes, layout: BoxLayout) -> Detections | None:
     """Return the confident boxes of one image as corners.
 
-    What a YOLOX head gives without its decoding is decoded here, for strides 8, 16 and 32 over a square image. None where
+    What a YOLOX head gives without its decoding is decoded here, for strides 8, 16 and 32 over a square image. None if
     the boxes fit no such grid.
     """
     boxes, scores = found.boxes, found.scores

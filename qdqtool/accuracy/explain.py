@@ -2,7 +2,7 @@
 
 No two lawful implementations of a quantized network agree bit by bit: where a value lies next to a rounding border,
 the last bit of a float decides, and the flipped step spreads. How far that goes is a property of the network, so it
-is measured: a family of lawful implementations - the graph as it stands, its integer-exact form, and others that
+is measured: a family of lawful implementations - the unchanged graph, its integer-exact form, and others that
 differ in the last bits - is run on the same samples. Each member has a nearest relative. A candidate that is about as
 near to one of them (within 2 dB of the loneliest member) is explained by rounding. One that fits only the forms whose
 kernels keep their epilogue in FP32 is explained by fusion. Anything else is not explained.
@@ -47,7 +47,7 @@ class Emulations:
     """Valid ways to compute one Q/DQ model, with names for readers.
 
     Attributes:
-        graph: the first one runs the graph as it stands; all round where the graph says.
+        graph: the first one runs the unchanged graph; all round where the graph says.
         fused: all keep the epilogue of a kernel in FP32; empty if that makes no difference.
         rare: further ones like `graph`, which count where no value crossed a border among those: it may be rare.
     """
@@ -170,7 +170,7 @@ Open = Callable[[Model, str], Runner]
 def emulations(model: Model, open_model: Open, regions: Regions | None = None) -> Emulations:
     """Return the graph as written and with other valid roundings, its integer-exact form, and the fused forms for FP16.
 
-    `regions` are the kernels of a real engine as sets of ONNX node names; None takes the usual epilogues.
+    `regions` are the kernels of a real engine as sets of ONNX node names; None uses the usual epilogues.
 
     Raises:
         UsageError: the model has no Q/DQ nodes.
@@ -183,11 +183,11 @@ def emulations(model: Model, open_model: Open, regions: Regions | None = None) -
         )
     model = with_emulated_blocks(model)
     graph = {
-        "the graph as it stands": model,
+        "the unchanged graph": model,
         "integer sums": integer_form(model, ()).model,
         "integer sums, scaled by reciprocals": integer_form(model, (), reciprocal=True).model,
     }
-    graph |= _others(model, _LAST_BITS, "other last bits")
+    graph |= _others(model, _LAST_BITS, "different last bits")
     fused = {
         "fused kernels": integer_form(model, regions).model,
         "fused kernels, scaled by reciprocals": integer_form(model, regions, reciprocal=True).model,

@@ -61,11 +61,11 @@ def ratio_interval(
 def paired_interval(differences: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Interval | None:
     """Return the 95 % interval of the mean of per-sample differences; None for fewer than two samples.
 
-    A percentile bootstrap with a fixed seed: samples are drawn with replacement as pairs, so that what both models
-    find hard cancels (Efron and Tibshirani, An Introduction to the Bootstrap, 1993). Equal differences are drawn
-    together, which makes the cost depend on the number of different values only. Where all samples show the same
-    difference the bootstrap would claim certainty; there the interval is what n equal samples can exclude,
-    1 - 0.05^(1/n) both ways (for differences between -1 and 1).
+    A percentile bootstrap with a fixed seed: samples are drawn with replacement as pairs, so that what both models find
+    hard cancels (Efron and Tibshirani, An Introduction to the Bootstrap, 1993). Equal differences are drawn together,
+    which makes the cost depend on the number of different values only. If all samples show the same difference the
+    bootstrap would claim certainty; there the interval is what n equal samples can exclude, 1 - 0.05^(1/n) both ways
+    (for differences between -1 and 1).
     """
     count = len(differences)
     if count < 2:

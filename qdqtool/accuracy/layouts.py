@@ -76,7 +76,7 @@ class NoScores:
 
 NO_BOXES: Final = NoScores(why="holds neither the class scores of one sample nor boxes")
 _EITHER: Final = NoScores(
-    why="looks like boxes, but its values do not tell whether the fifth column is an objectness or a class"
+    why="looks like boxes, but it is unclear whether the fifth column is an objectness or a class"
 )
 _BOTH: Final = NoScores(why="could hold a box in each row, or in each column")
 
@@ -176,7 +176,7 @@ def _is_final(rows: Floats) -> bool:
 def _looks_like_boxes(rows: Floats) -> bool:
     """Return True if the values after the fourth column, and only they, are probabilities.
 
-    Logits, hidden states and probabilities of a sequence have the same shape, but leave 0 to 1 behind the fourth column,
+    Logits, hidden states and probabilities of a sequence have the same shape, but leave 0 to 1 after the fourth column,
     or in none.
     """
     if rows.shape[1] <= BOX:

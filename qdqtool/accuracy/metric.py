@@ -88,7 +88,7 @@ def energy(values: Floats) -> float:
 
 
 NOTHING_SEEN = Reading(value=None, note="no samples")
-SAME = "no difference at all"
+SAME = "no difference"
 SILENT = "the reference is zero everywhere"
 
 
@@ -111,7 +111,7 @@ def distance(name: str) -> Distance:
     if not isinstance(plugin, Distance):
         raise UsageError(
             f"{name!r} is a task metric",
-            fix="leave it out of compare.metrics; it is measured when compare.task asks for it",
+            fix="remove it from compare.metrics; set compare.task to measure it",
         )
     return plugin
 
@@ -135,7 +135,7 @@ class Average:
         return (
             Reading(value=mean)
             if math.isfinite(mean)
-            else Reading(value=None, note="the function gave no number")
+            else Reading(value=None, note="the function did not return a number")
         )
 
 
@@ -149,9 +149,9 @@ def _function(name: str) -> Function:
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(
             f"no metric at {name!r}: {error}",
-            fix="write module:function, importable from here, taking (reference, candidate) and returning a number",
+            fix="write module:function, importable from this folder; it takes (reference, candidate) and returns a number",
         ) from error
     if not callable(found):
-        raise UsageError(f"{name!r} is not a function", fix="name a function of two arrays")
+        raise UsageError(f"{name!r} is not a function", fix="pass a function of two arrays")
     function: Function = found
     return function

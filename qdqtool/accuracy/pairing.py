@@ -88,7 +88,7 @@ def feeds_for(runner: Fed, sample: Sample) -> Feeds:
     if missing:
         raise InputFileError(
             f"lacks the input {_listed(missing)} of {runner.description}; it has {_listed(sorted(sample.feeds))}",
-            fix="give samples with one array per model input, under the input's name",
+            fix="pass samples with one array per model input, named like the input",
             where=sample.name,
         )
     return {info.name: sample.feeds[info.name] for info in runner.inputs}
@@ -127,7 +127,7 @@ def comparable(
     if wild.any():
         if not np.array_equal(left[wild], right[wild]):
             raise InputFileError(
-                "one of the two is infinite where the other is not",
+                "one side is infinite, the other is not",
                 fix=f"look for an overflow: FP16 beyond 65504 (`{Setting('insert.types', 'bf16')}` reaches as far as FP32), a division by "
                 "zero, a logarithm of zero",
                 where=place,

@@ -86,9 +86,7 @@ def read_pair(
         first = next(iter(reference))
         boxes = boxes_of_rows(first, reference)
         if boxes is not None:
-            return NoScores(
-                why=f"holds one value for each row of {boxes!r}, and nothing tells what these find"
-            )
+            return NoScores(why=f"has one value per row of {boxes!r}, but their meaning is unknown")
         return score_pair(reference[first], candidate[first], classes)
     return _boxed(found.layout, (found.read(reference), found.read(candidate)), classes)
 
@@ -97,7 +95,7 @@ def score_pair(reference: NDArray[Any], candidate: NDArray[Any], classes: int = 
     """Return one sample's scores on both sides, like `class_scores`; the reason if the reference is not understood.
 
     The reference says how both are read. Final detections become scores of at least `classes` classes and of one more
-    behind them, "nothing", which is the best where no box is left.
+    after them, "nothing", which is the best where no box is left.
     """
     if _is_vector(reference):
         return ScorePair(reference=_vector(reference), candidate=_vector(candidate))
@@ -110,7 +108,7 @@ def score_pair(reference: NDArray[Any], candidate: NDArray[Any], classes: int = 
 def _boxed(layout: BoxLayout, sides: tuple[RawBoxes, RawBoxes], classes: int) -> ScorePair:
     if layout.is_final:
         count = max(classes, *(side.scores.shape[1] for side in sides))
-        left, right = (_found(side, count) for side in sides)
+        left, right = (_best_scores(side, count) for side in sides)
     else:
         left, right = map(_best, sides)
     return ScorePair(reference=left, candidate=right, layout=layout, boxes=sides)
@@ -129,7 +127,7 @@ def _best(boxes: RawBoxes) -> Floats:
     return best
 
 
-def _found(boxes: RawBoxes, classes: int) -> Floats:
+def _best_scores(boxes: RawBoxes, classes: int) -> Floats:
     """Return the best score of each class, below zero if no box has it, followed by zero for "no class"."""
     best = np.full(classes + 1, -1.0)
     best[classes] = 0.0

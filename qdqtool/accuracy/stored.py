@@ -151,8 +151,8 @@ def from_raw(path: Path) -> dict[str, NDArray[Any]]:
     dtype = DType.parse(match["type"]) if match else DType.UNKNOWN
     if match is None or (dtype not in _NUMPY and dtype is not DType.BFLOAT16):
         raise InputFileError(
-            "the name does not say name, dimensions and type",
-            fix="keep the names that trtexec gives: output.1.1000.Float.raw",
+            "the file name lacks the name, dimensions and type",
+            fix="keep the names that trtexec writes: output.1.1000.Float.raw",
             where=str(path),
         )
     if match["side"] == "input":
@@ -205,7 +205,7 @@ class Player:
         if self._next == len(self._stored):
             raise InputFileError(
                 f"holds outputs of {counted(len(self._stored), 'sample')} only",
-                fix="give as many samples as there are stored outputs: --samples x.npz[0:10], or compare.limit",
+                fix="pass as many samples as there are stored outputs: --samples x.npz[0:10], or compare.limit",
                 where=self.description,
             )
         self._next += 1
@@ -246,14 +246,16 @@ def open_stored(path: Path) -> Player:
     names = set(stored[0]) if stored else set()
     odd = next((number for number, outputs in enumerate(stored) if set(outputs) != names), None)
     if not names or odd is not None:
-        what = "holds no outputs" if odd is None else f"has other outputs in sample {odd} than in the first"
+        what = (
+            "holds no outputs" if odd is None else f"has different outputs in sample {odd} than in the first"
+        )
         raise InputFileError(what, fix="store the same outputs for every sample", where=str(path))
     return Player(stored, f"stored outputs {path.name}")
 
 
 def _read(path: Path) -> list[Outputs]:
     if not path.exists():
-        raise InputFileError("there is no such file or folder", fix="check the path", where=str(path))
+        raise InputFileError("the file or folder does not exist", fix="check the path", where=str(path))
     if path.is_file():
         return _file(path)
     entries = sorted((entry for entry in path.iterdir() if not entry.name.startswith(".")), key=_natural)

@@ -22,9 +22,9 @@ from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 
 _ASK = {"classify": ("top1", "top5"), "agreement": ("agreement",), "none": ()}
-_WITH_LABELS = "--labels FILE, the number of the true class of each sample, has top-1 measured"
-_UNLABELLED = f"no task metric: no sample has a label; where the output holds class scores, {_WITH_LABELS}"
-_AGREEMENT = f"agreement says how often both models choose the same class, and not how often it is the true one: {_WITH_LABELS}"
+_WITH_LABELS = "pass --labels FILE with the true class of each sample to measure top-1"
+_UNLABELLED = f"no task metric: no sample has a label; if the output contains class scores, {_WITH_LABELS}"
+_AGREEMENT = f"agreement shows how often both models choose the same class, not how often that class is correct: {_WITH_LABELS}"
 
 
 Outputs = Mapping[str, NDArray[Any]]
@@ -139,29 +139,27 @@ class Task:
             notes.extend(f"no task metric: {words}" for words in self._unread)
         else:
             notes.extend(
-                f"{counted(count, 'sample')} left out of the task metric: {words}"
+                f"{counted(count, 'sample')} not in the task metric: {words}"
                 for words, count in self._unread.items()
             )
         if self._doubtful and self._classes != 1:
             share = 100 * self._doubtful / self._seen
             notes.append(
-                f"in {share:.1f} % of the samples no box of the reference reaches a score of {CONFIDENT}: these do not count in "
-                "the agreement"
+                f"in {share:.1f} % of the samples no box of the reference reaches a score of {CONFIDENT}: these samples do not count for the agreement"
             )
         if self._ties:
             share = 100 * self._ties / self._seen
             notes.append(
-                f"in {share:.1f} % of the samples several classes of the candidate share the best score, and the first "
-                "one counts: the range of this output may be cut off"
+                f"in {share:.1f} % of the samples several classes of the candidate share the best score, and the first one counts: the range of this output may be clipped"
             )
         if self._classes > self._seen > 0 and self.results():
             notes.append(
-                f"{counted(self._seen, 'sample')} for {self._classes} classes: most classes were not seen"
+                f"{counted(self._seen, 'sample')} for {self._classes} classes: most classes do not occur"
             )
         below, right, above = self._shifted
         if max(below, above) > 2 * right and max(below, above) > self._seen // 4:
             side = "one lower" if below > above else "one higher"
-            notes.append(f"the labels would fit much better {side}: is there a background class?")
+            notes.append(f"the labels would match much better {side}: is there a background class?")
         return tuple(notes)
 
     def _add_tokens(self, found: TokenJudgement) -> None:
@@ -245,6 +243,6 @@ def check_label(sample: Sample, classes: int) -> None:
     if sample.label is not None and not 0 <= sample.label < classes:
         raise InputFileError(
             f"the label is {sample.label}, but the model has {counted(classes, 'class', 'classes')}, 0 to {classes - 1}",
-            fix="give labels that match the model's classes; where it has a background class, shift them by one",
+            fix="pass labels that match the model's classes; if the model has a background class, shift them by one",
             where=sample.name,
         )

@@ -94,13 +94,13 @@ def build(
     """Build an engine.
 
     Args:
-        model: Q/DQ or float model: a file, a `ModelProto`, a `gs.Graph`, or what another call returned.
+        model: Q/DQ or float model: a file, a `ModelProto`, a `gs.Graph`, or the result of another call.
         out: folder for engine.plan, build.log, layers.txt and build.json; None writes nothing.
         shapes: shapes of dynamic inputs, one each or (smallest, usual, largest). A free dimension that is not given
             takes its length from `samples`, or 1, and `notes` of the result say so.
         samples: samples whose shapes are the usual ones, as for `calibrate`.
-        sm: GPU architectures ("86" is SM86); None takes those of the recipe.
-        builder: "rtx", or another builder; None takes the recipe's.
+        sm: GPU architectures ("86" is SM86); None uses those of the recipe.
+        builder: "rtx", or another builder; None uses the recipe's.
         flags: further options in trtexec's spelling, as "--builderOptimizationLevel=5".
         recipe: whose `build` section counts, as for `place`.
         settings: changes of the recipe, as {"build.timeout_s": 600}.
@@ -141,7 +141,7 @@ def _spelled(shapes: object, end: int) -> dict[str, tuple[int, ...]]:
         several = isinstance(shape, Sequence) and len(shape) == 3 and not _is_shape(shape)
         chosen = shape[end] if several else shape
         if not _is_shape(chosen):
-            raise UsageError(f"{shape!r} is no shape", fix=_SHAPES_FIX, where=f"shapes[{name!r}]")
+            raise UsageError(f"{shape!r} is not a shape", fix=_SHAPES_FIX, where=f"shapes[{name!r}]")
         found[str(name)] = tuple(chosen)
     return found
 
@@ -226,15 +226,15 @@ def audit(
     """Report the precision of every compute node of a Q/DQ model in its engine, with reason and fix.
 
     Args:
-        model: the Q/DQ model as for `build`, a finished run folder, or, without any model, a build log or layer information
-            (.log, .txt, .json, or one of them compressed), whose verdicts then follow from what it prints.
-        layers: the engine: what `build` returned, or its layer information (a file, also a build log, or an `Engine`). None
-            builds one with TensorRT for RTX, looks at it and throws it away.
-        placement: what was asked for: a `Placement` or a placement.json; None takes the Q/DQ in the model.
+        model: the Q/DQ model as for `build`, a finished run folder, or, without a model, a build log or layer
+            information (.log, .txt, .json, or one of them compressed), whose lines then give the verdicts.
+        layers: the engine: the result of `build`, or its layer information (a file, also a build log, or an `Engine`).
+            None builds one with TensorRT for RTX for this audit only.
+        placement: the requested formats: a `Placement` or a placement.json; None uses the Q/DQ in the model.
         log: the verbose log of the build: then findings point to its lines.
         shapes: shapes of dynamic inputs for the build, as for `build`.
         sm: GPU architectures for the build and the checks.
-        ignore: codes or names of checks to leave out, with reasons or without: {"QDQ210": "known"} or ["QDQ210=known"].
+        ignore: codes or names of checks to skip, with or without reasons: {"QDQ210": "known"} or ["QDQ210=known"].
         progress: as for `calibrate`.
 
     Raises:
@@ -247,7 +247,7 @@ def audit(
     if isinstance(model, (str, PathLike)) and Path(model).is_dir():
         return _audited_folder(Path(model), ignored)
     if placement is not None and not isinstance(placement, Placement):
-        placement = PLACEMENT.read(path_of(placement, "placement", "what `place` returned"))
+        placement = PLACEMENT.read(path_of(placement, "placement", "the result of `place`"))
     chosen = _build_recipe(recipe_of(None), sm, None, "")
     targets: tuple[str, ...] = tuple(f"sm{word}" for word in chosen.build.sm) if sm is not None else ()
     if layers is None and isinstance(model, (str, PathLike)) and _ENGINE_FILES & set(Path(model).suffixes):
@@ -316,15 +316,15 @@ def fix(
 
     Args:
         model: Q/DQ model as for `build`, or a finished run folder.
-        samples: for accuracy and missing ranges, as for `calibrate`; None takes 8 random ones.
+        samples: for accuracy and missing ranges, as for `calibrate`; None uses 8 random ones.
         out: new run folder; None keeps nothing but the result.
         labels: class indices of the samples, as for `repair`.
         max_drop: points (with `labels`), else dB of SQNR, that may be lost.
         budget: engines built at most.
         seconds: time after which nothing more is tried.
-        recipe: how engines are built; None takes the run folder's, else the defaults.
+        recipe: how engines are built; None uses the run folder's, else the defaults.
         settings: changes of the recipe.
-        device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None takes the recipe's.
+        device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None uses the recipe's.
         trust: whether a recipe file may name Python functions, which are imported and run.
         progress: as for `calibrate`.
 
@@ -368,7 +368,7 @@ def parse_log(log: AnyPath | BuiltEngine) -> BuildLog:
     """Read a TensorRT log of any release and front end.
 
     Args:
-        log: a file, the text of a log (with line breaks), or what `build` returned.
+        log: a file, the text of a log (with line breaks), or the result of `build`.
 
     Raises:
         InputFileError: the file cannot be read.
@@ -391,7 +391,7 @@ def _log(path: Path, where: str) -> BuildLog:
     found = read_log(path)
     if any(run.lines for run in found.runs) and not any(map(is_of_builder, found.runs)):
         raise InputFileError(
-            "holds no line that a TensorRT builder prints",
+            "is not a TensorRT build log: no line matches",
             fix="pass the log of a build; layer information is for read_engine",
             where=where,
         )
@@ -403,7 +403,7 @@ def read_engine(layers: LayersInput) -> Engine:
     """Read the layers of an engine from the files that TensorRT writes about it.
 
     Args:
-        layers: a file of layer information in any of its forms, its text (with line breaks), or what `build` returned.
+        layers: a file of layer information in any of its forms, its text (with line breaks), or the result of `build`.
 
     Raises:
         InputFileError: it cannot be read, or is in no known form.
@@ -424,7 +424,7 @@ def _engine(layers: object) -> Engine:
             except QdqError as error:
                 error.say(lambda told: told.replace(str(path), "layers"))
                 raise
-    return read_layers(path_of(text, "layers", "what `build` or `read_engine` returned"))
+    return read_layers(path_of(text, "layers", "the result of `build` or `read_engine`"))
 
 
 @public
@@ -434,7 +434,7 @@ def diff(
     """Compare two builds of one model: two logs by their decisions, or two engines by their layers.
 
     Args:
-        first: a build log or layer information: a file, or what `parse_log`, `read_engine` or `build` returned.
+        first: a build log or layer information: a file, or the result of `parse_log`, `read_engine` or `build`.
         second: the same kind.
 
     Raises:
@@ -446,7 +446,7 @@ def diff(
         return compare_logs(left, right)
     if isinstance(left, Explored) and isinstance(right, Explored):
         return compare_engines(left, right)
-    raise UsageError("one is a log and the other layer information", fix="pass two of one kind", where="diff")
+    raise UsageError("one is a log, the other is layer information", fix="pass two of one kind", where="diff")
 
 
 def _side(value: object, name: str) -> LogRun | Explored:
@@ -458,7 +458,7 @@ def _side(value: object, name: str) -> LogRun | Explored:
         name = Path(value).name
     if isinstance(value, BuildLog):
         if not value.runs:
-            raise UsageError("the log holds no run", fix="pass the log of a verbose build", where=name)
+            raise UsageError("the log contains no run", fix="pass the log of a verbose build", where=name)
         return value.runs[-1]
     engine = _engine(value)
     return Explored(name=name, engine=engine, view=view(engine))

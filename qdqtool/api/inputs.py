@@ -72,8 +72,8 @@ def _model_file(model: object, stack: ExitStack, places: dict[str, str]) -> Path
         path = Path(os.fspath(model))
         if path.suffix.lower() == torch_models.SUFFIX:
             raise UsageError(
-                "is a file of torch.export, which may run code while it is read",
-                fix="pass torch.export.load(path) if you know who made it",
+                "is a file of torch.export, which may run code when it is loaded",
+                fix="pass torch.export.load(path) if you trust its author",
                 where=str(path),
             )
         return path
@@ -100,8 +100,7 @@ def _written(model: object, folder: Path) -> Path:
     if not isinstance(model, onnx.ModelProto):
         raise UsageError(
             f"cannot be read from {type(model).__name__}",
-            fix="pass a path, an onnx.ModelProto, an onnx_graphsurgeon.Graph, (torch module, example inputs), or what "
-            "torch.export.export returned",
+            fix="pass a path, an onnx.ModelProto, an onnx_graphsurgeon.Graph, (torch module, example inputs), or the result of torch.export.export",
             where="model",
         )
     path = folder / f"{_PLAIN.sub('-', model.graph.name).strip('-.')[:60] or 'model'}.onnx"
@@ -170,7 +169,7 @@ def count_of(value: object, name: str, least: int = 1) -> int:
     """
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
         return value
-    raise UsageError(f"is {value!r}", fix=f"pass a whole number from {least} on", where=name)
+    raise UsageError(f"is {value!r}", fix=f"pass a whole number, at least {least}", where=name)
 
 
 def number_of(value: object, name: str) -> float:
@@ -226,7 +225,7 @@ def labels_file(labels: object) -> Iterator[str | None]:
             found = as_array(labels)
             if found.ndim != 1 or found.dtype.kind not in "iu":
                 raise UsageError(
-                    f"shape {found.shape} and type {found.dtype} are no row of class indices",
+                    f"shape {found.shape} and type {found.dtype} are not a row of class indices",
                     fix="pass one whole number per sample",
                     where="labels",
                 )

@@ -60,7 +60,8 @@ def place(
 
     Args:
         model: float model: a file, a `ModelProto`, a `gs.Graph`, or a pair of a torch module and example inputs.
-        recipe: a shipped recipe's name, a .yaml file, a dict or a `Recipe`; None takes the shipped one that fits the model.
+        recipe: a shipped recipe's name, a .yaml file, a dict or a `Recipe`; None uses the shipped one that fits the
+            model.
         settings: changes of the recipe, as {"place.first_layer": "float"}.
         trust: whether a recipe file may name Python functions, which are imported and run.
 
@@ -93,10 +94,10 @@ def calibrate(
     Args:
         model: float model, as for `place`.
         samples: calibration samples: arrays, feeds, a data loader, a calibration reader, a function, or a path.
-        placement: what `place` returned, or a placement.json; None decides anew.
+        placement: the result of `place`, or a placement.json; None decides again.
         recipe: as for `place`.
         settings: as for `place`; {"calibrate.method": "max"} takes another calibrator.
-        device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None takes the recipe's.
+        device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None uses the recipe's.
         trust: whether a recipe file may name Python functions, which are imported and run.
         progress: called with step, pieces done and pieces in all; returning False cancels.
 
@@ -132,7 +133,7 @@ def quantize(
         out: ONNX file to write; None writes nothing.
         recipe: as for `place`.
         settings: as for `place`.
-        device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None takes the recipe's.
+        device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None uses the recipe's.
         trust: whether a recipe file may name Python functions, which are imported and run.
         progress: as for `calibrate`.
 
@@ -164,9 +165,9 @@ def insert(
 
     Args:
         model: the float model that was calibrated.
-        calibration: what `calibrate` returned, or a calibration.json.
+        calibration: the result of `calibrate`, or a calibration.json.
         out: ONNX file to write; None writes nothing.
-        placement: the placement that was calibrated; None decides anew.
+        placement: the placement that was calibrated; None decides again.
         recipe: as for `place`.
         settings: as for `place`.
         trust: whether a recipe file may name Python functions, which are imported and run.
@@ -180,7 +181,7 @@ def insert(
         opened = cache(partial(load, path))
         chosen = fitting_recipe(recipe, settings, opened, trust=trust)
         work = QuantizationJob(path, chosen, placement=_placement_of(placement), opened=opened)
-        table = table or CALIBRATION.read(path_of(calibration, "calibration", "what `calibrate` returned"))
+        table = table or CALIBRATION.read(path_of(calibration, "calibration", "the result of `calibrate`"))
         return _quantized(work, table, work.inserted(table), out, path)
 
 
@@ -188,7 +189,7 @@ def _placement_of(placement: Placement | AnyPath | None) -> Placement | Path | N
     return (
         placement
         if isinstance(placement, Placement | None)
-        else path_of(placement, "placement", "what `place` returned")
+        else path_of(placement, "placement", "the result of `place`")
     )
 
 
@@ -222,7 +223,7 @@ def convert(
         out: ONNX file to write; None writes nothing.
         types: the new type.
         keep: globs of nodes that stay FP32.
-        samples: with them, tensors that overflow stay FP32, or are only named ({"insert.overflow": "name"}).
+        samples: with samples, tensors that overflow stay FP32, or are only reported ({"insert.overflow": "name"}).
         settings: changes of the recipe, as {"insert.keep_io": False}.
         progress: as for `calibrate`.
 
@@ -232,7 +233,7 @@ def convert(
     """
     if str(out) in get_args(_FloatType):
         raise UsageError(
-            f"a file called {out!r} would be written", fix=f"name the type: types={out!r}", where="out"
+            f"a file called {out!r} would be written", fix=f"pass the type as types={out!r}", where="out"
         )
     kept = [f"insert.keep_nodes={json.dumps(words_of(keep, 'keep'))}"] if keep else []
     typed = recipe_of(recipe_of(None, settings), [f"insert.types={types}", *kept])
@@ -267,10 +268,10 @@ def repair(
     Args:
         model: Q/DQ model, as for `place`.
         out: ONNX file to write; None writes nothing.
-        samples: with them, what the change does to the outputs is measured, and missing ranges are calibrated.
+        samples: with samples, the change of the outputs is measured, and missing ranges are calibrated.
         labels: class indices of the samples: an array, a dict by file name, or a file.
         to_float: nodes whose inputs lose their Q/DQ, as --float of the command.
-        to_int8: nodes whose weights are quantized afresh, as --int8 of the command.
+        to_int8: nodes whose weights are quantized again, as --int8 of the command.
         recipe: preprocessing and metrics, as for `place`.
         settings: as for `place`.
         trust: whether a recipe file may name Python functions, which are imported and run.
@@ -330,7 +331,7 @@ def lint(
         model: Q/DQ model, as for `place`.
         target: "rtx", a family ("8", "10", "11") or a TensorRT release ("10.13").
         sm: GPU architectures, as "86", or one of them.
-        select: codes to look for; all without.
+        select: codes to check; all if empty.
         ignore: codes or names of rules whose findings are accepted, each with its reason: {"QDQ141": "known"} or ["QDQ141=known"].
 
     Raises:
@@ -359,8 +360,8 @@ def predict(
         model: Q/DQ model, as for `place`.
         target: as for `lint`.
         sm: as for `lint`.
-        build: build the model if `target` is TensorRT for RTX, which needs no GPU: kernels, layers and precisions are
-            those of the engine then. Without it, or where the extra `rtx` is not installed, kernels are None.
+        build: build the model if `target` is TensorRT for RTX, which needs no GPU: kernels, layers and precisions then
+            come from the engine. Without it, or where the extra `rtx` is not installed, kernels are None.
 
     Raises:
         InputFileError: the model cannot be read.

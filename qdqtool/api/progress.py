@@ -48,7 +48,7 @@ class Progress:
             Interrupted: the callback asked to stop.
         """
         if self._tell is not None and self._tell(step, done, total) is False:
-            raise Interrupted("cancelled by the progress callback", fix="call again to go on", where=step)
+            raise Interrupted("cancelled by the progress callback", fix="call again to continue", where=step)
 
     def step(self, name: str) -> Callable[[int, int | None], None]:
         """Return a callback for one step."""

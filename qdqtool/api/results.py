@@ -29,7 +29,7 @@ class ModelResult(Shown):
 
     Attributes:
         model: the ONNX model, in memory.
-        notes: what a reader must know of it, one sentence each.
+        notes: what a reader must know, one sentence each.
     """
 
     model: onnx.ModelProto = field(repr=False)

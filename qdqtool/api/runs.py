@@ -65,17 +65,18 @@ def run(
         model: float model, or one with Q/DQ, which is linted and repaired first: a file, a `ModelProto`, a `gs.Graph`, or a pair of a torch module and example inputs.
         samples: calibration samples: arrays, feeds, a data loader, a calibration reader, a function, or a path.
         out: run folder, in which finished steps are not repeated; None keeps nothing but the report.
-        recipe: a shipped recipe's name, a .yaml file, a dict or a `Recipe`; None takes the shipped one that fits the model.
+        recipe: a shipped recipe's name, a .yaml file, a dict or a `Recipe`; None uses the shipped one that fits the
+            model.
         settings: changes of the recipe, as {"place.first_layer": "float"}.
-        device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None takes the recipe's.
+        device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None uses the recipe's.
         trust: whether a recipe file may name Python functions, which are imported and run.
         eval_samples: evaluation samples; None compares on `samples`.
         labels: class indices of the evaluation samples: an array, a dict by file name, or a file.
-        reference: the float model that one with Q/DQ is compared with; None takes what remains without its Q/DQ.
+        reference: the float model that one with Q/DQ is compared with; None uses what remains without its Q/DQ.
         progress: called with step, pieces done and pieces in all; returning False cancels.
 
     Raises:
-        QdqError: a step failed; with `out`, finished steps stay, and the next call goes on from them.
+        QdqError: a step failed; with `out`, finished steps stay, and the next call continues from them.
     """
     given = [model] if reference is None else [model, reference]
     with (
@@ -127,12 +128,12 @@ def compare(
     Args:
         reference: a model as for `run`, "int:" and a Q/DQ file for its integer emulation, or stored outputs.
         candidate: the same.
-        samples: what both are fed, as for `run`; two sides of stored outputs need none.
+        samples: inputs of both sides, as for `run`; two sides of stored outputs need none.
         labels: class indices of the samples, as for `run`.
         inside: also compare the tensors inside two ONNX models.
         recipe: preprocessing and metrics, as for `run`.
         settings: changes of the recipe, as {"compare.metrics": ["cosine"]}.
-        device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None takes the recipe's.
+        device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None uses the recipe's.
         trust: whether a recipe file may name Python functions, which are imported and run.
         progress: as for `run`.
 
@@ -191,21 +192,21 @@ def sensitivity(
 
     Args:
         model: a Q/DQ model, or a float one, as for `run`.
-        samples: what is run; for a float model also what is calibrated on; as for `run`.
+        samples: samples to measure on, and to calibrate a float model with, as for `run`.
         out: folder for sensitivity.json and finished runs; with it, a study that was stopped goes on.
-        eval_samples: what is run, where that is not `samples`.
+        eval_samples: what is run, if that is not `samples`.
         labels: class indices of what is run, as for `run`.
         top: nodes that are run exactly.
         quick: samples of the estimate.
         groups: glob patterns: nodes that match are switched together.
         min_sqnr: advise the smallest float set that keeps this SQNR in dB.
-        max_drop: advise the smallest float set that loses at most so many points.
+        max_drop: advise the smallest float set that loses at most this many points.
         causes: say why the noisiest nodes are noisy, and try what may help.
         recipe: as for `run`.
         settings: changes of the recipe.
-        device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None takes the recipe's.
+        device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None uses the recipe's.
         trust: whether a recipe file may name Python functions, which are imported and run.
-        workers: samples that run at the same time; 0 takes as many as there are processors.
+        workers: samples that run in parallel; 0 is one per processor.
         progress: as for `run`.
 
     Raises:
@@ -270,7 +271,7 @@ def sweep(
         pick: also make the run folder OUT/pick: "max-drop 0.5", "min-accuracy 70", "min-sqnr 30" or "max-ms 1.5".
         recipe: base recipe, as for `run`; its section `sweep` is the space.
         settings: changes of the base recipe, as {"sweep.keep_float": [0, 1]}.
-        device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None takes the recipe's.
+        device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None uses the recipe's.
         trust: whether a recipe file may name Python functions, which are imported and run.
         progress: as for `run`.
 

@@ -66,9 +66,9 @@ def fingerprint(finding: Finding) -> str:
 def without_known(audit: Audit, baseline: Audit) -> Audit:
     """Return `audit` without the findings of `baseline`.
 
-    Notes say how many findings were left out, and how many no longer occur.
+    Notes give the number of findings that are hidden, and of those that no longer occur.
 
-    Where a baseline has a finding twice, two are left out.
+    If a baseline has a finding twice, two are hidden.
     """
     known = Counter(map(fingerprint, baseline.findings))
     left: list[Finding] = []

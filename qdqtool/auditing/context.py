@@ -30,7 +30,7 @@ from qdqtool.matching.registry import rulebook
 from qdqtool.trt.histories import histories
 from qdqtool.trt.tensor_formats import padded_bytes
 
-_LOOK = f"{Command('audit', ('MODEL', '--layers', 'LAYERS'))} looks at the model too, and names the cause"
+_LOOK = f"{Command('audit', ('MODEL', '--layers', 'LAYERS'))} also reads the model, and reports the cause"
 _LINES = 6
 """Most log lines that a finding points to."""
 
@@ -175,8 +175,12 @@ class AuditContext:
         if self.log is None:
             return ()
         rows = {row.node: row for row in self.log.ledger}
-        places = [self._positions[subject]] if subject in self._positions else self._held.get(subject, [])
-        told = [self._told[place] for place in places]
+        places = (
+            [self._positions[subject]]
+            if subject in self._positions
+            else self._layers_by_node.get(subject, [])
+        )
+        told = [self._histories[place] for place in places]
         lines = [line for node in self.log.compute if node.node == subject for line in node.lines]
         lines += [
             line for history in told for name in history.qdq if name in rows for line in rows[name].lines[-1:]
@@ -187,11 +191,11 @@ class AuditContext:
         )
 
     @cached_property
-    def _told(self) -> tuple[LayerHistory, ...]:
+    def _histories(self) -> tuple[LayerHistory, ...]:
         return histories(self.engine, self.log).layers if self.log else ()
 
     @cached_property
-    def _held(self) -> dict[str, list[int]]:
+    def _layers_by_node(self) -> dict[str, list[int]]:
         """Places of the layers that compute each ONNX node, or that merely contain it if no compute layer does."""
         found: dict[str, list[int]] = {}
         for place, layer in sorted(

@@ -1,8 +1,8 @@
 """Reasons why nodes are not in the requested format: the placement's own refusals, else the findings of the rules.
 
-What a rule finds wrong in the Q/DQ graph is the reason for every product that it says it keeps in float, so that `lint`,
-`predict` and the audit give one reason; only what an engine alone shows is explained by itself. Where nothing applies
-the audit says so instead of inventing a reason.
+If a rule finds a mistake in the Q/DQ graph, it is the reason for every compute node that the mistake keeps in float. So
+`lint`, `predict` and the audit give the same reason. Only facts that an engine alone shows are explained here. If
+nothing applies, the audit says so and does not invent a reason.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Said:
     def of(self, evidence: NodeEvidence) -> Iterator[tuple[str, Explanation]]:
         """Yield every explanation for one node with the code of its rule, in the order of codes.
 
-        What a rule finds wrong with a node without saying that it costs its format is a reason where there is no other.
+        A mistake that does not change the format of the node is the reason only if there is no other.
         """
         known = self._lost.get(evidence.node.name, {})
         found = [
@@ -77,16 +77,16 @@ class Said:
     @cached_property
     def _lost(self) -> dict[str, dict[str, Explanation]]:
         """Explanations by node and code for products that lose their format."""
-        return self._told(lambda violation: bool(violation.products))
+        return self._by_rule(lambda violation: bool(violation.products))
 
     @cached_property
     def _suspected(self) -> dict[str, dict[str, Explanation]]:
         """Explanations by node and code for violations that may cost a node its format."""
-        return self._told(
+        return self._by_rule(
             lambda violation: not violation.products and violation.severity is not Severity.INFO
         )
 
-    def _told(self, wanted: Callable[[Violation], bool]) -> dict[str, dict[str, Explanation]]:
+    def _by_rule(self, wanted: Callable[[Violation], bool]) -> dict[str, dict[str, Explanation]]:
         told: dict[str, dict[str, Explanation]] = defaultdict(dict)
         for (code, node), found in self._violations.items():
             if wanted(found[0][1]):
@@ -113,7 +113,7 @@ class Said:
 
 def _left_float(refusal: Opinion, *, no_kernel: bool) -> Explanation:
     return Explanation(
-        reason=f"no Q/DQ in front of it, as placement would leave it: {refusal.reason}",
+        reason=f"no Q/DQ before it; placement would not quantize it either: {refusal.reason}",
         fix="nothing to do",
         no_kernel=no_kernel,
         claims=() if refusal.claim is None else (refusal.claim,),
@@ -125,8 +125,8 @@ def explained(
 ) -> tuple[NodeEvidence, ...]:
     """Return every node with the explanations that its engine does not contradict, in the order of the rules' codes.
 
-    A node whose format is `realised` needs none. Where a rule says something of the builder that it says of such a node
-    too, of the same operator and format, the engine contradicts it.
+    A node whose format is `realised` needs none. If a rule claims something about the builder, and claims the same of a
+    node that is realised with the same operator and format, the engine contradicts the rule.
     """
     answers = [tuple(said.of(evidence)) for evidence in nodes]
     done = [realised(evidence) for evidence in nodes]

@@ -47,7 +47,7 @@ def audit(
     Args:
         model: the Q/DQ model that the engine was built from; None audits the layer information alone.
         engine: its layers.
-        placement: the decisions that made the model; None for somebody else's Q/DQ.
+        placement: the decisions behind the model; None for third-party Q/DQ.
         float_view: the model before Q/DQ; nodes it has and `model` has not are noted.
         ignore: codes or names of checks that are left out, with a reason ("QDQ210=known") or without.
         targets: architectures the engine was built for ("sm86"), as far as known.
@@ -62,9 +62,9 @@ def examine(
 ) -> Audit:
     """Return the audit of a context that may also hold costs, times and another engine to compare with.
 
-    Without a model the log of the build gives the verdicts, where there is one.
+    Without a model the verdicts come from the log of the build, if there is one.
 
-    `ignore` may name checks of other steps, as `audit.ignore` does; `check_ignored` refuses what nobody knows.
+    `ignore` may name checks of other steps, as `audit.ignore` does; `check_ignored` refuses unknown names.
     """
     waived = waivers(ignore)
     findings, left_out = _findings(context, waived)
@@ -90,7 +90,7 @@ def check_ignored(ignore: Iterable[str]) -> None:
         if word not in known:
             close = get_close_matches(word, known, n=1)
             raise UsageError(
-                f"no check has the code or the name {word!r}",
+                f"unknown check {word!r}",
                 fix=f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}",
                 where="--ignore",
             )
@@ -121,7 +121,7 @@ def _findings(
         if reason is None:
             found.extend(_finding(name, check, draft, context) for draft in check.find(context))
         elif reason and (count := len(tuple(check.find(context)))):
-            notes.append(f"{counted(count, 'finding')} of {check.code} {name} left out: {reason}")
+            notes.append(f"{counted(count, 'finding')} of {check.code} {name} accepted: {reason}")
     return _sorted(found), tuple(notes)
 
 
@@ -158,10 +158,10 @@ def _notes(context: AuditContext, float_view: GraphView | None) -> tuple[str, ..
             engine.unread,
             f"{counted(engine.unread, 'record of the layer information was', 'records of the layer information were')} not understood",
         ),
-        (unknown, f"{counted(unknown, 'tensor has', 'tensors have')} a type in words nobody recognises"),
+        (unknown, f"{counted(unknown, 'tensor has', 'tensors have')} an unknown type"),
         (
             told and lost == len(told),
-            "no layer names any node of this model: the layer information belongs to another one",
+            "no layer names a node of this model: the layer information belongs to another model",
         ),
     )
     return (
@@ -207,7 +207,7 @@ _VERDICTS = {
 def verdicts_of_log(run: LogRun, engine: Engine) -> tuple[NodeVerdict, ...]:
     """Return a verdict on every compute node that the log shows, in the order of the log.
 
-    Where `engine` has the layer of a node, the layer's own precision counts; else what the log says of its Q/DQ.
+    If `engine` has the layer of a node, the precision of the layer counts; otherwise the Q/DQ lines of the log.
     """
     layers = {layer.name: layer for layer in engine.layers}
     return tuple(_verdict(node, layers, has_qdq=bool(run.ledger)) for node in run.compute)
@@ -246,4 +246,4 @@ def _format(precision: DType) -> str:
 def _fix(asked: str) -> str:
     if asked == FLOAT:
         return f"quantize it: {Command('run', ('MODEL',))} puts Q/DQ where they fuse"
-    return f"{Command('audit', ('MODEL', '--layers', 'LOG'))} looks at the model too, and names the cause"
+    return f"{Command('audit', ('MODEL', '--layers', 'LOG'))} also reads the model, and reports the cause"

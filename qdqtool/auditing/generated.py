@@ -4,8 +4,8 @@
     x [8, 2] ─ Gemm [2, 128]      ->  __myl_MoveSlicSlicMulMulAddAdd (kgen), two constants [1, 128] Float, one per row
     x ─ LSTM, 12 steps            ->  gemm [32, 192] Float, eleven __myl_...MulSum with [1, 48, 192] Float, no metadata
 
-Such a kernel is no matrix kernel, and yet its type is known: a weight that is stored as Float is multiplied as Float.
-Where it names its node and touches one float type only, nothing in it can be anything else.
+Such a kernel is not a matrix kernel, and yet its type is known: a weight that is stored as Float is multiplied as Float.
+If it names its node and touches one float type only, nothing in it can be anything else.
 
 Recurrences are recognised by the sizes of their weights, in layers that name no other node.
 
@@ -82,7 +82,7 @@ def _steps(view: GraphView, node: Node, engine: Engine) -> Iterator[EngineLayer]
     pieces = _pieces(view, node)
     for layer in engine.layers:
         names_others = layer.certainty is Certainty.STATED and node.name not in layer.onnx_nodes
-        held = None if names_others else _held(layer, pieces)
+        held = None if names_others else _tensor_of_sizes(layer, pieces)
         if held is not None and (layer.role is Role.COMPUTE or "Sum" in words(layer)):
             yield _typed(layer, held.dtype)
 
@@ -100,7 +100,7 @@ def _pieces(view: GraphView, node: Node) -> frozenset[Sizes]:
     return frozenset(found)
 
 
-def _held(layer: EngineLayer, pieces: frozenset[Sizes]) -> EngineTensor | None:
+def _tensor_of_sizes(layer: EngineLayer, pieces: frozenset[Sizes]) -> EngineTensor | None:
     return next(
         (
             constant

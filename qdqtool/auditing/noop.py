@@ -1,8 +1,8 @@
 """Is this INT8 engine really INT8?
 
-A build that was asked for INT8 can silently give the float engine again: no Q/DQ survived the export, the calibration
-cache did not fit, a GPU without INT8 convolutions was the target. Such an engine has the size, the kernels, the latency
-and, to the last bit, the outputs of the float one.
+A build with INT8 requested can silently give the float engine again: the export lost the Q/DQ, the calibration cache
+does not match, or the target GPU has no INT8 convolutions. Such an engine has the size, the kernels, the latency and,
+to the last bit, the outputs of the float engine.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ def _unlike(engine: Engine, reference: Engine) -> str:
     """Return why the other engine cannot serve as reference; "" if it can."""
     there = [layer for layer in reference.kernels if is_computing(layer)]
     for name, count in computed_in(there).items():
-        return f"{count} of {counted(len(there), 'compute kernel of the float engine multiplies', 'compute kernels of the float engine multiply')} {computing_in(name)}: it is none"
+        return f"{count} of {counted(len(there), 'compute kernel of the float engine multiplies', 'compute kernels of the float engine multiply')} {computing_in(name)}: it is not a valid reference"
     half = [_halves(one) for one in (engine, reference)]
     return (
-        "only one of the two engines uses FP16 or BF16, which halves bytes by itself"
+        "only one of the two engines uses FP16 or BF16, which alone halves the bytes"
         if half[0] != half[1]
         else ""
     )

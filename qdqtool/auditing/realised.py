@@ -1,11 +1,12 @@
 """Requested format of a node, type of its kernel's arithmetic, and type of its stored weight.
 
-Asked is read from the Q/DQ nodes in front of its two factors. Realised is read from the layer information: arithmetic in
-few bits where both factors of the kernel have the same small type; else, where the kernel reads a stored weight, float
-arithmetic that dequantizes inside the kernel; else, where another kernel makes that weight float first, a defeat: the
-weight is written and read again in every inference, although the engine file is as small as one where it is not.
+`asked` comes from the Q/DQ nodes before its two inputs. `realised` comes from the layer information. It is low-bit
+arithmetic if both inputs of the kernel have the same small type. Otherwise it is float arithmetic with dequantization
+inside the kernel, if the kernel reads a stored weight. Otherwise, if a separate kernel converts that weight to float
+first, the format is lost: the weight is written and read again in every inference, although the engine file is just as
+small.
 
-Evidence: layer dumps of about 790 builds with TensorRT for RTX 1.7.1. Nothing in its log tells these cases apart.
+Evidence: layer dumps of about 790 builds with TensorRT for RTX 1.7.1. Its log does not distinguish these cases.
 """
 
 from __future__ import annotations

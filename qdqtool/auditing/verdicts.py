@@ -55,7 +55,7 @@ def verdicts(
     Args:
         model: the Q/DQ model that the engine was built from.
         engine: its layers.
-        placement: the decisions that made the model; None for somebody else's Q/DQ.
+        placement: the decisions behind the model; None for third-party Q/DQ.
         targets: architectures the engine was built for ("sm86"), as far as known.
     """
     return verdicts_of(cases(model, engine, placement, targets=targets))
@@ -64,7 +64,7 @@ def verdicts(
 def verdicts_of(found: Sequence[NodeEvidence]) -> tuple[NodeVerdict, ...]:
     """Return the verdicts on all nodes of a model.
 
-    Only where the engine names none of them may the layer information belong to another model.
+    Only if the engine names none of them, the layer information may belong to another model.
     """
     told = tuple(_followed(one, evidence) for evidence, one in zip(found, map(verdict, found), strict=True))
     if all(one.verdict is Verdict.NOT_FOUND for one in told):
@@ -145,7 +145,7 @@ def made_by_rtx(engine: Engine) -> bool:
 def _own(holders: LayerMatch, shared: Counter[str]) -> LayerMatch:
     """Select kernels: one that computes a single node takes precedence over kernels that may hold only its bias.
 
-    So does any matrix kernel before a fused attention, which takes the bias of the projections in front of it along.
+    So does any matrix kernel before a fused attention, which includes the bias of the projections before it.
     """
     matrix = tuple(layer for layer in holders.compute if not is_attention(layer))
     holders = replace(holders, compute=matrix or holders.compute)
@@ -249,11 +249,12 @@ def _with_neighbours(node_evidence: NodeEvidence) -> NodeVerdict:
     told = _absent(
         node_evidence,
         Verdict.ABSORBED,
-        f"so small that {name} computes it together with its neighbours: that kernel rounds its input to eight "
-        "bits itself, and whether it then multiplies integers is not shown",
+        f"so small that {name} computes it together with its neighbours: that kernel rounds its input to eight bits, but the engine does not show whether it multiplies integers",
         node_evidence.holders.compute,
     )
-    return replace(told, fix="nothing to do: neither it nor its Q/DQ costs a kernel, and in float it would")
+    return replace(
+        told, fix="nothing to do: neither the node nor its Q/DQ costs a kernel, but in float the node would"
+    )
 
 
 def _reads_int8(layer: EngineLayer) -> bool:
@@ -271,12 +272,12 @@ def _why(node_evidence: NodeEvidence, kind: Verdict, precision: DType) -> tuple[
     if precision is DType.UNKNOWN:
         return (
             "the layer information does not show the type of its arithmetic",
-            f"look at the layer itself with {Command('engine', ('show',))}",
+            f"inspect the layer with {Command('engine', ('show',))}",
         )
     where = "dequantizes its input in its prologue" if kind is Verdict.PROLOGUE else "is float"
     return (
-        f"its inputs are quantized as they should be, yet the kernel the builder chose {where}; no cause is visible",
-        "leave this node float to save the Q/DQ kernels, or try another builder version or target",
+        f"its inputs are quantized correctly, but the kernel that the builder chose {where}; no cause is visible",
+        "keep this node float to save the Q/DQ kernels, or try another builder version or target",
     )
 
 
@@ -305,7 +306,7 @@ def _without_kernel(node_evidence: NodeEvidence) -> NodeVerdict:
         node_evidence.view.uses(output) or node_evidence.view.is_output(output)
         for output in node_evidence.node.outputs
     ):
-        return _absent(node_evidence, Verdict.ABSORBED, "nothing uses its result, so the builder dropped it")
+        return _absent(node_evidence, Verdict.ABSORBED, "nothing uses its result, so the builder removed it")
     return _absent(node_evidence, Verdict.NOT_FOUND, "no layer of the engine names it")
 
 
@@ -319,14 +320,13 @@ def _absorbed(node_evidence: NodeEvidence, others: tuple[EngineLayer, ...]) -> N
     return replace(verdict, fix=fix or verdict.fix, claims=_claims(node_evidence))
 
 
-_FUSED = (
-    "nothing to do: it is one kernel; INT8 would need Q/DQ on both inputs of both products and behind the second one, "
-    "and half of them takes the kernel apart"
+_FUSED = "nothing to do: it is one kernel; INT8 would need Q/DQ on both inputs of both MatMul nodes and after the second one; with only half of them the kernel is split"
+_MERGED = (
+    "nothing to do: the engine contains other nodes of this model; the builder merged or renamed this one"
 )
-_MERGED = "nothing to do: the engine holds other nodes of this model; the builder merged or renamed this one"
 _FIXES = {
     Verdict.ABSORBED: "nothing to do",
-    Verdict.NOT_FOUND: f"{Command('build', ('MODEL', '--out', 'built'))} writes detailed layer information of this very model",
+    Verdict.NOT_FOUND: f"{Command('build', ('MODEL', '--out', 'built'))} writes detailed layer information of this model",
     Verdict.UNKNOWN: "nothing to do with this release: TensorRT 9 and newer list the kernels of such regions",
 }
 

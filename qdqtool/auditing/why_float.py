@@ -1,8 +1,8 @@
 """Reasons why an input is float: one answer per slot, shared by verdicts and checks.
 
-Placement decides for inputs of compute nodes, and for an Add or a pool only if a rule asks. So an input is float because a rule
-refuses it, because no rule asks for it, or because no rule says anything about it. What the builder makes of an input that is
-quantized is another question: `explanations` answers it.
+Placement decides about inputs of compute nodes, and about an Add or a pool only if a rule requests it. So an input is
+float because a rule refuses it, because no rule requests it, or because no rule covers it. `explanations` covers inputs
+that are quantized but run in float.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from qdqtool.core.commands import Command
 from qdqtool.core.placement import Decision, Opinion, Placement, Slot, Stance
 from qdqtool.matching.evidence import Explanation
 
-_SEE = f"see what each rule said with {Command('place', ('MODEL',))}"
+_SEE = f"print the opinion of each rule with {Command('place', ('MODEL',))}"
 
 
 def why_float(slot: Slot, placement: Placement) -> Explanation | None:
@@ -24,7 +24,7 @@ def why_float(slot: Slot, placement: Placement) -> Explanation | None:
     if decision is None:
         return Explanation(
             reason=f"no placement rule asked for {slot}",
-            fix=f"nothing to do by a command: no rule says anything about {slot}",
+            fix=f"nothing to do by a command: no rule covers {slot}",
         )
     found = tuple(why_decided_float([decision]))
     if not found:

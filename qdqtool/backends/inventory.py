@@ -32,21 +32,21 @@ _EXTRAS = {
 """Packages of the extras that are not builders, by extra."""
 _OTHERS = {
     "polars": "the same",
-    "onnx-graphsurgeon": "graphs of its own kind, in and out of the Python calls",
+    "onnx-graphsurgeon": "its graphs as input and output of the Python calls",
 }
 """Packages that are used if they are installed, but belong to no extra."""
 _ZSTD_FROM = (3, 14)
 """First Python release that reads zstd without a package."""
 _USES = {
     "qat": "qdqtool qat run, your own training loop",
-    "qat-nvidia": "qat.engine: NVIDIA's quantizers in place of our own",
+    "qat-nvidia": "qat.engine: NVIDIA's quantizers instead of qdqtool's",
     "cluster": "qdqtool calibrate --cluster, qdqtool sweep --cluster",
-    "png": "charts and graphs as PNG; SVG needs nothing",
-    "parquet": "tables of layers and events as Parquet; CSV needs nothing",
+    "png": "charts and graphs as PNG; SVG needs no package",
+    "parquet": "tables of layers and events as Parquet; CSV needs no package",
     "zstd": "logs and dumps packed with zstd",
     "dataframe": "results as data frames: to_dataframe()",
     "postgres": "studies of sweeps on PostgreSQL",
-    "tensorboard": "curves of a training",
+    "tensorboard": "curves of training",
 }
 """Purpose of each extra, and of single packages that serve only part of an extra's purpose."""
 _NEEDED = ("numpy", "onnx")
@@ -104,8 +104,8 @@ def take_inventory() -> Inventory:
         *_devices(),
         _gpu(here),
         _builder("rtx", "real INT8 engines and their audit, no GPU needed", here=None),
-        _builder("trt", "engines for the GPU here, timing", here=here),
-        _builder("trtexec", "engines for the GPU here, timing, profiles", here=here),
+        _builder("trt", "engines for this machine's GPU, timing", here=here),
+        _builder("trtexec", "engines for this machine's GPU, timing, profiles", here=here),
     ]
     for extra, packages in _EXTRAS.items():
         if extra == "zstd" and sys.version_info >= _ZSTD_FROM:
@@ -169,7 +169,7 @@ def _tried(word: str) -> tuple[str, str] | None:
     )
     if ended.code == 0:
         return None
-    lines = b"".join(said).decode("utf-8", "replace").strip().splitlines() or ["it ended without a word"]
+    lines = b"".join(said).decode("utf-8", "replace").strip().splitlines() or ["it ended without a message"]
     what, _, fix = lines[-1].partition("\t")
     return what, fix or "check its driver; --device cpu works without it"
 

@@ -59,7 +59,7 @@ def read_plan(path: Path) -> EnginePlan:
     declared = int.from_bytes(head[16:24], "little")
     if maker == "TensorRT for RTX" and declared != size:
         raise InputFileError(
-            f"has {size} bytes but says {declared}: it is damaged",
+            f"has {size} bytes but declares {declared}: it is damaged",
             fix="build or copy it again",
             where=str(path),
         )

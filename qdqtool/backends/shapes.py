@@ -2,7 +2,7 @@
 
     parse_shapes("input:1x3x224x224,tokens:1x128")   {"input": (1, 3, 224, 224), "tokens": (1, 128)}
 
-A scalar is spelled `name:` or `name:scalar`. Names may hold colons and commas, and may stand in single quotes.
+A scalar is spelled `name:` or `name:scalar`. Names may contain colons and commas, and may be in single quotes.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def parse_shapes(text: str) -> dict[str, Shape]:
     while rest:
         entry = _ENTRY.match(rest)
         if entry is None:
-            raise UsageError(f"cannot read the shapes from {rest!r} on", fix=_EXAMPLE, where=text)
+            raise UsageError(f"cannot read the shapes, starting at {rest!r}", fix=_EXAMPLE, where=text)
         name = entry["name"].strip().removeprefix("'").removesuffix("'")
         if name in shapes:
-            raise UsageError(f"the input {name!r} has two shapes", fix="give one shape per input", where=text)
+            raise UsageError(f"the input {name!r} has two shapes", fix="pass one shape per input", where=text)
         dims = entry["dims"]
         shapes[name] = tuple(int(dim) for dim in dims.split("x")) if dims[:1].isdigit() else ()
         rest = rest[entry.end() :]
@@ -156,7 +156,7 @@ def several_profiles(
     count = max(len(low), len(opt), len(high), 1)
     if {len(low), len(opt), len(high)} - {0, count}:
         raise UsageError(
-            f"{len(low)} smallest, {len(opt)} usual and {counted(len(high), 'largest shape does', 'largest shapes do')} not make {counted(count, 'profile')}",
+            f"{len(low)} smallest, {len(opt)} usual and {counted(len(high), 'largest shape does', 'largest shapes do')} not match {counted(count, 'profile')}",
             fix="repeat --min-shapes, --opt-shapes and --max-shapes equally often, once per profile",
         )
     made: list[InputProfile] = []
@@ -182,7 +182,7 @@ def _strangers(inputs: tuple[TensorInfo, ...], given: tuple[Shapes, ...]) -> lis
 
 def _misfits(info: TensorInfo, profile: InputProfile) -> list[str]:
     mistakes = [
-        f"shape {_spell(shape)} does not fit input {info.name!r} with shape {_spell(info.shape or ())}"
+        f"shape {_spell(shape)} does not match input {info.name!r} with shape {_spell(info.shape or ())}"
         for shape in dict.fromkeys((profile.low, profile.opt, profile.high))
         if not _fits(info, shape)
     ]
@@ -190,7 +190,7 @@ def _misfits(info: TensorInfo, profile: InputProfile) -> list[str]:
         rising = zip(profile.low, profile.opt, profile.high, strict=True)
         if not all(smallest <= usual <= largest for smallest, usual, largest in rising):
             mistakes.append(
-                f"input {info.name!r}: the shapes must rise from min over opt to max, not "
+                f"input {info.name!r}: the shapes must not decrease from min to opt to max: "
                 f"{_spell(profile.low)}, {_spell(profile.opt)}, {_spell(profile.high)}"
             )
     return mistakes

@@ -46,8 +46,8 @@ def checked(model: Model, *, step: str) -> Model:
         found = check(model.proto)
         if found is not None and not _was_so(check, model.path):
             raise Bug(
-                f"the model that {step!r} made {what}: {found[:_LONGEST]}; nothing was written",
-                fix="report this with the model: qdqtool made the mistake, the model is not at fault",
+                f"the model that {step!r} wrote {what}: {found[:_LONGEST]}; nothing was written",
+                fix="this is a mistake in qdqtool, not in the model; please report it with the model",
                 where=str(model.path),
             )
     return model

@@ -47,7 +47,7 @@ class RunEvidence:
         nodes: compute nodes of a model with Q/DQ.
         layers: compute layers of an engine without.
         decisions: what applications decided.
-        engine: line and path of the engine file that was written; (0, "") where none is named.
+        engine: line and path of the engine file that was written; (0, "") if none is named.
         generated: whether the log says that an engine was made.
         has_qdq: whether the log shows Q or DQ nodes.
         knows_model: whether the log shows the nodes of the model.
@@ -155,8 +155,8 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
             else "the log does not show whether the model has Q/DQ"
         )
         yield (
-            f"INT8 was not asked for (precision {allowed}), and {shown}",
-            f"insert Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))}), which asks for INT8 in the model itself",
+            f"INT8 was not requested (precision {allowed}), and {shown}",
+            f"insert Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))}), which requests INT8 in the model",
             (),
         )
     plain = [node for node in seen.nodes if node.precision == FLOAT]
@@ -167,7 +167,7 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
                 f"{counted(len(plain), 'of the compute nodes is float', 'of the compute nodes are float')}, first {first.node} ({first.op}): "
                 f"{first.reason}"
             ),
-            f"{Command('audit', ('MODEL', '--layers', 'LOG'))} names the cause of each",
+            f"{Command('audit', ('MODEL', '--layers', 'LOG'))} reports the cause of each",
             (),
         )
     if run.int8_refused or run.without_scale:
@@ -180,7 +180,7 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
     constrained = run.unobeyed or run.overruled
     if constrained:
         yield (
-            f"{_some(constrained, 'layer')} got another precision than was asked for",
+            f"{_some(constrained, 'layer')} got a different precision than requested",
             by_name("not-obeyed").fix,
             _lines(run.warnings, "unobeyed", "overruled"),
         )

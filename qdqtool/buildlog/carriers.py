@@ -422,14 +422,14 @@ def _prefix_layer(lines: list[_CarriedLine]) -> tuple[Callable[[_CarriedLine], b
 
 def _taken(line: _CarriedLine, found: re.Match[str], form: _CarrierForm) -> None:
     # Logs print hundreds of lines in a second, and these have the same few beginnings.
-    stamp, severity = _told(form.says, found.groups())
+    stamp, severity = _stamp_and_severity(form.says, found.groups())
     line.stamp, line.severity = stamp or line.stamp, severity or line.severity
     text = line.text[found.end() :]
     line.text = _unquoted(text.rstrip(), form.quote) if form.quote else text
 
 
 @lru_cache(maxsize=4096)
-def _told(kinds: tuple[str, ...], values: tuple[str, ...]) -> tuple[str, str]:
+def _stamp_and_severity(kinds: tuple[str, ...], values: tuple[str, ...]) -> tuple[str, str]:
     """Return the time stamp and the severity of a prefix; "" for a missing one."""
     stamp = severity = ""
     for kind, value in zip(kinds, values, strict=True):

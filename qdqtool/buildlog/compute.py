@@ -52,7 +52,7 @@ class Precisions:
             node=node.name,
             op=node.op,
             precision=precision,
-            asked=self._asked(node),
+            asked=self._requested_format(node),
             reason=reason,
             lines=tuple(
                 sorted({line for row in rows for line in row.lines} | ({layer.line} if layer else set()))
@@ -68,19 +68,19 @@ class Precisions:
 
     def _fused_type(self, node: LoggedNode) -> DType:
         """Return the quantized type of the Q/DQ pairs before a node. Logs before FP8 print no types and use INT8."""
-        held = [self._held(maker) for maker in self._dequantizers(node) if maker is not None]
+        held = [self._stored_type(maker) for maker in self._dequantizers(node) if maker is not None]
         return next((dtype for dtype in held if dtype.is_quantized), DType.INT8)
 
-    def _held(self, dequantizer: LoggedNode) -> DType:
+    def _stored_type(self, dequantizer: LoggedNode) -> DType:
         """Return the type that a DQ reads: INT8 if the log shows neither the type nor the DQ's inputs."""
         return self._graph.types.get(next(iter(dequantizer.inputs), ""), DType.INT8)
 
-    def _asked(self, node: LoggedNode) -> str:
+    def _requested_format(self, node: LoggedNode) -> str:
         """Return the format that the pairs before a node request; "" if the log does not show its inputs."""
         asked: dict[bool, set[str]] = {True: set(), False: set()}
         for maker in self._dequantizers(node):
             is_weight = maker is not None and bool(self._graph.is_weight(maker.name))
-            dtype = self._held(maker) if maker is not None else None
+            dtype = self._stored_type(maker) if maker is not None else None
             asked[is_weight].add(FLOAT if dtype is None else NAMES.get(dtype, INT8.name))
         return asked_as(asked[True], asked[False]) if node.inputs else ""
 
@@ -89,7 +89,7 @@ class Precisions:
         if output:
             return f"its DQ inputs and its output {output} were fused into it"
         after = sorted({reader.op for reader in self._graph.readers(node.name)})
-        behind = f"its readers are {', '.join(after)}" if after else "it makes an output of the model"
+        behind = f"its readers are {', '.join(after)}" if after else "it produces an output of the model"
         return f"its DQ inputs were fused into it, but no Q was fused as its output: {behind}"
 
     def _unfused(self, node: LoggedNode, layer: LoggedLayer | None) -> tuple[str, str]:
@@ -104,8 +104,12 @@ class Precisions:
             bare = [tensor for tensor, maker in pairs if maker is None]
             if not bare:
                 return "unknown", "the log shows only one of its inputs"
-            held = self._asked(node).removesuffix("-weights")
-            inside = f"; its {held.upper()} weights are dequantized" if self._asked(node) != held else ""
+            held = self._requested_format(node).removesuffix("-weights")
+            inside = (
+                f"; its {held.upper()} weights are dequantized"
+                if self._requested_format(node) != held
+                else ""
+            )
             return "float", f"its input {bare[0]} does not come from a DequantizeLinear{inside}"
         dispositions = [self._rows[maker.name].end for maker in feeding if maker.name in self._rows]
         if all(disposition is End.KERNEL for disposition in dispositions) and layer is not None:
@@ -183,11 +187,11 @@ def _contradiction(precision: str, layer: LoggedLayer | None) -> str:
     if not dtype.is_quantized:
         return ""
     if dtype not in reads + types(layer.constants):
-        return f"the ledger says {word.upper()} in, its layer reads {_listed(reads)}"
+        return f"the ledger shows {word.upper()} inputs, but its layer reads {_listed(reads)}"
     if precision == word and dtype not in writes:
-        return f"the ledger says {word.upper()} out, its layer writes {_listed(writes)}"
+        return f"the ledger shows {word.upper()} outputs, but its layer writes {_listed(writes)}"
     if precision != word and not any(kind.is_float and not kind.is_quantized for kind in writes):
-        return f"the ledger says float out, its layer writes {_listed(writes)}"
+        return f"the ledger shows float outputs, but its layer writes {_listed(writes)}"
     return ""
 
 

@@ -423,7 +423,7 @@ class Order:
             if len(held) > HELD:
                 raise InputFileError(
                     f"begins with its newest line, and holds more than {HELD >> 20} MiB",
-                    fix="turn it around before: tac LOG | qdqtool parse -",
+                    fix="reverse it first: tac LOG | qdqtool parse -",
                     where="the log",
                 )
         yield from _turned(held)

@@ -258,7 +258,7 @@ class Arrays:
         bare: whether lines of a bucket have no prefix.
         ranks: the light patterns that have a head.
         tails: the last eight bytes of each light pattern without one, and the eight before them.
-        before_id: the eight bytes in front of the tactic id that ends a light pattern.
+        before_id: the eight bytes before the tactic id that ends a light pattern.
     """
 
     def __init__(self, grammar: Grammar) -> None:
@@ -334,7 +334,7 @@ class Rank:
         any: whether the bucket has one.
         parts: the ninth to sixteenth, and the seventeenth to twenty-fourth byte of its head.
         head: bytes of its head.
-        after_id: the eight bytes that follow a tactic id behind its head; nothing if there is no such id.
+        after_id: the eight bytes that follow a tactic id after its head; nothing if there is no such id.
         tuned, noted, rest: whether it reports a timed kernel, is noted, is light but for the first of a run.
     """
 

@@ -1,4 +1,4 @@
-"""The ledger: the fate of every Q and DQ node, step by step, from the optimizer's own words.
+"""The ledger: the what happened to every Q and DQ node, step by step, from the optimizer's own words.
 
 Each event adds a step to the rows it names, and most steps settle a row's end:
 
@@ -9,7 +9,7 @@ Each event adds a step to the rows it names, and most steps settle a row's end:
     Swapping M with Q                                Q moved through M and goes on
     Eliminating Q which duplicates (Q) P             P stands for Q
     Running: SplitQAcrossPrecedingFanIn on C         Q behind the Concat C became a clone above each of its inputs
-    Running: DqQFusion on DQ                         DQ met the Q behind it
+    Running: DqQFusion on DQ                         DQ cancelled with the Q after it
     Swap the layer type of Q from QUANTIZE to kQDQ   Q stays, as a kernel of its own
     Removing DQ, while a pass works on N             the pass took DQ into N
 
@@ -72,7 +72,7 @@ class Ledger:
 
     Attributes:
         rows: node -> row, the model's nodes first, in its order.
-        effective: lines of attempts that print no effect of their own, and had one.
+        effective: lines of attempts that print no effect, but had one.
     """
 
     def __init__(self, graph: Graph, names: LoggedNames) -> None:
@@ -136,7 +136,7 @@ class Ledger:
         elif name == _CANCEL:
             self.effective.add(line)
             behind = self._graph.quantizer_behind(node)
-            self._row(node, "DQ").take(line, "met the Q behind it", End.CANCELLED, behind)
+            self._row(node, "DQ").take(line, "cancelled with the Q after it", End.CANCELLED, behind)
 
     def fused(self, event: ResolvedEvent) -> None:
         """Record `X: Fusing A with B`."""
@@ -192,7 +192,7 @@ class Ledger:
         line, _, _, (node, *_), _, detail = event
         if detail.endswith("kQDQ"):
             row = self._row(node, "DQ" if detail.startswith("DEQUANTIZE") else "Q")
-            row.take(line, "left as a kernel of its own", End.COPY, node)
+            row.take(line, "remains as a separate kernel", End.COPY, node)
 
     def _side(self, row: Row, place: int) -> End:
         """Return the side of its compute node that a fused Q or DQ is on."""
@@ -215,7 +215,7 @@ class Ledger:
     def _add_clones(self, line: int, parent: str, concat: str) -> None:
         for number, source in enumerate(self._graph.producers_of_inputs(concat)):
             clone = self._row(f"{parent}_clone_{number}", "Q")
-            clone.steps.append((line, f"made from {parent} above {concat}"))
+            clone.steps.append((line, f"created from {parent} before {concat}"))
             met = self.rows.get(source)
             if clone.end in _OPEN and met is not None and met.end is End.CANCELLED:
                 clone.take(met.steps[-1][0], f"met {source}", End.CANCELLED, source)

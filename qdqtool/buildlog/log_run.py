@@ -60,7 +60,7 @@ class Run:
         first_line: where it begins.
         place: where the reading is.
         whole: whether it gets each message, so that its tables are complete.
-        before: the run before it, where it goes on in the same process.
+        before: the run before it, where it continues in the same process.
     """
 
     def __init__(

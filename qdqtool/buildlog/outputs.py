@@ -266,7 +266,7 @@ _STATEMENTS: dict[str, tuple[str, ...]] = {
 TABLES = (*_TABLES, *_STATEMENTS, "statements")
 
 
-def _said(runs: tuple[LogRun, ...], names: tuple[str, ...]) -> Table:
+def _statement_table(runs: tuple[LogRun, ...], names: tuple[str, ...]) -> Table:
     """Return statements of some wordings in the order of the log, under all their columns."""
     columns = dict.fromkeys(
         column
@@ -319,7 +319,7 @@ def _said_elsewhere(runs: tuple[LogRun, ...]) -> Table:
 def table_of(log: BuildLog, name: str) -> Table:
     """Return one table; its first column is the number of the run."""
     if name in _STATEMENTS:
-        return _said(log.runs, _STATEMENTS[name])
+        return _statement_table(log.runs, _STATEMENTS[name])
     if name == "statements":
         return _said_elsewhere(log.runs)
     columns, rows = _TABLES[name]

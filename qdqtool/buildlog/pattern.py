@@ -43,10 +43,10 @@ class MessagePattern:
         name: what it says; several patterns (wordings of several releases) may share a name and its fields.
         form: the message with its fields in braces.
         examples: messages it recognises, from real logs; they are its test.
-        light: "no" if each of its messages is handled. Of the others the reader may count messages without taking
-            them apart: "all"; "rest", all but the first of a run of them; "noted", all, and the last one is given to
-            who asks. They begin with eight fixed ASCII characters, or end with sixteen, or with eight and a tactic id;
-            of a tactic id behind the first, what follows is looked for too.
+        light: "no" if each of its messages is handled. Of the others the reader may count messages without taking them
+            apart: "all"; "rest", all but the first of a run of them; "noted", all, and the last one is given to who
+            asks. They begin with eight fixed ASCII characters, or end with sixteen, or with eight and a tactic id; of a
+            tactic id after the first, what follows is looked for too.
     """
 
     name: str
@@ -139,8 +139,8 @@ class PatternSet:
 
     Attributes:
         patterns: tried everywhere.
-        sections: rows that have a meaning only behind a heading.
-        foreign: shapes of lines that are not the builder's, tried last and only where builders use prefixes.
+        sections: rows that have a meaning only after a heading.
+        foreign: shapes of lines that are not the builder's, tried last and only if builders use prefixes.
     """
 
     patterns: tuple[MessagePattern | RegexPattern, ...] = ()

@@ -72,7 +72,7 @@ class _Message:
         plain: whether the pattern fits without taking a source position off.
         joint: whether it may be several messages that lost their line ends.
         foreign: whether it looks like a line of another program.
-        direct: whether, behind a quiet prefix, all it does is to tell the collectors its fields and to open `section`.
+        direct: whether, after a quiet prefix, all it does is to tell the collectors its fields and to open `section`.
         section: the section whose heading it is.
     """
 
@@ -291,7 +291,7 @@ class _Process:
                 body = text[filtered.body[index] : filtered.end[index]]
                 met, section = direct.get(body), self._section
                 if met is not None and (section is None or section.bare or not section.first):
-                    self._tell(numbers[number], met.name, met.fields)
+                    self._dispatch(numbers[number], met.name, met.fields)
                     self._section = met.section
                     continue
                 verdict = self._handle_known(numbers[number], body, ascii_only=ascii_only)
@@ -352,7 +352,7 @@ class _Process:
             self._direct[text] = message
         return verdict
 
-    def _tell(self, line: int, name: str, fields: Fields) -> None:
+    def _dispatch(self, line: int, name: str, fields: Fields) -> None:
         """Pass the fields of a message to its handlers."""
         handle = self._handlers.get(name)
         if handle is not None:
@@ -412,7 +412,7 @@ class _Process:
             self._place.timed()
         elif name == NOTED:
             self._place.announce(body, line)
-        self._tell(line, name, fields)
+        self._dispatch(line, name, fields)
         if not inside:
             self._section = message.section
         return LineVerdict.READ

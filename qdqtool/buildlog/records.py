@@ -149,7 +149,7 @@ _PLACES = 64
 
 
 # --- model graph -----------------------------------------------------------------------------------------------------
-# Questions to the model's graph as the log shows it: who makes a tensor, who reads it, what is a weight.
+# Questions to the model's graph from the log: who makes a tensor, who reads it, what is a weight.
 
 
 class LoggedNode:

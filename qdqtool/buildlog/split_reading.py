@@ -1,6 +1,6 @@
 """Reads big files with two processes: each takes whole runs.
 
-A file is cut in front of the line of a run's banner, where a reader begins anew anyway, so the digests are the same as
+A file is cut before the line of a run's banner, where a reader begins again anyway, so the digests are the same as
 those of one reader.
 """
 

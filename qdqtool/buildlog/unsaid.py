@@ -12,7 +12,7 @@ _NAMED = 3
 """Most names that a sentence lists."""
 _HOW = {
     "trtexec": "build again with --verbose --profilingVerbosity=detailed --dumpLayerInfo, or describe the finished engine: "
-    "trtexec --loadEngine=FILE --exportLayerInfo=layers.json (detailed only where it was built so)",
+    "trtexec --loadEngine=FILE --exportLayerInfo=layers.json (detailed only if it was built with detailed verbosity)",
     "polygraphy": "build with `polygraphy convert --profiling-verbosity detailed -vv`, or pass the output of "
     "`polygraphy inspect model ENGINE --model-type engine --show layers`",
 }
@@ -31,13 +31,13 @@ def _sentences(run: RunDigest) -> Iterator[str]:
     told = run.answer
     if run.failure is not None:
         why = f" ({told.why_not}; {told.fix})" if told is not None and run.failure.meaning else ""
-        yield f"the build failed, so that no layer runs at all: line {run.failure.line}: {run.failure.text}{why}"
+        yield f"the build failed, so no layer runs: line {run.failure.line}: {run.failure.text}{why}"
     elif told is not None and told.why_not and told.evidence:
         lines = listed(tuple(map(str, told.evidence)), _NAMED)
         yield f"why not INT8: {told.why_not}; {told.fix} (line {lines})"
     precision = run.options.get("Build", {}).get("Precision", "")
     if precision and "INT8" in precision:
-        yield f"INT8 was allowed (precision {precision}): each layer may run in INT8 or not, and the log does not say which"
+        yield f"INT8 was allowed (precision {precision}): each layer may run in INT8 or not, and the log does not show which"
     elif precision:
         yield (
             f"INT8 was not allowed (precision {precision}): no layer is INT8 by calibration; layers between Q/DQ nodes may be, "
@@ -49,17 +49,16 @@ def _sentences(run: RunDigest) -> Iterator[str]:
             "reaches them, or insert Q/DQ (qdqtool run)"
         )
     if run.int8_refused:
-        yield f"INT8 was refused for {_some(run.int8_refused, 'layer')}, for want of a scale"
+        yield f"INT8 was refused for {_some(run.int8_refused, 'layer')}, because a scale is missing"
     if run.dla_refused:
         yield f"DLA refuses {_some(run.dla_refused, 'layer')}: they run on the GPU, or the build fails"
     if run.unobeyed:
-        yield f"no kernel has the precision that was asked for {_some(run.unobeyed, 'layer')}"
+        yield f"no kernel has the requested precision {_some(run.unobeyed, 'layer')}"
     if run.overruled:
         yield (
-            f"{_some(run.overruled, 'layer')} got a faster kernel of another precision than was asked for; constraints that "
-            "are obeyed (trtexec --precisionConstraints=obey) prevent it"
+            f"{_some(run.overruled, 'layer')} got a faster kernel of a different precision than requested; trtexec --precisionConstraints=obey prevents this"
         )
-    yield f"the log prints no layers of the engine, so that it leaves open what each computes in; {_HOW.get(run.front_end, _IN_CODE)}"
+    yield f"the log prints no layers of the engine, so their precisions are unknown; {_HOW.get(run.front_end, _IN_CODE)}"
 
 
 def _some(names: Collection[str], what: str) -> str:

@@ -123,7 +123,7 @@ class Collection:
             InputFileError: `path` holds something else that this would destroy.
         """
         identity = self.identity()
-        kept = self._kept(path, identity, span)
+        kept = self._saved_histograms(path, identity, span)
         found = kept or replace(self._nothing(span), identity=identity)
         if kept is None and found.span.is_complete:
             save_histograms(path, found)  # an empty shard is a result too
@@ -175,7 +175,7 @@ class Collection:
             span=replace(span, done=0),
         )
 
-    def _kept(self, path: Path, identity: dict[str, str], span: Span) -> Histograms | None:
+    def _saved_histograms(self, path: Path, identity: dict[str, str], span: Span) -> Histograms | None:
         """Load what an earlier run saved at `path`.
 
         Return None if there is no file, or if it is for another model, other samples or another part.

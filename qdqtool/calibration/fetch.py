@@ -58,7 +58,7 @@ class Fetcher:
             if ran_out_of_memory(error):
                 raise MemoryShortageError(
                     f"not enough memory to run this sample: {first_line(error)}",
-                    fix="free memory there, take another --device, or calibrate fewer tensors (place.exclude_nodes)",
+                    fix="free memory there, choose another --device, or calibrate fewer tensors (place.exclude_nodes)",
                     where=where,
                 ) from error
             raise InputFileError(
@@ -143,10 +143,7 @@ def _other_sizes(fed: Feeds, declared: Mapping[str, Sequence[Any]]) -> str:
     if not letters:
         return ""
     named = ", ".join(letters.values())
-    return (
-        f", and whether the model takes its sizes (each row of a batch is a sample; a model for one size of batch must declare it): "
-        f"random samples of others are {','.join(['random:16', *shapes])} with numbers for {named}"
-    )
+    return f", and whether the model accepts its sizes (each row of a batch is a sample; a model for a fixed batch size must declare it): for random samples of other sizes, use {','.join(['random:16', *shapes])} with numbers for {named}"
 
 
 _TYPES: dict[str, np.dtype[Any]] = {

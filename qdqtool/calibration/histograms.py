@@ -48,8 +48,8 @@ class Histograms:
         meaningful: False when they were random.
         source: what they were, in words.
         span: which part of the samples this is.
-        identity: digests of model, samples and manner; empty when nobody asked for them. Parts that are added up
-            must agree in it.
+        identity: digests of model, samples and manner; empty if not requested. Parts that are added up must agree in
+            it.
     """
 
     tensors: Mapping[str, Histogram]
@@ -136,7 +136,7 @@ def _about(path: Path, text: NDArray[Any]) -> dict[str, Any]:
     try:
         about = json.loads(text.tobytes().decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise _misfit(path, f"holds a damaged description: {error}") from error
+        raise _misfit(path, f"contains a damaged description: {error}") from error
     wanted = {
         "samples": int,
         "meaningful": bool,
@@ -150,12 +150,12 @@ def _about(path: Path, text: NDArray[Any]) -> dict[str, Any]:
     if not isinstance(about.get("schema"), int) or about["schema"] > SCHEMA:
         raise _misfit(path, f"has schema {about.get('schema')!r}; this version reads up to {SCHEMA}")
     if any(not isinstance(about.get(name), kind) for name, kind in wanted.items()):
-        raise _misfit(path, "holds a damaged description")
+        raise _misfit(path, "contains a damaged description")
     numbers = about["span"]
     if numbers.keys() != asdict(NOTHING).keys() or not all(
         isinstance(value, int) for value in numbers.values()
     ):
-        raise _misfit(path, "holds a damaged description of its span")
+        raise _misfit(path, "contains a damaged description of its span")
     return about
 
 
@@ -163,7 +163,7 @@ def _histogram(path: Path, entry: Any, counts: NDArray[Any]) -> tuple[str, Histo
     """Return the name of a tensor and its histogram."""
     is_right = isinstance(entry, dict) and isinstance(entry.get("name"), str)
     if not is_right or any(not isinstance(entry.get(name, ""), kinds) for name, kinds in _NUMBERS.items()):
-        raise _misfit(path, "holds a damaged description of a tensor")
+        raise _misfit(path, "contains a damaged description of a tensor")
     histogram = Histogram(counts=counts.astype(np.int64), **{name: entry[name] for name in _NUMBERS})
     return entry["name"], histogram
 

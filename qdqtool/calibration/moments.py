@@ -1,9 +1,10 @@
 """Second moments of layer inputs; they show in which input directions the weights must be exact.
 
 The moments of a layer are `mean(x.T @ x)` over rows of its input: positions of a convolution, rows of a matrix. They
-are large (columns x columns), so layers are visited in parts whose moments fit into memory together, each with a pass over
-the samples. Where that is asked for, the columns of a wide layer fall into sections, and products across sections are not
-formed: of a feed-forward layer of 3072 inputs three sections cost a ninth of the arithmetic of rounding and a third of that of the moments.
+are large (columns x columns), so layers are visited in parts whose moments fit into memory together, each with a pass
+over the samples. If that is asked for, the columns of a wide layer fall into sections, and products across sections are
+not formed: of a feed-forward layer of 3072 inputs three sections cost a ninth of the arithmetic of rounding and a third
+of that of the moments.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class CollectorPool:
         try:
             found = fetcher.run(batch, "")
         except InputFileError as error:
-            _log.info("the model takes no batch of two samples: %s", error.what)
+            _log.info("the model does not accept a batch of two samples: %s", error.what)
             return
         # what the session itself allocates keeps all of its memory alive
         self._watch.pair = {name: value.copy() for name, value in found}
@@ -188,7 +188,7 @@ class CollectorPool:
         if tally.nonfinite > before and self._options.on_nan == "error":
             raise InputFileError(
                 f"tensor {name!r} holds {tally.nonfinite - before} NaN or Inf values",
-                fix=f"repair the model or the sample; {Setting('samples.nan', 'skip')} leaves such values out",
+                fix=f"correct the model or the sample; {Setting('samples.nan', 'skip')} skips such values",
                 where=", ".join(batch.names),
             )
 

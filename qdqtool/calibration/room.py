@@ -50,7 +50,7 @@ class Room:
             if self._allowed == seen:
                 self._allowed = max(1, seen // 2)
                 self.note(
-                    f"out of memory with {counted(seen, 'sample')} at once: {self._allowed} at once from then on"
+                    f"out of memory with {counted(seen, 'sample')} at once: using {self._allowed} at once from now on"
                 )
 
     def note(self, sentence: str) -> None:

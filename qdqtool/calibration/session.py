@@ -22,7 +22,7 @@ _UNKNOWN_OPERATOR = "is not a registered function/op"
 def open_collecting(model: Path, threads: int, home: Path | None = None) -> Any:
     """Open an onnxruntime session that uses `threads` threads for each run.
 
-    Weights outside the file are looked for in `home`, where that is not its folder.
+    Weights outside the file are looked for in `home`, if that is not its folder.
 
     Optimizations stay on: the values that are fetched are the same, and fusions between them are kept.
 
@@ -79,7 +79,7 @@ def _opened(model: Path, options: RuntimeOptions) -> Any:
         said = first_line(error).replace(f"Load model from {model} failed:", "")
         fix = "check that the float model itself runs: qdqtool calibrates on onnxruntime"
         if options.provider != CPU:
-            fix = f"leave --device {options.provider.word} out: the CPU may run what this provider cannot compile"
+            fix = f"remove --device {options.provider.word}: the CPU may run models that this provider cannot compile"
         if _UNKNOWN_OPERATOR in said:
             fix = (
                 "qdqtool calibrates on onnxruntime, which does not know this operator: export the model with ONNX's own "

@@ -29,21 +29,21 @@ def merge_parts(parts: Mapping[str, Histograms]) -> Histograms:
         InputFileError: as above.
     """
     if not parts:
-        raise InputFileError("there are no parts to merge", fix="name the .npz files of all shards")
+        raise InputFileError("no parts to merge", fix="pass the .npz files of all shards")
     (first_name, first), *others = parts.items()
     seen: dict[int, str] = {}
     for name, part in parts.items():
         _check_same(name, part, first_name, first)
         if part.span.shard in seen:
             raise InputFileError(
-                f"is {part.span}, which {seen[part.span.shard]} holds too",
-                fix="leave one of them out",
+                f"is {part.span}, which {seen[part.span.shard]} also contains",
+                fix="remove one of them",
                 where=name,
             )
         if not part.span.is_complete:
             raise InputFileError(
                 f"was interrupted: {part.span}",
-                fix="run the same shard again; it goes on where it stopped",
+                fix="run the same shard again; it continues where it stopped",
                 where=name,
             )
         seen[part.span.shard] = name

@@ -204,7 +204,11 @@ class Chooser:
     def _bounded(self, group: tuple[str, ...], common: Histogram, found: Range) -> tuple[Range, str]:
         limits = [self.bounds.get(name) for name in group]
         if common.amax == 0:
-            why = "never fired: zero in every sample" if common.total else "held nothing but NaN or Inf"
+            why = (
+                "zero in every sample, so the range is a guess"
+                if common.total
+                else "contained only NaN or Inf"
+            )
             return Range(amax=NEVER_FIRED, method=found.method), why
         # No value leaves its bound, so neither does the largest one that was seen: only clipping below it must not be.
         known = [limit for limit in limits if limit is not None]

@@ -56,9 +56,9 @@ def _run(arguments: list[str]) -> int:
     try:
         code = application()(_current(arguments), standalone_mode=False)
     except QdqError as error:
-        return _shown(process.stopped() or advised(error, arguments))
+        return _show_error(process.stopped() or advised(error, arguments))
     except (typer.Abort, KeyboardInterrupt):
-        return _shown(process.stopped() or process.interrupted())
+        return _show_error(process.stopped() or process.interrupted())
     except typer.TyperException as error:
         wrong_usage: Any = error  # each one that the parser raises can show itself; the stated base cannot
         wrong_usage.show()
@@ -66,7 +66,7 @@ def _run(arguments: list[str]) -> int:
     except SystemExit:  # how typer answers when the reader of our answer went away
         raise process.AnswerUnread from None
     if code == Interrupted.exit_code:  # how typer answers to a KeyboardInterrupt
-        return _shown(process.stopped() or process.interrupted())
+        return _show_error(process.stopped() or process.interrupted())
     return code if isinstance(code, int) else 0
 
 
@@ -84,10 +84,10 @@ def _current(arguments: list[str]) -> list[str]:
 def _failed(known: QdqError | None, error: Exception, arguments: list[str]) -> int:
     """Show why the command failed (a signal, an error of the system, or a bug), and return the exit code."""
     told = process.stopped() or known
-    return _shown(told) if told is not None else _bug(error, arguments)
+    return _show_error(told) if told is not None else _bug(error, arguments)
 
 
-def _shown(error: QdqError) -> int:
+def _show_error(error: QdqError) -> int:
     show(error)
     return error.exit_code
 
@@ -108,7 +108,7 @@ def _assembled(plugins: tuple[tuple[str, Any], ...]) -> typer.main.Typer | Any:
     """Build the command line from these plug-ins; cached for processes that run many commands."""
     app = typer.Typer(
         name="qdqtool",
-        help="INT8, FP8, INT4 and NVFP4 for NVIDIA TensorRT by explicit Q/DQ: place, calibrate, insert, build, audit, compare, report.",
+        help="Quantize ONNX models for NVIDIA TensorRT with explicit Q/DQ (INT8, FP8, INT4, NVFP4), and check what the engine runs.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
@@ -154,12 +154,12 @@ def _version(wanted: bool) -> None:
 
 
 def _options(
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more on standard error.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more on standard error.")] = False,
     version: Annotated[  # noqa: ARG001 -- its callback does the work
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """INT8, FP8, INT4 and NVFP4 for NVIDIA TensorRT by explicit Q/DQ: place, calibrate, insert, build, audit, compare, report."""
+    """Quantize ONNX models for NVIDIA TensorRT with explicit Q/DQ (INT8, FP8, INT4, NVFP4), and check what the engine runs."""
     log_to_stderr(verbose=verbose)
 
 
@@ -180,7 +180,7 @@ def _bug(error: Exception, arguments: list[str]) -> int:
         f"{type(error).__name__}: {error}",
         fix=f"this is a mistake in qdqtool; please report it with {Path(where).name}",
     )
-    return _shown(bug)
+    return _show_error(bug)
 
 
 # --- words of a command ----------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ _ADDRESS = re.compile(r"local|[a-z][a-z0-9+.-]*://\S*|[^\s/\\]+:\d+")
 def spelled_out(words: Sequence[str]) -> list[str]:
     """Return the words with "local" added after each `--cluster` that has no address.
 
-    An address is `local`, `scheme://...` or `host:port`; anything else belongs to somebody else on the line.
+    An address is `local`, `scheme://...` or `host:port`; other words are other arguments.
     """
     result: list[str] = []
     for number, word in enumerate(words):

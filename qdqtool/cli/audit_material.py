@@ -115,7 +115,7 @@ def _layers(wanted: Wanted, folder: Path | None) -> Path:
     path = wanted.layers or _in(folder, "layers.txt") or _in(folder, "layers.json") or alone
     if path is None:
         raise UsageError(
-            "there is no layer information to audit",
+            "no layer information to audit",
             fix="pass --layers FILE, or build the run folder first",
             where=str(wanted.subject),
         )

@@ -66,7 +66,7 @@ def annotated(explored: Explored, model: Path, out: Path) -> None:
     """Write the ONNX model with each node's engine facts in the node's metadata.
 
     Raises:
-        UsageError: `out` is no .onnx file, or no layer names a node of the model.
+        UsageError: `out` is not an .onnx file, or no layer names a node of the model.
     """
     if out.suffix != ".onnx":
         raise UsageError("an annotated model is an .onnx file", fix="pass --out FILE.onnx", where=str(out))
@@ -111,7 +111,7 @@ def missed(found: NoOpReport, least: float) -> list[str]:
     if found.verdict is NoOpVerdict.UNKNOWN:
         return ["nothing shows that this engine is INT8"]
     share = found.int8 / found.compute
-    return [f"{share:.0%} of the compute kernels are INT8, wanted are {least:.0%}"] if share < least else []
+    return [f"{share:.0%} of the compute kernels are INT8, required: {least:.0%}"] if share < least else []
 
 
 def _pair(files: list[Path] | None, option: str) -> tuple[Path, Path] | None:

@@ -100,7 +100,7 @@ def stories(view: EngineView, layers: tuple[LayerView, ...]) -> Iterator[str]:
         yield layer.name
         yield from (f"    {name:<10} {value}" for name, value in _facts(layer) if value)
         if layer.history:
-            yield from (f"    {line}" for line in _told(layer.history, ledger))
+            yield from (f"    {line}" for line in _history_lines(layer.history, ledger))
 
 
 def _facts(layer: LayerView) -> Iterator[tuple[str, str]]:
@@ -125,7 +125,7 @@ def _sizes(layer: LayerView) -> str:
     return "" if layer.bytes is None else f"{layer.bytes:,} ({split})"
 
 
-def _told(history: LayerHistory, ledger: dict[str, LedgerRow]) -> Iterator[str]:
+def _history_lines(history: LayerHistory, ledger: dict[str, LedgerRow]) -> Iterator[str]:
     if history.tuning:
         yield tuning_words(history.tuning)
     yield from map(myelin_words, history.myelin)

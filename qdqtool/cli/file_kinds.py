@@ -135,13 +135,12 @@ SAMPLES = FileKind(
 TORCH = FileKind(
     name="a file of PyTorch",
     words=("PyTorch", "torch"),
-    commands=f"{Command('run')} takes .pt2 files of torch.export and file.py:function; anything else is exported first, with "
-    "torch.onnx.export",
+    commands=f"{Command('run')} takes .pt2 files of torch.export and file.py:function; export anything else with torch.onnx.export first",
 )
 MODEL = FileKind(
     name="an ONNX model",
     words=("ONNX",),
-    commands=f"{Command('run', ('FILE', '--out', 'runs/first'))} takes it from here to an engine, {Command('lint', ('FILE',))} checks its Q/DQ",
+    commands=f"{Command('run', ('FILE', '--out', 'runs/first'))} quantizes it and builds the engine, {Command('lint', ('FILE',))} checks its Q/DQ",
 )
 RECIPE = FileKind(
     name="a YAML file",
@@ -156,12 +155,12 @@ LOG = FileKind(
 LAYERS = FileKind(
     name="layer information of an engine",
     words=("layer information",),
-    commands=f"{Command('engine', ('show', 'FILE'))} reads it, and {Command('audit', ('FILE',))} says what is not INT8",
+    commands=f"{Command('engine', ('show', 'FILE'))} reads it, and {Command('audit', ('FILE',))} lists the nodes that are not INT8",
 )
 CACHE = FileKind(
     name="a calibration cache",
     words=("calibration cache",),
-    commands=f"{Command('cache', ('show', 'FILE'))} reads it, and {Command('cache', ('to-qdq', 'MODEL', 'FILE'))} makes a Q/DQ model of it",
+    commands=f"{Command('cache', ('show', 'FILE'))} reads it, and {Command('cache', ('to-qdq', 'MODEL', 'FILE'))} turns it into a Q/DQ model",
 )
 TIMES = FileKind(
     name="a file of times of inferences (--exportTimes)",

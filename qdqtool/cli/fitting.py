@@ -29,9 +29,9 @@ _SAME = '"'
 def fitted(table: Table, width: int, spare: Sequence[str] = ()) -> tuple[Table, tuple[str, ...]]:
     """Fit a table into `width` terminal columns; return it with the titles of the columns that were left out.
 
-    Numbers and short cells stay whole, and titles wrap at words. Sentences wrap at words; one that stands right above is
-    replaced by a ditto mark. Names give way for the rest: they lose their middle, because both ends tell them apart.
-    Where that would leave too little of them, columns of `spare` are left out, the first one first.
+    Numbers and short cells stay whole, and titles wrap at words. Sentences wrap at words; a repetition of the cell
+    above becomes a ditto mark. Names are shortened to make room: they lose their middle, because both ends distinguish
+    them. If they would become too short, columns of `spare` are hidden, the first one first.
     """
     from rich.table import Table
 

@@ -14,4 +14,4 @@ def check_form(form: str) -> None:
     from qdqtool.errors import UsageError
 
     if form not in FORMS:
-        raise UsageError(f"no format is called {form!r}", fix=f"choose {', '.join(FORMS)}", where="--format")
+        raise UsageError(f"unknown format {form!r}", fix=f"choose {', '.join(FORMS)}", where="--format")

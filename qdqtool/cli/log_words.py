@@ -48,14 +48,14 @@ def digest_words(run: RunDigest, *, shown: int = SHOWN, cache: Collection[str] |
         _records("error", run.errors, shown),
         _unread(run.unread_lines[:shown]),
     )
-    return _said([_title(run), *(f"  {line}" for block in blocks for line in block)])
+    return _printable_lines([_title(run), *(f"  {line}" for block in blocks for line in block)])
 
 
 def brief_words(run: RunDigest) -> str:
     """Return one line about a run, for a log with many runs."""
     summary = run.ledger_summary
     qdq = f", {summary.accounted} of {summary.q + summary.dq} Q/DQ accounted for" if summary else ""
-    return _said([f"{_title(run)}{qdq}"])
+    return _printable_lines([f"{_title(run)}{qdq}"])
 
 
 class Wordings:
@@ -92,7 +92,7 @@ def clean(text: str, longest: int = _LONGEST) -> str:
     return plain if len(plain) <= longest else plain[: longest - 3] + "..."
 
 
-def _said(lines: Iterable[str]) -> str:
+def _printable_lines(lines: Iterable[str]) -> str:
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
@@ -189,7 +189,7 @@ def _quantization(run: RunDigest, shown: int) -> Iterator[str]:
     )
     yield _row("", ", ".join(f"{end} {count}" for end, count in summary.ends.items()))
     if run.kernels_left:
-        yield _row("", f"kernels of their own: {', '.join(run.kernels_left)}")
+        yield _row("", f"separate kernels: {', '.join(run.kernels_left)}")
     if run.precisions:
         yield _row(
             "compute", ", ".join(f"{count} {precision}" for precision, count in run.precisions.items())
@@ -255,11 +255,11 @@ def _constraints(run: RunDigest, shown: int) -> Iterator[str]:
         yield _row("" if at else "not on DLA", f"{layer}: {reason}")
     yield from _more(len(run.dla_refused), shown)
     for at, layer in enumerate(run.unobeyed[:shown]):
-        yield _row("" if at else "unobeyed", f"{layer}: no kernel has the precision that was asked for")
+        yield _row("" if at else "unobeyed", f"{layer}: no kernel has the requested precision")
     yield from _more(len(run.unobeyed), shown)
     for at, layer in enumerate(run.overruled[:shown]):
         yield _row(
-            "" if at else "overruled", f"{layer}: a kernel of another precision than was asked for was faster"
+            "" if at else "overruled", f"{layer}: a kernel of a different precision than requested was faster"
         )
     yield from _more(len(run.overruled), shown)
 
@@ -394,7 +394,7 @@ def _unread(lines: tuple[Unread, ...]) -> Iterator[str]:
 
 
 def _release(version: str) -> str:
-    return "release not told" if version == "?" else f"TensorRT {version}"
+    return "release unknown" if version == "?" else f"TensorRT {version}"
 
 
 def diff_words(found: LogDiff) -> str:
@@ -442,7 +442,7 @@ def diff_words(found: LogDiff) -> str:
     lines += [_row("" if at else "times", _time(one)) for at, one in enumerate(found.times[: 4 * SHOWN])]
     if len(lines) == 1:
         lines.append(_row("", "no difference in fusions, precision or times"))
-    return _said(lines)
+    return _printable_lines(lines)
 
 
 def _time(change: TimeChange) -> str:

@@ -26,7 +26,7 @@ def next_commands(
 ) -> list[str]:
     """Return at most three commands, each with a comment, the most useful first.
 
-    `given` are the options of the run that say how to quantize, so that the commands quantize in the same way.
+    `given` are the options of the run that set how to quantize, so the commands quantize in the same way.
     """
     return list(
         islice(
@@ -50,9 +50,9 @@ def _worth(
     run = [model, *given, *files, "--samples", calibration, *judged, "--out", folder]
     is_float = not is_quantized
     if not has_samples:
-        yield _line("run", *run, why="the same on your data")
+        yield _line("run", *run, why="the same run on your data")
     measured = ["--samples", calibration] if has_samples else []
-    fix = _line("fix", folder, *measured, why="tries what could help, by builds")
+    fix = _line("fix", folder, *measured, why="tries fixes by building engines")
     fixes = [entry.fix for entry in report.fallbacks if is_worth_trying(entry.fix)]
     is_promising = not all(map(saves_nothing, fixes))
     if is_promising:
@@ -71,7 +71,7 @@ def _worth(
         yield _line("sensitivity", *words, why="which nodes cost accuracy")
     if is_fp32:
         half = (*run[:-1], f"{folder}-fp16", "--set=insert.types=fp16")
-        yield _line("run", *half, why="FP16 for what is not quantized")
+        yield _line("run", *half, why="FP16 for the nodes that are not quantized")
     yield _line("engine", "show", str(request.out / "layers.json"), why="every kernel, with bytes")
     yield _line("audit", folder, "--fail-on", "warning", why="in continuous integration")
     if fixes and not is_promising:

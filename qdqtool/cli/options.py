@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 _trust: ContextVar[bool] = ContextVar("trust", default=False)
 
-_VERBOSE = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on standard error.")]
+_VERBOSE = Annotated[bool, typer.Option("--verbose", "-v", help="Print more on standard error.")]
 _WIDE = Annotated[bool, typer.Option("--wide", help="Print tables as wide as their content.")]
 _TRUST = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="The recipe may name Python functions, which are imported and run, and extend files anywhere.",
+        help="Trust the recipe: import and run the Python functions it names, and let it extend files anywhere.",
     ),
 ]
 _MAX_MEMORY = Annotated[
     str | None,
     typer.Option(
         metavar="SIZE",
-        help="Memory that the content of input files may take, such as 8GiB; otherwise all of the machine's.",
+        help="Memory limit for the content of input files, such as 8GiB; default: all memory of the machine.",
     ),
 ]
 _OF_RECIPES = frozenset({"recipe", "changes"})
@@ -87,7 +87,7 @@ def fitting_recipe(
 
     found = load(model) if isinstance(model, Path) else model()
     name, why = fitting(found)
-    said = f"recipe {name}, because {why}; --recipe takes another"
+    said = f"recipe {name}, because {why}; --recipe chooses another"
     stderr().print(said, markup=False, highlight=False)
     return name, load_recipe(name, changes, labels=labels)
 
@@ -240,6 +240,6 @@ def _configured() -> bool:
     known = found if isinstance(found, dict) else {"": found}
     if not set(known) <= {"trust"} or not isinstance(known.get("trust", False), bool):
         raise UsageError(
-            "says something else than `trust`", fix="write `trust: true` or delete the file", where=str(path)
+            "may contain only `trust`", fix="write `trust: true` or delete the file", where=str(path)
         )
     return bool(known.get("trust", False))

@@ -15,7 +15,7 @@ from types import FrameType
 from qdqtool.errors import HungUp, Interrupted, QdqError, Terminated
 from qdqtool.redact import redacted
 
-_RESUMES = "run the same command again to go on; finished steps are kept"
+_RESUMES = "run the same command again to continue; finished steps are kept"
 _received: list[int] = []
 
 
@@ -64,7 +64,7 @@ def stopped() -> QdqError | None:
         return Terminated("stopped by SIGTERM", fix=_RESUMES)
     if _received[0] == signal.SIGINT:
         return interrupted()
-    return HungUp("the terminal was closed (SIGHUP)", fix=f"{_RESUMES}; `nohup` or `tmux` keep it going")
+    return HungUp("the terminal was closed (SIGHUP)", fix=f"{_RESUMES}; `nohup` or `tmux` keep it running")
 
 
 def interrupted() -> QdqError:

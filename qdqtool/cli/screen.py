@@ -50,7 +50,7 @@ def _console() -> type[Console]:
 def show_table(table: Table, *, spare: Sequence[str] = ()) -> None:
     """Print a table: fitted to a terminal, as wide as its content with --wide and in a pipe, without padded ends.
 
-    A narrow terminal leaves out columns of `spare`, the first one first, and says so. A table without rows is not printed.
+    A narrow terminal hides columns of `spare`, the first one first, and says so. A table without rows is not printed.
     """
     from qdqtool.cli.fitting import fitted
 
@@ -62,7 +62,7 @@ def show_table(table: Table, *, spare: Sequence[str] = ()) -> None:
         console.print(shown_table)
         if left_out:
             console.print(
-                f"left out: {', '.join(left_out)}; --wide shows all columns", style="dim", highlight=False
+                f"hidden columns: {', '.join(left_out)}; --wide shows them", style="dim", highlight=False
             )
         return
     unfitted = _console()(width=1 << 16, emoji=False, force_terminal=console.is_terminal, highlight=False)

@@ -46,16 +46,19 @@ Plugins = Annotated[
     list[Path] | None,
     typer.Option("--plugins", help="Library of TensorRT plug-ins for the build; may be repeated."),
 ]
-BuilderTarget = Annotated[str | None, typer.Option("--target", help=f"{TARGET_HELP} The recipe's without.")]
+BuilderTarget = Annotated[
+    str | None, typer.Option("--target", help=f"{TARGET_HELP} Default: the recipe's target.")
+]
 BuilderGpus = Annotated[
-    str | None, typer.Option("--sm", help="GPU architectures to build for: 86,89. The recipe's without.")
+    str | None, typer.Option("--sm", help="GPU architectures to build for: 86,89. Default: the recipe's.")
 ]
 
 
 Preset = Annotated[
     str | None,
     typer.Option(
-        "--preprocess", help="Pixels as imagenet, imagenet-inception, yolo, clip or caffe networks want them."
+        "--preprocess",
+        help="Preprocess images as imagenet, imagenet-inception, yolo, clip or caffe networks expect.",
     ),
 ]
 
@@ -72,7 +75,7 @@ def for_preset(name: str | None) -> list[str]:
     if name is None:
         return []
     if name not in PRESETS:
-        raise UsageError(f"no preset {name!r}", fix=f"choose {', '.join(PRESETS)}", where="--preprocess")
+        raise UsageError(f"unknown preset {name!r}", fix=f"choose {', '.join(PRESETS)}", where="--preprocess")
     values = [f"samples.preprocess.{key}={json.dumps(value)}" for key, value in PRESETS[name].items()]
     return ["samples.sources={}", *values]
 

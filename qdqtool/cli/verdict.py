@@ -32,7 +32,7 @@ def _noise_missed(comparison: Comparison | None, limit: float | None) -> list[st
     found = comparison.sqnr if comparison else None
     if limit is None or found is None or found.sqnr_db >= limit:
         return []
-    return [f"{found.output} keeps {found.sqnr_db:.2f} dB, asked are {limit:g}"]
+    return [f"{found.output} keeps {found.sqnr_db:.2f} dB, required: {limit:g}"]
 
 
 def unrealised(verdicts: tuple[NodeVerdict, ...]) -> list[str]:
@@ -59,7 +59,7 @@ def accuracy_missed(comparison: Comparison | None, limit: float | None) -> list[
     if limit is None or task is None:
         return []
     drop = task.reference - task.candidate
-    return [f"{task.metric} fell by {drop:.2f} points, allowed are {limit:g}"] if drop > limit else []
+    return [f"{task.metric} fell by {drop:.2f} points, allowed: {limit:g}"] if drop > limit else []
 
 
 def check_limit(limit: str, *, judged: bool = False) -> None:
@@ -70,12 +70,12 @@ def check_limit(limit: str, *, judged: bool = False) -> None:
         judged: whether the command gives a verdict, so that its words are limits, too.
 
     Raises:
-        UsageError: `limit` is no severity, and no verdict.
+        UsageError: `limit` is not a severity, and no verdict.
     """
     words = [*(severity.value for severity in reversed(Severity)), *(VERDICTS[1:] if judged else ())]
     if limit not in {*words, "never"}:
         raise UsageError(
-            f"{limit!r} is no severity{' and no verdict' if judged else ''}",
+            f"{limit!r} is not a severity{' or a verdict' if judged else ''}",
             fix=f"choose {', '.join(words)} or never",
             where="--fail-on",
         )

@@ -1,6 +1,6 @@
 """Advice: fixes that name commands and settings, merged fixes, and what a fix promises.
 
-`promises` says what the engine must show once a fix was typed; `core.commands` has what can be typed.
+`promises` returns what the engine must show after a fix; `core.commands` has the commands that can be typed.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def repairing(*, to_float: Iterable[str] = (), to_int8: Iterable[str] = (), samp
 def with_files(fix: str, model: str, out: str = "repaired.onnx") -> str:
     """Return the fix with input and output files added to its `qdqtool repair` and `qdqtool convert` commands.
 
-    >>> with_files("take the pair off; `qdqtool repair` does", "my model.onnx")
-    "take the pair off; `qdqtool repair 'my model.onnx' --out repaired.onnx` does"
+    >>> with_files("remove the pair; `qdqtool repair` does", "my model.onnx")
+    "remove the pair; `qdqtool repair 'my model.onnx' --out repaired.onnx` does"
     """
     given = fix.replace(_REPAIR, f"{_REPAIR} {shlex.quote(model)} --out {shlex.quote(out)}")
     return given.replace(_CONVERT, f"{_CONVERT} {shlex.quote(model)} --out fp16.onnx")
@@ -163,7 +163,7 @@ def of_all(fixes: Iterable[str]) -> tuple[str, ...]:
 def settings_in(fix: str) -> tuple[str, ...]:
     """Return the settings in the text of a fix, in the form that `recipes.load` reads.
 
-    >>> settings_in("--set 'place.skip_rules=[gemv]' quantizes it all the same; --set place.first_layer=int8")
+    >>> settings_in("--set 'place.skip_rules=[gemv]' quantizes it anyway; --set place.first_layer=int8")
     ('place.skip_rules=[gemv]', 'place.first_layer=int8')
     """
     return tuple(one.text for one in actions(fix) if isinstance(one, Setting))
@@ -201,8 +201,8 @@ def leaves_nothing(fix: str) -> bool:
 def graded(severity: Severity, fix: str) -> Severity:
     """Return the severity of a finding, adjusted for its fix; every finding passes through this function.
 
-    A warning that nobody can follow would only hide those that somebody can. An error stays one: what cannot be built must be
-    changed, and a fix that says otherwise is wrong.
+    A warning without a usable fix would hide the warnings with one. An error stays an error: a model that cannot be
+    built must change, and a fix that says otherwise is wrong.
     """
     return Severity.INFO if severity is Severity.WARNING and leaves_nothing(fix) else severity
 
@@ -210,7 +210,7 @@ def graded(severity: Severity, fix: str) -> Severity:
 def followed(fix: str, *, command: str = "", at: str = "") -> str:
     """Return the fix in a form that a user can follow as printed; every finding and verdict uses this function.
 
-    What nothing can be typed for is an edit of the model, which its maker alone can do: that is told as a limit.
+    If no command can do it, the fix is an edit of the model by its author; the text then says so.
 
     Args:
         fix: what a rule or a check says.
@@ -219,10 +219,10 @@ def followed(fix: str, *, command: str = "", at: str = "") -> str:
 
     >>> followed("store the scale as a scalar, shape []", at="conv1/Q")
     "nothing to do by a command; in the model, at 'conv1/Q': store the scale as a scalar, shape []"
-    >>> followed("store the scale as a scalar, shape []", command="`qdqtool repair --float fc` takes the pair off")
-    '`qdqtool repair --float fc` takes the pair off; or store the scale as a scalar, shape []'
-    >>> followed("take the pair off; `qdqtool repair` does", command="`qdqtool repair --float fc`")
-    'take the pair off; `qdqtool repair` does'
+    >>> followed("store the scale as a scalar, shape []", command="`qdqtool repair --float fc` removes the pair")
+    '`qdqtool repair --float fc` removes the pair; or store the scale as a scalar, shape []'
+    >>> followed("remove the pair; `qdqtool repair` does", command="`qdqtool repair --float fc`")
+    'remove the pair; `qdqtool repair` does'
     """
     if not fix or is_followed(fix):
         return fix

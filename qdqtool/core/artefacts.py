@@ -75,7 +75,7 @@ class Artefact(Generic[T]):
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"])
             raise InputFileError(
-                f"{error.error_count()} fields do not fit, first data.{place}: {first['msg']}",
+                f"{error.error_count()} fields are invalid, first data.{place}: {first['msg']}",
                 fix="write the file again with the command that makes it",
                 where=str(path),
             ) from error
@@ -90,10 +90,10 @@ def artefact_of(kind: type[T]) -> Artefact[T]:
     """Return the kind of file that stores data of this type.
 
     Raises:
-        TypeError: no file holds it, or `qdqtool.core.kinds` was never imported.
+        TypeError: no file stores it, or `qdqtool.core.kinds` was never imported.
     """
     if kind not in _BY_TYPE:
-        raise TypeError(f"{kind.__name__} has no file of its own")
+        raise TypeError(f"{kind.__name__} is not stored in a separate file")
     return _BY_TYPE[kind]
 
 

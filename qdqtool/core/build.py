@@ -33,7 +33,7 @@ class BuildRequest:
         profiles: shapes of dynamic inputs.
         timeout_s: wall-clock limit in seconds.
         stack_mib: stack of the building process in MiB (deep graphs recurse).
-        cache: folder of finished builds by digest; None to build afresh.
+        cache: folder of finished builds by digest; None to build again.
         flags: further options in trtexec's spelling ("--builderOptimizationLevel=5"); each backend honours what it
             can and refuses the rest.
     """
@@ -63,8 +63,8 @@ class BuildResult(Shown):
         warnings: warnings of the builder a person should read, each once.
         profiles: shapes of dynamic inputs that were built for.
         notes: what was assumed on the way, such as shapes taken from the samples.
-        model: file name of the model that was built in the end, inside the folder, where it is not the one asked
-            for because Q/DQ had to be given up; else "".
+        model: file name of the model that was built in the end, inside the folder, if it is not the one asked for
+            because Q/DQ had to be given up; else "".
     """
 
     builder: str

@@ -77,7 +77,7 @@ class LayerTuning:
         formats: format combinations and kernel families that were timed.
         candidates: kernels timed.
         seconds: time spent, as stated; None if the release does not print it.
-        fastest_ms: fastest kernel over all formats, in milliseconds; None where nothing ran.
+        fastest_ms: fastest kernel over all formats, in milliseconds; None if nothing ran.
         fastest: its tactic id.
         runner: the kernel family of the fastest.
         chosen: tactic id in the finished engine; "" if the log does not list its layers.
@@ -218,7 +218,7 @@ class Performance:
         metrics: latency, enqueue, h2d, gpu_compute, d2h, end_to_end.
         walltime_s, gpu_total_s: totals in seconds.
         queries: timed queries.
-        variance_percent: coefficient of variance of GPU compute time, printed where it is unstable.
+        variance_percent: coefficient of variance of GPU compute time, printed if it is unstable.
         diagnosis: in words.
     """
 
@@ -248,7 +248,7 @@ class Failure:
 
     Attributes:
         line, text: the message that decides, whole.
-        meaning, fix: those of its cause; "" if nobody has named it.
+        meaning, fix: those of its cause; "" if it is unknown.
         cause: the name of the cause.
         node: the node or layer that it is about; "" if none is named.
         evidence: the lines of the chain, the deciding one first.
@@ -271,7 +271,8 @@ class Answer:
         built: whether an engine was built; None if the log does not say.
         failed: whether the run failed.
         precision: what the engine computes in, or what was allowed; "" if the log does not say.
-        why_not: why the build failed, or why layers are not INT8 (or in another low-bit format); "" where nothing is amiss.
+        why_not: why the build failed, or why layers are not INT8 (or in another low-bit format); "" if nothing is
+            amiss.
         fix: what to do about it.
         evidence: the lines that show it.
     """
@@ -324,11 +325,11 @@ class RunHeader:
         first_line: number of its first line in the log.
         carrier: what its lines are wrapped in, as learned from the log; "" if the builder's own prefix is the first.
         process: what the launcher calls the process that printed it; "" if one process speaks alone.
-        unread_share: share of the builder's lines that nobody has named yet; above 0.05 the log may be misread.
+        unread_share: share of the builder's lines that are unknown; above 0.05 the log may be misread.
         lines: all its lines; the read ones are `lines - blank - foreign - unread`.
         blank: empty lines.
         foreign: lines of other programs, recognised by their shape.
-        unread: lines that nobody has named yet.
+        unread: unknown lines.
         unread_lines: the unread ones by wording, most frequent first.
         clipped: records that were counted but not kept, because the run is larger than the memory allowed for it.
         answer: whether it built, in which precision, why not INT8, and what to do.
@@ -337,7 +338,7 @@ class RunHeader:
         without_scale: tensors that the builder found no scale for -> the nodes that make or read them.
         int8_refused: layers whose INT8 kernels were refused -> the tensor whose scale was missing.
         dla_refused: layers that DLA refused -> why.
-        unobeyed: layers for which no kernel has the precision that was asked for.
+        unobeyed: layers for which no kernel has the requested precision.
         overruled: layers that got a faster kernel of another precision than was asked for.
         accuracy: what trtexec's accuracy check measured.
         warnings, errors: all wordings.
@@ -410,7 +411,7 @@ class RunDigest(RunHeader):
 
     Attributes:
         nodes: nodes of the model that the log shows.
-        kernels_left: Q and DQ nodes that stayed as kernels of their own.
+        kernels_left: Q and DQ nodes that stayed as separate kernels.
         precisions: precision of compute nodes -> how many.
         not_quantized: compute nodes that do not read and write INT8, FP8 or FP4.
         contradictions: compute nodes whose engine layer disagrees with the ledger.

@@ -42,13 +42,13 @@ class TensorRange:
         tensor: the tensor's name in the float model.
         amax: one value, or one per channel along `axis`; all finite and positive.
         axis: channel axis of a constant; None for one range per tensor.
-        low: smallest value seen; None if nobody looked.
-        high: largest value seen; None if nobody looked.
+        low: smallest value seen; None if unknown.
+        high: largest value seen; None if unknown.
         method: the calibrator that chose it ("max", "entropy", "cache", ...).
-        note: anything a reader must know ("never fired", "tied to x").
-        gain_db: with the method `auto`, how much signal to noise the network's outputs, or the scores that go into
-            the softmax that ends it, gained by the choice that set this range: a calibrator instead of the worst one, or another one in this part of the network; None where
-            nothing was chosen, or all calibrators agree.
+        note: anything a reader must know ("zero in every sample", "tied to x").
+        gain_db: with the method `auto`, how much signal to noise the network's outputs, or the scores that go into the
+            softmax that ends it, gained by the choice that set this range: a calibrator instead of the worst one, or
+            another one in this part of the network; None if nothing was chosen, or all calibrators agree.
         format: what the range was chosen for; the same range serves other formats, each with its own largest number.
         block: values along `axis` that share one scale, which is made from the values when they are written; None
             without blocks. `amax` is then that of the whole tensor.
@@ -114,7 +114,7 @@ class Equalized:
         way: as `weights.equalize` names it.
         constants: names of the constants that changed, sorted.
         gain_db: how much signal to noise the network's outputs, or the scores that go into the softmax that ends it,
-            gained; None if nobody measured it.
+            gained; None if not measured.
     """
 
     way: str
@@ -135,7 +135,7 @@ class ZeroPoints:
     Attributes:
         tensors: how many have one.
         saturating: how many replace their Relu or Clip by the saturation of Q.
-        gain_db: how much signal to noise the outputs gained over symmetric ranges; None if nobody measured it.
+        gain_db: how much signal to noise the outputs gained over symmetric ranges; None if not measured.
         kernels: of the engine without and with them; None if none was built.
         bytes: activation bytes of both engines, as dumped; None if unknown.
     """

@@ -52,7 +52,7 @@ class PartComparison:
 
     Attributes:
         output: the output's name.
-        tensors: the part, one quantity: several where feature maps hold it, each of its own size.
+        tensors: the part, one quantity: several if feature maps hold it, each of its own size.
         chosen: the output holds some of its values, which the network chose and sorted; otherwise all of them.
         sqnr_db: energy of the reference over that of the difference, in dB; None if it is undefined, and `note` says why.
     """
@@ -119,8 +119,8 @@ class MismatchExplanation:
         sqnr_db: how near the candidate is to the Q/DQ graph; None if they are equal.
         nearest: which emulation is nearest to the candidate.
         nearest_db: how near that one is; None if they are equal.
-        rounding_db: how far exact integer arithmetic and other lawful roundings move this output by themselves; None
-            where they do not move it.
+        rounding_db: how far exact integer arithmetic and other lawful roundings alone move this output; None if they do
+            not move it.
     """
 
     output: str
@@ -141,13 +141,13 @@ class Comparison(Shown):
         samples: how many samples both saw.
         meaningful: False when the samples were random.
         outputs: metrics per output.
-        task: task metrics, where there are labels.
+        task: task metrics, if there are labels.
         worst: the samples with the lowest SQNR, worst first.
         notes: what a reader must know to trust the figures.
-        tensors: metrics per intermediate tensor in graph order, where the models were watched inside.
-        explanations: why the outputs differ, where somebody asked.
-        sqnr: signal to noise of all outputs, or of the one that the recipe names, each weighing the same, and parts in the place of
-            outputs that have some; None if the two are equal, or both silent.
+        tensors: metrics per intermediate tensor in graph order, if the models were watched inside.
+        explanations: why the outputs differ, if requested.
+        sqnr: signal to noise of all outputs, or of the one that the recipe names, each weighing the same, and parts
+            instead of outputs that have some; None if the two are equal, or both silent.
         provider: the execution provider of onnxruntime on which models ran; not written for its CPU.
         parts: boxes and scores in one output, and what outputs were chosen from; () if models were not looked into.
     """

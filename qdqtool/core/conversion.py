@@ -40,7 +40,7 @@ class DynamicRangeReport:
 
     Attributes:
         dtype: the type they are to have.
-        samples: how many samples were run; 0 where ranges of a calibration were believed instead.
+        samples: how many samples were run; 0 if ranges of a calibration were believed instead.
         tensors: how many tensors were watched.
         strayed: those that the type cannot hold, largest first.
     """

@@ -17,7 +17,7 @@ class DataReport(Shown):
         calibration: how many calibration samples there are.
         evaluation: how many evaluation samples; None if the calibration samples were used.
         spread: relative difference of the ranges of two halves of the calibration samples, for the median tensor; None
-            where there was nothing to split.
+            if there was nothing to split.
         spread_samples: how many samples were split for that.
     """
 

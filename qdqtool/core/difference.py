@@ -17,7 +17,7 @@ class Side:
 
     Attributes:
         layers: names of the layers.
-        precision: type of the arithmetic; UNKNOWN where the layers differ.
+        precision: type of the arithmetic; UNKNOWN if the layers differ.
         ms: measured time, or None.
         bytes: what the layers read and write, or None.
         types: the types of all of them, each once.

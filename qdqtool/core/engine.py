@@ -42,7 +42,7 @@ class EngineTensor:
     Attributes:
         name: as dumped.
         shape: dimensions, -1 for dynamic ones; None if the dump does not say.
-        dtype: element type; UNKNOWN where the words are not understood.
+        dtype: element type; UNKNOWN if the words are not understood.
         format: the memory format in the dump's own words ("" if unstated).
         location: Device, Host or "".
     """
@@ -111,9 +111,9 @@ class Engine(Shown):
         bindings: the engine's own inputs and outputs.
         form: which layer-information form was read ("rtx-dump", "inspector-8.6", ...).
         unread: how many records of the dump were not understood.
-        unknown_formats: type or format words nobody recognises, with their counts.
+        unknown_formats: unknown type or format words, with their counts.
         notes: what a reader of the layers should know, one sentence each.
-        opt_shapes: dynamic inputs by name at the optimum of the first optimization profile, where it is stated.
+        opt_shapes: dynamic inputs by name at the optimum of the first optimization profile, if it is stated.
     """
 
     layers: tuple[EngineLayer, ...]

@@ -1,4 +1,4 @@
-"""Events that a builder's log reports: records, optimizer events, and the fate of every Q and DQ."""
+"""Events that a builder's log reports: records, optimizer events, and what happened to every Q and DQ."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LogRecord:
         line: number of its line, from 1.
         severity: V, I, W, E or F; "" if the log does not print it.
         text: the message without its prefix.
-        topic: what it is about, in our words ("tactic-skipped", ...); "" if nobody has named it.
+        topic: what it is about, in our words ("tactic-skipped", ...); "" if it is unknown.
         count: how many messages of this wording the log holds; `line` is the first.
     """
 
@@ -158,14 +158,14 @@ FLOAT_OUT = "-in"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComputeNode:
-    """Precision of a convolution or matrix product of the model, as far as the log shows it.
+    """Precision of a convolution or matrix product of the model, as far from the log.
 
     Attributes:
         node: its name in the model.
         op: its ONNX operator.
         precision: "int8" (INT8 in and out), "int8-in" (INT8 in, float out), the same with "fp8" and "fp4", "float",
             or "unknown".
-        asked: the format that Q/DQ in front of it asks for, as in `NodeVerdict`; "" if the log does not show it.
+        asked: the format that Q/DQ before it asks for, as in `NodeVerdict`; "" if the log does not show it.
         reason: why, in words.
         lines: log lines that show it.
         layer: the engine layer that runs it, "" if the log names none.

@@ -126,10 +126,10 @@ class LayerView:
         macs: see `Cost`.
         gemm: see `Cost`.
         intensity: MACs per byte.
-        tflops: achieved 10^12 operations per second (two per MAC), where timed.
-        gbs: achieved GB/s, where timed.
-        bound: "compute" or "memory" by the roofline of a device, where known.
-        history: how it came to be, where a log of its build was read.
+        tflops: achieved 10^12 operations per second (two per MAC), if timed.
+        gbs: achieved GB/s, if timed.
+        bound: "compute" or "memory" by the roofline of a device, if known.
+        history: how it came to be, if a log of its build was read.
     """
 
     name: str
@@ -166,13 +166,13 @@ class EngineView:
         bindings: the engine's own inputs and outputs.
         form: which form of layer information was read.
         cost_model: how bytes were counted.
-        unknown_formats: type words nobody recognises, with their counts.
+        unknown_formats: unknown type words, with their counts.
         unread: records that were not understood.
         total_ms: sum of all layer times (measured); larger than the time of one undisturbed inference.
         matched: share of the profile's rows that belong to a layer; None without a profile.
         unmatched_rows: names of the profile's rows that belong to no layer.
         device: the GPU whose roofline was used, or "".
-        ledger: fate of every Q and DQ node, where a log of the build was read.
+        ledger: what happened to every Q and DQ node, if a log of the build was read.
         unplaced: Q and DQ nodes of the ledger that ended in no layer.
         notes: what a reader should know.
     """

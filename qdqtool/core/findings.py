@@ -110,7 +110,7 @@ class Finding:
         subject: the ONNX node, tensor or engine layer it is about.
         reason: what happened and what it costs.
         fix: what to do about it.
-        bytes: activation bytes at stake, where the check can tell (estimated from the dump).
+        bytes: activation bytes at stake, if the check can tell (estimated from the dump).
         evidence: where to look.
         hazard: what is bad about findings of this kind, in one sentence.
         claims: the parts of the reason and the fix that a build can contradict.

@@ -22,8 +22,8 @@ class SlotEdit:
         slot: the input.
         scales: quantization steps, one or one per channel; () leaves the input float; None: to be measured.
         axis: the channel axis of several scales.
-        format: how values are stored; of no account where the input becomes float.
-        most: a measured scale is at most this, and where it comes near the edit is not worth making; None for any.
+        format: how values are stored; ignored if the input becomes float.
+        most: upper limit for a measured scale; near the limit the edit is not useful. None: no limit.
     """
 
     slot: Slot
@@ -104,8 +104,8 @@ class FixTrial:
         outcome: whether it stayed.
         why: what the builder and the samples said.
         edits: the edits themselves.
-        rule: the rule that proposed it; "" for what a build has shown by itself.
-        before: the engine without it; None where nothing was built.
+        rule: the rule that proposed it; "" for an effect that only a build showed.
+        before: the engine without it; None if nothing was built.
         after: the engine with it, and with the others that were built in one go.
         settings: recipe values that make the same change in a new run, as `--set` takes them; () if there are none.
     """
@@ -127,15 +127,15 @@ class FixReport(Shown):
 
     Attributes:
         model: file name of the model.
-        trials: what was tried, kept and undone, and what was left for want of budget or of an edit.
+        trials: tried edits, kept or undone, and edits without a trial because of the budget.
         before: the engine as it was.
         after: the engine as it is in the new run folder.
         builds: engines that were built for trials.
-        budget: how many there might be.
-        metric: what `accuracy` is: "top1" in percent, or "sqnr_db"; "" where nothing was measured.
-        max_drop: how far it might fall, in its unit.
+        budget: largest number of them.
+        metric: what `accuracy` is: "top1" in percent, or "sqnr_db"; "" if nothing was measured.
+        max_drop: allowed loss, in its unit.
         notes: what a reader must know to trust the figures.
-        slots: every input that is quantized otherwise than before.
+        slots: every input with a changed quantization.
     """
 
     model: str

@@ -18,12 +18,12 @@ class LintFinding:
     Attributes:
         code: stable identifier of the rule ("QDQ122").
         rule: the rule's file name.
-        severity: error where the build fails, warning where INT8 is lost or kernels are added, info for the rest.
+        severity: error if the build fails, warning if INT8 is lost or kernels are added, info for the rest.
         node: the node to look at.
         reason: what is wrong.
         effect: what TensorRT will do because of it.
         fix: what to change.
-        waiver: why the user accepts it; "" if nobody does.
+        waiver: why the user accepts it; "" if not accepted.
         causes: names of the errors that a builder prints for an error of this code, in the table of causes.
     """
 

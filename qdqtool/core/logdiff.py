@@ -40,7 +40,7 @@ class LogDiff(Shown):
     """A comparison of two runs.
 
     Attributes:
-        versions: of the builders, "8.6.0"; "?" where unknown.
+        versions: of the builders, "8.6.0"; "?" if unknown.
         layers: in the finished engine, by the last count of the funnel; None if there is none.
         passes: passes with different numbers of effects.
         only_first, only_second: effects that one log has and the other has not, as often as it has them.

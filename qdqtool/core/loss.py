@@ -28,7 +28,7 @@ def loss(comparison: Comparison) -> tuple[Severity | None, str]:
     worst = min(levels, key=lambda one: one.decibel, default=None)
     if worst is None or worst.decibel >= DECIBELS:
         return None, ""
-    words = f"{worst.words} keeps {worst.decibel:.1f} dB of signal to noise (SQNR)"
+    words = f"{worst.words} has {worst.decibel:.1f} dB of signal to noise (SQNR)"
     # What else a network returns may be of no use to anybody.
     first = comparison.outputs[0].output
     is_lost = any(one.decibel < FEW_DECIBELS for one in levels if one.output == first)

@@ -39,7 +39,7 @@ class Observation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoOpReport:
-    """The verdict on an engine that is called INT8, and all observations behind it.
+    """The verdict on an engine that is called INT8, and all observations for it.
 
     Attributes:
         verdict: the kernels decide; where they do not tell, size and outputs do.

@@ -35,7 +35,7 @@ class QuantSpec:
         format: the number format; artefacts call it "dtype".
         axis: the channel axis of per-channel scales, or the axis that blocks divide; None for one scale per tensor.
         block: values along `axis` that share one scale; None without blocks.
-        stored: whether a constant is stored in the format, or its floats stay behind Q and DQ; None: as the recipe says.
+        stored: whether a constant is stored in the format, or its floats stay after Q and DQ; None: as the recipe says.
     """
 
     format: Annotated[NamedFormat, Field(alias="dtype")] = INT8
@@ -62,10 +62,9 @@ class SlotKind(str, Enum):
 class Opinion:
     """One rule's opinion on one slot, with its reason.
 
-    A REQUEST may carry a `spec`; all requests for a slot must agree on it. `fix` says what would
-    have to change for a VETO to go away ("" where nothing would). A REQUEST with `only_if_shared` counts only
-    where the same values are quantized for another consumer anyway. `claim` is the part of the reason that a build can
-    contradict.
+    A REQUEST may carry a `spec`; all requests for a slot must agree on it. `fix` says what would have to change for a
+    VETO to go away ("" if nothing would). A REQUEST with `only_if_shared` counts only if the same values are quantized
+    for another consumer anyway. `claim` is the part of the reason that a build can contradict.
     """
 
     slot: Slot
@@ -115,14 +114,14 @@ class Bond:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """The decision on one slot, and every opinion behind it.
+    """The decision on one slot, and every opinion about it.
 
     Attributes:
         slot: the input in question.
         tensor: the tensor that feeds it.
         op: operator type of the consuming node.
         kind: run-time value or constant.
-        quantize: the verdict: someone requests and nobody vetoes.
+        quantize: the verdict: at least one request and no veto.
         spec: how, where `quantize` is true.
         opinions: all of them, requests first, then by rule name.
     """

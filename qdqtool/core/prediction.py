@@ -62,7 +62,7 @@ class Prediction(Shown):
         profile: "classic" (TensorRT 8.x and 10.x) or "rtx" (TensorRT for RTX).
         nodes: every node except constants, Q and DQ, in graph order.
         layers: in graph order for classic TensorRT, in launch order where `exact`; () if they are not known.
-        ledger: the fate of every Q and DQ, as in a build log; steps have line 0; () if it is not known.
+        ledger: what happened to every Q and DQ, as in a build log; steps have line 0; () if it is not known.
         notes: what the reader of the model noticed, the reasons of all doubts, and why no engine was built.
         doubts: where the prediction may not hold.
         kernels: number of kernels (layers of classic TensorRT); None if it is not known.

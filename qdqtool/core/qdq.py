@@ -15,12 +15,12 @@ class QdqPair:
     Attributes:
         tensor: the float tensor that is quantized; for a DequantizeLinear alone, the integers it reads.
         quantize: node name of the QuantizeLinear; None if integers come from elsewhere.
-        dequantize: node name of the DequantizeLinear; None where nothing turns the integers back.
+        dequantize: node name of the DequantizeLinear; None if nothing turns the integers back.
         kind: whether `tensor` is a constant.
         dtype: type of the integers between the two.
         scale: quantization steps; empty if they are computed at run time.
         scale_shape: shape of the scale, () for a scalar; None if it is computed.
-        zero_point: one value per scale, zeros where the node has none; empty if computed, or not a number.
+        zero_point: one value per scale, zeros if the node has none; empty if computed, or not a number.
         axis: channel axis of a scale with one dimension or more, counted from the front where the rank is known.
         slots: the inputs that read the result.
         returned: whether the model returns the result.

@@ -44,8 +44,8 @@ class QuantFormat:
         blocks: the block lengths that TensorRT takes; () without blocks.
         scale_dtype: type of block scales that are themselves stored in few bits; None if scales have the model's
             float type.
-        scale_limit: the largest stored block scale; 0 where scales are plain floats. Scales of two levels are
-            `stored scale * global scale`, with global scale = amax / (qmax * scale_limit).
+        scale_limit: the largest stored block scale; 0 if scales are plain floats. Scales of two levels are `stored
+            scale * global scale`, with global scale = amax / (qmax * scale_limit).
         opset: first ONNX opset whose Q/DQ nodes hold the values in the form that `lower` writes.
         ir_version: first ONNX IR version that has the element type.
         sm: first GPU architecture with a builder that accepts it.
@@ -181,7 +181,7 @@ def by_name(name: str) -> QuantFormat:
         ValueError: there is none.
     """
     if name not in FORMATS:
-        raise ValueError(f"{name!r} is no number format; there are {', '.join(FORMATS)}")
+        raise ValueError(f"{name!r} is not a number format; choose one of {', '.join(FORMATS)}")
     return FORMATS[name]
 
 
@@ -209,7 +209,7 @@ class Scheme:
 
     Attributes:
         name: what recipes call it.
-        weights: the format of constant factors; None leaves the layer float.
+        weights: the format of constant factors; None keeps the layer float.
         activations: the format of run-time factors; None leaves them float, and the arithmetic with them.
         ops: operators whose kernels or importers take it; () means whatever the placement rules say.
     """

@@ -16,7 +16,7 @@ class ReadScale:
     Attributes:
         slot: the input.
         tensor: its tensor in the float model.
-        module: the module of the framework that the node comes from, as "layer1.0.conv1"; "" if no name tells.
+        module: the module of the framework that the node comes from, as "layer1.0.conv1"; "" if no name shows.
         kind: whether the tensor is a constant.
         dtype: type of the integers.
         scale: quantization steps, one or one per channel.
@@ -40,7 +40,7 @@ class ReadBack:
 
     Attributes:
         model: file name of the model.
-        origin: the tool that quantized it, as far as names tell; "" if they do not.
+        origin: the tool that quantized it, as far as names show; "" if they do not.
         scales: one entry per quantized input, in graph order.
         table: the same as ranges of the float model's tensors.
         notes: what was left out or widened, one sentence each.

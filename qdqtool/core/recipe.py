@@ -130,7 +130,7 @@ def _preset(value: object) -> object:
     if not isinstance(value, str):
         return value
     if value not in PRESETS:
-        raise ValueError(f"no preset {value!r}: choose {', '.join(PRESETS)}")
+        raise ValueError(f"unknown preset {value!r}: choose {', '.join(PRESETS)}")
     return dict(PRESETS[value])
 
 

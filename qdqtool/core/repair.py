@@ -21,8 +21,8 @@ class Change:
         subject: the node or tensor that was changed.
         what: what was done to it.
         reason: what TensorRT would have made of it.
-        error: largest difference of a constant's values, as a share of the largest magnitude; 0 where the change
-            is exact; None if it depends on the data, which the comparison measures.
+        error: largest difference of a constant's values, as a share of the largest magnitude; 0 if the change is exact;
+            None if it depends on the data, which the comparison measures.
         edits: the inputs to be quantized otherwise, where the change is nothing but that: who asks the rule applies
             them.
     """
@@ -62,8 +62,8 @@ class RepairReport(Shown):
         remaining: what was not, and how to fix it.
         comparison: the model before against the model after, on the same samples; None if it was not asked for.
         notes: what opening the model changed.
-        origin: the tool that quantized the model, as far as names tell; "" if they do not.
-        slots: every input that is quantized otherwise than before.
+        origin: the tool that quantized the model, as far as names show; "" if they do not.
+        slots: every input with a changed quantization.
     """
 
     model: str

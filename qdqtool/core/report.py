@@ -69,7 +69,7 @@ class Summary:
         findings: count by severity.
         accuracy: None when nothing was compared.
         verdict: whether the result can be used, by three questions.
-        assumptions: what the result rests on that nobody measured: how inputs are prepared, shapes of free dimensions.
+        assumptions: assumptions behind the result: preparation of inputs, shapes of dynamic dimensions.
     """
 
     model: str
@@ -122,7 +122,7 @@ class RangeRow:
     Attributes:
         tensor: the tensor's name in the float model.
         amax: the largest magnitude kept; what is above is clipped.
-        low: smallest value seen; None if nobody looked.
+        low: smallest value seen; None if unknown.
         high: largest value seen.
         method: the calibrator that chose `amax`.
         note: anything a reader must know.
@@ -174,10 +174,10 @@ class LayerRow:
         macs: multiply-accumulate operations of one inference; None if not known.
         gemm: the product as a matrix product, (M, N, K); None if not known.
         intensity: MACs per byte.
-        tflops: achieved 10^12 operations per second (two per MAC), where timed.
-        gbs: achieved GB/s, where timed.
+        tflops: achieved 10^12 operations per second (two per MAC), if timed.
+        gbs: achieved GB/s, if timed.
         bound: "compute" or "memory" by the roofline of a device, "" if unknown.
-        history: how it came to be, where the builder's log tells it.
+        history: how it came to be, if the builder's log shows it.
     """
 
     name: str
@@ -211,14 +211,14 @@ class Report(Shown):
         fallbacks: compute nodes that are not quantized in the engine, or not in the format asked for.
         verdicts: all compute nodes.
         findings: most severe first.
-        comparison: accuracy against the float model; None where nothing was compared.
+        comparison: accuracy against the float model; None if nothing was compared.
         ranges: activation ranges, sorted by tensor.
         layers: engine layers in launch order.
         notes: what every step wants a person to know.
-        ledger: fate of every Q and DQ node, where the builder's log tells it.
-        funnel: layers left after each stage of the builder, where its log tells it.
-        sensitivity: what each node costs in accuracy, where it was studied.
-        device: the GPU whose roofs the layers are compared with, where one was named.
+        ledger: what happened to every Q and DQ node, if the builder's log shows it.
+        funnel: layers left after each stage of the builder, if its log shows it.
+        sensitivity: what each node costs in accuracy, if it was studied.
+        device: the GPU whose roofs the layers are compared with, if one was named.
         sections: what sections of other distributions collected, by name of the section.
     """
 

@@ -40,8 +40,8 @@ class NoiseCause:
         spread: standard deviation of its values in the median channel; None if channels are not known.
         channel: the channel of it that reaches furthest.
         reach: the largest magnitude in that channel, in largest magnitudes of the median channel.
-        weight_reach: the same of the channels of the weights, where all share one step; None if each has its own.
-        samples: samples behind it.
+        weight_reach: the same of the channels of the weights, if all share one step; None if each has its own.
+        samples: number of samples used.
     """
 
     kind: CauseKind
@@ -68,7 +68,7 @@ class Cure:
         gain_db: SQNR of the outputs with it minus that without; None if it leaves no noise at all.
         gain_low: lower end of the 95 % interval over samples, which both models ran; None if it is not known.
         gain_high: upper end.
-        samples: samples behind it.
+        samples: number of samples used.
     """
 
     what: str
@@ -104,12 +104,12 @@ class NodeSensitivity:
         without_db: SQNR when everything but this node is quantized; None if not measured.
         gain_db: what keeping it float brings: `without_db` minus the SQNR of the whole; None if not measured.
         task: accuracy when everything but this node is quantized, against the float model; None without labels.
-        samples: samples behind these figures: few for an estimate, all for an exact run.
+        samples: number of samples used: few for an estimate, all for an exact run.
         exact: whether all samples were used.
         alone_low: lower end of the 95 % interval of `alone_db`; of an estimate no nearer than estimates were off where
             both were measured; None if it is not known.
         alone_high: upper end.
-        cause: why it is noisy; None if nobody looked: beyond the nodes that are run exactly, and for groups.
+        cause: why it is noisy; None if it was not analysed: for nodes with an estimate, and for groups.
         cures: what was tried for this node, what helps most first; those that bring nothing come last.
     """
 
@@ -139,7 +139,8 @@ class FloatSet:
         task: accuracy against the float model; None without labels.
         int8_nodes: compute nodes that stay quantized.
         total_nodes: compute nodes of the model.
-        least_db: SQNR that other samples keep with the confidence that was asked for; None if none was, or too few tell.
+        least_db: SQNR of other samples, with the requested confidence; None if none was requested, or if there are too
+            few samples.
         worst_drop: points that they lose at most with that confidence; None without labels, too.
         gain_low: lower end of the 95 % interval of the gain over every node quantized: points of the task if a drop is
             limited, else dB; None if it is not known.
@@ -274,17 +275,17 @@ class FloatLimit(Shown):
         path: the sets that were checked on all of them, in that order; the first has all nodes float.
         chosen: the set that is kept float; None if not even all nodes float meet the limit, or the built model misses it.
         evaluations: runs of a subset over the choosing samples that the search took.
-        built: what the model gave that was built with the set that was found, where that misses the limit.
+        built: result of the model built with the found set, if it does not meet the limit.
         before: the engine with every node quantized; None if none was built.
-        after: the engine that was taken.
-        alternatives: what the chosen nodes were tried in, in the order of trial; () if there was no choice.
-        formats: what they compute in, in the engine that was taken; {} where there was no choice.
+        after: the chosen engine.
+        alternatives: formats that were tried for the chosen nodes, in order; () if there was no choice.
+        formats: their formats in the chosen engine; {} if there was no choice.
         device: the GPU for which the times of alternatives are estimated; "" if there was no choice.
-        confidence: how sure it had to be (0 to 1) that other samples keep the limit; 0 asked for these samples alone.
+        confidence: required confidence (0 to 1) that other samples meet the limit; 0 checks these samples only.
         choosing: calibration samples on which single nodes and sets of them were measured.
-        calibrated: whether the samples that checked the limit calibrated too, so that they say little of others.
-        enough: samples that would be sure of the drop, where others lose as these did; None without a limited drop, and
-            where these lose all of it.
+        calibrated: whether these samples were also used for calibration, so they say little about other samples.
+        enough: samples needed to confirm the drop, if others lose as much as these; None without a limited drop, and if
+            these already lose all of it.
     """
 
     max_drop: float | None
@@ -322,11 +323,11 @@ class FloatLimit(Shown):
         )
 
     def _record(self, one: FloatSet, *, in_points: bool) -> TrialRecord:
-        outcome, why = TrialOutcome.REJECTED, "misses the limit"
+        outcome, why = TrialOutcome.REJECTED, "does not meet the limit"
         if self.chosen is not None and one.kept == self.chosen.kept:
-            outcome, why = TrialOutcome.KEPT, "the smallest set found that keeps the limit"
+            outcome, why = TrialOutcome.KEPT, "the smallest set found that meets the limit"
         elif self.chosen is not None and len(one.kept) > len(self.chosen.kept):
-            why = "a smaller set keeps the limit"
+            why = "a smaller set meets the limit"
         value, gain = self._gained(one, in_points=in_points)
         if value is None and not in_points:
             why += "; no noise is left"
@@ -345,11 +346,11 @@ class FloatLimit(Shown):
     def _alternative(self, one: Alternative, *, in_points: bool) -> TrialRecord:
         words = sorted(set(one.formats.values()))
         is_kept = one.formats == self.formats
-        why = "more time than another one that keeps the limit"
+        why = "slower than another set that meets the limit"
         if not one.keeps:
-            why = "no other one keeps the limit" if is_kept else "misses the limit"
+            why = "no other set meets the limit" if is_kept else "does not meet the limit"
         elif is_kept:
-            why = "least time of those that keep the limit"
+            why = "fastest of the sets that meet the limit"
         value, gain = self._gained(one, in_points=in_points)
         return TrialRecord(
             what=f"{counted(len(one.formats), 'node')} in {' and '.join(words)}",

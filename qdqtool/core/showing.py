@@ -30,13 +30,13 @@ def lists_of(result: Any) -> list[str]:
 
 def no_list(table: str, lists: list[str]) -> UsageError:
     """Return the error for a list name that is not in `lists`."""
-    return UsageError(f"has no list {table!r}", fix=f"take one of {', '.join(lists)}", where="table")
+    return UsageError(f"has no list {table!r}", fix=f"choose one of {', '.join(lists)}", where="table")
 
 
 class Shown:
     """Base class of results that are frozen dataclasses. It adds no fields and no attributes.
 
-    Subclasses are decorated with `repr=False`, because the representation that dataclasses write fills a screen.
+    Subclasses are decorated with `repr=False`, because the default representation of dataclasses fills a screen.
     """
 
     __slots__ = ()
@@ -58,7 +58,7 @@ class Shown:
     def to_dataframe(self, table: str = "") -> Any:
         """Return one list of the result as a pandas data frame, or as a polars one if pandas is not installed.
 
-        What an entry holds stands in columns of its own: `outcome.accuracy`.
+        Fields of an entry get separate columns: `outcome.accuracy`.
 
         Args:
             table: the field to take; without it, the first list that is not empty.

@@ -120,7 +120,7 @@ class Sweep(Shown):
         metric: what `accuracy` is ("top1", "sqnr_db", ...).
         unit: its unit.
         reference: the metric of the float model; None for metrics that need two runners.
-        device: what the times are for; "" where nothing is timed.
+        device: what the times are for; "" if nothing is timed.
         spread: recorded over estimated time on recorded engines, smallest and largest; None for other times.
         pareto: trials that no other beats in both accuracy and time, fastest first.
         trials: all of them.

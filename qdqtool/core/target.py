@@ -40,7 +40,7 @@ class Target:
     Attributes:
         kind: "rtx" (TensorRT for RTX) or "trt" (TensorRT, the full one).
         release: the release as far as it was named, (10, 13); empty for TensorRT for RTX of no named release.
-        sm: GPU architectures, as "86"; empty if nobody said.
+        sm: GPU architectures, as "86"; empty if not given.
     """
 
     kind: str = "rtx"
@@ -62,9 +62,8 @@ class Target:
         is_rtx = spelled.startswith("rtx-")
         if numbers is None or int(numbers[1]) not in ((_NEWEST_RTX[0],) if is_rtx else _NEWEST):
             raise UsageError(
-                f"there is no builder {word!r}",
-                fix=f"choose one of {', '.join(FAMILIES)}, a TensorRT release from 8.0 on, as 10.13, "
-                "or a release of TensorRT for RTX, as rtx-1.7.1",
+                f"unknown target {word!r}",
+                fix=f"choose one of {', '.join(FAMILIES)}, a TensorRT release since 8.0, such as 10.13, or a release of TensorRT for RTX, such as rtx-1.7.1",
                 where=where,
             )
         release = (int(numbers[1]), *map(int, numbers[2].split(".")[1:]))
@@ -89,10 +88,10 @@ class Target:
         """Return True if this TensorRT is older than `release`; always False for TensorRT for RTX."""
         if self.is_rtx:
             return False
-        return self._known < release
+        return self._effective_release < release
 
     @property
-    def _known(self) -> tuple[int, ...]:
+    def _effective_release(self) -> tuple[int, ...]:
         """The release whose behaviour applies."""
         if len(self.release) > 1:
             return self.release
@@ -100,7 +99,10 @@ class Target:
 
     def _does(self, what: str) -> bool:
         spans = _DOES[what][self.is_rtx]
-        return any(first <= self._known and (end is None or self._known < end) for first, end in spans)
+        return any(
+            first <= self._effective_release and (end is None or self._effective_release < end)
+            for first, end in spans
+        )
 
     @property
     def transposed_axis(self) -> int | None:
@@ -130,7 +132,7 @@ def _architecture(word: str, where: str) -> str:
     spelled = _SM.fullmatch(word.strip())
     if spelled is None or not 2 <= len(spelled[1] + spelled[2]) <= 3:
         raise UsageError(
-            f"{word!r} is no GPU architecture",
+            f"{word!r} is not a GPU architecture",
             fix="write it as 86 or 120",
             where="--sm" if where == "--target" else where,
         )

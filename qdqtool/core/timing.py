@@ -13,9 +13,9 @@ class ProfileRow:
     Attributes:
         name: layer name as the profiler writes it.
         average_ms: mean over the iterations.
-        median_ms: median, where the profile has it.
-        total_ms: sum over the iterations, where the profile has it.
-        percent: share of the whole, where the profile has it.
+        median_ms: median, if the profile has it.
+        total_ms: sum over the iterations, if the profile has it.
+        percent: share of the whole, if the profile has it.
     """
 
     name: str

@@ -27,7 +27,7 @@ class Reply:
 
     Attributes:
         state: "yes", "no" or "unknown".
-        evidence: the figures or the finding behind it, in one sentence.
+        evidence: the figures or the finding for it, in one sentence.
         settle: the options or the command that would answer an unknown; "" if nothing is known to.
     """
 
@@ -75,8 +75,8 @@ def verdict_of(asked: Reply, accurate: Reply, worth: Reply, settle: str = "") ->
     )
 
 
-_NOBODY = Reply(state="unknown", evidence="nobody looked")
-UNDECIDED: Final = verdict_of(_NOBODY, _NOBODY, _NOBODY)
+_NOT_CHECKED = Reply(state="unknown", evidence="not checked")
+UNDECIDED: Final = verdict_of(_NOT_CHECKED, _NOT_CHECKED, _NOT_CHECKED)
 """The verdict of a run that was not judged yet."""
 
 
@@ -85,7 +85,7 @@ def is_judged(answer: str, limit: str) -> bool:
     return VERDICTS.index(answer) >= VERDICTS.index(limit)
 
 
-GIVEN, GUESSED = "given", "guessed, because nothing says it"
+GIVEN, GUESSED = "given", "guessed, because no source gives it"
 """Sources of an assumption: the user, or nobody. Others are "read from ..." and "guessed, and tried on ..."."""
 
 

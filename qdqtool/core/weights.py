@@ -73,7 +73,7 @@ class WeightChanges:
     Attributes:
         values: new float values; together they compute what the old ones did.
         rounded: weights in their format.
-        scaled: inputs that are multiplied, where no constant could take the factor.
+        scaled: inputs that are multiplied, if no constant could take the factor.
     """
 
     values: Mapping[str, NDArray[Any]] = field(default_factory=lambda: MappingProxyType({}))

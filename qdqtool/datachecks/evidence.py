@@ -154,7 +154,7 @@ class NarrowLoss:
 
     Attributes:
         types: the type, "fp16" or "bf16".
-        wide_db: SQNR of the noisiest output, or part of one, with the float part in FP32; None where nothing is lost then.
+        wide_db: SQNR of the noisiest output, or part of one, with the float part in FP32; None if nothing is lost then.
         narrow_db: SQNR of it with the float part in that type.
         nodes: the nodes in that type at whose outputs most is lost, worst first.
         kept_db: SQNR of it with these nodes in FP32; None if it was not measured.

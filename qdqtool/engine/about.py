@@ -122,7 +122,7 @@ _FORMS: dict[str, Callable[[Any], Iterator[Fact]]] = {
 
 def _unknown(path: Path) -> InputFileError:
     return InputFileError(
-        "holds no times, profile, outputs, options or device",
+        "contains no times, profile, outputs, options or device",
         fix="pass a JSON file of trtexec --exportTimes, --exportProfile or --exportOutput, or a metadata file",
         where=str(path),
     )

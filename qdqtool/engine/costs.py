@@ -1,8 +1,8 @@
 """Bytes and multiply-accumulate operations of a layer, and the kernels and bytes of an engine, from the shapes in its dump.
 
 A convolution with `weights` elements in total multiplies N*P*Q*weights times (N*H*W*weights for a transposed one); a
-matrix product multiplies its output elements times the length of the dimension it sums over. Where a shape is dynamic
-or a factor cannot be told, the figure is None: no guess.
+matrix product multiplies its output elements times the length of the dimension it sums over. If a shape is dynamic or a
+factor cannot be told, the figure is None: no guess.
 """
 
 from __future__ import annotations

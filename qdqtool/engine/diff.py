@@ -91,7 +91,7 @@ def _notes(lonely: tuple[int, int], pairs: tuple[LayerPair, ...]) -> tuple[str, 
             f"{lonely[0]} compute layers of the first and {lonely[1]} of the second engine have no counterpart"
         )
     if not pairs:
-        notes.append("no layer of the two engines could be aligned: they belong to different models")
+        notes.append("no layers of the two engines match: they belong to different models")
     return tuple(notes)
 
 
@@ -172,7 +172,7 @@ def align(left: list[EngineLayer], right: list[EngineLayer]) -> list[AlignedLaye
 
 
 def _by_name(left: list[EngineLayer], right: list[EngineLayer]) -> list[AlignedLayers]:
-    left_keys, right_keys = _telling(left, right)
+    left_keys, right_keys = _matching_names(left, right)
     groups = _components(left_keys, right_keys)
     found: list[AlignedLayers] = []
     for lefts, rights, names in groups:
@@ -185,7 +185,7 @@ def _by_name(left: list[EngineLayer], right: list[EngineLayer]) -> list[AlignedL
     return found
 
 
-def _telling(left: list[EngineLayer], right: list[EngineLayer]) -> tuple[_Keys, _Keys]:
+def _matching_names(left: list[EngineLayer], right: list[EngineLayer]) -> tuple[_Keys, _Keys]:
     """Return the names by which layers may be matched: known on both sides, unique ones preferred."""
     all_left, all_right = [_names(layer) for layer in left], [_names(layer) for layer in right]
     count_left, count_right = _count(all_left), _count(all_right)
@@ -379,9 +379,7 @@ def _round_trips(left: Explored, right: Explored) -> Iterator[DifferenceCause]:
     size = moved if worse or moved is None else -moved
     types = ", ".join(sorted({str(layer.inputs[0].dtype) for layer in kernels}))
     yield DifferenceCause(
-        text=f"{side.name} has {len(trips)} {types} round trips, {other.name} has {len(rest)}: an INT8 kernel writes "
-        f"{types} and another kernel only turns it back into INT8{_effect(ms, size)}, behind "
-        f"{listed([source.name for source, _ in trips], _NAMED)}",
+        text=f"{side.name} has {len(trips)} {types} round trips, {other.name} has {len(rest)}: an INT8 kernel writes {types}, and another kernel only converts it back to INT8{_effect(ms, size)}, after {listed([source.name for source, _ in trips], _NAMED)}",
         ms=ms,
         bytes=size,
         layers=tuple(layer.name for layer in kernels),
@@ -440,7 +438,7 @@ def _slower(pairs: tuple[LayerPair, ...], whole: float | None) -> Iterator[Diffe
 
 def _effect(ms: float | None, size: int | None) -> str:
     if ms is not None:
-        return f": {abs(ms):.4f} ms {'lost' if ms > 0 else 'won'}"
+        return f": {abs(ms):.4f} ms {'lost' if ms > 0 else 'gained'}"
     return (
         ""
         if size is None

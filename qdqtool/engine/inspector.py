@@ -143,7 +143,7 @@ class Window:
     def values(self, following: re.Pattern[str]) -> Iterator[Any]:
         """Yield the values of the JSON list around the reader; `DAMAGED` for each stretch that is not JSON.
 
-        Behind damage reading goes on where `following` matches. The end of a list that is cut counts as damage.
+        Behind damage reading continues where `following` matches. The end of a list that is cut counts as damage.
         """
         for _ in range(_MOST_DAMAGE):
             while self._skip() and self.text[self.at] != "]":

@@ -58,8 +58,8 @@ def read(path: Path) -> Engine:
         return ENGINE.read(path)
     if head.startswith(_PLAN) or path.suffix in _PLANS:
         raise InputFileError(
-            "is an engine, not a description of one",
-            fix="let trtexec describe it: --loadEngine=FILE --profilingVerbosity=detailed --exportLayerInfo=layers.json",
+            "is an engine, not its layer information",
+            fix="export its layer information with trtexec: --loadEngine=FILE --profilingVerbosity=detailed --exportLayerInfo=layers.json",
             where=str(path),
         )
     engine = inspector.read(TextSource(path).pieces())

@@ -89,7 +89,7 @@ def _condition(text: str) -> Callable[[LayerView], bool]:
     name, found, pattern = text.partition("=")
     if not found:
         raise UsageError(
-            f"{text!r} is no condition", fix="write column=glob, as precision=int8", where="--where"
+            f"invalid condition {text!r}", fix="write column=glob, such as precision=int8", where="--where"
         )
     getter = _column(name.strip(), "--where")
     wanted = pattern.strip().lower()
@@ -98,9 +98,7 @@ def _condition(text: str) -> Callable[[LayerView], bool]:
 
 def _column(name: str, where: str) -> Callable[[LayerView], Cell]:
     if name not in _COLUMNS:
-        raise UsageError(
-            f"no column is called {name!r}", fix=f"choose from {', '.join(COLUMNS)}", where=where
-        )
+        raise UsageError(f"unknown column {name!r}", fix=f"choose from {', '.join(COLUMNS)}", where=where)
     return _COLUMNS[name]
 
 

@@ -73,7 +73,7 @@ def read_database(path: Path) -> Profile:
             return _profile(opened, str(path))
     except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
         raise InputFileError(
-            f"is no export of Nsight Systems, or a damaged one: {error}",
+            f"is not an export of Nsight Systems, or is damaged: {error}",
             fix="write it again: nsys export --type sqlite FILE.nsys-rep",
             where=str(path),
         ) from error
@@ -180,7 +180,7 @@ def _summed(times: Mapping[str, list[float]], outside: float) -> Profile:
         for name, values in times.items()
     )
     counts = Counter(len(values) for values in times.values())
-    notes = ["times are those of the kernels that were launched inside each NVTX range"]
+    notes = ["times are the times of the kernels launched inside each NVTX range"]
     if outside:
         notes.append(
             f"{outside / (outside + total):.0%} of the kernels' time was launched outside the ranges; CUDA graphs hide "
@@ -313,7 +313,7 @@ def read_lines(path: Path) -> Profile:
             if len(events) > _MOST:
                 raise InputFileError(
                     f"holds more than {_MOST:,} events",
-                    fix="export it as a database, which is read without taking all of it into memory: "
+                    fix="export it as a database, which can be read in parts: "
                     "nsys export --type sqlite FILE.nsys-rep",
                     where=str(path),
                 )

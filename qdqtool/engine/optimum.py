@@ -33,7 +33,7 @@ def about(engine: Engine) -> tuple[str, ...]:
     if at_optimum(engine) is engine:
         return ()
     shapes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in engine.opt_shapes)
-    return (f"bytes and MACs are those at the optimization shapes: {shapes}",)
+    return (f"bytes and MACs are for the optimization shapes: {shapes}",)
 
 
 def _is_dynamic(layer: EngineLayer) -> bool:

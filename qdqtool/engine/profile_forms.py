@@ -237,7 +237,7 @@ def read_profile(path: Path) -> Profile:
     require_file(path)
     if path.suffix in nsight.REPORTS:
         raise InputFileError(
-            "is a report that only Nsight Systems reads",
+            "is a report that only Nsight Systems can read",
             fix=f"export it: nsys export --type sqlite {path.name}",
             where=str(path),
         )

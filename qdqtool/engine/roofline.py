@@ -132,8 +132,8 @@ def find_device(words: str) -> Device:
     close = get_close_matches(words, names, n=1, cutoff=0.4)
     hint = f"did you mean {close[0]!r}? " if close else ""
     raise UsageError(
-        f"{'several GPUs are' if found else 'no GPU is'} called {words!r}",
-        fix=f"{hint}known are {', '.join(names)}; or pass the metadata JSON of a trtexec run",
+        f"{'several GPUs match' if found else 'no GPU matches'} {words!r}",
+        fix=f"{hint}choose one of {', '.join(names)}; or pass the metadata JSON of a trtexec run",
         where="name of the GPU",
     )
 
@@ -211,8 +211,8 @@ def _device(
 
 def _no_device(path: Path) -> InputFileError:
     return InputFileError(
-        "describes no GPU that is known",
-        fix="pass the metadata JSON that a trtexec run's log was made into, with device_information",
+        "does not describe a known GPU",
+        fix="pass the metadata JSON of a trtexec run, with device_information",
         where=str(path),
     )
 

@@ -216,7 +216,7 @@ def join_times(engine: Engine, profile: Profile) -> Timed:
 def _notes(matched: float, unmatched: tuple[ProfileRow, ...]) -> list[str]:
     if matched < _FOREIGN:
         return [
-            f"the profile belongs to another engine: only {matched:.0%} of its rows name a layer of this one"
+            f"the profile belongs to another engine: only {matched:.0%} of its rows name a layer of this engine"
         ]
     return (
         [
@@ -234,7 +234,7 @@ def _notes(matched: float, unmatched: tuple[ProfileRow, ...]) -> list[str]:
 # be told. The parser's lines of the same log show every node with the shape of its weight. The type of a weight is not
 # printed; it is that of the layer's arithmetic.
 
-FORMAT = "as the log shows it"
+FORMAT = "from the log"
 
 
 def with_weights(engine: Engine, network: LogNetwork) -> Engine:

@@ -105,7 +105,7 @@ class Option:
     Attributes:
         precision: of all compute nodes; "mixed" is INT8 where it pays, and FP16.
         ratio: expected time over that of FP16.
-        low, high: between them lie four of five such ratios; None where nothing was published.
+        low, high: between them lie four of five such ratios; None if nothing was published.
         verdict: against FP16.
         why: where the ratio comes from, and the doubt.
     """
@@ -209,7 +209,7 @@ def advise(view: GraphView, device: Device, name: str, batch: int = 1) -> Precis
         )
     if transformer:
         notes.append(
-            f"attention that is one kernel in FP16 may fall apart with Q/DQ: {Command('run')} shows it (QDQ215)"
+            f"attention that is one kernel in FP16 may split into several with Q/DQ: {Command('run')} shows it (QDQ215)"
         )
     return PrecisionAdvice(
         model=name,
@@ -224,7 +224,7 @@ def advise(view: GraphView, device: Device, name: str, batch: int = 1) -> Precis
 
 
 def _bound_by_launches(option: Option) -> Option:
-    why = f"nearly all nodes are bound by launches, which no precision changes; else: {option.why}"
+    why = f"nearly all nodes are bound by launches, which precision does not change; otherwise: {option.why}"
     is_known = option.verdict == "faster" or option.ratio != 1.0
     return replace(option, verdict="cannot say", why=why) if is_known else option
 
@@ -233,7 +233,7 @@ def _int8(device: Device, peak_ms: float | None, nodes: Sequence[NodeWork], *, t
     generation = GENERATIONS.get(device.sm)
     if generation is None:
         ratio = _sum(nodes, "int8") / _sum(nodes, "fp16")
-        why = f"no pair of {device.sm} is published; the ratio is that of the roofline"
+        why = f"no published pair for {device.sm}; the ratio comes from the roofline"
         return Option(precision="int8", ratio=ratio, low=None, high=None, verdict="cannot say", why=why)
     told = expected(features(generation, peak_ms, transformer=transformer))
     verdict: Verdict = "cannot say" if abs(told) < SURE else "faster" if told < 0 else "slower"
@@ -252,14 +252,14 @@ def _fp8(device: Device, nodes: Sequence[NodeWork]) -> Option:
         why = f"{device.name} has no FP8 tensor cores"
         return Option(precision="fp8", ratio=1.0, low=None, high=None, verdict="slower", why=why)
     ratio = _sum(nodes, "int8") / _sum(nodes, "fp16")
-    why = "hardly any pair is published; the ratio is that of the roofline"
+    why = "almost no published pairs; the ratio comes from the roofline"
     return Option(precision="fp8", ratio=ratio, low=None, high=None, verdict="cannot say", why=why)
 
 
 def _mixed(nodes: Sequence[NodeWork]) -> Option:
     ratio = sum(work.int8_ms if work.pays else work.fp16_ms for work in nodes) / _sum(nodes, "fp16")
     count = sum(work.pays for work in nodes)
-    why = f"INT8 for {count} of {counted(len(nodes), 'compute node')}; the ratio is that of the roofline, without conversions between them"
+    why = f"INT8 for {count} of {counted(len(nodes), 'compute node')}; the ratio comes from the roofline, without conversions between them"
     return Option(precision="mixed", ratio=ratio, low=None, high=None, verdict="cannot say", why=why)
 
 
@@ -274,7 +274,7 @@ def _fp32(device: Device, nodes: Sequence[NodeWork]) -> Option:
         for work in nodes
     ]
     ratio = sum(times) / _sum(nodes, "fp16")
-    why = "twice the bytes, and a lower peak rate; the ratio is that of the roofline"
+    why = "twice the bytes, and a lower peak rate; the ratio comes from the roofline"
     verdict: Verdict = "slower" if log(ratio) >= SURE else "cannot say"
     return Option(precision="fp32", ratio=ratio, low=None, high=None, verdict=verdict, why=why)
 

@@ -4,15 +4,17 @@
                               ├─ k ─┘                   ├ MatMul ─ Transpose ─ Reshape ─ MatMul
                               └─ v ─────────────────────┘
 
-TensorRT for RTX splits the first into three by cutting and rearranging its weight [K, 3N]. It does so with float weights
-and behind Q; a weight that is stored in few bits with a scale per column, behind a DequantizeLinear alone, it makes float
-first. Of the second, where it reads more than one row and its input has more than two dimensions, the kernel does not
-dequantize weights of any format.
+TensorRT for RTX splits the first into three by cutting and rearranging its weight [K, 3N]. It does so with float
+weights and after Q; a weight that is stored in few bits with a scale per column, behind a DequantizeLinear alone, it
+makes float first. Of the second, where it reads more than one row and its input has more than two dimensions, the
+kernel does not dequantize weights of any format.
 
-Evidence: RTX 1.7.1 for SM86, 89 and 120, 80 graphs. Split: three equal parts of the columns, each behind a Reshape or Squeeze
+Evidence: RTX 1.7.1 for SM86, 89 and 120, 80 graphs. Split: three equal parts of the columns, each after a Reshape or
+Squeeze
 and a Transpose, whatever reads them (Split ─ Reshape ─ Transpose; Reshape ─ Slice ─ Squeeze ─ Transpose); two or three that are
-picked behind Reshape and Transpose, where only layout and one factor follow up to the products of an attention; with and
-without bias, softmax and Q/DQ on the attention. Not split: unequal or two or four parts in the first form, an activation
+picked after Reshape and Transpose, where only layout and one factor follow up to the products of an attention; with and
+without bias, softmax and Q/DQ on the attention. Not split: unequal or two or four parts in the first form, an
+activation
 between Reshape and Transpose, (heads, 3, size), a norm or a rotation behind the Gather, gates (Split ─ Sigmoid ─ Mul). One
 scale for the weight and INT4 blocks are cut without becoming float. Behind an
 attention: 64x64 to 768x768, 2 to 1024 rows, INT4 and INT8, fused and not; a Relu, a Mul or a Reshape to two dimensions

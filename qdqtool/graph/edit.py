@@ -111,7 +111,7 @@ class Edit:
         return self._tensors.take(base)
 
     def forget_shapes(self, tensors: Iterable[str]) -> None:
-        """Forget the shapes of these tensors that the model declares, so that they are inferred anew."""
+        """Forget the shapes of these tensors that the model declares, so that they are inferred again."""
         self._unknown.update(tensors)
         for value in self.outputs:
             if value.name in self._unknown:

@@ -55,9 +55,10 @@ Reading = tuple[str, int]
 def endings(view: GraphView, *, softmax: bool = True) -> dict[str, tuple[Reading, ...]]:
     """Return, by output, the node inputs to compare instead of the output; omits outputs that are compared unchanged.
 
-    Of a softmax it is the scores, unless `softmax` is False. Written out as exponentials over their sum, a softmax reads them where it subtracts the largest, or where it takes the
-    exponential. What only moves or casts values may stand behind it. An output that holds many softmaxes a sample (a text line, an
-    image of classes) is left out: unsure ones are among them in every sample, and where it is sure noise of the scores is none.
+    Of a softmax it is the scores, unless `softmax` is False. Written out as exponentials over their sum, a softmax
+    reads them where it subtracts the largest, or where it takes the exponential. What only moves or casts values may
+    stand after it. An output that holds many softmaxes a sample (a text line, an image of classes) is left out: unsure
+    ones are among them in every sample, and where it is sure noise of the scores is none.
 
     Of an output that is put together of scores between 0 and 1 and of something else it is all of these parts, and of one that was
     chosen from values (TopK, NonMaxSuppression, ArgMax) these; nothing if outputs before it stand for all of them, or where no layer
@@ -91,8 +92,8 @@ def in_front_of(view: GraphView, ops: AbstractSet[str]) -> tuple[str, ...]:
 
     These are the tensors that its outputs are chosen from, and its other outputs.
 
-    Nothing where they are not at its end. A tensor behind Q/DQ has the name that it has without them. An output that no layer computes
-    is left out: it may be the number of what was chosen, which somebody folded.
+    Nothing where they are not at its end. A tensor after Q/DQ has the name that it has without them. An output that no
+    layer computes is left out: it may be the number of what was chosen, which somebody folded.
     """
     found: dict[str, None] = {}
     ended: set[str] = set()

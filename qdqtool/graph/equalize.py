@@ -61,8 +61,8 @@ class Scalable:
     Attributes:
         tensor: its name.
         channels: how many.
-        divided: constants in front of it with their channel axis, which take 1 / factor: the first multiplies, the others are
-            added. () if none can.
+        divided: constants before it with their channel axis, which take 1 / factor: the first multiplies, the others
+            are added. () if none can.
         weight: the one of them that is the weight of a layer with few bits; "" if there is none.
         readers: layers that read it, all with weights of their own.
     """

@@ -52,7 +52,7 @@ def stored_caches(view: GraphView) -> tuple[KvCache, ...]:
 
 
 def _caches(view: GraphView, starts: list[str]) -> tuple[KvCache, ...]:
-    held = _held(view, _moved(view, starts))
+    held = _leading_to_output(view, _moved(view, starts))
     links = {}
     for node in view.nodes:
         if not held.isdisjoint(node.outputs):
@@ -99,7 +99,7 @@ def _moved(view: GraphView, starts: Iterable[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _held(view: GraphView, moved: frozenset[str]) -> frozenset[str]:
+def _leading_to_output(view: GraphView, moved: frozenset[str]) -> frozenset[str]:
     """Return the tensors of `moved` that lead to a model output, including the output."""
     waiting = [info.name for info in view.outputs if info.name in moved]
     found = set(waiting)

@@ -18,7 +18,7 @@ class Model:
     Every step of this package takes a `Model` and makes another; none changes the one it got.
 
     Attributes:
-        proto: the model; nobody outside `qdqtool.graph` looks inside, and nobody changes it.
+        proto: the model; only `qdqtool.graph` reads it, and no code changes it.
         path: the file it came from.
         notes: what was changed or noticed on the way, one sentence each.
     """

@@ -3,17 +3,19 @@
     x ─┬─ ReduceMean ─┐
        └───────────── Sub ─ Q (FP4, constant blocks)      one kernel: not built
 
-What stands between products is one kernel of TensorRT for RTX 1.7.1. One that sums along the last axes and quantizes to FP4
-with constant block scales it fails to build: `CHECK(values.size() && values.size() % 2 == 0)`, or `CHECK(is_constant())`
-behind an RMS normalization with a weight. With computed scales another kernel quantizes, and all of these build.
+What stands between products is one kernel of TensorRT for RTX 1.7.1. One that sums along the last axes and quantizes to
+FP4 with constant block scales it fails to build: `CHECK(values.size() && values.size() % 2 == 0)`, or
+`CHECK(is_constant())` after an RMS normalization with a weight. With computed scales another kernel quantizes, and all
+of these build.
 
-Evidence: 90 builds for SM120. Not built: LayerNormalization of 32 to 8192 values and 1 to 197 rows in FP16, BF16 and FP32, with
-Relu, Erf, Clip, a gate, a residual Add, a Reshape or a Transpose of nothing behind it, behind a convolution, for one product
-or several; Softmax, LogSoftmax, Hardmax, LpNormalization, RMS written out; ReduceMean, ReduceSum, ReduceMax, ReduceL1 and
-ReduceL2 and GlobalAveragePool whether their values meet the row again or are quantized themselves. Built, because the
-builder ends a kernel in between: sums along other axes than the last, of 16384 values and more, and of 4 values and fewer
-(6, where it only adds); a Transpose, Slice, Gather, Concat, Pad, Expand, pool or CumSum behind the sum; more rows behind
-it than it sums; a product between, or beside it where another kernel needs the sum earlier; InstanceNormalization, ArgMax.
+Evidence: 90 builds for SM120. Not built: LayerNormalization of 32 to 8192 values and 1 to 197 rows in FP16, BF16 and
+FP32, with Relu, Erf, Clip, a gate, a residual Add, a Reshape or a Transpose of nothing after it, after a convolution,
+for one product or several; Softmax, LogSoftmax, Hardmax, LpNormalization, RMS written out; ReduceMean, ReduceSum,
+ReduceMax, ReduceL1 and ReduceL2 and GlobalAveragePool whether their values meet the row again or are quantized
+themselves. Built, because the builder ends a kernel in between: sums along other axes than the last, of 16384 values
+and more, and of 4 values and fewer (6, where it only adds); a Transpose, Slice, Gather, Concat, Pad, Expand, pool or
+CumSum after the sum; more rows after it than it sums; a product between, or beside it where another kernel needs the sum
+earlier; InstanceNormalization, ArgMax.
 """
 
 from __future__ import annotations

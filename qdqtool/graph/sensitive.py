@@ -101,14 +101,14 @@ def sensitive(view: GraphView, to: FloatType) -> dict[str, str]:
         for root, nodes in _squares(view):
             for node in nodes:
                 found.setdefault(
-                    node.name, f"computes squares for {root.name!r}: they leave the range of {to.name}"
+                    node.name, f"computes squares for {root.name!r}: they exceed the range of {to.name}"
                 )
     return found
 
 
 def _name(found: dict[str, str], log: Node, nodes: Iterable[Node], to: FloatType) -> None:
     """Record the reason for a logarithm and the nodes that feed it."""
-    why = f"small values count there, and {to.name} loses them"
+    why = f"small values matter there, and {to.name} loses them"
     for node in nodes:
         found.setdefault(node.name, f"feeds the logarithm {log.name!r}: {why}")
     found.setdefault(log.name, f"takes a logarithm: {why}")

@@ -21,9 +21,9 @@ _GROUP, _KEPT = 4, 2
 def sparsify(model: Model) -> tuple[Model, tuple[str, ...]]:
     """Return the model with the weights of Conv, Gemm and MatMul in the 2:4 pattern, and the names of the changed constants.
 
-    The two largest of every four neighbours along the summed dimension stay, Q/DQ in front of a weight or not; a
-    rest of less than four stays whole. What such a model computes is meaningless; how fast it runs is not.
-    Source of the pattern: the 2:4 sparsity of NVIDIA's tensor cores from Ampere on, along the input channels.
+    The two largest of every four neighbours along the summed dimension stay, Q/DQ before a weight or not; a rest of
+    less than four stays whole. What such a model computes is meaningless; how fast it runs is not. Source of the
+    pattern: the 2:4 sparsity of NVIDIA's tensor cores from Ampere on, along the input channels.
     """
     view = model.view
     axes = {

@@ -1,6 +1,6 @@
 """Communication with child processes. `run` runs one to its end or kills it with its children; `meet` is the child's side.
 
-The program runs in a process group of its own, so Ctrl-C reaches only us and we end the whole group.
+The program runs in a separate process group, so Ctrl-C reaches only us and we end the whole group.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def run(
     guard = threading.Thread(target=_guard, args=(process, timeout_s, timed_out, silent), daemon=True)
     try:
         guard.start()
-        _tell(process.stdin, first_words)
+        _write_line(process.stdin, first_words)
         _listen(process.stdout, on_line)
         silent.set()
         guard.join()
@@ -204,7 +204,7 @@ def _guard(
     kill_group(process)
 
 
-def _tell(stdin: IO[bytes] | None, words: str) -> None:
+def _write_line(stdin: IO[bytes] | None, words: str) -> None:
     assert stdin is not None
     try:
         stdin.write(words.encode())

@@ -23,8 +23,8 @@ _CONTROL_PICTURES = 0x2400
 def printable(text: str, *, lines: bool = False) -> str:
     """Escape text for a terminal: characters that are not printable become Python escapes, also line breaks unless `lines`.
 
-    A line that begins with two colons, behind blanks or not, is a command to GitHub's runner, whatever prints it: it gets a
-    backslash in front of them.
+    A line that begins with two colons, with or without leading blanks, is a command to GitHub's runner, whatever prints
+    it: it gets a backslash before them.
     """
     if not text.isprintable():
         text = "".join(

@@ -36,7 +36,7 @@ class _Handled(Protocol):
 def held_bytes(stream: _Handled, ranges: Iterable[tuple[int, int]], enough: int) -> int:
     """Count the bytes in ranges (begin, end) of an open file, each byte once, without holes.
 
-    Counting stops at `enough`. Where the system tells of no holes (Windows, some network shares), there are none.
+    Counting stops at `enough`. If the system tells of no holes (Windows, some network shares), there are none.
 
     Raises:
         OSError: the file cannot be asked.
@@ -106,8 +106,8 @@ def path_of(value: object, name: str = "path", otherwise: str = "") -> Path:
 def replacing(path: Path, *, lasting: bool = True) -> Iterator[Path]:
     """Yield a temporary path in the same folder; it becomes `path` if the block ends without an error.
 
-    What is not `lasting` is for this process alone: nobody waits until the disk has it.
-    It is locked until then. Only a process that is killed leaves it behind: who writes `path` next removes it.
+    What is not `lasting` is for this process alone: nobody waits until the disk has it. It is locked until then. Only a
+    process that is killed leaves it: the next writer of `path` removes it.
 
     Raises:
         InputFileError: the folder cannot be written.
@@ -115,7 +115,7 @@ def replacing(path: Path, *, lasting: bool = True) -> Iterator[Path]:
     prefix = f".{_short(path.name)}{_DRAFT}"
     if _is_special(path):
         # Who may, as root in a container, would replace /dev/stdout for everybody by a file.
-        raise unwritable(path, "it is a device or a pipe, and would be replaced by a file")
+        raise unwritable(path, "it is a device or a pipe, which a file would replace")
     try:
         make_folder(path.parent)
         sweep(path.parent, prefix)
@@ -166,7 +166,7 @@ def _locked_draft(prefix: str, folder: Path) -> tuple[int | None, Path]:
         os.close(handle)
         if locked is None:
             return None, Path(name)
-    raise OSError(errno.EAGAIN, f"{_TRIES} drafts were removed by others", str(folder))
+    raise OSError(errno.EAGAIN, f"{_TRIES} temporary files were removed by other programs", str(folder))
 
 
 def _sync(path: Path) -> None:
@@ -219,7 +219,7 @@ def opened(path: Path, *, buffering: int = -1) -> BinaryIO:
     `<(zcat build.log.gz)` and /dev/stdin are such pipes. The null device is an empty file, and a terminal ends with Ctrl-D; other devices have no end.
 
     Raises:
-        InputFileError: it is another device, or a pipe that nobody opens for writing in `WRITER_S`.
+        InputFileError: it is another device, or a pipe that no program opens for writing in `WRITER_S`.
         OSError: it cannot be opened.
     """
     mode = _mode(path)
@@ -302,8 +302,8 @@ def require_file(path: Path) -> None:
     if stat.S_ISFIFO(mode) or stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and not path.samefile(os.devnull)):
         kind = "a pipe" if stat.S_ISFIFO(mode) else "a device"
         raise InputFileError(
-            f"is {kind}, and is read more than once",
-            fix="write what it gives to a file, and pass that",
+            f"is {kind}, but must be read more than once",
+            fix="write its content to a file, and pass that file",
             where=str(path),
         )
 
@@ -351,7 +351,7 @@ def unreadable(path: Path, error: OSError) -> InputFileError:
     if path.is_dir():
         return InputFileError(
             "is a folder, not a file",
-            fix="name a file in it; a run has layers.json (its engine), build.log (its log) and model.qdq.onnx",
+            fix="pass a file in it; a run folder has layers.json (its engine), build.log (its log) and model.qdq.onnx",
             where=str(path),
         )
     return InputFileError(
@@ -376,8 +376,8 @@ def make_folder(folder: Path) -> None:
     above = [whole, *whole.parents]
     if len(above) > 1 and not above[-2].exists():
         raise SystemFault(
-            f"there is no folder {above[-2]}",
-            fix=f"check the path, or make it first: mkdir {above[-2]}",
+            f"the folder {above[-2]} does not exist",
+            fix=f"check the path, or create it first: mkdir {above[-2]}",
             where=str(folder),
         )
     folder.mkdir(parents=True, exist_ok=True)

@@ -38,7 +38,7 @@ def acquire(lock: FileLock) -> None:
     except OSError as error:
         if error.errno not in _NONE:
             raise
-        log.warning("%s: this file system has no locks; let only one process work there", lock.lock_file)
+        log.warning("%s: this file system has no locks; use the folder from one process only", lock.lock_file)
 
 
 def release(lock: FileLock) -> None:
@@ -94,7 +94,7 @@ def _locked(folder: Path) -> tuple[tempfile.TemporaryDirectory[str], FileLock]:
                 return place, lock
             release(lock)
         place.cleanup()
-    raise OSError(errno.EAGAIN, f"{_TRIES} folders were removed by others", str(folder))
+    raise OSError(errno.EAGAIN, f"{_TRIES} folders were removed by other programs", str(folder))
 
 
 def _sweep(folder: Path) -> None:

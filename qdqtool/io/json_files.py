@@ -81,8 +81,8 @@ def weigh(text: str, where: str) -> None:
     needed = _OBJECT * text.count("{") + _ARRAY * text.count("[") + _VALUE * text.count(",")
     if needed > (most := budget()):
         raise InputFileError(
-            f"holds values that take up to {needed:,} bytes of memory, more than {said(most)}",
-            fix="cut out what is needed, or allow more with --max-memory",
+            f"contains values that need up to {needed:,} bytes of memory, more than {said(most)}",
+            fix="remove the unneeded parts, or allow more with --max-memory",
             where=where,
         )
 

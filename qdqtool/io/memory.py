@@ -36,7 +36,7 @@ def is_stated() -> bool:
 
 def said(size: int) -> str:
     """Return the words for a budget in a message, after "more than"."""
-    return f"the {size:,} allowed" if is_stated() else f"the {size:,} of memory that are free here"
+    return f"the {size:,} allowed" if is_stated() else f"the {size:,} of free memory"
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def allowed(size: str | None) -> Iterator[None]:
     """Set the budget to `size` inside the block, also for child processes; None changes nothing.
 
     Raises:
-        UsageError: it is no size.
+        UsageError: it is not a size.
     """
     before = os.environ.get(VARIABLE)
     if size is not None:
@@ -63,12 +63,12 @@ def parse_size(text: str) -> int:
     """Parse a size such as "8GiB" or "500M" into bytes; "1e9" is invalid.
 
     Raises:
-        UsageError: the text is no size above zero.
+        UsageError: the text is not a size above zero.
     """
     match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     size = int(float(match[1]) * (1 << _UNITS[match[2].upper()])) if match else 0
     if size > 0:
         return size
     raise UsageError(
-        f"{text!r} is no size of memory", fix="write it like 8GiB or 500MiB", where="--max-memory"
+        f"{text!r} is not a memory size", fix="write it like 8GiB or 500MiB", where="--max-memory"
     )

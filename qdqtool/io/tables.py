@@ -44,7 +44,7 @@ def write_table(path: Path, table: Table) -> None:
     ending = path.suffix.lower()
     if ending not in {".csv", ".parquet"}:
         raise UsageError(
-            f"tables are not written as {ending!r}", fix="name a .csv or .parquet file", where=str(path)
+            f"cannot write tables as {ending!r}", fix="pass a .csv or .parquet file", where=str(path)
         )
     if ending == ".csv":
         write_text(path, csv_of(table))

@@ -219,7 +219,7 @@ class TextSource:
     def _bomb(self) -> InputFileError:
         return InputFileError(
             f"unpacks to more than {_UNPACKED >> 20} MiB and {_TIMES} times its {self.taken} bytes",
-            fix="unpack it with a program of your own, and pass what it holds",
+            fix="unpack it yourself, and pass its content",
             where=str(self._source) if isinstance(self._source, (str, Path)) else "the log",
         )
 
@@ -324,7 +324,7 @@ def too_large(path: Path) -> InputFileError:
     """Return the error for a text that would fill the memory."""
     return InputFileError(
         f"holds more than {LARGEST >> 20} MiB of text that cannot be read piece by piece",
-        fix="cut out the layer information and pass that",
+        fix="extract the layer information and pass that",
         where=str(path),
     )
 
@@ -403,7 +403,7 @@ def _refuse_sparse(stream: BinaryIO, path: Path) -> None:
     size = os.fstat(stream.fileno()).st_size
     if size > _UNPACKED and size > _TIMES * held_bytes(stream, ((0, size),), size // _TIMES + 1):
         raise InputFileError(
-            f"claims {size:,} bytes and holds less than a thousandth of them: it is sparse",
-            fix="copy it whole (`cp --sparse=never`)",
+            f"claims {size:,} bytes but contains less than a thousandth of them: it is sparse",
+            fix="copy the complete file (`cp --sparse=never`)",
             where=str(path),
         )

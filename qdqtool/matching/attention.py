@@ -35,7 +35,7 @@ _FUSED_HEADS = (16, 32, 64)
 _MOST_TOKENS = 512
 _LEAST_FP8_KEYS = 32
 _LEAST_QUERIES = 4
-_FEW = "it has one query and fewer than four heads in all samples, and no kernel fuses so few"
+_FEW = "it has a single query and fewer than four heads over all samples, and no kernel fuses so few heads"
 _LEAST_FLOAT_HEAD = 12
 # Tensors that are followed at a time: an attention has a handful, other networks could have thousands.
 _WIDEST = 16
@@ -68,7 +68,7 @@ def between(view: GraphView, scores: Node, values: Node) -> tuple[Node, ...]:
     return tuple(found.values())
 
 
-_SINGLE = "it is a single one (one head of one sample), and only two and more are one kernel"
+_SINGLE = "it has a single head of a single sample, and only two or more are fused into one kernel"
 
 
 def int8_obstacle(
@@ -89,7 +89,7 @@ def int8_obstacle(
     """
     size, tokens = _head_size(view, scores) or head, _tokens(view, scores)
     if target.is_rtx and has_one_query(view, scores, values):
-        return "it has one query, for which the fused kernel as a rule multiplies floats"
+        return "it has a single query, and the fused kernel for this case usually multiplies floats"
     if target.is_rtx and _has_few_queries(view, scores):
         return _FEW
     if target.is_rtx and is_alone(view, scores):
@@ -99,7 +99,7 @@ def int8_obstacle(
     if target.is_rtx and (unequal := _unequal_sizes(view, scores, values)):
         return f"{unequal} are fused in INT8"
     if target.is_rtx and _is_turned(view, values):
-        return "its result is transposed along the last axis, and only results that stay in rows are fused in INT8"
+        return "its result is transposed along the last axis, and only results without this transpose are fused in INT8"
     if tokens > _MOST_TOKENS:
         return f"it has {tokens} tokens, and at most {_MOST_TOKENS} are fused in INT8"
     return ""
@@ -113,7 +113,7 @@ def fp8_obstacle(view: GraphView, scores: Node, values: Node) -> str:
     bias and without, in FP16 and FP32, whatever reads the result.
     """
     if has_one_query(view, scores, values):
-        return "it has one query, for which the fused kernel multiplies floats, with Q/DQ and without"
+        return "it has a single query, and the fused kernel for this case multiplies floats, with or without Q/DQ"
     if _has_few_queries(view, scores):
         return _FEW
     if is_alone(view, scores):
@@ -124,7 +124,7 @@ def fp8_obstacle(view: GraphView, scores: Node, values: Node) -> str:
     if unequal := _unequal_sizes(view, scores, values):
         return f"{unequal} are fused in FP8"
     if _is_turned(view, values):
-        return "its result is transposed along the last axis, and only results that stay in rows are fused in FP8"
+        return "its result is transposed along the last axis, and only results without this transpose are fused in FP8"
     return ""
 
 
@@ -153,8 +153,8 @@ def is_fused_as_float(view: GraphView, scores: Node, values: Node, target: Targe
 def is_alone(view: GraphView, scores: Node, free: int | None = None) -> bool:
     """Return whether an attention has a single head and sample, so that each of its MatMuls is an ordinary kernel.
 
-    Found by building with RTX 1.7.1: INT8 for SM86, SM89 and SM120, FP8 for SM89 and FP16 for SM86, heads of 32 and 64; with two
-    heads or two samples it is one kernel, also where the engine is for 1 to 8 samples.
+    Found by building with RTX 1.7.1: INT8 for SM86, SM89 and SM120, FP8 for SM89 and FP16 for SM86, heads of 32 and 64;
+    with two heads or two samples it is one kernel, also if the engine is for 1 to 8 samples.
 
     Args:
         view: the float graph.

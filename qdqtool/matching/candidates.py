@@ -21,9 +21,9 @@ class Goal(str, Enum):
     """The condition for accepting a candidate."""
 
     INT8 = "the node runs INT8"
-    ALLOWED = "a node that placement kept float runs INT8, and kernels and bytes together do not grow"
-    CHEAPER = "kernels or bytes go, and the others do not grow by as much"
-    CLOSER = "the result comes closer to the float model, at no cost"
+    ALLOWED = "a node that placement kept float runs INT8, and the sum of kernels and bytes does not grow"
+    CHEAPER = "fewer kernels or bytes, and the other figure grows by less"
+    CLOSER = "the result is closer to the float model, at no cost"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +58,7 @@ class BuiltGraph:
 
     Attributes:
         model: the Q/DQ model.
-        placement: the decisions that made it; None for somebody else's.
+        placement: the decisions that made it; None for third-party.
         engine: its layers.
         wiring: who writes and who reads what among its kernels.
         nodes: every compute node with its evidence and its verdict, in graph order.

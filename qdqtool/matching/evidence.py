@@ -50,7 +50,7 @@ class NodeEvidence:
         flow: the Q/DQ model.
         node: the node in question.
         operands: its inputs that take part in the products.
-        asked: the format that Q/DQ in front of them asks for, "int8", "int4-weights" or "float".
+        asked: the format that Q/DQ before them asks for, "int8", "int4-weights" or "float".
         decisions: what placement decided for them; empty without a placement.
         holders: the engine layers that name it.
         regions: regions of the engine whose kernels are not listed.

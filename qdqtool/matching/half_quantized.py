@@ -111,7 +111,7 @@ def quantize_activations(model: Model, amax: Mapping[str, float]) -> tuple[Model
                 rule="half_quantized",
                 subject=tensor,
                 what=f"quantized for {node.op} {node.name!r} with the measured range {range_:.4g}",
-                reason="a quantized weight beside a float activation runs in float",
+                reason="a quantized weight with a float activation runs in float",
                 edits=(edit,),
             )
         )

@@ -26,7 +26,7 @@ class State(str, Enum):
     COMPUTED = "computed scale"
     PER_CHANNEL = "per-channel activation"
     RANK_ONE = "activation scale of rank 1"
-    HELD_BACK = "behind a Resize or Pad"
+    HELD_BACK = "after a Resize or Pad"
     BLOCKS = "block scales"
     WRONG_AXIS = "wrong channel axis"
 

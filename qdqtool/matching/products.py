@@ -73,8 +73,8 @@ def weight_specs(view: GraphView, options: PlacementOptions) -> dict[str, QuantS
     """Return how each constant factor is quantized, by tensor name: INT8 per output channel if possible.
 
     One scale must do for the whole tensor when the recipe says so, when the constant is a vector, or when it is the
-    weight of two nodes that have their output channels on different axes. A weight that TensorRT for RTX cuts into three
-    (queries, keys, values) stands behind Q, for it cuts floats, or has one scale where weights alone are quantized.
+    weight of two nodes that have their output channels on different axes. A weight that TensorRT for RTX cuts into
+    three (queries, keys, values) stands after Q, for it cuts floats, or has one scale where weights alone are quantized.
     """
     axes: dict[str, set[int | None]] = defaultdict(set)
     split: set[str] = set()

@@ -60,11 +60,11 @@ def way_out(view: GraphView, node: Node, source: str) -> str:
     classic = "; or build with classic TensorRT (--builder trtexec)" if node.op in _CLASSIC_ONLY else ""
     ends = in_front_of(view, frozenset({node.op}))
     if not ends:
-        return f"replace {node.op} where the model is exported, or compute it outside the engine{classic}"
+        return f"replace {node.op} in the export of the model, or compute it outside the engine{classic}"
     inputs = [info.name for info in view.inputs]
     # Inner tensors may have no known shape, which onnx's checker refuses in outputs; TensorRT does not mind.
     call = f"cut({source!r}, 'cut.onnx', {inputs}, {list(ends)}, check_model=False)"
     return (
-        f"end the model in front of {node.op}, and do the rest outside the engine: "
+        f"end the model before {node.op}, and run the rest outside the engine: "
         f'python -c "from onnx.utils import extract_model as cut; {call}"{classic}'
     )

@@ -40,7 +40,7 @@ class Rulebook:
             with RULES.running(name):
                 answers = tuple(part())
         except MissingPackage as error:
-            self.notes.append(f"{error.what}; the rule is left out")
+            self.notes.append(f"{error.what}; the rule is skipped")
             return
         yield from answers
 

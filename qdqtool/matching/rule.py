@@ -92,8 +92,8 @@ class Rule:
         check: what is wrong in a Q/DQ graph, in graph order.
         fix: changes a Q/DQ model so that `check` is silent, and tells each change.
         candidates: edits for an engine that was built; each is kept only if a build proves that it helps.
-        explain: why this behaviour keeps a node of a built engine from INT8; nothing if it does not. None where
-            what `check` finds says so, as it does of every product that it names.
+        explain: why this behaviour keeps a node of a built engine from INT8; nothing if it does not. None if what
+            `check` finds says so, as it does of every product that it names.
     """
 
     code: str
@@ -121,6 +121,6 @@ def taken_off(view: GraphView, node: Node, inputs: Iterable[int], found: Violati
         yield Change(
             edits=tuple(SlotEdit(slot=slot) for slot in slots),
             subject=node.name,
-            what=f"Q/DQ taken off {' and '.join(map(str, slots))}",
+            what=f"Q/DQ removed {' and '.join(map(str, slots))}",
             reason=f"{found.reason}: {found.effect}",
         )

@@ -28,7 +28,7 @@ def too_many_taps(shape: tuple[int | str, ...]) -> tuple[str, str] | None:
         return None
     return (
         f"FP8 convolutions of more than {_MOST_TAPS} taps run in float, this one has {taps}",
-        "quantize it to int8, or leave it float",
+        "quantize it to int8, or keep it float",
     )
 
 

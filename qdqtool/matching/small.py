@@ -16,7 +16,9 @@ def setting_for(view: GraphView, node: Node, skipped: str) -> str:
     A free batch counts as one sample here.
     """
     if node.op == "Conv" and _channels(view, node) <= MOST_FOLDED:
-        return f"nothing to do: of {MOST_FOLDED} channels or fewer it is computed with its neighbours"
+        return (
+            f"nothing to do: with {MOST_FOLDED} channels or fewer it is computed together with its neighbours"
+        )
     return skipped
 
 

@@ -1,9 +1,9 @@
 """Quantized constants become INT8 with zero point 0, directly before the node that reads them.
 
-TensorRT refuses zero points other than 0 and uint8 weights, and runs the node in float when a Transpose or Reshape
-stands between the DequantizeLinear and the weight input, or when the scales lie along the wrong axis (for MatMul any
-but the output axis). Where integers minus zero point fit INT8, nothing is lost; otherwise the weight is quantized
-again from its float values, and the largest error is told.
+TensorRT refuses zero points other than 0 and uint8 weights, and runs the node in float when a Transpose or Reshape is
+between the DequantizeLinear and the weight input, or when the scales lie along the wrong axis (for MatMul any but the
+output axis). If integers minus zero point fit INT8, nothing is lost; otherwise the weight is quantized again from its
+float values, and the largest error is told.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class StoredWeight:
     Attributes:
         pair: how it is quantized.
         moves: operators on the way to its reader that only move values.
-        reader: the product that multiplies by it; None where something else reads it, several nodes do, or it is returned.
+        reader: the product that multiplies by it; None if something else reads it, several nodes do, or it is returned.
         axis: the axis of its reader's output channels; None if there is none.
     """
 

@@ -31,8 +31,8 @@ def build_engine(
 ) -> tuple[BuildResult, BuildCost]:
     """Build with `build_with_retries`; add to a refusal the errors that lint finds for these GPUs.
 
-    A builder says of a type that a GPU lacks, and of much else, neither the node nor the rule. `source` is the model that the user
-    gave, where another was made of it.
+    A builder says of a type that a GPU lacks, and of much else, neither the node nor the rule. `source` is the model
+    that the user gave, if another was made of it.
 
     Raises:
         BuildError: as the builder does.

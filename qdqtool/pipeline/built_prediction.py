@@ -1,7 +1,7 @@
-"""Completes a prediction with a build: the engine gives kernels, layers, precisions and the fate of every Q and DQ.
+"""Completes a prediction with a build: the engine gives kernels, layers, precisions and what happened to every Q and DQ.
 
-Only TensorRT for RTX is asked, which builds without a GPU. Where it is not installed or refuses the model, the prediction stays
-what the rules say, and a note says why.
+Only TensorRT for RTX is asked, which builds without a GPU. If it is not installed or refuses the model, the prediction
+stays what the rules say, and a note says why.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def predict_built(
     Args:
         path: a Q/DQ or float model.
         target: the builder.
-        cache: folder of finished builds; None builds afresh.
+        cache: folder of finished builds; None builds again.
         on_progress: called with the progress of the build.
 
     Raises:
@@ -82,7 +82,9 @@ def _completed(
     holder = _holders(made.engine, model.view)
     return replace(
         prediction,
-        nodes=tuple(_seen(node, verdicts.get(node.node), holder.get(node.node)) for node in prediction.nodes),
+        nodes=tuple(
+            _with_layer(node, verdicts.get(node.node), holder.get(node.node)) for node in prediction.nodes
+        ),
         layers=tuple(PredictedLayer(name=layer.name, nodes=layer.onnx_nodes) for layer in kernels),
         ledger=tuple(_fates(model.view, kernels, holder)),
         notes=(*prediction.notes, *assumed, *made.build.notes),
@@ -98,7 +100,7 @@ def _holders(engine: Engine, view: GraphView) -> Mapping[str, EngineLayer]:
     return {name: found[0] for name, found in layers.items() if found}
 
 
-def _seen(node: PredictedNode, verdict: NodeVerdict | None, layer: EngineLayer | None) -> PredictedNode:
+def _with_layer(node: PredictedNode, verdict: NodeVerdict | None, layer: EngineLayer | None) -> PredictedNode:
     """Return a node with its layer and, if it computes and the engine shows it, the engine's precision.
 
     The rules' reason stays where the engine agrees with them.
@@ -116,7 +118,7 @@ def _seen(node: PredictedNode, verdict: NodeVerdict | None, layer: EngineLayer |
 def _fates(
     view: GraphView, kernels: tuple[EngineLayer, ...], holder: Mapping[str, EngineLayer]
 ) -> Iterator[LedgerRow]:
-    """Yield the fate of every Q and DQ. Of twins that read one tensor with one scale, the engine names only one."""
+    """Yield what happened to every Q and DQ. Of twins that read one tensor with one scale, the engine names only one."""
     named: dict[tuple[str, ...], str] = {}
     quantizing = [node for node in view.nodes if node.op in QDQ]
     for node in quantizing:

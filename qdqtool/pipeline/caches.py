@@ -41,7 +41,7 @@ def to_qdq(path: Path, cache: Cache, recipe: Recipe, samples: str = "") -> tuple
     if wrong is not None:
         raise UsageError(
             wrong.what,
-            fix=f"write amax / 127 for every tensor, or calibrate again; {Command('cache', ('lint', '--model'))} looks at the cache",
+            fix=f"write amax / 127 for every tensor, or calibrate again; {Command('cache', ('lint', '--model'))} checks the cache",
             where=str(path),
         )
     model = prepare(given, recipe.preparing)
@@ -50,7 +50,7 @@ def to_qdq(path: Path, cache: Cache, recipe: Recipe, samples: str = "") -> tuple
     if not found.placement.quantized:
         raise UsageError(
             "the cache has no scale for any tensor that would be quantized",
-            fix=f"take the ONNX file that was calibrated; {Command('cache', ('lint', '--model'))} compares the two",
+            fix=f"pass the ONNX file that was calibrated; {Command('cache', ('lint', '--model'))} compares the two",
             where=str(path),
         )
     reach, doubts = _reach(model, cache, recipe, samples)
@@ -69,9 +69,7 @@ def _reach(
         kept = recipe.samples
         source = open_samples(samples, model.view.inputs, kept.preprocess, on_nan=kept.nan)
         return reach_for(model, options, source)
-    doubt = (
-        "overflows were judged by the ranges of the cache, which may be clipped; --samples shows all of them"
-    )
+    doubt = "overflows were checked against the ranges of the cache, which may be clipped; pass --samples to find all of them"
     return reach_of(cache, NARROW[options.types].dtype, NARROW[options.types].largest), (doubt,)
 
 

@@ -58,8 +58,8 @@ class CalibrationRequest:
         model: the float ONNX file.
         recipe: placement, preprocessing and calibration options.
         samples: where samples come from, as typed; "" when only shards are merged.
-        placement: a placement.json to use instead of deciding anew.
-        on_nan: what happens to samples and values that are NaN or Inf; None takes the recipe's `samples.nan`.
+        placement: a placement.json to use instead of deciding again.
+        on_nan: what happens to samples and values that are NaN or Inf; None uses the recipe's `samples.nan`.
         threads: processors to use; None takes all.
     """
 
@@ -227,14 +227,14 @@ class Calibration:
         if self.request.samples and self.samples.digest != identity["samples"]:
             raise InputFileError(
                 "the histograms were collected from other samples",
-                fix="name the samples that the shards ran, or none",
+                fix="pass the samples that the shards ran, or none",
                 where=self.samples.description,
             )
         way = self.request.recipe.weights.equalize
         if not self.request.samples and way not in {"none", AUTO}:
             raise InputFileError(
-                f"weights.equalize={way} changes the network that shards run, by samples that are not named here",
-                fix="name the samples with --samples too, or take weights.equalize=auto",
+                f"weights.equalize={way} changes the network of the shards by samples that this command does not have",
+                fix="also pass the samples with --samples, or set weights.equalize=auto",
                 where=str(self.request.model),
             )
         tensors = tuple(sorted(histograms.tensors))
@@ -248,7 +248,7 @@ class Calibration:
         ):
             raise InputFileError(
                 "the histograms were collected from another model, or with another recipe.prepare or weights.equalize",
-                fix="merge with the model and the recipe that the shards ran",
+                fix="merge with the model and the recipe of the shards",
                 where=str(self.request.model),
             )
 
@@ -355,10 +355,10 @@ def merge(places: Sequence[str]) -> Histograms:
         pattern = str(Path(place) / "*.npz") if Path(place).is_dir() else place
         found = sorted(Path(match) for match in glob(pattern))  # noqa: PTH207 -- absolute patterns too
         if not found:
-            raise UsageError(f"{place!r} matches no file", fix="name the .npz files that --shard wrote")
+            raise UsageError(f"{place!r} matches no file", fix="pass the .npz files that --shard wrote")
         paths += found
     if len(set(paths)) < len(paths):
-        raise InputFileError("a file is named twice", fix="name every shard once")
+        raise InputFileError("a file is given twice", fix="pass every shard once")
     return merge_files(paths)
 
 
@@ -369,10 +369,10 @@ def doubts(histograms: Histograms) -> tuple[str, ...]:
     silent = [name for name, found in seen.items() if found.total and found.amax == 0]
     odd = {name: found.nan + found.inf for name, found in seen.items() if found.nan + found.inf}
     sentences = (
-        ("held nothing but NaN or Inf", empty),
-        ("never fired: zero in every sample, the range a guess", silent),
+        ("contained only NaN or Inf", empty),
+        ("zero in every sample, so the range is a guess", silent),
         (
-            "held NaN or Inf, which were left out",
+            "contained NaN or Inf, which were skipped",
             [f"{name} ({counted(count, 'value')})" for name, count in odd.items()],
         ),
     )

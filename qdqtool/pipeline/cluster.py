@@ -121,7 +121,7 @@ def _check_place(request: CalibrationRequest, wanted: Mapping[str, str]) -> None
         unseen.append(heads[-1])
     if unseen:
         raise MissingPackage(
-            f"does not see {unseen[0]}",
+            f"cannot access {unseen[0]}",
             fix="give all workers the same folder under the same path",
             where=where,
         )
@@ -169,15 +169,15 @@ def _result(future: Any) -> Histograms:
         return future.result()  # type: ignore[no-any-return]
     if future.status == "cancelled":
         raise MissingPackage(
-            "the Dask scheduler is gone",
-            fix="start it anew and run the same command again; finished shards are kept",
+            "the Dask scheduler has stopped",
+            fix="start it again and repeat the command; finished shards are kept",
         )
     error = future.exception()
     if isinstance(error, QdqError):
         raise error
     if isinstance(error, KilledWorker):
         raise MissingPackage(
-            f"workers died again and again: {error}", fix="give them more memory; finished shards are kept"
+            f"workers died repeatedly: {error}", fix="give them more memory; finished shards are kept"
         ) from error
     raise MissingPackage(
         f"a worker cannot run shards: {type(error).__name__}: {error}",
@@ -218,7 +218,7 @@ def client_of(address: str) -> Iterator[Any]:
         and not distributed.Security().get_connection_args("client")["ssl_context"]
     ):
         raise UsageError(
-            "the scheduler wants certificates, and Dask's settings name none",
+            "the scheduler requires certificates, and Dask's settings have none",
             fix="set DASK_DISTRIBUTED__COMM__TLS__CA_FILE, ...__TLS__CLIENT__CERT and ...__TLS__CLIENT__KEY to files",
             where=address,
         )
@@ -258,7 +258,7 @@ def _workers_here(distributed: Any, own: Any, stack: ExitStack) -> Any:
     except (RuntimeError, OSError, asyncio.TimeoutError) as error:
         raise SystemFault(
             f"workers could not be started on this machine: {error}",
-            fix="run the same command again; if it fails again, free some memory, or leave --cluster out",
+            fix="run the same command again; if it fails again, free some memory, or remove --cluster",
             where="--cluster local",
         ) from error
 
@@ -277,8 +277,8 @@ def _connected(client: Any) -> Iterator[None]:
         yield
     except (CommClosedError, CancelledError, asyncio.TimeoutError) as error:
         raise MissingPackage(
-            f"the Dask cluster does not answer any more: {type(error).__name__}: {error}",
-            fix="look at the scheduler and its workers, then run the same command again; finished shards and trials are kept",
+            f"the Dask cluster no longer answers: {type(error).__name__}: {error}",
+            fix="check the scheduler and its workers, then run the same command again; finished shards and trials are kept",
             where=client.scheduler.address if client.scheduler is not None else "--cluster",
         ) from error
 
@@ -332,7 +332,7 @@ def absolute(samples: SampleInput) -> str:
     if not isinstance(samples, str):
         raise UsageError(
             "samples in memory cannot be sent to the workers of a cluster",
-            fix="save them as an .npz file in a folder that all workers see",
+            fix="save them as an .npz file in a folder that all workers can access",
             where=samples.description,
         )
     place = next((head for head in _heads(samples) if head.exists()), None)

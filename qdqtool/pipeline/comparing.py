@@ -238,14 +238,14 @@ def _samples(match: ComparedSides, first: Runner, second: Runner) -> SampleSourc
     if len(stored) == 2:
         return _unfed(len(stored[0]), match.labels)
     if match.samples is None:
-        raise UsageError("samples are missing", fix="name them with --samples: a model must be fed")
+        raise UsageError("samples are missing", fix="pass them with --samples: a model needs inputs")
     fed = second if isinstance(first, Player) else first
     samples = _opened(match, fed.inputs, lambda: fed)
     for side in stored:
         if len(side) != len(samples) and match.recipe.compare.limit is None:
             raise UsageError(
                 f"{counted(len(side), 'stored output')} for {counted(len(samples), 'sample')}",
-                fix="name the samples that the outputs were computed from, in their order",
+                fix="pass the samples that the outputs were computed from, in the same order",
                 where=side.description,
             )
     return samples
@@ -266,7 +266,7 @@ def _unfed(count: int, labels: str | None) -> Unfed:
     if isinstance(found, Mapping) or (found and len(found) != count):
         raise UsageError(
             f"{counted(len(found), 'label')} for {counted(count, 'stored output')}",
-            fix="give a list of one label each",
+            fix="pass one label per stored output",
             where=labels,
         )
     return Unfed(count, found)

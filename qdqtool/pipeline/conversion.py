@@ -28,7 +28,7 @@ def convert_file(
     """
     options = recipe.insert
     if options.types == "fp32":
-        raise UsageError("a model is FP32 already", fix="ask for --types fp16 or bf16")
+        raise UsageError("the model already is FP32", fix="use --types fp16 or bf16")
     opened = load(model)
     refuse_unmatched(recipe, opened.view, "insert")
     reach, notes = None, tuple[str, ...]()

@@ -73,7 +73,7 @@ class DataMaterial:
         evaluation: the evaluation samples; the same source where there are no others.
         comparison: float against quantized model.
         recipe: the method.
-        narrow: what FP16 or BF16 costs, where that was measured and is much.
+        narrow: what FP16 or BF16 costs, if that was measured and is much.
     """
 
     calibration: SampleSource

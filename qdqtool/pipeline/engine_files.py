@@ -34,7 +34,7 @@ def log_of(log: Path | None, file: Path, form: str) -> LogRun | None:
         return None
     runs = read_log(log or file).runs
     if not runs and log is not None:
-        raise InputFileError("holds no build log", fix="pass the verbose log of the build", where=str(log))
+        raise InputFileError("contains no build log", fix="pass the verbose log of the build", where=str(log))
     told = runs[-1] if runs else None
     if log is None and told and not (told.ledger or told.events or told.network.nodes or told.warnings):
         return None
@@ -45,7 +45,8 @@ def engine_of(file: Path) -> Engine:
     """Read the layers in a file. For a log that prints no layers, return an engine without layers.
 
     Raises:
-        InputFileError: it holds no layers, and is no log; or it is a pipe, which could be read as the one or the other only.
+        InputFileError: it holds no layers, and is not a log; or it is a pipe, which could be read as the one or the
+            other only.
     """
     require_file(file)
     try:
@@ -56,7 +57,7 @@ def engine_of(file: Path) -> Engine:
         except InputFileError:
             raise error from None
         if run.value().compute:
-            note = "the log prints no layers: verdicts follow from what it says of Q and DQ nodes"
+            note = "the log prints no layers: verdicts follow from its lines about Q and DQ nodes"
             return Engine(layers=(), form=_ALONE, notes=(note,))
         if file.suffix in _BINARY or run.identity.front_end == "unknown" or run.recognised <= run.unread:
             raise

@@ -41,7 +41,7 @@ _MOST_NODES = 600
 """Most nodes of a model that is built once more for each setting: most such builds take seconds."""
 _MOST_BUILDS = 4
 """Most settings of one audit that are built; the others keep an unknown cost."""
-_BUILT, _FEWER, _IDLE = "built: ", " fewer", "it changes nothing by itself"
+_BUILT, _FEWER, _IDLE = "built: ", " fewer", "alone it changes nothing"
 """Words that are printed, and that other code reads when it proposes commands."""
 _STEPS = 97.0
 """Made-up ranges are 1 plus multiples of one part in this number."""
@@ -107,7 +107,7 @@ class FixCosts:
             kernels=audit.counts.kernels,
             bytes=audit.counts.activation_bytes_dumped,
         )
-        told = {fix: self._told(planned, before, wanted[fix]) for fix in sorted(wanted)}
+        told = {fix: self._effect_of(planned, before, wanted[fix]) for fix in sorted(wanted)}
         return replace(
             audit,
             verdicts=tuple(
@@ -118,7 +118,9 @@ class FixCosts:
             ),
         )
 
-    def _told(self, planned: SettingCost, before: SettingCost, settings: tuple[str, ...]) -> _SettingEffect:
+    def _effect_of(
+        self, planned: SettingCost, before: SettingCost, settings: tuple[str, ...]
+    ) -> _SettingEffect:
         """Compare the plan or the engine for these settings to that of the run."""
         try:
             recipe = changed(self._recipe, settings)
@@ -134,7 +136,7 @@ class FixCosts:
         except SystemFault:
             raise
         except QdqError as error:
-            return _SettingEffect(f"what it costs is not known: {error.what}", settings)
+            return _SettingEffect(f"its cost is unknown: {error.what}", settings)
         return _SettingEffect(
             f"predicted: {compared(planned, after)}, kernels unknown: {Command('fix')} builds it", settings
         )
@@ -185,7 +187,7 @@ class _SettingEffect:
         if ADDS_A_KERNEL not in claims or not any((claim.kernels or 0) <= 0 for claim in self.claims):
             return reason, claims
         kept = (IS_KEPT if claim == ADDS_A_KERNEL else claim for claim in claims)
-        return f"{reason}; that is the rule, and in this network a build shows otherwise", tuple(
+        return f"{reason}; this is the general rule, but a build of this network contradicts it", tuple(
             dict.fromkeys(kept)
         )
 
@@ -194,7 +196,7 @@ class _SettingEffect:
         if self.low is None or not node or node in self.low or not runs:
             return f"{fix} ({self.text})", (*claims, *self.claims)
         typed = " ".join(str(Setting.of(text)) for text in self.settings)
-        fix = f"nothing to do: with {typed} it is float too ({self.text})"
+        fix = f"nothing to do: {typed} makes it float too ({self.text})"
         reasons = tuple(claim for claim in claims if claim.part is Part.REASON)
         return fix, (*reasons, *promises(fix, of_finding=False), *self.claims)
 
@@ -218,7 +220,9 @@ def compared(before: SettingCost, after: SettingCost) -> str:
     if before.kernels is not None and after.kernels is not None:
         more = after.kernels - before.kernels
         word = counted(abs(more), "kernel")
-        parts.append(f"{word} more" if more > 0 else f"{word}{_FEWER}" if more else "in as many kernels")
+        parts.append(
+            f"{word} more" if more > 0 else f"{word}{_FEWER}" if more else "in the same number of kernels"
+        )
     if before.bytes and after.bytes is not None:
         share = after.bytes / before.bytes - 1
         if abs(share) > _SAME_BYTES:
@@ -229,7 +233,7 @@ def compared(before: SettingCost, after: SettingCost) -> str:
 def saves_nothing(fix: str) -> bool:
     """Return whether a fix changes nothing, or its built engine has neither fewer kernels nor fewer bytes.
 
-    >>> saves_nothing("--set place.last_layer=int8 (built: 2 of 2 compute nodes quantized instead of 1, in as many kernels)")
+    >>> saves_nothing("--set place.last_layer=int8 (built: 2 of 2 compute nodes quantized instead of 1, in the same number of kernels)")
     True
     >>> saves_nothing("--set place.last_layer=int8"), saves_nothing("(built: ..., 1 kernel fewer)")
     (False, False)

@@ -65,7 +65,7 @@ class RunFolder:
             make_folder(self.path)
         except OSError as error:
             raise InputFileError(
-                f"cannot be made: {error.strerror}", fix="choose another --out", where=str(self.path)
+                f"cannot be created: {error.strerror}", fix="choose another --out", where=str(self.path)
             ) from error
 
     @contextmanager
@@ -82,7 +82,7 @@ class RunFolder:
             acquire(lock)
         except Timeout:
             raise UsageError(
-                "another run is at work in this folder",
+                "another run is using this folder",
                 fix="wait for it, or choose another --out",
                 where=str(self.path),
             ) from None

@@ -16,15 +16,15 @@ def use_operators(recipe: Recipe) -> None:
     """Let every session that opens from now on compute with the libraries and stand-ins of the recipe, and no others.
 
     Raises:
-        UsageError: there is no such library, or a stand-in is no function.
+        UsageError: there is no such library, or a stand-in is not a function.
     """
     options = recipe.runtime
     libraries = tuple(Path(word).expanduser() for word in options.custom_ops)
     missing = next((path for path in libraries if not path.is_file()), None)
     if missing is not None:
         raise UsageError(
-            f"there is no library {missing}",
-            fix="name the shared library of onnxruntime custom operators",
+            f"the library {missing} does not exist",
+            fix="pass the shared library of onnxruntime custom operators",
             where="runtime.custom_ops",
         )
     stand_ins = {}
@@ -32,7 +32,9 @@ def use_operators(recipe: Recipe) -> None:
         domain, colons, op = word.rpartition("::")
         if not colons or not op:
             raise UsageError(
-                f"{word!r} names no operator", fix='write "domain::Operator": "module:function"', where=_KEY
+                f"{word!r} does not name an operator",
+                fix='write "domain::Operator": "module:function"',
+                where=_KEY,
             )
         stand_ins[domain, op] = resolve(text, Path(), _KEY)
     use(Operators(libraries=tuple(path.resolve() for path in libraries), stand_ins=stand_ins))

@@ -39,10 +39,7 @@ def or_without(
     except InputFileError as error:
         _log.info("%s fails", what, exc_info=True)
         found, reason = instead(), _reason(error)
-    note = (
-        f"{what} was left out: a model that qdqtool made for it fails, and the network is not at fault; "
-        f"please report this with the network: {reason}"
-    )
+    note = f"{what} was skipped: a model that qdqtool wrote for it does not run. This is a mistake in qdqtool, not in the network; please report it with the network: {reason}"
     return found, (note,)
 
 
@@ -62,8 +59,8 @@ def our_fault(what: str, check: Callable[[], object]) -> Iterator[None]:
     except InputFileError as error:
         check()
         raise Bug(
-            f"{what} failed: a model that qdqtool made for it fails, and the network is not at fault: {_reason(error)}",
-            fix="report this with the network; nothing was measured, so no limit is known to be kept",
+            f"{what} failed: a model that qdqtool wrote for it does not run; this is a mistake in qdqtool, not in the network: {_reason(error)}",
+            fix="report this with the network; nothing was measured, so it is unknown whether a limit is met",
             where=error.where,
         ) from error
 

@@ -1,8 +1,8 @@
 """Checks patterns of a recipe that name nodes, tensors and operators: a pattern that matches nothing is a mistake.
 
-A layer that was to stay float would be quantized without a word. The fields are those that `core.recipe` marks with `Naming`.
-A recipe for a family of models lists the patterns that not every model has under `optional`. `place.kept_float` is written by
-`qdqtool run --max-drop` and is noted only.
+A layer that was to stay float would be quantized without a message. The fields are those that `core.recipe` marks with
+`Naming`. A recipe for a family of models lists the patterns that not every model has under `optional`.
+`place.kept_float` is written by `qdqtool run --max-drop` and is noted only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SHOWN: Final = 5
 """Most patterns that one error names."""
 _LIST_NAMES: Final = {
     "node": f"{Command('place', ('MODEL',))} prints the names",
-    "tensor": "the names are those of the ONNX model, after preparation",
+    "tensor": "use the names of the ONNX model after preparation",
     "operator": "write the operator type as ONNX does",
 }
 

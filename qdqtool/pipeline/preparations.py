@@ -165,7 +165,7 @@ def _checked(values: Values, where: Path) -> Values:
     try:
         Preprocess.model_validate(values)
     except ValidationError as error:
-        log.warning("%s: its preparation of pictures is not read: %s", where, error.errors()[0]["msg"])
+        log.warning("%s: its image preprocessing is not read: %s", where, error.errors()[0]["msg"])
         return {}
     return values
 

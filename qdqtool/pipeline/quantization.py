@@ -31,7 +31,7 @@ OnStep = Callable[[str, int, "int | None"], None]
 class QuantizationJob:
     """A float model that is loaded, prepared and placed, and the samples that give it ranges.
 
-    `opened` gives the model in `path` where somebody has opened it already.
+    `opened` gives the model in `path` if it is already open.
 
     Attributes:
         model: the prepared model.

@@ -39,8 +39,8 @@ _MOST_TRIES = 48
 _MOST_ELEMENTS = 1 << 24
 """Most elements of one input that is tried."""
 _MOST_MEMORY = 2 << 30
-"""Most bytes for the values inside a model, as shapes predict, on one sample whose shape nobody chose. Later
-steps take several times as much.
+"""Most bytes for the values inside a model, as shapes predict, on one sample of the default shape. Later steps take
+several times as much.
 """
 _SHARE = 4
 """Divisor of the memory budget: the values inside a model may take this part of it."""
@@ -106,7 +106,7 @@ def runnable_shapes(inputs: tuple[TensorInfo, ...], runner: Callable[[], Runner]
     """Return the usual shapes; if the model fails on a random sample of these, the first others on which it runs.
 
     Shapes that would take too much memory are not tried: an `Opener` estimates it, and every trial run is limited. A
-    model whose only free dimension is the batch is not opened. Where nothing runs, or the model cannot be opened, the usual
+    model whose only free dimension is the batch is not opened. If nothing runs, or the model cannot be opened, the usual
     shapes are returned: the run that follows tells what is wrong.
 
     Raises:
@@ -131,8 +131,7 @@ def runnable_shapes(inputs: tuple[TensorInfo, ...], runner: Callable[[], Runner]
             return found
     if memory.refused and memory.refused[0] == usual:
         raise UsageError(
-            f"on random samples of the usual shapes ({shapes.spelled(usual)}) the model takes {_size(memory.peaks[0])} or more, "
-            "and it runs with none of the smaller shapes that were tried",
+            f"on random samples of the usual shapes ({shapes.spelled(usual)}) the model needs {_size(memory.peaks[0])} or more, and no smaller shape that was tried runs",
             fix=_choose(usual),
         )
     return usual
@@ -156,8 +155,7 @@ def _warn_once(text: str) -> None:
 
 def _say(usual: Shapes, peak: int, found: Shapes) -> None:
     _warn_once(
-        f"random samples have the shapes {shapes.spelled(found)}: with {shapes.spelled(usual)} one sample would take "
-        f"{_size(peak)} or more; for others, {_choose(usual)}"
+        f"random samples have the shapes {shapes.spelled(found)}: with {shapes.spelled(usual)} one sample would need {_size(peak)} or more; for others, {_choose(usual)}"
     )
 
 

@@ -35,7 +35,7 @@ _TOLD = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Found:
+class _QuantizedInput:
     """One quantized input, and the values that its pair can represent, over all channels."""
 
     scale: ReadScale
@@ -63,7 +63,7 @@ def read_back(path: Path) -> tuple[ReadBack, Model]:
         ops = ", ".join(quantized_ops(model)) or "no quantized operator"
         raise UsageError(
             f"has no scale to read: {'; '.join(notes[:_TOLD]) or ops}",
-            fix="pass a Q/DQ model; ranges that are measured at run time are in no model",
+            fix="pass a Q/DQ model; ranges that are measured at run time are not stored in a model",
             where=str(path),
         )
     table = CalibrationTable(ranges=_ranges(found, notes), source=f"the Q/DQ of {path.name}")
@@ -77,14 +77,14 @@ def read_back(path: Path) -> tuple[ReadBack, Model]:
     return made, plain
 
 
-def _read(model: Model, plain: Model, notes: list[str]) -> Iterator[_Found]:
+def _read(model: Model, plain: Model, notes: list[str]) -> Iterator[_QuantizedInput]:
     modules = Modules(model)
     for pair in find(model):
         if pair.dtype is DType.INT32:
             continue  # a bias, whose scale is the product of two others
         trouble = _trouble(pair)
         if trouble:
-            notes.append(f"{pair.tensor}: left out, {trouble}")
+            notes.append(f"{pair.tensor}: skipped, {trouble}")
             continue
         limits = _LIMITS[pair.dtype]
         scale, zero = np.abs(np.asarray(pair.scale)), np.asarray(pair.zero_point)
@@ -105,7 +105,7 @@ def _read(model: Model, plain: Model, notes: list[str]) -> Iterator[_Found]:
                 zero_point=pair.zero_point,
                 axis=axis,
             )
-            yield _Found(
+            yield _QuantizedInput(
                 scale=entry,
                 amax=tuple(float(value) for value in amax),
                 low=float(low.min()),
@@ -128,24 +128,24 @@ def _reader(model: Model, slot: Slot, pair: QdqPair) -> tuple[Slot, int | None]:
 
 def _trouble(pair: QdqPair) -> str:
     if pair.dtype not in _LIMITS:
-        return f"its type is {str(pair.dtype).upper()}, of which TensorRT has no kernels"
+        return f"its type is {str(pair.dtype).upper()}, for which TensorRT has no kernels"
     if pair.scale_shape is None or not pair.zero_point:
         return "its scale is computed at run time"
     if len(pair.scale_shape) > 1:
         return "it has a scale per block"
     if not all(isfinite(scale) and scale != 0 for scale in pair.scale):
         return "its scale is 0 or not a number"
-    return "" if len(pair.scale) == len(pair.zero_point) else "scales and zero points do not fit each other"
+    return "" if len(pair.scale) == len(pair.zero_point) else "the shapes of scales and zero points differ"
 
 
-def _ranges(found: tuple[_Found, ...], notes: list[str]) -> tuple[TensorRange, ...]:
-    by_tensor: dict[str, list[_Found]] = {}
+def _ranges(found: tuple[_QuantizedInput, ...], notes: list[str]) -> tuple[TensorRange, ...]:
+    by_tensor: dict[str, list[_QuantizedInput]] = {}
     for entry in found:
         by_tensor.setdefault(entry.scale.tensor, []).append(entry)
     return tuple(_range(tensor, by_tensor[tensor], notes) for tensor in sorted(by_tensor))
 
 
-def _range(tensor: str, entries: list[_Found], notes: list[str]) -> TensorRange:
+def _range(tensor: str, entries: list[_QuantizedInput], notes: list[str]) -> TensorRange:
     """Return the widest of the entries; per channel only if all entries of a constant have one axis."""
     first = entries[0].scale
     per_channel = first.kind is SlotKind.WEIGHT and first.axis is not None
@@ -156,7 +156,7 @@ def _range(tensor: str, entries: list[_Found], notes: list[str]) -> TensorRange:
         amax = (max(max(entry.amax) for entry in entries),)
     if len({entry.amax for entry in entries}) > 1:
         notes.append(
-            f"{tensor}: quantized in {counted(len({entry.amax for entry in entries}), 'way')}, the widest is kept"
+            f"{tensor}: quantized in {counted(len({entry.amax for entry in entries}), 'way')}; the widest range is used"
         )
     shifted = any(any(entry.scale.zero_point) for entry in entries)
     return TensorRange(
@@ -167,5 +167,5 @@ def _range(tensor: str, entries: list[_Found], notes: list[str]) -> TensorRange:
         high=max(entry.high for entry in entries),
         method=_METHOD,
         origin=("read from the scales of the Q/DQ model",),
-        note="was asymmetric: the larger end counts" if shifted else "",
+        note="was asymmetric: the end with the larger magnitude is used" if shifted else "",
     )

@@ -32,7 +32,7 @@ Mistake = tuple[Path, str]
 def checked(document: dict[str, Any], places: Places) -> tuple[Recipe | None, list[str]]:
     """Return the recipe of a document, or None, and one line for each wrong value.
 
-    Names that belong to nothing (plug-ins, functions, shapes, keys) are looked for even where other values are wrong;
+    Names that belong to nothing (plug-ins, functions, shapes, keys) are looked for even if other values are wrong;
     those are taken out of the document for it.
     """
     try:
@@ -54,7 +54,7 @@ def _explained(error: ValidationError, places: Places) -> dict[Path, str]:
     found: dict[Path, list[str]] = {}
     for problem in error.errors():
         found.setdefault(_own(problem["loc"]), []).append(_words(problem))
-    given = {_own(problem["loc"]): _given(problem) for problem in error.errors()}
+    given = {_own(problem["loc"]): _got_text(problem) for problem in error.errors()}
     return {
         path: _line(path, " or ".join(dict.fromkeys(words)) + given[path], places)
         for path, words in found.items()
@@ -116,7 +116,10 @@ def _bad_functions(recipe: Recipe) -> Iterator[Mistake]:
     yield from _not_among(("qat", "metric"), _plain([options.metric]), _SCORES)
     for name, text in (("model", options.model), ("data", options.data)):
         if text and not all(text.rpartition(":")[::2]):
-            yield ("qat", name), f"{text!r} names no function; write module:function or file.py:function"
+            yield (
+                ("qat", name),
+                f"{text!r} does not name a function; write module:function or file.py:function",
+            )
 
 
 def _bad_shapes(recipe: Recipe) -> Iterator[Mistake]:
@@ -138,7 +141,7 @@ def _no_key(path: Path, key: str) -> Iterator[Mistake]:
     section, _, name = key.rpartition(".")
     known = fields(tuple(section.split(".")))
     if not section or name not in known:
-        yield path, "is no key of a recipe" + (f"; {_nearest(name, known)}" if known else "")
+        yield path, "is not a key of a recipe" + (f"; {_nearest(name, known)}" if known else "")
 
 
 def _plain(names: Iterable[str]) -> list[str]:
@@ -149,7 +152,7 @@ def _plain(names: Iterable[str]) -> list[str]:
 def _not_among(path: Path, names: Iterable[str], known: tuple[str, ...]) -> Iterator[Mistake]:
     for name in names:
         if name not in known:
-            yield path, f"nothing is called {name!r}; {_nearest(name, known)}"
+            yield path, f"unknown name {name!r}; {_nearest(name, known)}"
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
@@ -170,7 +173,7 @@ def _words(problem: ErrorDetails) -> str:
     return problem["msg"][0].lower() + problem["msg"][1:]
 
 
-def _given(problem: ErrorDetails) -> str:
+def _got_text(problem: ErrorDetails) -> str:
     return "" if problem["type"] == "extra_forbidden" else f", got {problem['input']!r}"
 
 

@@ -60,7 +60,7 @@ def names() -> tuple[str, ...]:
 def write_example(place: Path) -> tuple[Path, ...]:
     """Write the embedded example into a folder: `model.onnx`, calibration.npz, evaluation.npz and labels.npy.
 
-    It is complete where it returns; a file that is there already with the same content stays.
+    It is complete where it returns; a file that exists already with the same content stays.
 
     Raises:
         UsageError: one of the files is there with another content; nothing is written.
@@ -71,7 +71,7 @@ def write_example(place: Path) -> tuple[Path, ...]:
     for path, content in files.items():
         if path.exists() and not (path.is_file() and path.read_bytes() == content):
             raise UsageError(
-                "is there already, with another content",
+                "already exists, with other content",
                 fix="choose another folder with --out",
                 where=str(path),
             )
@@ -95,7 +95,7 @@ def locate(recipe: str) -> Path:
     if path.suffix in {".yaml", ".yml"} or is_file:
         if is_file:
             return path
-        raise UsageError("there is no such recipe file", fix="check the path", where=recipe)
+        raise UsageError("the recipe file does not exist", fix="check the path", where=recipe)
     if recipe in names():
         return folder() / f"{recipe}.yaml"
     raise _unknown(recipe)
@@ -108,7 +108,7 @@ def _unknown(recipe: str) -> UsageError:
         if close
         else f"choose one of {', '.join(names())}, or pass a .yaml file"
     )
-    return UsageError(f"no recipe is called {recipe!r}", fix=hint)
+    return UsageError(f"unknown recipe {recipe!r}", fix=hint)
 
 
 def load(recipe: str | None, changes: Iterable[str] = (), *, trust: bool = False) -> Recipe:
@@ -140,7 +140,7 @@ def load(recipe: str | None, changes: Iterable[str] = (), *, trust: bool = False
         more = [f"and {len(wrong) - _MOST_SHOWN} more"] if len(wrong) > _MOST_SHOWN else []
         raise UsageError(
             f"the recipe has {count}:\n  " + "\n  ".join([*wrong[:_MOST_SHOWN], *more]),
-            fix=f"correct these; {Command('recipe', ('schema',))} prints everything a recipe can say",
+            fix=f"correct these; {Command('recipe', ('schema',))} prints everything that a recipe can contain",
             # A recipe that is shipped has no mistakes, so that they are in the changes.
             where="--set" if path is None or path.parent == folder() else str(path),
         )
@@ -161,7 +161,7 @@ def changed(recipe: Recipe, changes: Iterable[str]) -> Recipe:
         places.add_change(_apply(document, change), f"--set {change}")
     found, wrong = checked(document, places)
     if found is None or wrong:
-        way = f"correct it; {Command('recipe', ('schema',))} prints everything a recipe can say"
+        way = f"correct it; {Command('recipe', ('schema',))} prints everything that a recipe can contain"
         raise UsageError("; ".join(wrong), fix=way, where="--set")
     return found
 
@@ -179,8 +179,8 @@ def scored(changes: Iterable[str], labels: object) -> tuple[str, ...]:
         key, _, value = change.partition("=")
         if key.strip() == _TASK and value.strip().strip("\"'") in {"agreement", "none"}:
             raise UsageError(
-                f"labels are given, and {_TASK}={value.strip()} takes none",
-                fix=f"leave the labels out, or {_TASK}, which is classify where there are labels",
+                f"labels are given, but {_TASK}={value.strip()} does not use labels",
+                fix=f"remove the labels, or remove {_TASK} (its default with labels is classify)",
                 where="labels",
             )
     return (f"{_TASK}=classify", *typed)
@@ -224,7 +224,7 @@ def schema() -> dict[str, Any]:
     } | Recipe.model_json_schema()
     found["properties"]["extends"] = {
         "type": "string",
-        "description": "A shipped recipe, or a file in this one's folder; only what differs need be said.",
+        "description": "A shipped recipe, or a file in the folder of this recipe; write only the values that differ.",
     }
     return found
 
@@ -335,12 +335,12 @@ def _anchor(document: dict[str, Any], folder: Path) -> None:
 def _parent(name: object, child: Path, home: Path | None) -> Path:
     """Return the file that `child` extends. If `home` is given, it must be a shipped recipe or in that folder.
 
-    What lies outside is not looked at: whether a file is there, and which names it holds, is nobody's business who
-    writes a recipe.
+    What lies outside is not looked at: whether a file is there, and which names it holds, must stay hidden from the
+    author of a recipe.
     """
     if not isinstance(name, str) or not name.strip() or "\0" in name:
         raise UsageError(
-            f"extends: {name!r} is no recipe", fix="name one shipped recipe or file", where=str(child)
+            f"extends: {name!r} is not a recipe", fix="name one shipped recipe or file", where=str(child)
         )
     if name in names():
         return folder() / f"{name}.yaml"
@@ -359,7 +359,7 @@ def _parent(name: object, child: Path, home: Path | None) -> Path:
         return beside
     if home is None:
         return locate(name)
-    raise UsageError("there is no such recipe file", fix="check `extends`", where=str(beside))
+    raise UsageError("the recipe file does not exist", fix="check `extends`", where=str(beside))
 
 
 def _merge(under: dict[str, Any], over: dict[str, Any]) -> None:
@@ -379,13 +379,13 @@ def _document(text: str, path: Path) -> tuple[dict[str, Any], Node | None]:
             depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
             if depth > _DEEPEST:
                 raise UsageError(
-                    f"has more than {_DEEPEST} sections inside each other",
+                    f"has more than {_DEEPEST} nested sections",
                     fix=f"write a recipe: {Command('recipe', ('show', 'conv-int8'))} prints one",
                     where=str(path),
                 )
             if isinstance(event, AliasEvent):
                 raise UsageError(
-                    "anchors and aliases are not read", fix="write the value out", where=str(path)
+                    "anchors and aliases are not supported", fix="write the value itself", where=str(path)
                 )
             if number > _MOST_ENTRIES:
                 raise UsageError(

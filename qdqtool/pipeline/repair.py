@@ -199,7 +199,7 @@ def _is_converted(model: Model) -> bool:
 def _measured_again(request: RepairRequest, made: Model, samples: Samples) -> tuple[str, ...]:
     """Report what measured ranges would gain over the converted ones, and the commands; () if they gain nothing.
 
-    Both are compared with the float model behind the repaired one, on the same samples.
+    Both are compared with the float model after the repaired one, on the same samples.
     """
     with tempfile.TemporaryDirectory() as folder:
         plain, kept, fresh = (Path(folder) / f"{name}.onnx" for name in ("float", "repaired", "measured"))
@@ -210,7 +210,7 @@ def _measured_again(request: RepairRequest, made: Model, samples: Samples) -> tu
             save_beside(job.inserted(job.table(lambda *_: None)), fresh)
             levels = [_level(plain, each, samples, request.recipe) for each in (kept, fresh)]
         except QdqError as error:
-            return (f"whether measured ranges lose less is unknown: {error.what}",)
+            return (f"it is unknown whether measured ranges lose less: {error.what}",)
     converted, measured = levels
     if converted is None or measured is None or measured < converted + _WORTH_TELLING:
         return ()
@@ -220,10 +220,7 @@ def _measured_again(request: RepairRequest, made: Model, samples: Samples) -> tu
         Command("scales", (str(request.model), "--model", plain_name)),
         Command("quantize", (plain_name, "--samples", given, "--out", str(request.out))),
     )
-    said = (
-        f"its converted ranges give {converted:.1f} dB to its float model, and ranges that are measured on these samples give "
-        f"{measured:.1f} dB (SQNR): {commands[0]}, then {commands[1]}"
-    )
+    said = f"its converted ranges reach {converted:.1f} dB against its float model, ranges measured on these samples reach {measured:.1f} dB (SQNR): {commands[0]}, then {commands[1]}"
     return (said,)
 
 

@@ -70,7 +70,7 @@ def read_report(run: Path) -> Report:
     material = read_material(run)
     if material == Material(model_name=material.model_name):
         raise InputFileError(
-            "holds no artefacts to report on",
+            "contains no artefacts to report",
             fix=f"pass the --out folder of {Command('run')}, or run a step into this folder first",
             where=str(run),
         )

@@ -29,7 +29,7 @@ class RunRequest:
         histograms: a histograms.npz of the same model and samples that spares the collection, or None.
         table: a calibration.json whose ranges and shifts are taken, as far as their nodes are quantized, or None.
         calibration_cache: the cache whose scales the float model gets, or None.
-        reference: the float model that a Q/DQ model is compared with; None takes what remains without its Q/DQ.
+        reference: the float model that a Q/DQ model is compared with; None uses what remains without its Q/DQ.
         brought: the model at `model`, where it is open already; None opens it.
         part: which of the evaluation samples: the first one, and the distance to the next; None takes all.
     """

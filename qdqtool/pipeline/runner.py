@@ -261,7 +261,7 @@ def run(
     """Run all steps in `request.out`, and return the report. `course` has the steps: `LINE`, or another list of steps.
 
     Raises:
-        QdqError: a step failed; finished steps stay, and the next run goes on from them.
+        QdqError: a step failed; finished steps stay, and the next run continues from them.
     """
     folder = RunFolder(request.out)
     with folder.locked(), computing_on(request.recipe.compute.device):

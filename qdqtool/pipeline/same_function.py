@@ -83,7 +83,7 @@ def _random(model: Model) -> Iterable[Sample]:
     try:
         return [next(iter(open_samples(shaped("random:1", inputs, "", opener(model)), inputs)))]
     except (InputFileError, UsageError) as error:
-        _log.info("%s cannot be fed random values, so its conversion was not compared: %s", model.path, error)
+        _log.info("%s cannot be fed random values, so its conversion was not checked: %s", model.path, error)
         return []
 
 
@@ -93,13 +93,13 @@ def _compare(model: Model, sample: Feeds, opened: Callable[[], OrtRunner]) -> bo
         original = opened()
         before, again = original.run(sample), original.run(sample)
     except InputFileError as error:
-        _log.info("%s does not run as it is, so its conversion was not compared: %s", model.path, error)
+        _log.info("%s does not run unchanged, so its conversion was not checked: %s", model.path, error)
         return False
     after = _run(model, sample)
     for name, value in before.items():
         if name in after and _is_close(again[name], value) and not _is_close(after[name], value):
             raise Bug(
-                f"raising the opset changed what the model computes: output {name!r} is another one",
+                f"raising the opset changed what the model computes: output {name!r} differs",
                 fix=_FIX,
                 where=str(model.path),
             )
@@ -108,10 +108,10 @@ def _compare(model: Model, sample: Feeds, opened: Callable[[], OrtRunner]) -> bo
 
 def _run(model: Model, sample: Feeds) -> dict[str, NDArray[Any]]:
     try:
-        return open_model(model, description="what was made of it").run(sample)
+        return open_model(model, description="the converted model").run(sample)
     except InputFileError as error:
         raise Bug(
-            f"the file runs, and what became of it by raising its opset does not: {error.what}",
+            f"the file runs, but the model with the raised opset does not: {error.what}",
             fix=_FIX,
             where=str(model.path),
         ) from error

@@ -179,7 +179,7 @@ def calibrate(work: RunContext) -> Measured:
 def _given_table(work: RunContext, placement: Placement) -> CalibrationTable | None:
     """Return the table of another run of this model and these samples; None if it lacks a range of the same format.
 
-    Nodes that it has in another format get ranges of their own, each tensor by itself, and no shift of their bias.
+    Nodes that it has in another format get separate ranges, each tensor alone, and no shift of their bias.
     """
     if work.request.table is None:
         return None
@@ -256,13 +256,13 @@ def build(work: RunContext) -> Measured:
     result, cost = build_engine(
         builder_of(work),
         _build_request(work, found),
-        lambda progress: _tell(work, progress),
+        lambda progress: _report_progress(work, progress),
         most=work.recipe.build.retries,
         source=work.request.model,
     )
     if result.layers is None:
         raise BuildError(
-            "the builder gave no layer information, so nothing can be said about precision",
+            "the builder gave no layer information, so the precision is unknown",
             fix="build with detailed profiling verbosity (build.flags=--profilingVerbosity=detailed)",
             where=str(work.path(result.engine)),
         )
@@ -495,7 +495,7 @@ def check_builder(work: RunContext) -> None:
     try:
         builder.version()
     except MissingPackage as error:
-        fix = f"{error.fix}; what needs no builder, the Q/DQ model, is made by {Command('quantize')}"
+        fix = f"{error.fix}; {Command('quantize')} writes the Q/DQ model without a builder"
         raise MissingPackage(error.what, fix=fix) from error
     refuse = getattr(builder, "check_targets", None)
     if refuse is not None:
@@ -515,5 +515,5 @@ def profiles_of(work: RunContext) -> tuple[tuple[InputProfile, ...], tuple[str, 
     )
 
 
-def _tell(work: RunContext, progress: BuildProgress) -> None:
+def _report_progress(work: RunContext, progress: BuildProgress) -> None:
     work.listener.progressed(progress.done, progress.total)

@@ -106,8 +106,8 @@ class _Look:
     def joins_heads(self) -> bool:
         """Return whether an output is joined from parts of convolutions, without other compute nodes between, as in detectors.
 
-        A detector joins its levels, or what it decodes of one, behind its last convolutions. Where a matrix product or
-        a recurrence stands between, the parts are steps of time; a Concat of sizes has no part in the values.
+        A detector joins its levels, or what it decodes of one, after its last convolutions. If a matrix product or a
+        recurrence stands between, the parts are steps of time; a Concat of sizes has no part in the values.
         """
         ends = [info.name for info in self.view.outputs]
         return any(
@@ -173,11 +173,11 @@ def suggest(path: Path) -> str:
     lines = [
         f"# yaml-language-server: $schema={SCHEMA_URL}",
         f"# {_line(path.name)}: {counted(len(view.nodes), 'node')}, of them {weighted or 'none with weights'}; opset {view.opset}.",
-        *(f"# As it was read: {_line(note)}." for note in model.notes),
+        *(f"# Changes while reading: {_line(note)}." for note in model.notes),
         f"# Extends {name}, because {reason}.",
         f"# {Command('recipe', ('show', name))} prints what that sets; every value can be set here.",
         f"name: '{title}'",
-        f"description: Made for {_plain(path.name)}.",
+        f"description: Written for {_plain(path.name)}.",
         f"extends: {name}",
         *_samples(view),
         *_place(look),
@@ -217,7 +217,7 @@ def _samples(view: GraphView) -> list[str]:
         return []
     return [
         "# samples:",
-        "#   preprocess:                 # for folders of images; arrays are taken as they are",
+        "#   preprocess:                 # for folders of images; arrays are used unchanged",
         f"#     resize: [{pixels[0]}, {pixels[1]}]",
         f"#     colour: {'gray' if colours == 1 else 'rgb'}",
         *(["#     layout: nhwc"] if last else []),
@@ -244,7 +244,7 @@ def _build(view: GraphView) -> list[str]:
         return []
     shapes = spell_shapes(usual_shapes(view.inputs))
     return [
-        "# build:                         # dimensions are free: give the sizes that you will run",
+        "# build:                         # dynamic dimensions: write the sizes that you will run",
         *(f"#   {end}_shapes: {json.dumps(shapes)}" for end in ("min", "opt", "max")),
     ]
 
@@ -280,14 +280,14 @@ def _decoder(look: _Look) -> str:
     attends = look.products or not _ATTENTION.isdisjoint(look.counts)
     if count < 2 or not attends or look.counts["Conv"] * 4 > look.products:
         return ""
-    return f"it is a decoder with a key-value cache ({count} of its inputs are caches), which waits for its weights"
+    return f"it is a decoder with a key-value cache ({count} of its inputs are caches), whose speed depends on reading its weights"
 
 
 def _attention(look: _Look) -> str:
     if look.products and look.counts["Softmax"] and look.products * 4 >= look.counts["Conv"]:
         return f"it multiplies run-time tensors {look.products} times, as attention does"
     plain = look.counts["MatMul"] + look.counts["Gemm"]
-    return "it is made of matrix products" if plain > 3 and not look.counts["Conv"] else ""
+    return "it consists of matrix products" if plain > 3 and not look.counts["Conv"] else ""
 
 
 def _boxes(look: _Look) -> str:
@@ -299,7 +299,7 @@ def _boxes(look: _Look) -> str:
     if len(look.view.outputs) > 1:
         return f"it has {counted(len(look.view.outputs), 'output')}"
     rows = look.rank() == 3 and look.joins_heads()
-    return "its output is a list of rows, as of boxes" if rows else ""
+    return "its output is a list of rows, such as boxes" if rows else ""
 
 
 def _picture(look: _Look) -> str:
@@ -307,8 +307,8 @@ def _picture(look: _Look) -> str:
     if look.rank() != 4 or look.is_flat():
         return ""
     if found:
-        return f"it makes pictures of pictures ({', '.join(found)})"
-    return "its output is a picture, as its input is" if look.draws() else ""
+        return f"it turns images into images ({', '.join(found)})"
+    return "its output is an image, like its input" if look.draws() else ""
 
 
 def _channels(look: _Look) -> str:
@@ -324,7 +324,7 @@ def _rest(look: _Look) -> str:
     if look.counts["Conv"]:
         return "it is a convolutional network"
     weighted = any(look.counts[op] for op in PRODUCTS)
-    return "no other recipe fits better" if weighted else "every recipe will do: there is nothing to quantize"
+    return "no other recipe fits better" if weighted else "any recipe fits: the model has nothing to quantize"
 
 
 _FAMILIES: tuple[tuple[str, _Reason], ...] = (

@@ -126,7 +126,7 @@ def data(work: RunContext) -> Measured:
 def report(work: RunContext) -> Measured:
     """Write the report, for people and for scripts."""
     repaired = REPAIR.read(work.path("repair.json"))
-    made = f"; made by {repaired.origin}" if repaired.origin else ""
+    made = f"; written by {repaired.origin}" if repaired.origin else ""
     came = f"the model came with Q/DQ{made}: repair made {counted(len(repaired.changes), 'change')} (repair.json)"
     steps.write_report(work, came, *without_effect(work))
     return {}
@@ -145,7 +145,7 @@ def without_effect(work: RunContext) -> tuple[str, ...]:
     if not named:
         return ()
     without = f"{', '.join(named)} {'has' if len(named) == 1 else 'have'} no effect: the model came with Q/DQ"
-    return (f"{without}; {repairing(to_float=['NODE'])} takes them off a node",)
+    return (f"{without}; {repairing(to_float=['NODE'])} removes them from a node",)
 
 
 def _labels(work: RunContext) -> str | None:
@@ -250,7 +250,7 @@ def course_of(request: RunRequest) -> tuple[RunStep, ...]:
     if request.reference is not None:
         raise UsageError(
             "a float model is compared with itself",
-            fix="leave the reference out, or run the model with Q/DQ",
+            fix="remove the reference, or run the model with Q/DQ",
             where=str(request.model),
         )
     return LINE

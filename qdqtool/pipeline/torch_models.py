@@ -51,8 +51,8 @@ def as_onnx(model: str, folder: Path, *, trust: bool) -> Path:
     need_torch()
     if not trust:
         raise UsageError(
-            "files of torch.export may run code while they are read",
-            fix="pass --trust if you know who made it",
+            "files of torch.export may run code when they are loaded",
+            fix="pass --trust if you trust its author",
             where=model,
         )
     from qdqtool.backends.torch_qat.export import load_program
@@ -78,7 +78,7 @@ def write(model: Any, folder: Path, stem: str) -> Path:
     if not is_torch(model):
         raise UsageError(
             f"the model is a {type(model).__name__}",
-            fix="return (torch.nn.Module, example inputs), or what torch.export.export gives",
+            fix="return (torch.nn.Module, example inputs), or the result of torch.export.export",
             where=stem,
         )
     make_folder(folder)

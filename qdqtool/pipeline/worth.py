@@ -77,7 +77,7 @@ def _estimated(quantized: Engine, half: Engine, recipe: Recipe) -> Worth:
     starts = max(ROOF.start_ms * counts[0] / (ours.ms or 1.0), ROOF.start_ms * counts[1] / (theirs.ms or 1.0))
     if starts > _MOSTLY:
         return replace(
-            found, note="most of it is the start of kernels, which CUDA graphs and later fusion change"
+            found, note="most of the time is kernel launches, which CUDA graphs and later fusion change"
         )
     if ours.blind or theirs.blind:
         return replace(found, note=f"shapes of {max(ours.blind, theirs.blind)} kernels are unknown")

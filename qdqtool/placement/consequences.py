@@ -97,7 +97,7 @@ def unshared(view: GraphView, ties: list[Tie], opinions: Opinions) -> Iterator[O
                 slot=slot,
                 rule=min(opinion.rule for opinion in opinions[slot]),
                 stance=Stance.VETO,
-                reason="no other layer reads these values quantized, so nothing would be saved",
+                reason="no other layer reads these values quantized, so INT8 saves nothing",
                 fix="nothing to do: INT8 here alone would save nothing",
                 claim=of_reason(Says.QUANTIZES_MORE),
             )

@@ -80,7 +80,7 @@ def decide(
         decisions=decisions,
         ties=effective(ties, frozenset(decision.tensor for decision in decisions if decision.quantize)),
         notes=(
-            *_unseen(decisions),
+            *_uncalibrated_notes(decisions),
             *_unmatched(view, options),
             *_aim(options),
             *notes(view, options, asked),
@@ -143,13 +143,13 @@ def _spec(slot: Slot, opinions: list[Opinion]) -> QuantSpec:
         rules = " and ".join(sorted({opinion.rule for opinion in opinions}))
         raise UsageError(
             f"the rules {rules} disagree on how to quantize it",
-            fix="leave one of them out with place.skip_rules",
+            fix="remove one of them with place.skip_rules",
             where=str(slot),
         )
     return specs.pop() if specs else QuantSpec()
 
 
-def _unseen(decisions: Iterable[Decision]) -> Iterator[str]:
+def _uncalibrated_notes(decisions: Iterable[Decision]) -> Iterator[str]:
     """Yield a note if custom operators keep samples from reaching a part of the network."""
     nodes = {
         decision.slot.node
@@ -158,14 +158,13 @@ def _unseen(decisions: Iterable[Decision]) -> Iterator[str]:
     }
     if nodes:
         yield (
-            f"not seen by any sample, and so float: {counted(len(nodes), 'node')} behind operators of plug-ins that onnxruntime lacks, "
-            f"first {min(nodes)!r}; --custom-ops names a library that has them"
+            f"float, because no sample reaches them: {counted(len(nodes), 'node')} after plug-in operators that onnxruntime lacks, first {min(nodes)!r}; pass a library that has them with --custom-ops"
         )
 
 
 def _aim(options: PlacementOptions) -> Iterator[str]:
     if options.activations == "float":
-        yield "only weights are quantized; the arithmetic is float, as place.activations asks"
+        yield "only weights are quantized; the arithmetic is float, as place.activations requests"
 
 
 def _unmatched(view: GraphView, options: PlacementOptions) -> Iterator[str]:
@@ -176,4 +175,4 @@ def _unmatched(view: GraphView, options: PlacementOptions) -> Iterator[str]:
                 yield f"no node matches the pattern {pattern!r} of place.{option}"
     for name in options.kept_float:
         if name not in view.by_name:
-            yield f"no node is called {name!r}, which place.kept_float lists"
+            yield f"place.kept_float lists {name!r}, but the model has no such node"

@@ -58,10 +58,10 @@ _FLOAT_CACHES: Final = frozenset({"TensorScatter", "TRT_KVCacheUpdate"})
 """Operators that write into a cache in place. RTX 1.7.1 refuses INT8 and FP8 ("must have type Float, Half, or BFloat16"), and Q/DQ
 before it ("must be a network input")."""
 _ONE_QUERY: Final = (
-    "its attention has one query, and the fused kernel for that multiplies floats",
+    "its attention has a single query, and the fused kernel for this case multiplies floats",
     "nothing to do: with Q/DQ its kernel multiplies floats too",
 )
-_IN_FLOAT: Final = "nothing to do: in float it is one kernel"
+_IN_FLOAT: Final = "nothing to do: in float it is a single kernel"
 _IN_INT8: Final = "quantize it to int8"
 _WEIGHTS_IN_INT8: Final = "store its weights in int8"
 _INSTEAD: Final = {_IN_INT8: "int8", _WEIGHTS_IN_INT8: "int8-weights"}
@@ -103,13 +103,13 @@ def _check_target(where: str, format_: QuantFormat, options: PlacementOptions, *
     first = first_sm(format_, rtx=options.builder.is_rtx)  # MXFP8 in float is noted, not refused
     old = sorted((sm for sm in options.sm if sm.isdigit() and int(sm) < first), key=int)
     if old:
-        what = f"the rule {rule!r} wants {format_}, which SM{', SM'.join(old)} cannot run"
-        way = f"build for SM{first} or newer (in the place of another --sm: --sm {first}; else {Setting('build.sm', str(first))} {Setting('place.sm', '[]')}), or choose another {key}"
+        what = f"the rule {rule!r} needs {format_}, which SM{', SM'.join(old)} cannot run"
+        way = f"build for SM{first} or newer (replace --sm by --sm {first}; otherwise {Setting('build.sm', str(first))} {Setting('place.sm', '[]')}), or choose another {key}"
         raise UsageError(what, fix=way, where=where)
     if options.builder.is_before(*format_.release):
         release = ".".join(map(str, format_.release))
         raise UsageError(
-            f"the rule {rule!r} wants {format_}, which TensorRT {options.target} does not import",
+            f"the rule {rule!r} needs {format_}, which TensorRT {options.target} does not import",
             fix=f"build with TensorRT {release} or newer ({Setting('place.target', str(format_.release[0]))}), or choose another {key}",
             where=where,
         )
@@ -164,7 +164,7 @@ def replace_opinions(
             opinions[opinion.slot].append(opinion)
         if objection is None and not scheme.weight_only and node.name in products:
             bonds.append(
-                Bond(slots=factors(node), rule=RULE, reason=f"{scheme.name} arithmetic takes both factors")
+                Bond(slots=factors(node), rule=RULE, reason=f"{scheme.name} arithmetic needs both factors")
             )
 
 
@@ -179,7 +179,7 @@ def _ask_jointly(
     for slot in bond.slots:
         opinions[slot] = [opinion for opinion in opinions[slot] if opinion.rule != _JOINT]
         if bond in bonds and format_ is not None:
-            reason = f"place.format asks for {format_} behind it: one Q in front serves all"
+            reason = f"place.format requests {format_} after it: a single Q before it serves all"
             opinions[slot].append(
                 Opinion(
                     slot=slot,
@@ -210,7 +210,7 @@ def _refused_attentions(
             obstacle = fp8_obstacle(view, scores, values)
             if obstacle:
                 objection = (
-                    f"{obstacle}: FP8 would take several kernels where the float attention is one",
+                    f"{obstacle}: FP8 would need several kernels, but the float attention is one kernel",
                     _IN_FLOAT,
                 )
         if objection is not None:
@@ -222,21 +222,18 @@ def notes(view: GraphView, options: PlacementOptions, asked: Mapping[str, Scheme
     """Yield the notes of a placement about formats."""
     if options.builder.is_rtx and any(scheme.weights == MXFP8 for scheme in asked.values()):
         yield (
-            "MXFP8: TensorRT for RTX 1.7.1 builds it from SM89 on and computes all of it in float (15 of 15 graphs); "
-            "the arithmetic is documented for classic TensorRT 10.12 on SM100"
+            "MXFP8: TensorRT for RTX 1.7.1 builds it from SM89 on, but computes all of it in float (15 of 15 graphs); the arithmetic is documented for classic TensorRT 10.12 on SM100"
         )
     if any(scheme.weight_only for scheme in asked.values()):
-        yield "only weights of some nodes are stored in few bits; their arithmetic is float, as place.format asks"
+        yield "only weights of some nodes are stored in low bits; their arithmetic is float, as place.format requests"
     scattered = next((node for node in view.nodes if node.op in _FLOAT_CACHES), None)
     if options.kv_cache != "float" and scattered is not None:
         yield (
-            f"place.kv_cache={options.kv_cache} leaves the cache of {scattered.name!r} float: {scattered.op} takes float caches only; export "
-            "the decoder with caches that grow (Concat) to store them in few bits"
+            f"place.kv_cache={options.kv_cache} leaves the cache of {scattered.name!r} float: {scattered.op} accepts float caches only; export the decoder with growing caches (Concat) to store them in low bits"
         )
     elif options.kv_cache != "float" and not kv_caches(view):
         yield (
-            f"place.kv_cache={options.kv_cache} has nothing to store: no output holds the values of an input beside "
-            "computed ones; a decoder is exported with its past keys and values as inputs for that"
+            f"place.kv_cache={options.kv_cache} finds no cache: no output contains the values of an input together with computed values; export the decoder with its past keys and values as inputs"
         )
 
 
@@ -267,7 +264,7 @@ def _opinions(
         format_ = scheme.weights if constant else scheme.activations
         if objection is not None or format_ is None:
             reason, fix = objection or (
-                f"{scheme.name} leaves activations float",
+                f"{scheme.name} keeps activations float",
                 "choose another place.format",
             )
             yield Opinion(slot=slot, rule=RULE, stance=Stance.VETO, reason=reason, fix=fix)
@@ -276,7 +273,7 @@ def _opinions(
             slot=slot,
             rule=RULE,
             stance=Stance.REQUEST,
-            reason=f"place.format asks for {scheme.name}",
+            reason=f"place.format requests {scheme.name}",
             spec=_spec(view, node, slot.index, scheme, options, specs),
         )
 
@@ -326,7 +323,7 @@ def _block(node: Node, length: int | str, format_: QuantFormat, options: Placeme
         if length % options.block:
             fitting = [str(block) for block in format_.blocks if length % block == 0]
             raise UsageError(
-                f"the rule {RULE!r} wants blocks of {options.block}, which do not divide the {length} values that are summed",
+                f"the rule {RULE!r} needs blocks of {options.block}, which do not divide the {length} summed values",
                 fix=f"{Setting('place.block', str(fitting[-1]))}"
                 if fitting
                 else "exclude the node, or choose int8-weights",
@@ -352,13 +349,13 @@ def _objection(
 ) -> tuple[str, str] | None:
     """Return why a node stays float although a scheme was asked for, and the fix; None if there is no objection."""
     if scheme.weights is None:
-        return "place.format asks for float", "choose another place.format"
+        return "place.format requests float", "choose another place.format"
     for reason in of_other_types(view, node):
         return reason, OTHER_TYPE
     if node.op not in scheme.ops:
         if scheme.weight_only:
             return (
-                f"a {node.op} with {scheme.name} dequantizes them in a kernel of its own",
+                f"a {node.op} with {scheme.name} dequantizes them in a separate kernel",
                 _IN_INT8,
             )
         return f"no kernel computes a {node.op} in {scheme.name}", _IN_INT8
@@ -370,7 +367,7 @@ def _objection(
             return None
         return "both factors are computed at run time", _IN_INT8
     if view.is_constant(node.inputs[0]) and node.op != "Gather":
-        return "its first factor is the constant one", _IN_INT8
+        return "its first factor is the constant, not the second", _IN_INT8
     if scheme.activations == FP8:
         return None
     return _matrix_objection(view, node, scheme, weight, options)
@@ -396,18 +393,18 @@ def _matrix_objection(
     columns = prod(weight[-2:]) // length
     if scheme.weight_only and node.op != "Gather" and columns % 2:
         return (
-            f"with {columns} columns, an odd number, the weight is dequantized in a kernel of its own",
+            f"with {columns} columns, an odd number, the weight is dequantized in a separate kernel",
             "pad the columns",
         )
     apart = scheme.weight_only and options.builder.is_rtx and rows_of(view, node) != 1
     if apart and reads_attention(view, node):
         return (
-            "it reads the result of an attention in more than two dimensions: another kernel dequantizes its weight",
-            "leave prepare.flatten at its default, or quantize it to int8 or fp8",
+            "it reads the result of an attention in more than two dimensions: a separate kernel dequantizes its weight",
+            "keep prepare.flatten at its default, or quantize it to int8 or fp8",
         )
     if scheme.weights == INT4 and options.builder.is_rtx and prod(weight[:-2]) > 1:
         return (
-            f"its weights are a stack of {prod(weight[:-2])} matrices, which another kernel dequantizes from INT4",
+            f"its weights are a stack of {prod(weight[:-2])} matrices, which a separate kernel dequantizes from INT4",
             _WEIGHTS_IN_INT8,
         )
     if scheme.weights == INT4:
@@ -426,13 +423,13 @@ def _matrix_objection(
         return f"blocks of {block} do not divide its {length} summed values", _IN_INT8
     if scheme.weights == NVFP4 and not _fits(length, block):
         return (
-            f"its {length} summed values are a single block, which no FP4 kernel takes",
+            f"its {length} summed values are a single block, which no FP4 kernel accepts",
             _IN_INT8,
         )
     rank = len(view.info(node.inputs[0]).shape or ())
     if rank not in {2, 3}:
         return (
-            f"the quantizer of blocks takes tensors of 2 or 3 dimensions, not {rank}",
+            f"the block quantizer accepts tensors of 2 or 3 dimensions, not {rank}",
             "reshape its input to 3",
         )
     if node.op == "Gemm" and node.attribute("transA", 0):

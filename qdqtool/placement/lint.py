@@ -32,7 +32,7 @@ def lint(
     Args:
         model: any ONNX model; one without Q/DQ has no findings.
         asked: the builder and the GPUs.
-        select: codes to look for; all without.
+        select: codes to check; all if empty.
         waivers: codes or names of rules whose findings are accepted, and why.
 
     Raises:
@@ -94,7 +94,7 @@ def _without(flow: Flow, name: str) -> str:
         return ""
     if node.op in QDQ:
         fixed = len(node.inputs) > 1 and flow.view.is_constant(node.inputs[1])
-        return f"{repairing(to_float=[name])} takes it off" if fixed else ""
+        return f"{repairing(to_float=[name])} removes it" if fixed else ""
     read = any(flow.origin(node, index) is not None for index in range(len(node.inputs)))
     return as_float([name], placed=False) if read else ""
 
@@ -105,7 +105,7 @@ def _check(known: set[str], named: tuple[str, ...]) -> None:
         begun = sorted(code for code in known if code.startswith(unknown[0]))
         near = begun or get_close_matches(unknown[0], sorted(known), n=1)
         raise UsageError(
-            f"no lint rule has the code {', '.join(map(repr, unknown))}",
+            f"unknown lint rules: {', '.join(map(repr, unknown))}",
             fix=(f"did you mean {near[0]}? " if near else "")
             + f"{Command('lint', ('--rules',))} lists the codes",
         )

@@ -16,7 +16,7 @@ def ci_report(report: LintReport, model: str) -> CiReport:
     return CiReport(
         tool="lint",
         source=model,
-        headline=f"{counted(report.pairs, 'Q/DQ pair')} looked at for {report.target}.",
+        headline=f"{counted(report.pairs, 'Q/DQ pair')} checked for {report.target}.",
         rules=tuple(
             CiRule(code=code, name=name, level=rulebook().rules[name].severity.value, page=RULES.manual(name))
             for code, name in codes().items()

@@ -49,8 +49,8 @@ def on_request(
         Change(
             rule=_RULE,
             subject=edit.slot.node,
-            what=f"its weight, input {edit.slot.index}, quantized to INT8 out of its values",
-            reason="--int8 asks for it",
+            what=f"its weight, input {edit.slot.index}, quantized to INT8 from its values",
+            reason="requested by --int8",
         )
         for edit in edits
     ]
@@ -59,11 +59,11 @@ def on_request(
         made = unquantize(made, _with_movers(made, name))
         if _pairs(made) == before:
             raise UsageError(
-                f"no input of {name!r} has Q/DQ that could be taken off",
-                fix=f"name a node that {Command('lint')} names, or a Q/DQ node with constant scales",
+                f"no input of {name!r} has Q/DQ that can be removed",
+                fix=f"pass a node that {Command('lint')} lists, or a Q/DQ node with constant scales",
                 where="--float",
             )
-        changes.append(Change(rule=_RULE, subject=name, what="Q/DQ taken off", reason="--float asks for it"))
+        changes.append(Change(rule=_RULE, subject=name, what="Q/DQ removed", reason="requested by --float"))
     return made, tuple(changes)
 
 

@@ -137,8 +137,8 @@ def _dropped(before: Model, after: Model) -> Iterator[Change]:
             yield Change(
                 rule=_DANGLING,
                 subject=node.name,
-                what=f"{node.op} without a reader dropped",
-                reason="it computes what nobody needs, and parsers stumble over it",
+                what=f"unused {node.op} removed",
+                reason="nothing uses its result, and parsers may refuse it",
                 error=0.0,
             )
 
@@ -154,7 +154,7 @@ def remaining(model: Model) -> tuple[Remainder, ...]:
             told.append(
                 Remainder(
                     subject=node.name,
-                    what=f"TensorRT does not import {node.op}, and its surroundings are of no known form",
+                    what=f"TensorRT does not import {node.op}, and the nodes around it match no known pattern",
                     fix=f"quantize the float model with {Command('run')} instead",
                 )
             )
@@ -171,7 +171,7 @@ def remaining(model: Model) -> tuple[Remainder, ...]:
             told.append(
                 Remainder(
                     subject=node.name,
-                    what=f"{', '.join(inner)} inside its body were left alone",
+                    what=f"{', '.join(inner)} inside its body were not changed",
                     fix="export the model without control flow",
                 )
             )
@@ -184,5 +184,5 @@ def _half(model: Model, node: Node, bare: Factor) -> Remainder:
         what=f"input {bare.index} has no Q/DQ, so {node.op} runs in float",
         fix=f"quantize the float model with {Command('run')} instead"
         if model.view.is_constant(node.inputs[bare.index])
-        else "name real data with --samples, so that its range can be measured; random samples tell no range",
+        else "pass real data with --samples to measure its range; random samples give no range",
     )

@@ -272,7 +272,7 @@ def why_quantized_apart(flow: Flow, demands: Demands, tensor: str) -> str:
     """Return why no layer fuses the Q that ends up after `tensor`."""
     maker = flow.view.producer(tensor)
     if maker is None:
-        return f"{tensor} is an input of the model and arrives as float"
+        return f"{tensor} is an input of the model and is float"
     if flow.view.is_output(tensor):
         return f"{tensor} is an output of the model too"
     others = [node.name for node in flow.readers(tensor) if node.op not in QDQ]
@@ -280,8 +280,8 @@ def why_quantized_apart(flow: Flow, demands: Demands, tensor: str) -> str:
     if wanted.float and others:
         return f"{others[0]} reads {tensor} as float"
     if len(wanted.scales) > 1:
-        return f"{tensor} is wanted with {counted(len(wanted.scales), 'scale')}"
-    return f"{maker.op} {maker.name} in front of it computes in float"
+        return f"{tensor} needs {counted(len(wanted.scales), 'scale')}"
+    return f"{maker.op} {maker.name} before it computes in float"
 
 
 def why_dequantized_apart(flow: Flow, tensor: str) -> str:
@@ -373,7 +373,7 @@ class Fates:
             return
         yield _row(name, "Q", End.SPLIT, concat.name, steps, clone_of)
         for number, tensor in enumerate(concat.inputs):
-            told = (f"made from {name} above {concat.name}",)
+            told = (f"created from {name} before {concat.name}",)
             yield from self._travel(f"{name}_clone_{number}", pair, tensor, told, clone_of=name)
 
     def _settled(self, name: str, tensor: str, scale: tuple[float, ...]) -> tuple[End, str]:
@@ -462,7 +462,7 @@ class ClassicPlan:
 
     Attributes:
         layers: in graph order; each product with the weight's Q and the Q of its result.
-        ledger: the fate of every Q and DQ.
+        ledger: what happened to every Q and DQ.
     """
 
     def __init__(

@@ -77,7 +77,7 @@ def _judgement(flow: Flow, product: Product, lost: Mapping[str, Violation]) -> J
         reason = "both of its factors are INT8, the INT4 one after widening"
         return Judgement(precision=DType.INT8, reason=reason, realised=INT8.name)
     if asked not in FORMATS or asked == INT4.name:
-        return Judgement(precision=floating, reason=f"there is no arithmetic in {asked}")
+        return Judgement(precision=floating, reason=f"TensorRT has no arithmetic in {asked}")
     reason = f"both of its factors are {asked.upper()}"
     return Judgement(precision=_type(asked, floating), reason=reason, realised=asked)
 
@@ -98,7 +98,7 @@ def _other_operator(flow: Flow, node: Node, target: Target) -> Judgement:
         if len(factors) > 1 and all(map(is_int8, factors)):
             return Judgement(precision=DType.INT8, reason="both of its factors are INT8", realised="int8")
         return Judgement(precision=floating, reason="one of its factors has no Q/DQ")
-    return Judgement(precision=floating, reason=f"there is no INT8 kernel for {node.op}")
+    return Judgement(precision=floating, reason=f"TensorRT has no INT8 kernel for {node.op}")
 
 
 def float_type(flow: Flow, node: Node) -> DType:
@@ -123,7 +123,10 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
     for what, named in (
         ("scales that are not positive numbers", [pair for pair in flow.pairs if _is_sick(pair)]),
         ("zero points other than 0", [pair for pair in flow.pairs if _is_shifted(pair)]),
-        ("numbers of scales that do not fit", [pair for pair in flow.pairs if _is_odd(flow, pair)]),
+        (
+            "numbers of scales that do not match the tensor",
+            [pair for pair in flow.pairs if _is_odd(flow, pair)],
+        ),
     ):
         if named:
             reason = (
@@ -160,10 +163,7 @@ def _bodies(model: Model) -> Iterator[PredictionDoubt]:
     inside = [name for node in named for name in model.view.body_names(node)]
     quantized = [node for node in named if QDQ & set(model.view.body_ops(node))]
     first = (quantized or named)[0]
-    reason = (
-        f"{counted(len(named), 'node')} of control flow, the first {first.op} {first.name!r}: nothing is said about the "
-        f"{counted(len(inside), 'node')} in their bodies{', Q/DQ included' if quantized else ''}"
-    )
+    reason = f"{counted(len(named), 'node')} of control flow, the first {first.op} {first.name!r}: no prediction for the {counted(len(inside), 'node')} in their bodies{', Q/DQ included' if quantized else ''}"
     yield PredictionDoubt(reason=reason, nodes=(*(node.name for node in named), *inside))
 
 
@@ -208,7 +208,7 @@ def _of_one_sample(flow: Flow) -> Iterator[PredictionDoubt]:
     ]
     if named:
         reason = (
-            f"{counted(len(named), 'convolution')} of one value of few channels, the first {named[0].name!r}, are predicted as float, "
+            f"{counted(len(named), 'convolution')} with a single value and few channels, the first {named[0].name!r}, are predicted as float, "
             "as in an engine for one sample; in an engine for several samples each is an INT8 kernel"
         )
         yield PredictionDoubt(reason=reason, nodes=tuple(node.name for node in named))
@@ -248,7 +248,7 @@ _STORED = "-weights"
 
 
 def predict(model: Model, target: Target | None = None) -> Prediction:
-    """Predict the precision of each node; for classic TensorRT also the layers and the fate of every Q and DQ.
+    """Predict the precision of each node; for classic TensorRT also the layers and what happened to every Q and DQ.
 
     Estimated from rules, in time linear in the number of nodes. For TensorRT for RTX the layers and their number are
     not predicted, since its builder gives them in seconds: `pipeline.built_prediction` adds them.

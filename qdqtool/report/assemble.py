@@ -32,17 +32,11 @@ _INT8 = frozenset({Verdict.INT8, Verdict.ATTENTION, Verdict.ABSORBED})
 """Verdicts of nodes whose arithmetic can be INT8."""
 _BUILDERS = {"rtx": "TensorRT for RTX", "trt": "TensorRT", "trtexec": "trtexec"}
 _PROXY = (
-    "The engine was built by TensorRT for RTX, which stands in for classic TensorRT: its data types are real, its "
-    "kernels are finished on the device, and it has no timings."
+    "The engine was built by TensorRT for RTX, a substitute for classic TensorRT: its data types are real, but its "
+    "kernels are completed on the GPU, and it has no timings."
 )
-_ON_ORT = (
-    "Accuracy was computed by onnxruntime on {} from the Q/DQ model{}, and not by the engine, whose kernels fuse and "
-    "round differently; {} runs engines where a GPU is."
-)
-_IN_FP16 = (
-    "Each node's result was rounded to FP16, and onnxruntime's own rewriting of Q/DQ was off (session.disable_quant_qdq=1): by default "
-    "its INT32 biases may overflow in FP16."
-)
+_ON_ORT = "Accuracy was computed by onnxruntime on {} from the Q/DQ model{}, not by the engine, whose kernels fuse and round differently; on a machine with a GPU, {} runs the engine."
+_IN_FP16 = "Each node's result was rounded to FP16, and onnxruntime did not fuse Q/DQ (session.disable_quant_qdq=1), because its INT32 biases may overflow in FP16."
 _RANDOM = "The samples were random: ranges and accuracy mean nothing."
 
 
@@ -62,7 +56,7 @@ class Material:
         worth: times of the engine and of the network in FP16.
         assumptions: what was assumed about inputs and shapes.
         limits: how much accuracy the user allows to be lost.
-        typed: the command that made the run, so that options can follow; "" if nobody knows.
+        typed: the command that made the run, so that options can follow; "" if unknown.
     """
 
     model_name: str
@@ -298,7 +292,7 @@ def _explained(warning: str) -> str:
 def _unread(engine: Engine) -> tuple[str, ...]:
     words = ", ".join(f"{word!r} ({count})" for word, count in engine.unknown_formats)
     records = f"{counted(engine.unread, 'record of the layer information was', 'records of the layer information were')} not understood and are not counted."
-    formats = f"Types or formats that nobody here recognises: {words}."
+    formats = f"Unknown types or formats: {words}."
     return (*((records,) if engine.unread else ()), *((formats,) if words else ()))
 
 

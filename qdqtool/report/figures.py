@@ -178,7 +178,7 @@ def _funnel(report: Report) -> Figure | None:
     return Figure(
         name="layer-funnel",
         title="Layers left after each stage of the builder",
-        caption="Stages that changed their number, in the order of the log.",
+        caption="Stages that changed the number of layers, in the order of the log.",
         source="recorded",
         drawings=(bars(rows, "Layers left after each stage"),),
     )
@@ -197,7 +197,7 @@ def _noise(tensors: Iterable[OutputComparison]) -> Figure | None:
     return Figure(
         name="noise-by-tensor",
         title="Signal to quantization noise by tensor",
-        caption="Each point is a tensor inside the model; where the points fall, accuracy is lost.",
+        caption="Each point is a tensor inside the model; accuracy is lost at the points where the curve falls.",
         source="measured",
         drawings=(scatter(points, across, up, "SQNR by tensor"),),
     )
@@ -208,7 +208,7 @@ def _sensitivity(found: Sensitivity) -> list[Figure]:
         Figure(
             name="sensitivity",
             title="Sensitivity by node",
-            caption="Share of the quantization noise at the outputs that each node makes alone.",
+            caption="Share of the output's quantization noise that each node causes alone.",
             source="measured",
             drawings=(bar_chart(found),),
         )
@@ -236,8 +236,7 @@ def _ranges(ranges: Sequence[RangeRow]) -> Figure | None:
     return Figure(
         name="ranges",
         title="Calibration ranges",
-        caption=f"Magnitudes seen in calibration (counts on a logarithmic scale) and the largest one kept; "
-        f"thin lines: what other calibrators would choose. {len(worst)} of {counted(len(known), 'tensor')}, most clipped first.",
+        caption=f"Magnitudes in the calibration data (counts on a logarithmic scale). Line: the chosen range; thin lines: the ranges of other calibrators. {len(worst)} of {counted(len(known), 'tensor')}, most clipped first.",
         source="measured",
         drawings=tuple(_histogram(row) for row in worst),
     )
@@ -328,10 +327,10 @@ def _roofs(layers: Sequence[LayerRow], device: Device, across: Axis) -> list[_Ro
 
 def _caption(device: Device | None) -> str:
     if device is None:
-        return "Layers to the left wait for memory, layers to the right for arithmetic."
+        return "Layers to the left are limited by memory, layers to the right by arithmetic."
     return (
-        f"Lines: what {device.name} can reach at most ({device.bandwidth_gbs:g} GB/s, {device.source}). "
-        "Layers under the slope wait for memory, layers under the level part for arithmetic."
+        f"Lines: the limits of {device.name} ({device.bandwidth_gbs:g} GB/s, {device.source}). "
+        "Layers under the slope are limited by memory, layers under the flat part by arithmetic."
     )
 
 

@@ -20,8 +20,8 @@ class FindingGroup:
         severity: the worst of its findings.
         hazard: what is bad about them.
         findings: in the order of their layers.
-        bytes: activation bytes at stake together, as far as they are known; 0 where none are.
-        ms: measured milliseconds of the layers they are about; 0 where none were timed.
+        bytes: activation bytes at stake together, as far as they are known; 0 if none are.
+        ms: measured milliseconds of the layers they are about; 0 if none were timed.
     """
 
     code: str

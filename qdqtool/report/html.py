@@ -237,7 +237,7 @@ class _RunPage:
 # Everything about one engine layer, ready to be shown when somebody clicks on it.
 
 
-class Told(TypedDict):
+class FindingText(TypedDict):
     """One finding: what is wrong, and what to do."""
 
     severity: str
@@ -252,7 +252,7 @@ class Detail(TypedDict):
     name: str
     find: str
     facts: list[tuple[str, str]]
-    findings: list[Told]
+    findings: list[FindingText]
     lists: list[tuple[str, list[str]]]
 
 
@@ -313,15 +313,15 @@ def _detail(
             "\n".join((layer.kind, layer.tactic, layer.precision.value, *_subjects(layer))).lower()
         ),
         facts=[(name, xml_line(value)) for name, value in _facts(layer) if value],
-        findings=[_told(entry) for entry in findings],
+        findings=[_finding_text(entry) for entry in findings],
         lists=[(title, [xml_line(line) for line in lines]) for title, lines in lists if lines],
     )
 
 
-def _told(entry: Finding) -> Told:
+def _finding_text(entry: Finding) -> FindingText:
     about = f"{entry.severity.value} {entry.code}: {entry.check.replace('_', ' ')}"
     reason, fix = xml_line(entry.reason), xml_line(entry.fix)
-    return Told(severity=entry.severity.value, title=xml_line(about), reason=reason, fix=fix)
+    return FindingText(severity=entry.severity.value, title=xml_line(about), reason=reason, fix=fix)
 
 
 def _facts(layer: LayerRow) -> list[tuple[str, str]]:

@@ -27,7 +27,7 @@ _NAMED: Final = 3
 _LABELLED: Final = frozenset({"top1", "top5"})
 _MORE: Final = "--eval-samples MORE_DATA"
 _LABELS: Final = "--labels LABELS"
-_DEVICE: Final = "--builder trtexec  # where the GPU is"
+_DEVICE: Final = "--builder trtexec  # on the machine with the GPU"
 """Option to add on a machine with classic TensorRT and a GPU, where a run times both engines in turns."""
 
 
@@ -56,7 +56,7 @@ class Case:
         fallbacks: compute nodes that are not quantized, or not as asked.
         findings: of the engine, the ranges and the data.
         comparison: float against quantized; None if nothing was compared.
-        worth: times against FP16; None if nobody looked.
+        worth: times against FP16; None if unknown.
         assumptions: what was assumed about inputs.
         limits: what the user allows.
         typed: the command that made the run, as words that options can follow.
@@ -104,9 +104,9 @@ def asked(case: Case) -> Reply:
     text = f"{runs} of {nodes}"
     if lost:
         names = listed([entry.node for entry in case.fallbacks if entry.requested], _NAMED)
-        return Reply(state="no", evidence=f"{text}; {lost} not in the format asked for: {names}")
+        return Reply(state="no", evidence=f"{text}; {lost} not in the requested format: {names}")
     if not set(summary.requested) - {"float"}:
-        return Reply(state="unknown", evidence=f"{text}; nothing says what was asked for")
+        return Reply(state="unknown", evidence=f"{text}; the requested formats are unknown")
     rest = f", {floats} float by placement" if floats else ""
     return Reply(state="yes", evidence=f"{text}{rest}")
 
@@ -130,7 +130,7 @@ def accurate(case: Case) -> Reply:
     found = [finding for finding in case.findings if finding.code != _FIGURES]
     errors = [finding for finding in found if finding.severity is Severity.ERROR]
     if errors:
-        return Reply(state="no", evidence=_told(errors))
+        return Reply(state="no", evidence=_first_finding(errors))
     if comparison is None:
         return Reply(state="unknown", evidence="not compared with the float model", settle=_MORE)
     if not comparison.meaningful:
@@ -146,7 +146,9 @@ def accurate(case: Case) -> Reply:
         if finding.severity is Severity.WARNING and finding.code.startswith(_DATA)
     ]
     if doubts:
-        return Reply(state="unknown", evidence=_told(doubts), settle=f"qdqtool explain {doubts[0].code}")
+        return Reply(
+            state="unknown", evidence=_first_finding(doubts), settle=f"qdqtool explain {doubts[0].code}"
+        )
     guessed = [entry for entry in case.assumptions if entry.is_guessed]
     # labels that the float model meets say that its inputs are right
     if guessed and not any(task.metric in _LABELLED for task in comparison.task):
@@ -159,7 +161,7 @@ def accurate(case: Case) -> Reply:
     return figures
 
 
-def _told(findings: list[Finding]) -> str:
+def _first_finding(findings: list[Finding]) -> str:
     """Return the first finding, and how many more there are."""
     first = findings[0]
     more = f" (and {counted(len(findings) - 1, 'more finding')})" if len(findings) > 1 else ""
@@ -181,7 +183,7 @@ def _figures(comparison: Comparison, limits: Limits) -> Reply:
 def _of_task(task: TaskAccuracy, limit: float | None) -> Reply:
     text = words.task(task)
     if task.candidate <= 0:
-        return Reply(state="no", evidence=f"{text}: the quantized model is right on none")
+        return Reply(state="no", evidence=f"{text}: the quantized model is correct on none")
     if task.low is None or task.high is None:
         return Reply(state="unknown", evidence=f"{text}: too few samples for an interval", settle=_MORE)
     few, many = allowed(task)
@@ -194,9 +196,9 @@ def _of_task(task: TaskAccuracy, limit: float | None) -> Reply:
         if task.reference - task.candidate <= few:
             return Reply(state="yes", evidence=text)
         lost = f"--max-drop {-task.low:.1f}"
-        return Reply(state="unknown", evidence=f"{text}: nothing says how much may be lost", settle=lost)
+        return Reply(state="unknown", evidence=f"{text}: no limit for the loss was given", settle=lost)
     return Reply(
-        state="unknown", evidence=f"{text}: the interval does not exclude {most:g} points", settle=_MORE
+        state="unknown", evidence=f"{text}: a loss of {most:g} points is still possible", settle=_MORE
     )
 
 
@@ -226,7 +228,7 @@ def _of_outputs(comparison: Comparison, limit: float | None) -> Reply:
     if least >= enough:
         return Reply(state="yes", evidence=text)
     return Reply(
-        state="unknown", evidence=f"{text}: only labels say what less than {enough:g} dB cost", settle=_LABELS
+        state="unknown", evidence=f"{text}: below {enough:g} dB, only labels show the loss", settle=_LABELS
     )
 
 
@@ -234,7 +236,7 @@ def worth(case: Case) -> Reply:
     """Answer whether the engine is faster than the same network in FP16."""
     found = case.worth
     if found is None or found.ms is None or found.fp16_ms is None:
-        why = found.note if found and found.note else "no time is known against FP16"
+        why = found.note if found and found.note else "no time was compared with FP16"
         return Reply(state="unknown", evidence=why, settle=_DEVICE)
     kernels = f", {found.kernels[0]} kernels against {found.kernels[1]}" if found.kernels else ""
     text = f"{found.ms:.4g} ms against {found.fp16_ms:.4g} ms in FP16 on {found.device} [{found.source}]{kernels}"
@@ -245,4 +247,4 @@ def worth(case: Case) -> Reply:
         return Reply(state="yes", evidence=f"{text}: {between}")
     if found.high < 1:
         return Reply(state="no", evidence=f"{text}: {between}")
-    return Reply(state="unknown", evidence=f"{text}: {between}, which is no answer", settle=_DEVICE)
+    return Reply(state="unknown", evidence=f"{text}: {between}, which decides nothing", settle=_DEVICE)

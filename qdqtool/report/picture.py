@@ -44,7 +44,7 @@ def check_picture(path: Path) -> None:
     """
     if path.suffix.lower() not in {".svg", ".png"}:
         raise UsageError(
-            f"pictures are not written as {path.suffix!r}", fix="name a .svg or .png file", where=str(path)
+            f"cannot write pictures as {path.suffix!r}", fix="name a .svg or .png file", where=str(path)
         )
     if path.suffix.lower() == ".png" and find_spec("resvg_py") is None:
         raise MissingPackage("PNG needs resvg-py", fix="pip install 'qdqtool[png]', or ask for SVG")

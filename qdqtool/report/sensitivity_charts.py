@@ -62,7 +62,7 @@ def cause(found: NoiseCause) -> str:
     """Return the reason why a node is noisy, with its figures."""
     parts = (
         ("clipping", found.clipping),
-        ("rounding of what it reads", found.rounding),
+        ("rounding of its input", found.rounding),
         ("its weights", found.weights),
     )
     shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in parts if share)
@@ -74,8 +74,8 @@ def _evidence(found: NoiseCause) -> str:
         return f"{100 * found.clipped_energy:.2g} % of the energy of {found.tensor} lies above its range"
     if found.kind is CauseKind.OUTLIER:
         return (
-            f"channel {found.channel} of {found.tensor} reaches {found.reach:.0f} times as far as the median one, "
-            f"so that the step {found.step:.2g} is large for the others"
+            f"channel {found.channel} of {found.tensor} is {found.reach:.0f} times as wide as the median channel, "
+            f"so the step {found.step:.2g} is too large for the others"
         )
     if found.kind is CauseKind.COARSE:
         if not found.spread:
@@ -85,7 +85,7 @@ def _evidence(found: NoiseCause) -> str:
             "of its median channel"
         )
     if found.weight_reach is not None:
-        return f"one step for all channels, of which the widest reaches {found.weight_reach:.1f} times as far as the median one"
+        return f"one step for all channels, although the widest is {found.weight_reach:.1f} times as wide as the median"
     return "rounding of its weights"
 
 
@@ -108,7 +108,7 @@ def _explained(found: Sensitivity) -> Iterator[str]:
     known = [row for row in found.nodes if row.cause is not None]
     if known:
         yield ""
-        yield "why, and what the outputs gain by a change that was tried (95 %):"
+        yield "causes, and the measured gain of each tried change at the outputs (95 %):"
     for row in known:
         assert row.cause is not None
         yield f"  {row.node}: {cause(row.cause)}"
@@ -125,7 +125,7 @@ def _tried(cures: Collection[Cure]) -> Iterator[str]:
     yield from map(cure, helping)
     others = [f"{one.what} ({gain(one)})" for one in cures if not one.helps]
     if others:
-        yield f"no sure gain: {', '.join(others)}"
+        yield f"no significant gain: {', '.join(others)}"
 
 
 def bar_chart(found: Sensitivity) -> Element:
@@ -155,7 +155,7 @@ def curve_chart(found: Sensitivity) -> Element | None:
 
 
 def _more(row: NodeSensitivity) -> str:
-    gain = "" if row.gain_db is None else f", keeping it float brings {row.gain_db:+.2f} dB"
+    gain = "" if row.gain_db is None else f", keeping it float gains {row.gain_db:+.2f} dB"
     return f"{row.op}, alone {_level(row.alone_db)} dB{gain}"
 
 

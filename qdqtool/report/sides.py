@@ -168,13 +168,17 @@ def _nodes(first: tuple[NodeVerdict, ...], second: tuple[NodeVerdict, ...]) -> t
     for node in dict.fromkeys((*left, *right)):
         a, b = left.get(node), right.get(node)
         some = b or a
-        if some is not None and _shown(a) != _shown(b):
+        if some is not None and _verdict_text(a) != _verdict_text(b):
             reason = next((side.reason for side in (b, a) if side is not None and side.reason), "")
-            pairs.append(NodePair(node=node, op=some.op, first=_shown(a), second=_shown(b), reason=reason))
+            pairs.append(
+                NodePair(
+                    node=node, op=some.op, first=_verdict_text(a), second=_verdict_text(b), reason=reason
+                )
+            )
     return tuple(pairs)
 
 
-def _shown(verdict: NodeVerdict | None) -> str:
+def _verdict_text(verdict: NodeVerdict | None) -> str:
     return "absent" if verdict is None else verdict.verdict.value
 
 

@@ -20,7 +20,7 @@ from qdqtool.report.templates import environment
 
 _NAMED = 8
 """Number of trials that are named for a shared reason."""
-SPARE = ("kernels", "quantized nodes", "ms between", "held back, 95 %", "95 %")
+SPARE = ("kernels", "quantized nodes", "ms between", "held-out samples, 95 %", "95 %")
 """Columns that are left out on a narrow terminal, in this order."""
 _SETTING = 22
 """Letters of a typical setting, which is hard to read if it is broken into lines."""
@@ -31,7 +31,7 @@ def table(sweep: Sweep) -> Table:
     head = Table(box=None)
     scored = f"{metric(sweep)} {sweep.unit} [measured]"
     is_checked = any(trial.checked for trial in sweep.pareto)
-    held = ("held back", "held back, 95 %") if is_checked else ()
+    held = ("held back", "held-out samples, 95 %") if is_checked else ()
     titles = (
         "trial",
         scored,
@@ -163,15 +163,11 @@ def about_accuracy(sweep: Sweep) -> str:
     alike = sum(other[1] >= ends[0] for one, other in known if one is not best)
     held = next((trial.checked.samples for trial in sweep.pareto if trial.checked), 0)
     told = (
-        f" What nothing beats was measured once more on {held} samples that were held back, and chose nothing: these "
-        "figures need no correction for the search."
+        f" The Pareto front was measured again on {held} held-out samples that the search did not use: these figures need no correction for the search."
         if held
         else ""
     )
-    return (
-        f"Intervals hold for all {counted(len(done), 'trial')} at once (95 %, Bonferroni); {counted(alike, 'other')} cannot be told from the "
-        f"most accurate one on these samples.{told}"
-    )
+    return f"Intervals hold for all {counted(len(done), 'trial')} at once (95 %, Bonferroni); {counted(alike, 'other trial is', 'other trials are')} statistically tied with the most accurate one on these samples.{told}"
 
 
 def about_times(sweep: Sweep) -> str:
@@ -185,9 +181,9 @@ def about_times(sweep: Sweep) -> str:
         )
     if sweep.speed == "measured":
         return (
-            f"Times are measured on {sweep.device}, each in turns with the same reference, with their 95 % intervals."
+            f"Times are measured on {sweep.device}, alternating with the same reference, with 95 % intervals."
         ) + (" They say little about a GPU." if sweep.device.startswith("onnxruntime") else "")
-    return "Nothing was timed: accuracy alone counts."
+    return "Nothing was timed: trials are ranked by accuracy alone."
 
 
 def time(outcome: Outcome | FloatPoint, spread: tuple[float, float] | None) -> str:

@@ -114,7 +114,7 @@ def _costs(console: Console, measured: Measured) -> None:
 def _say(console: Console, text: str, style: str | None = None) -> None:
     """Print one line; control characters in names are shown as escapes, not sent to the terminal.
 
-    A terminal gets it wrapped at words, under its first word behind the label; lines with a command to copy stay whole.
+    A terminal gets it wrapped at words, under its first word after the label; lines with a command to copy stay whole.
     """
     text = printable(text)
     if console.is_terminal and not text.lstrip().startswith(("fix:", "Settle it:")):

@@ -36,7 +36,7 @@ def table(result: QatResult) -> Table:
 def notes(result: QatResult) -> list[str]:
     """Return the notes for reading the table."""
     trained = f"{result.quantizers} tensors with a quantizer of {result.engine}, on {result.device}"
-    best = f"epoch {result.best_epoch} of {len(result.epochs) - 1} was kept, by its validation scores"
+    best = f"epoch {result.best_epoch} of {len(result.epochs) - 1} was kept: it has the best validation score"
     return [
         f"{counted(result.samples, 'test sample')}; {best}; {trained}",
         *(f"not trained: {entry.slot}: {entry.reason}" for entry in result.untrained[:_SHOWN]),

@@ -70,9 +70,9 @@ def formats(counts: Mapping[str, int]) -> str:
 def _kernel_verdict(summary: Summary) -> str:
     """Return the headline sentence from the kernels, for a report without an audit of nodes."""
     if summary.kernels and not summary.compute_kernels:
-        return "INT8: not known, because the layer information shows no compute kernel"
+        return "INT8: unknown, because the layer information shows no compute kernel"
     if summary.int8_kernels is None or not summary.compute_kernels:
-        return "INT8: not known, because no engine was audited"
+        return "INT8: unknown, because no engine was audited"
     if _OTHER & set(summary.kernel_types):
         return f"Formats: {formats(summary.kernel_types)} of {counted(summary.compute_kernels, 'compute kernel')}"
     share = percent(summary.int8_kernels, summary.compute_kernels)
@@ -149,9 +149,9 @@ def noise(entry: TaskAccuracy) -> str:
     if entry.metric == BOXES or entry.low is None or entry.high is None:
         return ""
     if entry.high < 0:
-        return "a real loss"
+        return "a significant loss"
     if entry.low > 0:
-        return "a real gain"
+        return "a significant gain"
     return "within noise"
 
 
@@ -174,8 +174,8 @@ def float_set(entry: FloatSet) -> str:
 def cause(entry: MismatchExplanation) -> str:
     """Return `SQNR 27.7 dB to its own graph: explained by rounding (rounding alone gives 27.5 dB; ...)`."""
     if entry.cause is MismatchCause.SAME:
-        return "the same as its own graph gives"
-    rounding = "does not move it" if entry.rounding_db is None else f"alone gives {entry.rounding_db:.1f} dB"
+        return "equal to the result of the Q/DQ graph"
+    rounding = "changes nothing" if entry.rounding_db is None else f"alone gives {entry.rounding_db:.1f} dB"
     near = "equal" if entry.nearest_db is None else f"{entry.nearest_db:.1f} dB"
     distance = UNKNOWN if entry.sqnr_db is None else f"{entry.sqnr_db:.1f} dB"
     return f"SQNR {distance} to its own graph: {entry.cause.value} (rounding {rounding}; nearest: {entry.nearest}, {near})"
@@ -194,13 +194,13 @@ def headline(output: OutputComparison) -> str:
 
 
 def part(entry: PartComparison) -> str:
-    """Return `boxes and scores holds /model/Sigmoid_output_0: SQNR 11.8 dB`."""
+    """Return `boxes and scores contains /model/Sigmoid_output_0: SQNR 11.8 dB`."""
     first, *others = entry.tensors
     tensors = first + (f" and {counted(len(others), 'more feature map')}" if others else "")
     level = (
         f"SQNR {number(entry.sqnr_db)} dB" if entry.sqnr_db is not None else f"SQNR: {entry.note or UNKNOWN}"
     )
-    return f"{entry.output} {'was chosen from' if entry.chosen else 'holds'} {tensors}: {level}"
+    return f"{entry.output} {'was chosen from' if entry.chosen else 'contains'} {tensors}: {level}"
 
 
 def sqnr(output: OutputComparison) -> float | None:
@@ -255,10 +255,10 @@ def limit_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if built:
             yield (
                 "Limit",
-                f"{wanted}: missed by the model as it was built with {nodes} float ({level}), {samples}",
+                f"{wanted}: not met by the built model with {nodes} float ({level}), {samples}",
             )
         else:
-            yield "Limit", f"{wanted}: not even all {nodes} float keep it ({level}), {samples}"
+            yield "Limit", f"{wanted}: not met even with all {nodes} float ({level}), {samples}"
         return
     if not chosen["kept"]:
         yield "Limit", f"{wanted}: met with every node quantized ({_level(whole)}), {samples}"
@@ -276,7 +276,7 @@ def limit_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from _others(found, chosen, taken)
     before, after = found["before"], found["after"]
     if before and after:
-        yield "Paid for it", f"{_costs(before, after)}{_ms(taken)}  [two builds]"
+        yield "Its cost", f"{_costs(before, after)}{_ms(taken)}  [two builds]"
     for one in found["alternatives"]:
         if one["formats"] != formats and one["cost"] and before:
             words = ", ".join(sorted(set(one["formats"].values())))
@@ -293,7 +293,7 @@ def _others(
     if found.get("calibrated"):
         yield (
             "",
-            "these samples calibrated too, so that they say little of others: name some with --eval-samples",
+            "these samples were also used for calibration, so they say little about other samples: pass others with --eval-samples",
         )
         return
     confidence = found.get("confidence")
@@ -304,10 +304,13 @@ def _others(
     level, least = taken["sqnr_db"], chosen.get("least_db")
     if found["min_sqnr"] is not None and level is not None:
         if least is None:
-            yield "", f"{counted(found['samples'], 'sample')} cannot tell what others keep"
+            yield (
+                "",
+                f"{counted(found['samples'], 'sample')} are too few to predict the SQNR of other samples",
+            )
         else:
             # other formats were asked to keep as much more as the chosen nodes had to
-            yield "", f"other samples keep at least {level - chosen['sqnr_db'] + least:.1f} dB {sure}"
+            yield "", f"other samples have at least {level - chosen['sqnr_db'] + least:.1f} dB {sure}"
     task, worst = taken["task"], chosen.get("worst_drop")
     if found["max_drop"] is None or task is None or worst is None:
         return
@@ -321,8 +324,8 @@ def _others(
 def _would_do(found: Mapping[str, Any]) -> str:
     """Return how many samples would show whether other samples keep within the allowed drop."""
     if found["enough"] is None:
-        return "these lose all that is allowed, and more like these would not tell"
-    return f"for {found['max_drop']:g} it takes some {_two_digits(found['enough'])} samples that lose as few"
+        return "these samples already lose the allowed points, so more of them cannot help"
+    return f"for {found['max_drop']:g} about {_two_digits(found['enough'])} samples with the same loss are needed"
 
 
 def _two_digits(count: int) -> str:

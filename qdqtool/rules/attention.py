@@ -8,96 +8,103 @@ Attention is one fused INT8 kernel when all four inputs of its two matrix produc
     q ─ MatMul ─ scale ─ Softmax ─ MatMul      q ─ QDQ ─ MatMul ─ scale ─ Softmax ─ QDQ ─ MatMul
     k ──┘                    v ──────┘         k ─ QDQ ──┘                    v ─ QDQ ──────┘
 
-The requests come from the MatMul rules; this rule binds them, all four or none, and only where the result is read as
-INT8 (the projection behind is quantized too), because the fused kernel hands INT8 on. The softmax result is part of it
-although rounding it costs some accuracy: without it the fusion falls apart.
+The requests come from the MatMul rules. This rule binds them, all four or none, and only if the result is read as INT8
+(the next projection is quantized too), because the fused kernel writes INT8. The softmax result is included, although
+rounding it costs some accuracy: without it the kernel is not fused.
 
-Heads of other sizes than 16, 32 and 64, values of another size than queries, more than 512 tokens, a result that no product
-reads, an attention between channels (its result is transposed along the last axis) and that of one head for one sample have no fused INT8 kernel. Then it depends on the float part. In FP16 and BF16 the float attention is one kernel, so it stays float. In
-FP32 neither is fused, and the two products are quantized like any others; so they are where values have another size than
-queries and where it is a single one, which no float kernel fuses either.
+These attentions have no fused INT8 kernel: head sizes other than 16, 32 and 64; values of another size than queries;
+more than 512 tokens; a result that no compute node reads; attention between channels (its result is transposed along
+the last axis); a single head of a single sample. For them the type of the float part decides. In FP16 and BF16 the
+float attention is one kernel, so it stays float. In FP32 neither form is fused, so the two MatMul nodes are quantized
+like all others. They are also quantized if values have another size than queries, or if there is a single head and
+sample, because no float kernel fuses these either.
 
-One query, as in the class attention of vision transformers, has a fused kernel of its own (`_gemv_mha`), in FP32 too, where all
-samples have four heads or more together. In FP32 it multiplies floats in most networks even where all four inputs have INT8 Q/DQ; in FP16 and
-BF16 these make two INT8 products and a softmax of the one kernel. So such an attention stays float. FP8 is multiplied as floats
-in FP16 too: a decoder that makes one token at a time has no FP8 attention, with a cache of keys and values or without. With
-fewer than four heads there is no such kernel: the products are computed as any others are, in INT8 and in FP8.
+An attention with one query, as in the class attention of vision transformers, has a separate fused kernel
+(`_gemv_mha`), also in FP32, if all samples together have at least four heads. In FP32 this kernel multiplies floats in
+most networks, even if all four inputs have INT8 Q/DQ. In FP16 and BF16 the Q/DQ split it into two INT8 products and a
+softmax. So such an attention stays float. FP8 is also multiplied as floats in FP16: a decoder that produces one token
+at a time has no FP8 attention, with or without a cache of keys and values. With fewer than four heads this kernel does
+not exist, and the two MatMul nodes are computed like all others, in INT8 and in FP8.
 
-The operator `Attention` (opset 23 and newer) has no input for the scale of its probabilities. Q/DQ on its other inputs end an
-FP32 build, and in FP16 are kernels before a Half one. `prepare.attention` (on by default) writes it as MatMul, Softmax and
-MatMul, and so does `repair`, which gives the probabilities a pair: their range, 0 to 1, needs no samples.
+The operator `Attention` (opset 23 and newer) has no input for the scale of its probabilities. Q/DQ on its other inputs
+make an FP32 build fail, and in FP16 they are separate kernels before a float attention. `prepare.attention` (on by
+default) writes it as MatMul, Softmax and MatMul, and so does `repair`, which gives the probabilities a pair: their
+range, 0 to 1, needs no samples.
 
 Evidence for the written form: RTX 1.7.1, 28 shapes with heads of 16 to 256, 1 to 1024 queries, grouped heads, masks and
 causal, in FP16 for SM86, SM89 and SM120: never more kernels or bytes than the operator in float, `trt::TRT_QuantizedAttention` in
 FP8, or the latter with `TRT_decomposable` in INT8. Classic TensorRT was not built: its documents name the operator since 10.14.
 
 Evidence: RTX 1.7.1, one block of 4 heads, kernels and bytes with the attention INT8 and float. Fused INT8 (`_gemm_mha`
-with Int8 inputs): 64 tokens, heads of 16: 10 and 213 KB against 11 and 246 KB in FP16, 13 and 680 KB in FP32.
-Heads of 24: 13 and 430 KB against 11 and 369 KB in FP16, but 13 and 643 KB against 13 and 889 KB in FP32. 577 tokens,
-heads of 64: 17 and 24.6 MB against 11 and 8.9 MB in FP16, 17 and 38.8 MB against 17 and 60.1 MB in FP32. No
-product behind, 64 tokens, heads of 16: 9 and 246 KB against 7 and 172 KB in FP16, 9 and 393 KB against 9 and 565 KB in
-FP32. All sizes from 8 to 128 and 16 to 1024 tokens agree, with a position bias and without; BF16 is as FP16.
-One query, 64 tokens, heads of 64: 8 kernels and 678 KB with Q/DQ, of which `_gemv_mha` reads floats; in FP16 11 and
-358 KB with Q/DQ, 7 and 420 KB without; FP8 for SM89 and SM120, heads of 64 and 128, FP16 and FP32. The same in 121 builds for
-SM75, SM86, SM89 and SM120, 1 to 4 heads of 16 to 128, 17 to 512 tokens, 1 to 4 samples. A decoder with a cache of keys and
-values decides by its rotation, which the kernel takes along with the cache, and then multiplies floats. All attentions do so if the
-tables of sines and cosines are inputs or constants (28 sketches, and this decoder with its tables as inputs). If the tables are
-computed from positions, the first attention does so. Later ones read its tables: their rotation has kernels of its own, and
-`_gemv_mha` multiplies three INT8 tensors. Of two layers one does: 21 kernels instead of 19, 40 % fewer bytes, with and without
-the outputs of the cache. Attention between channels, 16 to
-64 tokens, heads of 16 to 32: three kernels in INT8, in FP16 one and the Transpose, with a factor per head and without.
-Between pixels, convolutions before and behind, 2 heads of 32 in FP16: 7 kernels either way, 213 KB in INT8 against 238 KB with 64
-pixels, 852 against 950 with 256.
-A single attention (one head, one sample) is two products and what is between them: INT8 for SM86, SM89 and SM120, FP8 for SM89,
-FP16 for SM86, heads of 32 and 64; two heads or two samples are one kernel, a free batch that is built for 4 too (38 builds).
-FP8 for SM89 and SM120, 40 attentions: one kernel with heads of 8 to 256 and 32 to 1024 keys, with a mask or bias, for any reader
-of the result; several with 31 keys and fewer, with values of another size than queries, and between channels.
-Values of another size than queries, 16 to 128 against 16 to 64: two products and a kernel between them in all of 23 builds, INT8 and
-one query for SM86, FP8 for SM89, FP16 for SM86, SM89 and SM120, where equal sizes are one kernel.
-NVIDIA/TensorRT issue 3243 says of 8.x that all four inputs are needed, and 3724 that more than 512 tokens are not fused.
+with Int8 inputs): 64 tokens, heads of 16: 10 and 213 KB against 11 and 246 KB in FP16, 13 and 680 KB in FP32. Heads of
+24: 13 and 430 KB against 11 and 369 KB in FP16, but 13 and 643 KB against 13 and 889 KB in FP32. 577 tokens, heads of
+64: 17 and 24.6 MB against 11 and 8.9 MB in FP16, 17 and 38.8 MB against 17 and 60.1 MB in FP32. No product after, 64
+tokens, heads of 16: 9 and 246 KB against 7 and 172 KB in FP16, 9 and 393 KB against 9 and 565 KB in FP32. All sizes
+from 8 to 128 and 16 to 1024 tokens agree, with a position bias and without; BF16 is as FP16. One query, 64 tokens,
+heads of 64: 8 kernels and 678 KB with Q/DQ, of which `_gemv_mha` reads floats; in FP16 11 and 358 KB with Q/DQ, 7 and
+420 KB without; FP8 for SM89 and SM120, heads of 64 and 128, FP16 and FP32. The same in 121 builds for SM75, SM86, SM89
+and SM120, 1 to 4 heads of 16 to 128, 17 to 512 tokens, 1 to 4 samples. A decoder with a cache of keys and values
+decides by its rotation, which the kernel takes along with the cache, and then multiplies floats. All attentions do so
+if the tables of sines and cosines are inputs or constants (28 sketches, and this decoder with its tables as inputs). If
+the tables are computed from positions, the first attention does so. Later ones read its tables: their rotation has
+separate kernels, and `_gemv_mha` multiplies three INT8 tensors. Of two layers one does: 21 kernels instead of 19, 40 %
+fewer bytes, with and without the outputs of the cache. Attention between channels, 16 to 64 tokens, heads of 16 to 32:
+three kernels in INT8, in FP16 one and the Transpose, with a factor per head and without. Between pixels, convolutions
+before and behind, 2 heads of 32 in FP16: 7 kernels either way, 213 KB in INT8 against 238 KB with 64 pixels, 852
+against 950 with 256. A single attention (one head, one sample) is two products and what is between them: INT8 for SM86,
+SM89 and SM120, FP8 for SM89, FP16 for SM86, heads of 32 and 64; two heads or two samples are one kernel, a free batch
+that is built for 4 too (38 builds). FP8 for SM89 and SM120, 40 attentions: one kernel with heads of 8 to 256 and 32 to
+1024 keys, with a mask or bias, for any reader of the result; several with 31 keys and fewer, with values of another
+size than queries, and between channels. Values of another size than queries, 16 to 128 against 16 to 64: two products
+and a kernel between them in all of 23 builds, INT8 and one query for SM86, FP8 for SM89, FP16 for SM86, SM89 and SM120,
+where equal sizes are one kernel. NVIDIA/TensorRT issue 3243 says of 8.x that all four inputs are needed, and 3724 that
+more than 512 tokens are not fused.
 
 # joint_projection
 
-One pair in front of the split of a joint projection, where each part would have a pair of its own.
+One pair before the split of a joint projection, instead of a separate pair for each part.
 
     before                                            after
     x ─ MatMul ─ Split ─┬─ ... ─ QDQ(s1) ─ MatMul     x ─ MatMul ─ QDQ(s) ─ Split ─┬─ ... ─ QDQ(s) ─ MatMul
                         ├─ ... ─ QDQ(s2) ─ MatMul                                  ├─ ... ─ QDQ(s) ─ MatMul
                         └─ ... ─ QDQ(s3) ─ MatMul                                  └─ ... ─ QDQ(s) ─ MatMul
 
-Queries, keys and values are often one product that is cut into three. A pair behind the cut is a kernel per part, which reads
-floats; a pair in front is part of the product, and the parts are moved as INT8. All pairs share one scale, so the
-second rounding changes nothing. A part that is scaled between keeps the scale of its own pair, and one that is changed in another
-way (rotated keys) does not count. TensorRT for RTX only, and only where all readers of the product move values.
+Queries, keys and values are often the result of one MatMul that is split into three parts. A pair after the split adds
+a kernel per part, which reads floats. A pair before the split is part of the MatMul kernel, and the parts are moved as
+INT8. All pairs share one scale, so the second rounding changes nothing. A part that is scaled in between keeps its own
+scale; a part that is changed in another way (rotated keys) is not included. For TensorRT for RTX only, and only if all
+readers of the MatMul move values.
 
-The parts share one step, which the largest of them decides: where keys are many times as large as values, this costs accuracy, and
-`place.skip_rules: [joint_projection]` gives each its own.
+The parts share one scale, which the largest part sets. If keys are many times as large as values, this costs accuracy;
+`place.skip_rules: [joint_projection]` gives each part its own scale.
 
-Evidence: RTX 1.7.1, one block of attention, two kernels fewer in each of 22 builds, with as many bytes and the same fused
-attention. The cut was a Split, a Slice or a Gather, before or after the heads are made. The scale stood on scores, on queries, on
-queries and keys (as PyTorch writes `scaled_dot_product_attention`) or nowhere. INT8 was built for SM86 and FP8 for SM89, in FP32 and FP16. There is no change where queries and keys are rotated, so that
-values alone are moved. A recognizer of text lines with two blocks: 28 kernels instead of 32. A diffusion transformer: 37 instead of 41.
-Networks drawn afterwards: 44 instead of 50 (three blocks) and 23 instead of 27 (two), with 0.02 dB less and 0.2 dB more.
+Evidence: RTX 1.7.1, one block of attention, two kernels fewer in each of 22 builds, with as many bytes and the same
+fused attention. The cut was a Split, a Slice or a Gather, before or after the heads are made. The scale stood on
+scores, on queries, on queries and keys (as PyTorch writes `scaled_dot_product_attention`) or nowhere. INT8 was built
+for SM86 and FP8 for SM89, in FP32 and FP16. There is not a change where queries and keys are rotated, so that values
+alone are moved. A recognizer of text lines with two blocks: 28 kernels instead of 32. A diffusion transformer: 37
+instead of 41. Networks drawn afterwards: 44 instead of 50 (three blocks) and 23 instead of 27 (two), with 0.02 dB less
+and 0.2 dB more.
 
 # kv_cache
 
-Keys and values that a decoder hands to its next step, stored in few bits on request.
+Keys and values that a decoder passes to its next step, stored in low bits on request.
 
     place.kv_cache: float (default)          place.kv_cache: int8 or fp8
     past ──┐                                 past (INT8) ─ DQ ─┐
            ├ Concat ─┬─ present                                ├ Concat ─ Q ─┬─ present (INT8)
     new ───┘         └─ MatMul               new ─ Q ─ DQ ─────┘             └─ DQ ─ MatMul
 
-A cache is a model input whose values come back in an output beside computed ones, behind operators that only move values
-(Concat, ScatterND, ScatterElements, Where, Slice, Transpose ...), whatever its name. All parts of it share one scale,
-since the values that were stored in one step are read in all later ones. Inputs and outputs change their type, so the
-program that runs the engine keeps the cache in INT8 or FP8 and hands it on as it is.
+A cache is a model input whose values return in an output together with new values, through operators that only move
+values (Concat, ScatterND, ScatterElements, Where, Slice, Transpose ...). Its name does not matter. All its parts share
+one scale, because values stored in one step are read in all later steps. Inputs and outputs change their type: the
+program that runs the engine stores the cache in INT8 or FP8 and passes it on unchanged.
 
 TensorScatter and `TRT_KVCacheUpdate` take float caches only, which are model inputs, so such caches stay float (RTX 1.7.1). Past
 keys and values of the operator Attention become a Concat, and are stored.
 
-The format of a cache has nothing to do with the arithmetic: an attention with one query multiplies floats that its
-kernel makes of the stored values itself.
+The format of the cache does not set the arithmetic: an attention with one query converts the stored values to floats
+inside its kernel.
 
 Evidence: RTX 1.7.1, 64 tokens, 4 heads of 32, FP32. One query: `_gemv_mha` reads and writes INT8 (SM86) and FP8 (SM89) where
 it read and wrote floats: 4 kernels and 38,656 bytes instead of 4 and 137,728. 16 queries: 9 kernels and 282,624 bytes
@@ -105,13 +112,13 @@ instead of 8 and 458,752. FP8 below SM89 is refused, like any FP8 value. Classic
 
 # probabilities
 
-The probabilities of a Softmax with a scale that does not fit them.
+The probabilities of a Softmax have a scale that is too large.
 
     Softmax ─ Q (scale 0.05) ─ DQ ─ MatMul        values from 0 to 1 on 20 of 127 steps
     Softmax ─ Q (scale 1/127) ─ DQ ─ MatMul       all 127 steps
 
-Probabilities never exceed 1, so a scale above 1/127 leaves steps unused. For FP8 the fused attention of NVIDIA's own
-tools takes 1/448, the largest FP8 number being 448.
+Probabilities never exceed 1, so a scale above 1/127 leaves steps unused. For FP8, NVIDIA's tools use 1/448 in the fused
+attention, because the largest FP8 number is 448.
 
 Evidence: the range is the operator's definition. RTX 1.7.1 builds the same kernels for any scale
 (probabilities_coarse), so only accuracy is lost; NVIDIA-Model-Optimizer fixes 1/448 for FP8.
@@ -170,7 +177,7 @@ def place_attention(view: GraphView, options: PlacementOptions) -> Iterator[Opin
         behind = _products_behind(view, values)
         obstacle = int8_obstacle(view, scores, values, options.builder)
         if not obstacle and not behind:
-            obstacle = "no product reads its result, and the fused INT8 attention hands on INT8 values"
+            obstacle = "no compute node reads its result, but the fused INT8 attention writes INT8 values"
         if not obstacle:
             yield Bond(
                 slots=(*factors(scores), *factors(values)),
@@ -178,9 +185,9 @@ def place_attention(view: GraphView, options: PlacementOptions) -> Iterator[Opin
                 requires=behind,
             )
         elif is_fused_as_float(view, scores, values, options.builder, options.float_type):
-            objection = f"{obstacle}: INT8 would take several kernels where the float attention is one"
+            objection = f"{obstacle}: INT8 would need several kernels, but the float attention is one kernel"
             without = "" if has_one_query(view, scores, values) else " without fusing them"
-            fix = f"{skipping('attention', options)} quantizes the two products{without}"
+            fix = f"{skipping('attention', options)} quantizes the two MatMul nodes{without}"
             for node in (scores, values):
                 yield from veto(node, objection, fix, ADDS_A_KERNEL)
 
@@ -247,7 +254,7 @@ def place_joint_projection(view: GraphView, options: PlacementOptions) -> Iterat
             yield Opinion(
                 slot=slot,
                 stance=Stance.REQUEST,
-                reason=f"{counted(len(behind), 'factor')} are cut out of {tensor}: one Q in front serves all",
+                reason=f"{counted(len(behind), 'factor')} are slices of {tensor}: a single Q before the slices serves all",
                 spec=QuantSpec(),
             )
         yield Bond(
@@ -256,7 +263,7 @@ def place_joint_projection(view: GraphView, options: PlacementOptions) -> Iterat
         if same:
             yield Tie(
                 tensors=(tensor, *dict.fromkeys(same)),
-                reason=f"parts of {tensor}, which are quantized in front of their split",
+                reason=f"parts of {tensor}, which are quantized before their split",
             )
 
 
@@ -298,10 +305,10 @@ def check_attention(flow: Flow, target: Target) -> Iterator[Violation]:
                 node=scores.name,
                 reason=f"its attention has Q/DQ, but {int8_obstacle(view, scores, values, target)}"
                 if not in_floats
-                else "its attention has Q/DQ, but it has one query, for which the fused kernel as a rule multiplies floats",
-                effect="its inputs are rounded for nothing"
+                else "its attention has Q/DQ, but it has a single query, and the fused kernel for this case usually multiplies floats",
+                effect="its inputs are rounded without any gain"
                 if in_floats
-                else "its two products and the softmax are kernels of their own, where the float attention is one",
+                else "its two MatMul nodes and the softmax are separate kernels, but the float attention is one kernel",
                 fix=_off(flow, scores, values),
                 products=(scores.name, values.name) if in_floats else (),
             )
@@ -316,22 +323,22 @@ def check_attention(flow: Flow, target: Target) -> Iterator[Violation]:
             if _products_behind(view, values) or float_is_one:
                 yield Violation(
                     node=values.name,
-                    reason="the four inputs of its attention are INT8, its result is read as float",
+                    reason="the four inputs of its attention are INT8, but its result is read as float",
                     effect="the attention is not fused into one kernel",
-                    fix=f"quantize the layer behind it; or {_off(flow, scores, values)}",
+                    fix=f"quantize the layer after it; or {_off(flow, scores, values)}",
                 )
         elif not bare and float_is_one and (obstacle := int8_obstacle(view, scores, values, target)):
             yield Violation(
                 node=scores.name,
                 reason=f"its attention is INT8, but {obstacle}",
-                effect="the attention is not fused into one kernel, as a float one is",
+                effect="the attention is not fused into one kernel; a float attention is",
                 fix=_off(flow, scores, values),
             )
 
 
 def _off(flow: Flow, *products: Node) -> str:
     read = [node.name for node in products if any(flow.source(node, index) for index in (0, 1))]
-    return f"{repairing(to_float=read)} takes Q/DQ off its inputs"
+    return f"{repairing(to_float=read)} removes the Q/DQ from its inputs"
 
 
 def _is_read_quantized(flow: Flow, values: Node) -> bool:
@@ -351,7 +358,7 @@ def explain_attention(evidence: NodeEvidence) -> Iterator[Explanation]:
         yield Explanation(reason=f"the operator {evidence.node.op} {_NO_PLACE}", fix=_FROM_FLOAT)
     elif any("_gemv_mha" in layer.name for layer in evidence.holders.compute):
         yield Explanation(
-            reason="its attention has one query, and the fused kernel for that, `_gemv_mha`, multiplies floats",
+            reason="its attention has a single query, and the fused kernel for this case, `_gemv_mha`, multiplies floats",
             fix=evidence.without_qdq,
         )
 
@@ -368,11 +375,11 @@ def _operators(flow: Flow) -> Iterator[Violation]:
         ):
             written = heads_of(flow.view, node) is not None and node.op == "Attention"
             out = f"{REPAIR} writes it as MatMul, Softmax and MatMul, and gives the probabilities a pair"
-            off = f"{repairing(to_float=[node.name])} takes the Q/DQ off"
+            off = f"{repairing(to_float=[node.name])} removes the Q/DQ"
             yield Violation(
                 node=node.name,
                 reason=f"the operator {node.op} has Q/DQ on its inputs, and {_NO_PLACE}",
-                effect="in FP32 no builder takes it; in FP16 it runs in float, after kernels that round its inputs",
+                effect="no builder accepts it in FP32; in FP16 it runs in float, after kernels that round its inputs",
                 fix=out if written else off,
                 products=(node.name,),
             )
@@ -392,7 +399,7 @@ def fix_attention(context: RepairContext) -> Iterator[Change]:
             yield Change(
                 edits=(SlotEdit(slot=slot, scales=(1 / format_.qmax,), format=format_),),
                 subject=values.name,
-                what=f"Q/DQ with scale 1/{format_.qmax:.0f} put on {slot}, the probabilities of its attention",
+                what=f"Q/DQ with scale 1/{format_.qmax:.0f} added to {slot}, the probabilities of its attention",
                 reason="a half-quantized attention cannot be fused into one kernel",
             )
 
@@ -405,7 +412,7 @@ def candidates_attention(built: BuiltGraph) -> Iterator[Candidate]:
             yield Candidate(
                 subject=kernel_of(layer),
                 goal=Goal.CHEAPER,
-                text="Q/DQ as the fused INT8 kernel requests it: both inputs of both products, the result, not the scores",
+                text="Q/DQ as the fused INT8 kernel requires: on both inputs of both MatMul nodes and on the result, not on the scores",
                 edits=edits,
             )
     view = built.view
@@ -416,14 +423,14 @@ def candidates_attention(built: BuiltGraph) -> Iterator[Candidate]:
             yield Candidate(
                 subject=scores.name,
                 goal=Goal.CHEAPER,
-                text="quantize all inputs of both products of its attention",
+                text="quantize all inputs of both MatMul nodes of its attention",
                 edits=tuple(SlotEdit(slot=slot, scales=None) for slot in bare),
             )
         if len(bare) < len(slots) and not _runs_quantized(built, scores, values):
             yield Candidate(
                 subject=scores.name,
                 goal=Goal.CHEAPER,
-                text="take Q/DQ off both products of its attention",
+                text="remove Q/DQ from both MatMul nodes of its attention",
                 edits=tuple(SlotEdit(slot=slot) for slot in slots if slot not in bare),
             )
 
@@ -476,13 +483,13 @@ def place_kv_cache(view: GraphView, options: PlacementOptions) -> Iterator[Opini
             yield Opinion(
                 slot=slot,
                 stance=Stance.REQUEST,
-                reason=f"place.kv_cache asks for {format_} in the cache {' and '.join(cache.outputs)}",
+                reason=f"place.kv_cache requests {format_} for the cache {' and '.join(cache.outputs)}",
                 spec=QuantSpec(format=format_),
             )
         read = (view.by_name[slot.node].inputs[slot.index] for slot in cache.entries)
         yield Tie(
             tensors=tuple(dict.fromkeys((*read, *cache.tensors))),
-            reason=f"the cache {' and '.join(cache.outputs)} keeps its values from one step to the next",
+            reason=f"the cache {' and '.join(cache.outputs)} is carried from one step to the next",
         )
         yield Bond(slots=cache.entries, reason="the parts of a cache are stored in one format")
 
@@ -512,9 +519,9 @@ def check_probabilities(flow: Flow, _target: Target) -> Iterator[Violation]:
     for pair, largest in match_probabilities(flow):
         yield Violation(
             node=pair.quantize or pair.dequantize or "",
-            reason=f"probabilities reach 1, its scale {pair.scale[0]:.3g} is for {pair.scale[0] * largest:.3g}",
-            effect="most steps stand for values that never come",
-            fix=f"store the scale 1/{largest} = {1 / largest:.6f}; {REPAIR} does",
+            reason=f"probabilities are at most 1, but its scale {pair.scale[0]:.3g} covers {pair.scale[0] * largest:.3g}",
+            effect="most steps cover values that never occur",
+            fix=f"store the scale 1/{largest} = {1 / largest:.6f}; {REPAIR} does this",
         )
 
 
@@ -530,7 +537,7 @@ def fix_probabilities(context: RepairContext) -> Iterator[Change]:
             yield Change(
                 subject=pair.quantize,
                 what=f"scale {pair.scale[0]:.4g} became 1/{largest}",
-                reason="probabilities reach 1, and all steps above it stand for values that never come",
+                reason="probabilities are at most 1, and all steps above 1 cover values that never occur",
             )
 
 

@@ -2,13 +2,14 @@
 
 # blocks
 
-Block scales where none can be.
+Block scales in a place where kernels cannot use them.
 
     weights INT8 [256, 128] ─ DQ (scales [4, 128]) ─ MatMul      float, no build, or wrong numbers
     weights INT8 [256, 128] ─ DQ (scales [128]) ─ MatMul         INT8
 
-Blocks are for INT4 and FP4 weights, along one of the last two axes, which they must divide. INT8 and FP8 kernels take one
-scale per tensor or per output channel. TensorRT takes the block from the number of scales and does not read `block_size`.
+Blocks are for INT4 and FP4 weights, along one of the last two axes, which they must divide. INT8 and FP8 kernels use
+one scale per tensor or per output channel. TensorRT derives the block size from the number of scales and ignores
+`block_size`.
 
 Evidence: RTX 1.7.1: with a quantized activation on the other side the build fails with a check, or a product of 64 x 256
 values is multiplied by a constant of 1 x 1024 scales. `The quantization axis must divide into whole blocks`; `The blocking
@@ -16,14 +17,14 @@ dimension must be the last or second to last dimension`; block_size 100 with sca
 
 # two_levels
 
-FP4 values that are not blocks of 16 along the summed axis with scales of two levels.
+FP4 values without blocks of 16 along the summed axis, or without FP8 block scales and a global scale.
 
     scales (float) ─────────────── DQ (w FP4) ─ MatMul      float
     scales (FP8) ─ DQ (global) ─── DQ (w FP4) ─ MatMul      FP4
 
-FP4 kernels read FP8 scales, one per 16 values that are summed, and one float scale for all of them. With float scales,
-one scale for the tensor, a single block per row, or blocks along another axis the product is float. Blocks of 32 are taken
-for blocks of 16, and a weight [K, 16] of a MatMul in blocks along its columns for one in blocks along K.
+FP4 kernels read FP8 scales, one per 16 summed values, and one global float scale. The node runs in float if it has
+float scales, one scale for the tensor, a single block per row, or blocks along another axis. The builder reads blocks
+of 32 as blocks of 16, and reads a MatMul weight [K, 16] with blocks along its columns as blocks along K.
 
 Evidence: RTX 1.7.1 for SM120: each form beside one that is an FP4 `gemm`; `Only block_size == 16 is supported for now` and
 `input tensor must be 2D or 3D` for TRT_FP4DynamicQuantize; static blocks of 32 build with half the scales of the gemm;
@@ -32,26 +33,27 @@ weights are dequantized before the kernel, 32 are FP4; a factor with one scale i
 
 # constant_blocks
 
-Constant block scales of NVFP4 in the kernel of a sum.
+Constant block scales of NVFP4 in a kernel that sums along the blocks.
 
     LayerNorm ─ Q (FP4, constant scales of blocks) ─ DQ ─ MatMul          the build fails, and names no node
     LayerNorm ─ TRT_FP4DynamicQuantize ─ DQ ─ MatMul                      FP4
 
-Constant scales cost fewer kernels than computed ones (2 instead of 5 for a product), but the kernel that normalizes a row,
-or sums it in another way, cannot quantize it to FP4. Insertion computes the scales there, whatever `insert.blocks` says.
+Constant scales need fewer kernels than computed scales (2 instead of 5 for a MatMul), but a kernel that normalizes or
+sums a row cannot also quantize it to FP4. In such places insertion always writes computed scales, even with
+`insert.blocks=constant`.
 
-Evidence: RTX 1.7.1 for SM120, 90 builds: `CHECK(values.size() && values.size() % 2 == 0)` or `CHECK(is_constant())` in front
-of each kind of sum along the last axes, and builds where another kernel stands between; listed in `graph/row_sums.py`.
+Evidence: RTX 1.7.1 for SM120, 90 builds: `CHECK(values.size() && values.size() % 2 == 0)` or `CHECK(is_constant())`
+before each kind of sum along the last axes, and builds where another kernel is between; listed in `graph/row_sums.py`.
 
 # free_blocks
 
-Blocks along an axis whose length is free.
+Blocks along an axis with a dynamic length.
 
     x [1, s, k] ─ TRT_FP4DynamicQuantize (axis -1) ─ DQ ─ MatMul (w [64, 96])      refused
     x [1, s, 64] ─ TRT_FP4DynamicQuantize (axis -1) ─ DQ ─ MatMul (w [64, 96])     NVFP4
 
-How many blocks there are must be known when the engine is built. The weight that is multiplied says how long the axis is; the
-fix writes it into the model's input. Other axes may be free.
+The number of blocks must be known at build time. The shape of the weight gives the length of the axis; the fix writes
+this length into the model's input. Other axes may be dynamic.
 
 Evidence: RTX 1.7.1 for SM120: `The input extent in the blocked axis should be known at build time`; pytorch/TensorRT issue 3745.
 """
@@ -85,8 +87,8 @@ from qdqtool.trt.ops import DYNAMIC_TYPES, FP4_DYNAMIC, MATRIX_PRODUCTS, PRODUCT
 # --- blocks ----------------------------------------------------------------------------------------------------------
 
 _REFUSED = "the parser refuses it"
-_ACROSS = "its blocks go along another axis than the last two"
-_PER_CHANNEL = "use one scale per channel, as convolutions want them"
+_ACROSS = "its blocks are not along one of the last two axes"
+_PER_CHANNEL = "use one scale per channel, which convolutions need"
 _LAST = 2
 """Number of trailing axes along which blocks may go."""
 
@@ -109,8 +111,8 @@ def check_blocks(flow: Flow, target: Target) -> Iterator[Violation]:
         if illegal is not None:
             reason, effect, fix = illegal
             severity = Severity.ERROR if effect == _REFUSED else None
-            mended = _mended(flow, pair, reason)
-            fix = f"{fix}; {REPAIR} does" if mended else f"{fix}; {_float(flow, pair)}"
+            mended = _stored_per_channel(flow, pair, reason)
+            fix = f"{fix}; {REPAIR} does this" if mended else f"{fix}; {_float(flow, pair)}"
             yield Violation(node=node, reason=reason, effect=effect, fix=fix, severity=severity)
         elif pair.dtype in {DType.INT8, DType.FLOAT8}:
             readers = [by_name[name] for name in flow.products_of(pair) if name in by_name]
@@ -120,7 +122,7 @@ def check_blocks(flow: Flow, target: Target) -> Iterator[Violation]:
                 yield from _unused(flow, pair, node, readers)
 
 
-def _mended(flow: Flow, pair: QdqPair, reason: str) -> tuple[str, ...]:
+def _stored_per_channel(flow: Flow, pair: QdqPair, reason: str) -> tuple[str, ...]:
     """Return the consumers of INT8 weights with blocks along an unsupported axis, which `fix` stores per channel."""
     stored = pair.kind is SlotKind.WEIGHT and pair.dtype is DType.INT8
     return flow.products_of(pair) if stored and reason == _ACROSS else ()
@@ -130,7 +132,9 @@ def fix_blocks(context: RepairContext) -> Iterator[Change]:
     """Replace the block scales of INT8 weights along an unsupported axis by one scale per output channel."""
     flow = context.flow
     found = ((pair, illegal[0]) for pair, illegal in match_blocks(flow) if illegal is not None)
-    for name in dict.fromkeys(name for pair, reason in found for name in _mended(flow, pair, reason)):
+    for name in dict.fromkeys(
+        name for pair, reason in found for name in _stored_per_channel(flow, pair, reason)
+    ):
         for edit in per_channel(
             Edit(context.model), context.model, context.view.by_name[name], context.target
         ):
@@ -144,7 +148,7 @@ def fix_blocks(context: RepairContext) -> Iterator[Change]:
 
 def _float(flow: Flow, pair: QdqPair) -> str:
     nodes = flow.products_of(pair) or (pair.dequantize or pair.quantize or "",)
-    return f"{repairing(to_float=nodes)} takes the Q/DQ off"
+    return f"{repairing(to_float=nodes)} removes the Q/DQ"
 
 
 def _misshapen(flow: Flow, pair: QdqPair, node: str) -> Violation:
@@ -159,7 +163,7 @@ def _misshapen(flow: Flow, pair: QdqPair, node: str) -> Violation:
 def _unused(flow: Flow, pair: QdqPair, node: str, readers: list[Product]) -> Iterator[Violation]:
     """Report blocks of a type that kernels read with one scale per output channel only.
 
-    Beside a float factor the rule weights_apart tells it, beside another format the rule mixed_formats.
+    With a float activation the rule weights_apart reports it, with another format the rule mixed_formats.
     """
     met = [reader for reader in readers if reader.arithmetic]
     float_too = any(_states(reader) - {State.READY, State.BLOCKS} for reader in met)
@@ -218,7 +222,7 @@ def _illegal(flow: Flow, pair: QdqPair) -> tuple[str, str, str] | None:
     if written != block:
         return (
             f"its block_size is {written}, its scales are those of blocks of {block}",
-            f"TensorRT takes blocks of {block}; onnxruntime refuses the model",
+            f"TensorRT reads blocks of {block}; onnxruntime refuses the model",
             f"write block_size={block}",
         )
     return None
@@ -226,10 +230,10 @@ def _illegal(flow: Flow, pair: QdqPair) -> tuple[str, str, str] | None:
 
 # --- two_levels ------------------------------------------------------------------------------------------------------
 
-_FORM = "FP8 scales of blocks of 16 along the summed axis, behind one float scale"
+_FORM = "FP8 scales of blocks of 16 along the summed axis, with one global float scale"
 _RANKS = (2, 3)
 _BLOCK = NVFP4.blocks[0]
-_TWO_BLOCKS = "keep it float: 32 summed values and more make at least two blocks"
+_TWO_BLOCKS = "keep it float: two blocks need at least 32 summed values"
 
 
 def check_two_levels(flow: Flow, target: Target) -> Iterator[Violation]:
@@ -241,7 +245,7 @@ def check_two_levels(flow: Flow, target: Target) -> Iterator[Violation]:
                 node=node.name,
                 reason=reason,
                 effect="the parser refuses it",
-                fix=f"use blocks of 16 on tensors of 2 or 3 dimensions (Reshape around the product); {_leave_float(node)}",
+                fix=f"use blocks of 16 on tensors of 2 or 3 dimensions (Reshape before and after the node); {_leave_float(node)}",
                 severity=Severity.ERROR,
             )
     for product in products(flow, target):
@@ -250,14 +254,14 @@ def check_two_levels(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def _leave_float(node: Node) -> str:
-    return f"{repairing(to_float=[node.name])} takes the Q/DQ off"
+    return f"{repairing(to_float=[node.name])} removes the Q/DQ"
 
 
 def _refusal(flow: Flow, node: Node) -> str:
     rank = len(flow.view.info(node.inputs[0]).shape or ())
     block = node.integer("block_size", _BLOCK)
     if block != _BLOCK:
-        return f"it makes blocks of {block}"
+        return f"its blocks have {block} values"
     return f"its input has {rank} dimensions" if rank and rank not in _RANKS else ""
 
 
@@ -305,7 +309,7 @@ def _misread(flow: Flow, product: Product) -> Iterator[Violation]:
             yield Violation(
                 node=node.name,
                 reason=f"the scales of its input {factor.index} are those of {whose}",
-                effect=f"the engine is built as if blocks were of {_BLOCK} along the sum, and values meet scales of others",
+                effect=f"the engine assumes blocks of {_BLOCK} along the summed axis, so values are multiplied by scales of other blocks",
                 fix=f"{_FORM}; {_leave_float(node)}",
                 severity=Severity.ERROR,
             )
@@ -325,7 +329,11 @@ def _flaw(flow: Flow, node: Node, factor: Factor) -> tuple[str, str] | None:
     pair, quantization = factor.pair, factor.quantization
     if pair is not None and quantization is None:
         one_level = pair.scale_shape is not None or pair.dtype is not DType.FLOAT4
-        return (f"the scales of its input {factor.index} have one level", _FORM) if one_level else None
+        return (
+            (f"its input {factor.index} has block scales without a global scale", _FORM)
+            if one_level
+            else None
+        )
     shape = _shape(flow, node, factor)
     axis = flow.channel_axis(node, factor.index)
     wanted = summed_axis(node, factor.index, len(shape)) if shape else None
@@ -333,7 +341,7 @@ def _flaw(flow: Flow, node: Node, factor: Factor) -> tuple[str, str] | None:
         return None
     if axis != wanted:
         return (
-            f"the blocks of its input {factor.index} go along axis {axis}, the sum along axis {wanted}",
+            f"the blocks of its input {factor.index} are along axis {axis}, but the sum is along axis {wanted}",
             _FORM,
         )
     if shape[axis] == _BLOCK:
@@ -365,9 +373,9 @@ def check_constant_blocks(flow: Flow, _target: Target) -> Iterator[Violation]:
         assert pair.quantize is not None
         yield Violation(
             node=pair.quantize,
-            reason=f"it has constant block scales, and quantizes in the kernel of {total}, which sums along the blocks",
-            effect="the build fails, naming no node",
-            fix=f"compute the scales in every inference: insert.blocks=computed, the default; {REPAIR} does",
+            reason=f"it has constant block scales and is fused with {total}, which sums along the blocks",
+            effect="the build fails without naming a node",
+            fix=f"compute the scales in every inference: insert.blocks=computed, the default; {REPAIR} does this",
         )
 
 
@@ -388,7 +396,7 @@ def fix_constant_blocks(context: RepairContext) -> Iterator[Change]:
         yield Change(
             subject=quantize.name,
             what="the scales of its blocks are computed in every inference",
-            reason=f"with constant ones the kernel of {total} would quantize to FP4 as well, which is not built",
+            reason=f"with constant scales the kernel of {total} would also quantize to FP4, which does not build",
         )
 
 
@@ -409,17 +417,17 @@ def check_free_blocks(flow: Flow, _target: Target) -> Iterator[Violation]:
     """Report nodes that quantize in blocks along a free axis."""
     view = flow.view
     for node, name in match_free_blocks(view):
-        axis, size = node.integer("axis", -1), _said(view, node)
+        axis, size = node.integer("axis", -1), _required_length(view, node)
         readers = tuple(reader.name for reader, _ in _readers(view, node)) or (node.name,)
         if size is None:
-            way = f"export the model with a fixed length; {repairing(to_float=readers)} takes the Q/DQ off"
+            way = f"export the model with a fixed length; {repairing(to_float=readers)} removes the Q/DQ"
         elif _is_input(view, name):
-            way = f"make it {size}, as the weight says; {REPAIR} does"
+            way = f"set it to {size}, as the weight requires; {REPAIR} does this"
         else:
-            way = f"make it {size}, as the weight says, where the model is exported; {repairing(to_float=readers)} takes the Q/DQ off"
+            way = f"set it to {size} in the export, as the weight requires; {repairing(to_float=readers)} removes the Q/DQ"
         yield Violation(
             node=node.name,
-            reason=f"it makes blocks along axis {axis} of {node.inputs[0]}, whose length is free",
+            reason=f"its blocks are along axis {axis} of {node.inputs[0]}, whose length is dynamic",
             effect="the builder refuses it: the input extent in the blocked axis should be known at build time",
             fix=way,
         )
@@ -430,7 +438,7 @@ def fix_free_blocks(context: RepairContext) -> Iterator[Change]:
     view = context.view
     done: set[str] = set()
     for node, name in match_free_blocks(view):
-        size = _said(view, node)
+        size = _required_length(view, node)
         if size is None or name in done or not _is_input(view, name):
             continue
         done.add(name)
@@ -440,8 +448,8 @@ def fix_free_blocks(context: RepairContext) -> Iterator[Change]:
                     dim.dim_value = size
         yield Change(
             subject=node.inputs[0],
-            what=f"the free length {name!r} of the model's inputs became {size}",
-            reason="blocks along a free axis do not build, and the weight takes no other length",
+            what=f"the dynamic length {name!r} of the model's inputs became {size}",
+            reason="blocks along a dynamic axis do not build, and the weight allows no other length",
             error=0.0,
         )
 
@@ -459,7 +467,7 @@ def _readers(view: GraphView, node: Node) -> Iterator[tuple[Node, int]]:
                 yield found.node, found.index
 
 
-def _said(view: GraphView, node: Node) -> int | None:
+def _required_length(view: GraphView, node: Node) -> int | None:
     """Return the length that the other factor of a MatMul or Gemm requires; None if it is unknown."""
     for product, index in _readers(view, node):
         shape = view.info(product.inputs[1 - index]).shape or ()

@@ -9,30 +9,30 @@ The branches of a Concat that feeds INT8 layers share one scale with its result.
        └─ Concat ─ Conv              └─ Concat ─ QDQ(s) ─ Conv
     b ────┘                       b ────┘
 
-One Q behind the Concat is enough: the builder pushes it into every branch. With one scale, a branch that another
-INT8 layer reads too is quantized once; with two scales it is written twice.
+One Q after the Concat is enough: the builder moves it into every branch. With one scale, a branch that another INT8
+layer also reads is quantized once; with two scales it is written twice.
 
-Evidence: RTX 1.7.1: a pyramid with a shared map writes 0.315 MB with the tie and 0.373 MB without (the producer
-writes a float copy); Q behind the Concat only is built without requantizing (concat_q_after_only), different scales
-in front of it and none behind make the next layer float (concat_diff_noafter). Classic logs: the pass
-SplitQAcrossPrecedingFanIn; NVIDIA/TensorRT issue 2597.
+Evidence: RTX 1.7.1: a pyramid with a shared map writes 0.315 MB with the tie and 0.373 MB without (the producer writes
+a float copy); Q after the Concat only is built without requantizing (concat_q_after_only), different scales before it
+and none behind make the next layer float (concat_diff_noafter). Classic logs: the pass SplitQAcrossPrecedingFanIn;
+NVIDIA/TensorRT issue 2597.
 
 # pool_concat
 
-A Concat of pools is one kernel when the scale behind it is the next number above the one in front.
+A Concat of pools is one kernel if the scale after it is the next larger number than the scale before it.
 
     before                                 after
     x ─┬───────────────── Concat ─ Conv    x ─┬─────────────── QDQ(s) ─ Concat ─ QDQ(s+) ─ Conv
        ├─ MaxPool ──────────┤                 ├─ MaxPool ───── QDQ(s) ───┤
        └─ MaxPool ─ MaxPool ┘                 └─ ... ───────── QDQ(s) ───┘
 
-With equal scales the builder drops the pair behind, and then copies every branch into its place in the result: a pool
-is a kernel of its own that cannot write there. With s+, the next number after s, the pair stays, and one kernel reads
-all branches and writes the result. No value changes: q * s / s+ rounds to q for every INT8 q.
+With equal scales the builder removes the pair after the Concat, and then copies every branch to its place in the
+result, because a pool kernel cannot write there. With s+, the next larger number than s, the pair stays, and one kernel
+reads all branches and writes the result. No value changes: q * s / s+ rounds to q for every INT8 q.
 
-It is for Concats whose branches are all there in INT8 anyway, pools and tensors that these pools read: the result of
-another layer would be written once more, instead of straight into its place. Only layers may read the Concat, because
-s+ must not meet s elsewhere. TensorRT for RTX only.
+The rule applies if all branches are INT8 in any case: pools, and tensors that these pools read. The result of any other
+layer would be written a second time. Only layers may read the Concat, because s+ and s must not be mixed elsewhere. For
+TensorRT for RTX only.
 
 Evidence: RTX 1.7.1: a chain of three pools takes 11 kernels and 237568 bytes instead of 15 and 253952; YOLOX-Nano 215
 kernels and no converting one instead of 218 and four, at the same 114.24 MB; a YOLOv8n-like detector 126 instead of
@@ -41,7 +41,7 @@ kernels and no converting one instead of 218 and four, at the same 114.24 MB; a 
 
 # pooling
 
-Average pooling: quantized on classic TensorRT in front of an INT8 layer, on TensorRT for RTX beside one.
+Average pooling: quantized before an INT8 layer on classic TensorRT; next to an INT8 layer on TensorRT for RTX.
 
     before                           after, classic TensorRT               after, RTX
     x ─ AveragePool ─ QDQ ─ Conv     x ─ QDQ ─ AveragePool ─ QDQ ─ Conv    unchanged
@@ -49,17 +49,17 @@ Average pooling: quantized on classic TensorRT in front of an INT8 layer, on Ten
     x ─┬─ QDQ ─ Conv                 x ─┬─ QDQ ─ Conv                      as on classic TensorRT
        └─ AveragePool ─ QDQ ─ Conv      └─ QDQ ─ AveragePool ─ QDQ ─ Conv
 
-Averages are not moved values, so the pool needs Q/DQ of its own; classic TensorRT then fuses DQ, pool and Q. RTX
-does so with windows of 3x3 and stride 1. All others it pools in float whatever is quantized, so that Q/DQ in front only adds a rounding, unless another layer reads the same
-values in INT8: the pool then reads them too, and its input is not written as float as well. A global average is part
-of the kernel that makes its input, so there is nothing to save.
+An average pool computes new values, so it needs separate Q/DQ; classic TensorRT then fuses DQ, pool and Q. RTX does
+this for 3x3 windows with stride 1. It computes all other average pools in float, so Q/DQ before them only adds a
+rounding. Exception: if another layer reads the same values in INT8, the pool reads them too, and no float copy is
+written. A global average is part of the kernel that produces its input, so it has nothing to save.
 
 Evidence: RTX 1.7.1: GlobalAveragePool before a Gemm, 5 kernels and 0.115 MB either way, one more quantize-dequantize
 inside with Q/DQ; AveragePool stays `avgpool` Float to Float, 7 kernels and 0.225 MB either way. Two inception modules
-with an averaged branch: 29 kernels and 1.91 MB with Q/DQ in front of the average, 31 and 2.90 MB without. 3x3 with
-stride 1 between two convolutions: 6 kernels and 0.74 MB with Q/DQ in front, 7 and 1.08 MB without. Q/DQ in
-front of a global average, as modelopt writes it, only rounds once more in ResNet-18 and ResNet-50. Classic: placement
-guide of 8.x ("quantizable" layers).
+with an averaged branch: 29 kernels and 1.91 MB with Q/DQ before the average, 31 and 2.90 MB without. 3x3 with stride 1
+between two convolutions: 6 kernels and 0.74 MB with Q/DQ in front, 7 and 1.08 MB without. Q/DQ before a global average,
+as modelopt writes it, only rounds once more in ResNet-18 and ResNet-50. Classic: placement guide of 8.x ("quantizable"
+layers).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def place_concat(view: GraphView, options: PlacementOptions) -> Iterator[Tie]:
         branches = (tensor for tensor in node.inputs if tensor and not view.is_constant(tensor))
         yield Tie(
             tensors=(node.outputs[0], *branches),
-            reason=f"branches of {node.name}, which is INT8 when they share one scale",
+            reason=f"branches of {node.name}, which runs INT8 if they share one scale",
         )
 
 
@@ -120,7 +120,7 @@ def check_concat(flow: Flow, _target: Target) -> Iterator[Violation]:
             node=node.name,
             reason=f"the branches of {node.name} have {counted(scales, 'different scale')}",
             effect=f"{', '.join(layers)} runs in float" if layers else "branches are quantized twice",
-            fix=f"give all branches one scale; {REPAIR} takes the largest",
+            fix=f"give all branches one scale; {REPAIR} uses the largest",
             severity=None if layers else Severity.INFO,
             products=tuple(layers),
         )
@@ -141,7 +141,7 @@ def fix_concat(context: RepairContext) -> Iterator[Change]:
             edits=tuple(SlotEdit(slot=slot, scales=(max(scales),)) for slot in slots),
             subject=", ".join(sorted({member.tensor for member in members})),
             what=f"one scale, {max(scales):.4g}, instead of {len(set(scales))} from {min(scales):.4g} up",
-            reason="different scales around Concat or MaxPool cost a second rounding, or the INT8 of what follows",
+            reason="different scales around Concat or MaxPool cause a second rounding, or keep the next nodes float",
         )
 
 
@@ -240,7 +240,7 @@ def place_pool_concat(view: GraphView, options: PlacementOptions) -> Iterator[Op
             )
         yield Tie(
             tensors=(node.outputs[0], *node.inputs),
-            reason=f"{node.name} joins pools: one step between the scales spares a copy of each",
+            reason=f"{node.name} joins pools: a minimal difference between the scales avoids a copy of each",
             apart=node.outputs,
         )
 
@@ -292,14 +292,14 @@ def _beside(view: GraphView, node: Node, slot: Slot) -> Opinion:
         return Opinion(
             slot=slot,
             stance=Stance.REQUEST,
-            reason="another layer reads these values in INT8, so the pool does too, and they are not written as float",
+            reason="another layer reads these values in INT8; if the pool does too, no float copy is written",
             spec=QuantSpec(),
             only_if_shared=True,
         )
     return Opinion(
         slot=slot,
         stance=Stance.VETO,
-        reason="TensorRT for RTX averages in float: Q/DQ in front would only add a rounding",
+        reason="TensorRT for RTX averages in float: Q/DQ before it would only add a rounding",
     )
 
 
@@ -314,7 +314,7 @@ def check_pooling(flow: Flow, _target: Target) -> Iterator[Violation]:
                     node=node.name,
                     reason=f"{node.op} has Q/DQ on its input",
                     effect="it averages in float: the pair only adds a rounding",
-                    fix=f"take the pair off; {REPAIR} does",
+                    fix=f"remove the pair; {REPAIR} does this",
                 )
 
 

@@ -2,21 +2,21 @@
 
 # four_bits
 
-INT4 where it cannot be: on activations, in an odd number of values, before TensorRT 10, or before SM80.
+INT4 where it is not supported: on activations, in an odd number of values, before TensorRT 10, or before SM80.
 
     x ─ Q (INT4) ─ DQ ─ MatMul      16 different values, INT8 arithmetic
 
     x ──────────────── MatMul       one float product
     w (INT4) ─ DQ ─────┘
 
-INT4 is for weights only: the product itself is computed in float behind a dequantize. (INT4 weights beside an activation
-of another format are QDQ182.)
+INT4 is for weights only: the MatMul is computed in float after a dequantize. (INT4 weights with an activation of
+another format are QDQ182.)
 
-The fix stores INT4 beside INT8 activations as INT8: every 4-bit integer minus its zero point fits, so one scale per tensor
-or channel stays and nothing is lost; so do weights of an odd number of values; scales of blocks are replaced by one per output channel. Weights that stay INT4
-become signed with zero point 0, exactly where the integers then fit, else with the step and the clipping that cost least in
-each block. But for TensorRT for RTX, which does not mind, scales become positive: onnxruntime's symmetric blocks have negative
-ones, so that their farthest value is -8.
+The fix stores INT4 weights with INT8 activations, and weights with an odd number of values, as INT8: every 4-bit
+integer minus its zero point fits, so a scale per tensor or channel stays and nothing is lost; block scales are replaced
+by one scale per output channel. Weights that stay INT4 become signed with zero point 0: exactly if the integers then
+fit, otherwise with the step and the clipping that lose least in each block. Scales become positive, except for TensorRT
+for RTX, which accepts negative scales: onnxruntime's symmetric blocks use them so that their farthest value is -8.
 
 Evidence: RTX 1.7.1 fuses INT4 block weights into a float product (int4_block128); an INT4 activation becomes an INT8 one of
 16 values (int4_activation); SM75 is refused, and so are weights of [255, 255] (`Sub-byte quantization with odd tensor
@@ -24,20 +24,21 @@ volume is not supported`), where [256, 255] is built. INT4 arrived with TensorRT
 
 # block_operator
 
-Products with 4-bit or 8-bit weights in an operator of onnxruntime.
+MatMul nodes with 4-bit or 8-bit weights in an operator of onnxruntime.
 
     x ─ com.microsoft.MatMulNBits (packed weights)        refused
     w (INT4) ─ DQ (blocks) ─ MatMul                       one kernel that reads INT4
     com.microsoft.GatherBlockQuantized (packed table)     refused
     table (INT4) ─ DQ (blocks) ─ Gather                   one kernel that reads INT4
 
-onnxruntime packs weights in blocks along the summed axis into MatMulNBits, and into GatherBlockQuantized for embeddings.
-The fix unpacks the integers into a DequantizeLinear with block scales in front of a MatMul, which computes the same.
-Weights in 4 bits stay INT4 where their zero points allow it (see QDQ109); those in 8 bits have block scales too, which
-TensorRT dequantizes before the kernel (QDQ110).
+onnxruntime packs weights in blocks along the summed axis into MatMulNBits, and into GatherBlockQuantized for
+embeddings. The fix unpacks the integers into a DequantizeLinear with block scales before a MatMul, which computes the
+same result. Weights in 4 bits stay INT4 if their zero points allow it (see QDQ109). Weights in 8 bits also have block
+scales, which TensorRT dequantizes before the kernel (QDQ110).
 
-With act-order (g_idx) a block holds rows from all over the summed axis. Where every block has as many rows as the others,
-rows and columns are sorted: a Gather sorts the input, which computes the same. Other orders have no form in Q/DQ.
+With act-order (g_idx) a block contains rows from anywhere on the summed axis. If all blocks have the same number of
+rows, the fix sorts rows and columns: a Gather sorts the input, so the result stays the same. Other orders cannot be
+written as Q/DQ.
 
 Evidence: RTX 1.7.1 and all releases answer UNSUPPORTED_NODE. Layout: documentation of the contrib operators. MatMulNBits:
 weights [N, blocks, bytes], low bits first, K padded to whole blocks; zero points packed alike, 2^(bits-1) without.
@@ -108,18 +109,18 @@ def check_four_bits(flow: Flow, target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=node,
                 reason="an activation is INT4",
-                effect="it is rounded to 16 steps, and the arithmetic is INT8 all the same"
+                effect="it is rounded to 16 steps, but the arithmetic is still INT8"
                 if target.is_rtx
                 else "the builder refuses it: INT4 is for weights only",
-                fix=f"use INT8 for activations; {repairing(to_float=flow.products_of(pair) or [node])} leaves the layer float",
+                fix=f"use INT8 for activations; {repairing(to_float=flow.products_of(pair) or [node])} keeps the layer float",
                 severity=Severity.WARNING if target.is_rtx else None,
             )
         elif target.is_rtx and (count := _odd_number(flow.view.info(pair.tensor).shape)):
             yield Violation(
                 node=node,
-                reason=f"it holds {counted(count, 'value')} of 4 bits, an odd number",
+                reason=f"it has {counted(count, 'value')} of 4 bits, an odd number",
                 effect="the builder refuses it: Sub-byte quantization with odd tensor volume is not supported",
-                fix=f"pad its columns to an even number, or store it as INT8; {REPAIR} stores it so",
+                fix=f"pad its columns to an even number, or store it as INT8; {REPAIR} does the second",
             )
         elif old:
             yield Violation(
@@ -150,9 +151,9 @@ def fix_four_bits(context: RepairContext) -> Iterator[Change]:
             yield Change(
                 subject=node.input[0],
                 what="4-bit integers stored as INT8" + (", one scale per output channel" if error else ""),
-                reason="an odd number of 4-bit values is not built"
+                reason="an odd number of 4-bit values does not build"
                 if odd
-                else "TensorRT takes INT4 only for weights beside float activations",
+                else "TensorRT accepts INT4 only for weights with float activations",
                 error=error,
             )
 
@@ -183,7 +184,7 @@ def _multiplies_floats(view: GraphView, use: Use) -> bool:
 
 def _signed_four_bits(context: RepairContext, node: onnx.NodeProto) -> Iterator[Change]:
     """Store weights as INT4 with zero point 0 and positive scales if they have others."""
-    found = _given(context, node)
+    found = _packed_arrays(context, node)
     signed = context.stored_type(node.input[0]) == stored_as(DType.INT4)
     if found is None or not np.isfinite(found[1]).all():
         return
@@ -240,7 +241,7 @@ def _to_four_bits(steps: NDArray[Any], wide: NDArray[Any]) -> NDArray[Any]:
 
 def _widened(context: RepairContext, node: onnx.NodeProto, axis: int | None) -> float | None:
     """Give the node INT8 inputs and return the error; None if its scales are not fitting constants."""
-    found = _given(context, node)
+    found = _packed_arrays(context, node)
     if found is None:
         return None
     integers, scale, zero = found
@@ -268,7 +269,7 @@ def _connect(context: RepairContext, node: onnx.NodeProto, inputs: list[str]) ->
             node.input.append(name)
 
 
-def _given(
+def _packed_arrays(
     context: RepairContext, node: onnx.NodeProto
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None:
     """Return integers, scales and zero points of a DequantizeLinear; None if they are not fitting constants."""
@@ -359,26 +360,23 @@ def check_block_operator(flow: Flow, _target: Target) -> Iterator[Violation]:
             bits = node.integer("bits", 4)
             way = "write it as DequantizeLinear and MatMul"
             if not _has_even_blocks(view, node):
-                way = (
-                    "quantize without act-order (desc_act=False): its g_idx gives blocks of different lengths, and those of "
-                    "DequantizeLinear are equal"
-                )
+                way = "quantize without act-order (desc_act=False): its g_idx gives blocks of different lengths, but DequantizeLinear needs equal blocks"
             yield Violation(
                 node=node.name,
-                reason=f"{node.op} holds weights of {bits} bits packed for onnxruntime",
-                effect="the parser knows no such operator",
-                fix=way + (f"; {REPAIR} does" if _is_plain(view, node) else ""),
+                reason=f"{node.op} contains {bits}-bit weights packed for onnxruntime",
+                effect="the parser does not know this operator",
+                fix=way + (f"; {REPAIR} does this" if _is_plain(view, node) else ""),
             )
         else:
             way = "quantize these weights as Q/DQ (onnxruntime: quant_format=QuantFormat.QDQ)"
             if node.op == _TABLE and all(
                 map(view.is_constant, filter(None, (node.inputs[0], *node.inputs[2:])))
             ):
-                way = f"write it as DequantizeLinear and Gather; {REPAIR} does where blocks divide the axis"
+                way = f"write it as DequantizeLinear and Gather; {REPAIR} does this if blocks divide the axis"
             yield Violation(
                 node=node.name,
-                reason=f"{node.op} holds weights packed for onnxruntime",
-                effect="the parser knows no such operator",
+                reason=f"{node.op} contains weights packed for onnxruntime",
+                effect="the parser does not know this operator",
                 fix=way,
             )
 
@@ -434,7 +432,7 @@ def _product(context: RepairContext, node: onnx.NodeProto, unpacked: _Unpacked) 
         _write(context, node, (integers, scale, None), order)
     else:
         _write(context, node, (integers, scale, zeros), order)
-    sorted_too = "" if order is None else ", behind a Gather that sorts its input as its blocks are"
+    sorted_too = "" if order is None else ", after a Gather that sorts its input in the order of the blocks"
     return Change(
         subject=node.name,
         what=f"{_OP} became DequantizeLinear and MatMul, with "
@@ -553,7 +551,7 @@ def _signed_block_operator(
 ) -> tuple[NDArray[Any], NDArray[Any], float]:
     """Return INT8 with zero point 0, positive scales, and the largest error as a share of the largest step.
 
-    Exact where the shifted integers fit. A 128, which a negative scale makes of the farthest value of a symmetric block,
+    Exact if the shifted integers fit. A 128, which a negative scale makes of the farthest value of a symmetric block,
     becomes 127, as wider steps would cost more; blocks that do not fit otherwise get wider steps.
     """
     scale, turned = np.abs(scale), np.where(scale < 0, -1.0, 1.0)

@@ -7,12 +7,12 @@ Q/DQ with INT8 values on a bias.
     bias ─ Q ─ DQ ─ Conv        255 steps for what is added to 32-bit sums
     bias ──────── Conv          exact, in the same kernels
 
-The bias is added behind the INT8 product, in float, so rounding it gains nothing. (INT32 biases are QDQ105.)
+The bias is added after the INT8 multiplication, in float, so rounding it gains nothing. (INT32 biases are QDQ105.)
 
-The fix stores what the DequantizeLinear makes, also of INT32 (QDQ105): scale times integer, exactly.
+The fix stores the exact result of the DequantizeLinear, scale times integer, also for INT32 (QDQ105).
 
-Evidence: RTX 1.7.1 multiplies the bias back to float inside the epilogue, in as many kernels (bias_int8). Classic
-releases want the bias as constant weights, and some refuse one behind DequantizeLinear.
+Evidence: RTX 1.7.1 multiplies the bias back to float inside the epilogue, in the same number of kernels (bias_int8).
+Classic releases want the bias as constant weights, and some refuse one after DequantizeLinear.
 
 # inside_fusion
 
@@ -75,8 +75,8 @@ def check_bias(flow: Flow, target: Target) -> Iterator[Violation]:
                 reason="its bias has Q/DQ",
                 effect="the bias is rounded to 255 steps and added in float"
                 if target.is_rtx
-                else "the bias is rounded to 255 steps, and parsers that want constant biases refuse it",
-                fix=f"store the bias as a float constant without Q/DQ; {REPAIR} does",
+                else "the bias is rounded to 255 steps, and parsers that need constant biases refuse it",
+                fix=f"store the bias as a float constant without Q/DQ; {REPAIR} does this",
             )
 
 
@@ -135,10 +135,10 @@ def check_inside_fusion(flow: Flow, target: Target) -> Iterator[Violation]:
         if maker is not None and maker.op in PRODUCTS and is_fused(flow.view, reader):
             yield Violation(
                 node=reader.name,
-                reason=f"Q/DQ stands between {maker.op} {maker.name} and its {reader.op}",
+                reason=f"Q/DQ is between {maker.op} {maker.name} and its {reader.op}",
                 effect="the values are rounded twice"
-                + ("" if target.is_rtx else f", and {reader.op} is a float kernel of its own"),
-                fix=f"move the pair behind {reader.name}; {REPAIR} takes it out",
+                + ("" if target.is_rtx else f", and {reader.op} is a separate float kernel"),
+                fix=f"move the pair after {reader.name}; {REPAIR} removes it",
             )
 
 
@@ -153,7 +153,7 @@ def fix_inside_fusion(context: RepairContext) -> Iterator[Change]:
             yield Change(
                 edits=(SlotEdit(slot=pair.slots[0]),),
                 subject=pair.quantize,
-                what=f"taken out between {maker or 'the input'} and {reader.op} {reader.name!r}",
+                what=f"removed between {maker or 'the input'} and {reader.op} {reader.name!r}",
                 reason="a pair between a node and its activation adds a rounding and may split their fusion",
             )
         elif reader.op == "Relu" and context.symmetric(pair) and _feeds_compute(context, reader):
@@ -166,7 +166,7 @@ def fix_inside_fusion(context: RepairContext) -> Iterator[Change]:
                     *(SlotEdit(slot=slot, scales=pair.scale) for slot in behind_it),
                 ),
                 subject=pair.quantize,
-                what=f"moved behind Relu {reader.name!r}",
+                what=f"moved after Relu {reader.name!r}",
                 reason="a Relu between a pair and a compute node keeps that node in float",
                 error=0.0,
             )

@@ -6,8 +6,8 @@ INT8 for a GPU without INT8 tensor cores, or without INT8 convolutions in Tensor
 
     x ─ Q ─ DQ ─ Conv ─ Relu ─ Q ─ DQ        SM86: one INT8 kernel. SM61: no fused one. SM75 with RTX: Half
 
-TensorRT for RTX builds convolutions for SM75 as Half, without a word. Classic releases have no tensor cores to use
-below SM75 (SM72, Xavier, excepted): fused INT8 layers are missing there, and INT8 is seldom faster than FP16.
+TensorRT for RTX builds convolutions for SM75 in FP16 without a message. GPUs below SM75 (except SM72, Xavier) have no
+INT8 tensor cores: fused INT8 layers are missing there, and INT8 is rarely faster than FP16.
 
 Evidence: RTX 1.7.1: every INT8 Conv of ResNet-18 is Half for SM75 and Int8 for SM80 to SM121. NVIDIA/TensorRT issue
 3127 (Pascal).
@@ -41,8 +41,8 @@ MXFP8 with TensorRT for RTX.
 
     x ─ TRT_MXFP8DynamicQuantize ─ TRT_MXFP8DequantizeLinear ─ MatMul      float, and more kernels than FP16
 
-The builder accepts the nodes from SM89 on and multiplies floats: activations are quantized and dequantized again at
-once. Documented for classic TensorRT 10.12 and newer on SM100.
+The builder accepts the nodes from SM89 on but multiplies floats: activations are quantized and immediately dequantized.
+Documented for classic TensorRT 10.12 and newer on SM100.
 
 Evidence: RTX 1.7.1 for SM89 and SM120: no FP8 product in any of 15 graphs. Its parser knows scales as UINT8 only.
 
@@ -53,7 +53,7 @@ An FP8 convolution with a large kernel.
     x ─ Q (FP8) ─ DQ ─ Conv 7x7      float, behind a fake-quantize and a weight-dequantize kernel
     x ─ Q (INT8) ─ DQ ─ Conv 7x7     INT8
 
-FP8 convolutions take up to 32 kernel taps, height times width times depth. The stems of ResNets (7x7) and patch
+FP8 convolutions support up to 32 kernel taps, height times width times depth. The stems of ResNets (7x7) and patch
 embeddings of vision transformers (16x16) have more; INT8 has no such limit.
 
 Evidence: RTX 1.7.1 for SM89, SM120 and SM121: 1x32, 4x8, 5x6 and 3x3x3 are FP8; 1x33, 3x11, 6x6, 7x7, 8x8, 16x16 and a
@@ -61,7 +61,7 @@ depthwise 7x7 are Half. The log has no line on it.
 
 # unsupported
 
-What the builder cannot compute in INT8 stays float, with the reason.
+Nodes that the builder cannot compute in INT8 stay float, with the reason.
 
 - Products of integers (shape arithmetic) and of FP64 values.
 - Nodes whose inputs come from Q/DQ that is in the model already: a second pair would round twice.
@@ -108,7 +108,7 @@ def sums_nothing(einsum: Node) -> bool:
 
 
 MXFP8_IS_FLOAT: Final = (
-    "TensorRT for RTX 1.7.1 computes MXFP8 in float in every graph that was built",
+    "TensorRT for RTX 1.7.1 computes MXFP8 in float in every tested graph",
     "use nvfp4 (SM120) or fp8 (SM89), or classic TensorRT 10.12 on SM100",
 )
 
@@ -154,12 +154,12 @@ def check_old_gpu(flow: Flow, target: Target) -> Iterator[Violation]:
         yield Violation(
             node=node.name,
             reason=_HALF if target.is_rtx else f"{old} has no INT8 tensor cores",
-            effect="its Q/DQ only costs"
+            effect="its Q/DQ costs time without any gain"
             if target.is_rtx
-            else "it does not fuse with what is around it, and may find no implementation",
-            fix=f"{_NEWER}, or leave convolutions float"
+            else "it does not fuse with its neighbours, and may have no implementation",
+            fix=f"{_NEWER}, or keep convolutions float"
             if target.is_rtx
-            else f"{Command('run', ('FLOAT_MODEL', '--sm', '75'))} builds for newer GPUs only, or leave the model float",
+            else f"{Command('run', ('FLOAT_MODEL', '--sm', '75'))} builds for newer GPUs only, or keep the model float",
             products=(node.name,) if target.is_rtx else (),
             computed=DType.FLOAT16 if target.is_rtx else None,
             no_kernel=target.is_rtx,
@@ -280,7 +280,7 @@ def _obstacles(view: GraphView, node: Node, options: PlacementOptions) -> Iterat
     constant = [view.is_constant(tensor) for tensor in node.inputs[:2]]
     if all(constant):
         yield (
-            "it multiplies constants, the same in every inference",
+            "it multiplies constants, with the same result in every inference",
             "nothing to do: the builder computes it once",
         )
     yield from ((reason, OTHER_TYPE) for reason in of_other_types(view, node))
@@ -288,7 +288,7 @@ def _obstacles(view: GraphView, node: Node, options: PlacementOptions) -> Iterat
         producer = view.producer(tensor)
         if producer is not None and producer.op == "DequantizeLinear":
             yield (
-                f"its input {tensor} comes from Q/DQ already",
+                f"its input {tensor} already comes from Q/DQ",
                 "start from the float model, or keep the Q/DQ as it is",
             )
     if node.op != "Conv":
@@ -305,18 +305,18 @@ def explain_unsupported(evidence: NodeEvidence) -> Iterator[Explanation]:
     if evidence.node.op == "Einsum" and not evidence.rtx:
         yield Explanation(
             reason="classic TensorRT quantizes MatMul, not Einsum",
-            fix=f"write it as MatMul with Transpose and Reshape around it ({Setting('prepare.einsum', 'true')} does, where one MatMul suffices)",
+            fix=f"write it as MatMul with Transpose and Reshape around it ({Setting('prepare.einsum', 'true')} does this if one MatMul suffices)",
             no_kernel=True,
         )
     elif evidence.node.op == "Einsum" and sums_nothing(evidence.node):
         yield Explanation(
-            reason=f"{evidence.node.attribute('equation', '')!r} sums nothing: it is no matrix product",
+            reason=f"{evidence.node.attribute('equation', '')!r} sums nothing: it is not a matrix product",
             fix="nothing to do: every value is one multiplication",
             no_kernel=True,
         )
     if not evidence.activations:
         yield Explanation(
-            reason="it multiplies constants, the same in every inference, because nobody folded them",
+            reason="it multiplies constants, with the same result in every inference, because they were not folded",
             fix="nothing to do: `prepare` folds what is small enough, and the builder computes the rest once"
             if evidence.decisions
             else f"fold constants before the build: {REPAIR} does it",

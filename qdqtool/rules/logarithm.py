@@ -3,14 +3,15 @@
     recording ─ MatMul (Fourier) ─ squares ─ Sqrt ─ MatMul (mel) ─ Log ─ Conv      no Q/DQ in front of the Log
                                                                        └─ QDQ       INT8 from here on
 
-A logarithm makes as much of quiet values as of loud ones, and most of a spectrogram is quiet: one step of INT8, and the
-rounding of the table that multiplies, is as large as all of it. What a network computes from its inputs alone up to a Log,
-without any activation on the way, is such a front end; a Log behind layers with activations is none. FP16 and BF16 lose the same
-values: `insert.types` and `convert` keep the front end FP32, and QDQ212 does not count it.
+After a logarithm, small values count as much as large ones, and most values of a spectrogram are small: they are less
+than one INT8 step, and less than the rounding error of the Fourier or mel table. A front end is everything that a
+network computes from its inputs up to a Log without any activation in between; a Log after layers with activations is
+not part of one. FP16 and BF16 lose the same values: `insert.types` and `convert` keep the front end FP32, and QDQ212
+does not count it.
 
-Evidence: arithmetic, and public networks: one for pitch, which takes logarithms of three spectrograms of one recording, loses
-what it says in INT8 by every calibrator, and keeps it with its front end float. Set `place.skip_rules: [logarithm]` to quantize
-it all the same.
+Evidence: arithmetic, and public networks: one for pitch, which takes logarithms of three spectrograms of one recording,
+loses its result in INT8 with every calibrator, and keeps it with a float front end. Set `place.skip_rules: [logarithm]`
+to quantize it anyway.
 """
 
 from __future__ import annotations
@@ -46,9 +47,8 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
     for node, log in found.values():
         yield from veto(
             node,
-            f"{log.name!r} takes a logarithm of what it computes, in which quiet values count as much as loud ones: "
-            "they are smaller than a step",
-            f"{skipping('logarithm', options)} quantizes it all the same",
+            f"{log.name!r} takes the logarithm of its result: small values, which are less than a quantization step, count as much as large ones there",
+            f"{skipping('logarithm', options)} quantizes it anyway",
             of_reason(Says.LOSES_ACCURACY),
         )
 
@@ -60,10 +60,10 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
         if quantized:
             yield Violation(
                 node=quantized[0],
-                reason=f"{log.name!r} takes a logarithm of what "
+                reason=f"{log.name!r} takes the logarithm of what "
                 + counted(len(quantized), "quantized product computes", "quantized products compute"),
-                effect="quiet values, which count as much as loud ones there, are smaller than a step and lost",
-                fix=f"take the pairs off in front of them; made from the float model, {Command('quantize')} keeps them float",
+                effect="small values, which count as much as large ones there, are less than a quantization step and are lost",
+                fix=f"remove the pairs before them, or start from the float model: {Command('quantize')} keeps them float",
             )
 
 

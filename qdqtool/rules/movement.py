@@ -2,33 +2,33 @@
 
 # commuting
 
-Operators that only move or pick values keep the scale of what they move.
+Operators that only move or select values keep the scale of their input.
 
     before                            after
     x ─┬─ Conv                        x ─┬─ QDQ(s) ─ Conv
        └─ MaxPool ─ Reshape ─ Conv       └─ MaxPool ─ Reshape ─ QDQ(s) ─ Conv
 
 MaxPool, Slice, Split, Reshape, Transpose, Flatten, Squeeze, Unsqueeze, nearest Resize, zero Pad and the like. The
-builder moves the Q in front of them, so they run on INT8 values without Q/DQ of their own; with one scale before and
-behind, the tensor in front is quantized once. Parts that are picked out of a tensor (Slice, Split, Gather) take its
-scale only where the whole tensor is quantized too: query, key and value cut out of one product keep their own.
+builder moves the Q before them, so they run on INT8 values without separate Q/DQ. With the same scale before and after,
+the input tensor is quantized once. Parts that are selected from a tensor (Slice, Split, Gather) use its scale only if
+the whole tensor is quantized too: query, key and value, split from one MatMul, keep separate scales.
 
-Evidence: RTX 1.7.1 runs MaxPool, Split, Slice, Pad, Transpose and nearest Resize on Int8 with Q/DQ only behind them
+Evidence: RTX 1.7.1 runs MaxPool, Split, Slice, Pad, Transpose and nearest Resize on Int8 with Q/DQ only after them
 (maxpool_noq, split_q, resize_q; a strided Slice and Pad shortcut 1.07 MB against 1.11 MB). Classic logs: passes
 SwapWithFollowingQ and VanillaSwapWithFollowingQ.
 
 # fan_out
 
-A tensor that several moving operators read gets its Q/DQ in front of them, not only behind.
+A tensor that several moving operators read gets its Q/DQ before them, not only after them.
 
     before                                     after
     x ─┬─ Resize ─ Concat ─ QDQ(s) ─ Conv      x ─┬─ QDQ(s) ─ Resize ─ Concat ─ QDQ(s) ─ Conv
        └─ Concat ─ QDQ(s) ─ Conv                  └─ QDQ(s) ─ Concat ─ QDQ(s) ─ Conv
 
-The Q behind each way would move back to x on its own, but not always in time: the producer then writes a float copy
-for the later way, and a chain of pools is computed once per way. A Concat on such a way gets pairs on all branches,
-or the last pool of a chain stays float. All these pairs share one scale (see the rules `concat` and `commuting`), so
-the second rounding changes nothing. Where a product reads x directly, its own Q is there already.
+The builder would move the Q at the end of each path back to x, but not always early enough: then the producer writes a
+float copy for the later path, and a chain of pools is computed once per path. A Concat on such a path gets pairs on all
+branches; otherwise the last pool of a chain stays float. All these pairs share one scale (see the rules `concat` and
+`commuting`), so the second rounding changes nothing. If a compute node reads x directly, its Q already exists.
 
 Evidence: RTX 1.7.1, a YOLOv8n-like detector: 132 kernels and 44.75 MB without, 129 kernels and 44.24 MB with; without,
 the SPPF pools are computed six times instead of three. INT8 pools would cost a copy kernel per branch of their Concat
@@ -43,9 +43,9 @@ Operators that move or pool integers between Q and DQ.
     x ─ Q ─ DQ ─ Transpose ─ Conv      the builder moves Q and DQ across the Transpose as it likes
 
 TensorFlow's converter transposes and reshapes the integers themselves; onnxruntime's operator format pools, pads,
-resizes, splits and concatenates them. TensorRT fuses a Q and a DQ that stand together, so the fix lets the movement
-happen behind them, in float. What a linear or cubic Resize makes of integers is rounded to the same steps behind the
-float one: at most a step away.
+resizes, splits and concatenates them. TensorRT fuses adjacent Q and DQ nodes, so the fix moves the operator after them,
+where it runs in float. The result of a linear or cubic Resize in float is rounded to the same steps; it differs by at
+most one step.
 
 Evidence: exports of tf2onnx and of onnxruntime's QOperator format.
 
@@ -57,9 +57,9 @@ A nearest Resize or a Pad between a pair and the layer that should read its INT8
     x ─ Resize ─ Q ─ DQ ─ Conv               INT8; the Resize copies bytes
     x ─ Q ─ DQ ─ Resize ─ Q ─ DQ ─ Conv      INT8 too, where both pairs have one scale
 
-Of the operators that only move values these are the ones through which TensorRT for RTX does not carry a
-DequantizeLinear forward; it does carry a QuantizeLinear backward. A Pad of height and width right in front of one Conv
-belongs to that Conv and is no obstacle.
+Among the operators that only move values, TensorRT for RTX cannot move a DequantizeLinear forward through these two; it
+can move a QuantizeLinear backward. A Pad of height and width directly before a single Conv is part of that Conv and
+does no harm.
 
 Evidence: RTX 1.7.1 dequantizes inside the resizing kernel and multiplies in float (resize_behind_pair,
 channel_pad_behind_pair), and runs Resize and Conv on Int8 with the pair behind (resize_before_pair). NVIDIA/TensorRT
@@ -72,8 +72,8 @@ Q/DQ between a Pad and the convolution it belongs to.
     x ─ Pad ─ Q ─ DQ ─ Conv      the Pad is a kernel
     x ─ Q ─ DQ ─ Pad ─ Conv      the Pad becomes the Conv's own
 
-Classic TensorRT folds a zero Pad into the convolution's own padding only where nothing stands between them. Zero stays
-zero when quantized, so the pair can go in front of the Pad. TensorRT for RTX does this itself.
+Classic TensorRT folds a zero Pad into the padding of the convolution only if nothing is between them. Zero stays zero
+when quantized, so the pair can move before the Pad. TensorRT for RTX does this itself.
 
 Evidence: NVIDIA/TensorRT issue 2592; RTX 1.7.1 leaves no kernel for the Pad (pad_behind_pair).
 """
@@ -135,7 +135,7 @@ def place_fan_out(view: GraphView, options: PlacementOptions) -> Iterator[Opinio
         yield Opinion(
             slot=slot,
             stance=Stance.REQUEST,
-            reason=f"several ways to INT8 layers begin at {tensor}: one Q in front serves all",
+            reason=f"several paths to INT8 layers start at {tensor}: a single Q there serves all",
             spec=QuantSpec(),
             only_if_shared=True,
         )
@@ -197,7 +197,7 @@ def fix_movement(context: RepairContext) -> Iterator[Change]:
         yield Change(
             subject=node.name,
             what=f"moved before {move.op_type} {move.name!r}, which now moves floats",
-            reason="TensorRT fuses a Q and a DQ that stand together; an operator on bare integers keeps them apart",
+            reason="TensorRT fuses adjacent Q and DQ nodes; an operator on integers between them prevents it",
             error=None if _interpolates(move) else 0.0,
         )
 
@@ -325,9 +325,9 @@ def check_held_back(flow: Flow, target: Target) -> Iterator[Violation]:
     for node, index, pair in match_held_back(flow, target):
         yield Violation(
             node=node.name,
-            reason=f"a Resize or Pad stands between {pair.dequantize} and its input {index}",
+            reason=f"a Resize or Pad is between {pair.dequantize} and its input {index}",
             effect=f"{node.op} runs in float",
-            fix=f"quantize {node.inputs[index]} with the same scale; {REPAIR} does",
+            fix=f"quantize {node.inputs[index]} with the same scale; {REPAIR} does this",
             products=(node.name,),
         )
 
@@ -341,7 +341,7 @@ def fix_held_back(context: RepairContext) -> Iterator[Change]:
             edits=(SlotEdit(slot=Slot(node=node.name, index=index), scales=pair.scale),),
             subject=node.inputs[index],
             what=f"quantized for {node.op} {node.name!r} with the scale of {pair.dequantize!r}",
-            reason="a Resize or Pad in front of it keeps INT8 values from the layer",
+            reason="with a Resize or Pad before it, the layer does not get INT8 values",
             error=0.0,
         )
 
@@ -357,8 +357,8 @@ def check_padded(flow: Flow, _target: Target) -> Iterator[Violation]:
         if producer is not None and producer.op == "Pad" and "Conv" in readers:
             yield Violation(
                 node=pair.quantize or "",
-                reason=f"it stands between Pad {producer.name} and its convolution",
-                effect="the Pad is a kernel of its own",
+                reason=f"it is between Pad {producer.name} and its convolution",
+                effect="the Pad is a separate kernel",
                 fix="quantize the input of the Pad instead",
             )
 

@@ -7,8 +7,8 @@ UINT8 with zero point 0.
     x ─ Q (s=0.02, zero point 0 UINT8) ─ DQ      meant for 0 to 5.1, holds 0 to 2.54
     x ─ Q (s=0.04, zero point 0 INT8) ─ DQ       0 to 5.1
 
-The builder warns `Defaulting to INT8` and reads the scale as that of an INT8 tensor: values above 127 steps, half of
-the range that UINT8 was calibrated for, are cut off. Weights that are stored as UINT8 are refused.
+The builder warns `Defaulting to INT8` and reads the scale as the scale of an INT8 tensor: values above 127 steps, half
+of the calibrated UINT8 range, are clipped. Weights that are stored as UINT8 are refused.
 
 Evidence: RTX 1.7.1 builds it, with the warning, as INT8 (chain_uint8_act_zp0).
 
@@ -19,27 +19,27 @@ Types that TensorRT cannot dequantize: INT32 biases, INT16 activations, UINT4 we
     bias INT32 ─ DQ ─ Conv      refused
     bias float ────── Conv      fine
 
-onnxruntime writes INT32 biases behind DequantizeLinear by default; TensorRT wants a float bias, which costs nothing
-because it is added after the INT8 product.
+By default onnxruntime writes INT32 biases with a DequantizeLinear; TensorRT needs a float bias, which costs nothing
+because it is added after the INT8 multiplication.
 
 Evidence: RTX 1.7.1: `input has type Int32 but must have type FP8, FP4, Int4, Int8, or UInt8` (bias_int32_dq), failed
 import of INT16 zero points (int16_act), of UINT4 and of E5M2 (`Failed to import initializer`). microsoft/onnxruntime issue 14229.
 
 # prequantized
 
-Weights stored as INT8 behind a DequantizeLinear alone.
+Weights stored as INT8 after a DequantizeLinear alone.
 
     w (INT8) ─ DQ ─ Conv           10 and newer
     w (FP32) ─ Q ─ DQ ─ Conv       everywhere
 
 The file is about four times smaller. TensorRT 10 and newer and TensorRT for RTX read it; the documentation of 8.x asks
-for FP32 weights in front of QuantizeLinear.
+for FP32 weights before QuantizeLinear.
 
 Evidence: RTX 1.7.1 builds chain_prequant as INT8; TensorRT 8 developer guide, explicit quantization.
 
 # opset
 
-A type of Q/DQ that the model's opset does not know yet.
+A type of Q/DQ that the model's opset does not support yet.
 
     opset 17: Q (FP16 scale)      not valid before opset 19
     opset 19: DQ (INT4)           not valid before opset 21
@@ -78,14 +78,14 @@ def check_unsigned(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=pair.dequantize or "",
                 reason="the weights are stored as UINT8",
                 effect="the parser refuses it: Found unsupported input type of UINT8",
-                fix=f"store them as INT8 with zero point 0; {REPAIR} does",
+                fix=f"store them as INT8 with zero point 0; {REPAIR} does this",
                 severity=Severity.ERROR,
             )
         elif pair.dtype is DType.UINT8 and pair.zero_point and not any(pair.zero_point):
             yield Violation(
                 node=pair.quantize or pair.dequantize or "",
                 reason="the integers are UINT8 with zero point 0",
-                effect="the builder takes them for INT8, so everything above 127 steps is cut off",
+                effect="the builder reads them as INT8, so all values above 127 steps are clipped",
                 fix=f"use INT8 with twice the scale; {REPAIR} converts the model",
             )
 
@@ -94,9 +94,9 @@ def check_unsigned(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 _FIX = {
     DType.INT32: f"store the bias as float; onnxruntime: extra option QuantizeBias=False; or {REPAIR}",
-    DType.INT16: f"use INT8, or leave the tensor float; {REPAIR} does the first",
+    DType.INT16: f"use INT8, or keep the tensor float; {REPAIR} does the first",
     DType.FLOAT8_E5M2: "use E4M3, which is what TensorRT calls FP8",
-    DType.UNKNOWN: f"use INT8, INT4 with zero point 0, or FP8 E4M3; {REPAIR} makes INT4 of UINT4",
+    DType.UNKNOWN: f"use INT8, INT4 with zero point 0, or FP8 E4M3; {REPAIR} converts UINT4 to INT4",
 }
 
 
@@ -130,7 +130,7 @@ def check_prequantized(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=pair.dequantize or "",
                 reason=f"the weights {pair.tensor} are stored as INT8",
                 effect="some 8.x releases refuse the model",
-                fix=f"store FP32 weights behind Q and DQ, as {Setting('insert.weights', 'qdq')} does",
+                fix=f"store FP32 weights with Q and DQ, as {Setting('insert.weights', 'qdq')} does",
             )
 
 
@@ -170,7 +170,7 @@ def check_opset(flow: Flow, _target: Target) -> Iterator[Violation]:
             node=found.node,
             reason=f"{found.what} {str(found.dtype).upper()} in opset {flow.view.opset}",
             effect="not valid ONNX: onnxruntime refuses it and parsers may",
-            fix=f"raise the opset to {found.opset}; {REPAIR} does",
+            fix=f"raise the opset to {found.opset}; {REPAIR} does this",
         )
 
 

@@ -7,8 +7,8 @@ A Cast to or from FP16 between Q/DQ and its neighbours.
     Q ─ DQ (FP32 scale) ─ Cast (FP16) ─ Conv      float
     Q ─ DQ (FP16 scale) ─ Conv                    INT8
 
-A Cast between DequantizeLinear and a Conv keeps the Conv in float. From opset 19 on Q and DQ read and make FP16
-themselves, by the type of their scale: the fix raises the opset where it must and folds the Cast into the scale.
+A Cast between DequantizeLinear and a Conv keeps the Conv in float. From opset 19 on, Q and DQ read and write FP16 if
+their scale is FP16: the fix raises the opset if necessary and folds the Cast into the scale.
 
 Evidence: RTX 1.7.1 runs the Conv in float (cast_between).
 
@@ -19,9 +19,9 @@ Inputs and outputs of the model that are integers with a zero point.
     x (UINT8, zero point 128) ─ DQ ─ ...      refused
     x (UINT8) ─ Cast ─ Sub ─ Mul ─ ...        the same numbers in float
 
-A model that takes or returns asymmetric integers has a DequantizeLinear or QuantizeLinear of its own at the border.
-INT8 goes through a pair with zero point 0 and an addition; other types are computed with in float. The caller who
-feeds the model sees no difference. `qdqtool lint` reports the zero point as QDQ101.
+A model that reads or returns asymmetric integers has a DequantizeLinear or QuantizeLinear at its inputs or outputs. For
+INT8 the fix writes a pair with zero point 0 and an addition; for other types it computes in float. The caller of the
+model sees no difference. `qdqtool lint` reports the zero point as QDQ101.
 
 Evidence: RTX 1.7.1 and TensorRT 8.x to 11 say `Assertion failed: shiftIsAllZeros(zeroPoint)`.
 
@@ -32,9 +32,9 @@ A Clip on the integers between Q and DQ.
     x ─ Q (s) ─ Clip (0 ... 127) ─ DQ (s)      a Clip between Q and DQ
     x ─ Q (s') ─ DQ (s')                       the scale of the range that the Clip leaves
 
-PyTorch's fake quantization with seven of eight bits (`reduce_range`) and Brevitas (QCDQ) export so. Clip of weights is folded.
-Of activations TensorRT for RTX builds it, and classic TensorRT does not clip integers.
-The fix is exact where INT8 has the limits that the Clip had; a Relu takes the place of a limit at the zero point.
+PyTorch's fake quantization with seven of eight bits (`reduce_range`) and Brevitas (QCDQ) export so. Clip of weights is
+folded. On activations TensorRT for RTX builds it, but classic TensorRT does not clip integers. The fix is exact if INT8
+has the same limits as the Clip; a Relu replaces a limit at the zero point.
 
 Evidence: exports of PyTorch's fake quantization with `reduce_range` (FX graph mode); RTX 1.7.1 builds a QCDQ export of three
 convolutions with all of them INT8.
@@ -46,12 +46,11 @@ Q/DQ inside the body of an If or a Loop.
     If ── then: x ─ Q ─ DQ ─ y
        └─ else: x
 
-TensorRT imports bodies of conditionals and loops partly, and fuses nothing across their border: what enters in float is
-quantized inside, in a kernel of its own. Lint, prediction and audit do not look inside.
+TensorRT imports bodies of conditionals and loops only partly, and fuses nothing across their boundary: a float input is
+quantized inside, in a separate kernel. Lint, prediction and audit do not check the bodies.
 
-Evidence: RTX 1.7.1 runs a Conv with Q/DQ inside an If in INT8, behind a quantize kernel in each branch
-(conv_inside_if); a lone pair is a float kernel (pair_inside_if). Parser documentation of classic releases: If and Loop
-partly.
+Evidence: RTX 1.7.1 runs a Conv with Q/DQ inside an If in INT8, after a quantize kernel in each branch (conv_inside_if);
+a lone pair is a float kernel (pair_inside_if). Parser documentation of classic releases: If and Loop partly.
 
 # saturation
 
@@ -60,8 +59,8 @@ A QuantizeLinear to FP8 that does not saturate.
     x ─ Q (FP8, saturate=0) ─ DQ      onnxruntime: NaN above 448. TensorRT: 448
     x ─ Q (FP8, saturate=1) ─ DQ      448 everywhere
 
-TensorRT does not read the attribute, so that accuracy measured with another runtime is not that of the engine. The fix takes
-it off; the engine stays the same, and weights beyond the range are QDQ188.
+TensorRT does not read the attribute, so accuracy measured with another runtime differs from the engine's accuracy. The
+fix removes the attribute; the engine stays the same. Weights beyond the range are QDQ188.
 
 Evidence: RTX 1.7.1 writes the same engine bytes for both values; onnxruntime 1.31 gives NaN.
 
@@ -72,11 +71,11 @@ Weights stored in FP8 that are not numbers, and weights far beyond the range of 
     w (FP8: 0x7F) ─ DQ ─ MatMul               every output that it meets is NaN
     w = 100 ─ Q (FP8, scale 0.01) ─ DQ        4.48: the largest value of FP8 is 448
 
-E4M3 has a NaN and no infinity; a cast of a weight beyond 448 without saturation makes one. With saturation, and in
-integers, what lies beyond is clipped. Calibration clips a little on purpose; more than four times the range is a scale
-that belongs to other weights, or the reciprocal of one.
+E4M3 has NaN but no infinity; casting a weight beyond 448 without saturation gives NaN. With saturation, and in
+integers, larger values are clipped. Calibration clips a little on purpose. If weights exceed the range more than four
+times, the scale belongs to other weights, or is the reciprocal of the right one.
 
-Evidence: RTX 1.7.1 builds such weights without a word.
+Evidence: RTX 1.7.1 builds such weights without a message.
 """
 
 from __future__ import annotations
@@ -121,7 +120,7 @@ def fix_cast(context: RepairContext) -> Iterator[Change]:
         yield Change(
             subject=context.path.name,
             what=raised or "",
-            reason=f"Q/DQ nodes take FP16 scales from opset {HALF_SCALES} on",
+            reason=f"Q/DQ nodes allow FP16 scales from opset {HALF_SCALES} on",
             error=0.0,
         )
     for pair in context.pairs:
@@ -135,10 +134,10 @@ def fix_cast(context: RepairContext) -> Iterator[Change]:
             _rescale(context, pair.quantize, scale, half=maker is not None)
         if reader is not None:
             context.redirect(reader.outputs[0], context.result(pair))
-            yield _told(pair.dequantize or "", f"Cast {reader.name!r} behind it folded into its scale")
+            yield _cast_change(pair.dequantize or "", f"Cast {reader.name!r} after it folded into its scale")
         if maker is not None:
             context.edit.connect(context.nodes[pair.quantize or ""], 0, maker.inputs[0])
-            yield _told(pair.quantize or "", f"Cast {maker.name!r} before it folded into its scale")
+            yield _cast_change(pair.quantize or "", f"Cast {maker.name!r} before it folded into its scale")
 
 
 def _needs_half_scales(context: RepairContext) -> bool:
@@ -177,7 +176,7 @@ def _rescale(context: RepairContext, name: str, scale: NDArray[np.float32], *, h
     node.input[1] = context.edit.constant(node.input[1], scale.astype(np.float16) if half else scale)
 
 
-def _told(subject: str, what: str) -> Change:
+def _cast_change(subject: str, what: str) -> Change:
     return Change(
         subject=subject,
         what=what,
@@ -211,8 +210,8 @@ def fix_border(context: RepairContext) -> Iterator[Change]:
             _leave(context, pair)
         yield Change(
             subject=pair.tensor,
-            what=f"{before} is {'read' if pair.quantize is None else 'written'} by way of float arithmetic",
-            reason="TensorRT takes INT8 with zero point 0 only; the border of the model keeps its type and meaning",
+            what=f"{before} is {'read' if pair.quantize is None else 'written'} with float arithmetic",
+            reason="TensorRT accepts INT8 with zero point 0 only; the inputs and outputs of the model keep their types and meaning",
             error=0.0,
         )
 
@@ -347,8 +346,8 @@ def fix_clipped(context: RepairContext) -> Iterator[Change]:
             context.edit.connect(twin, 0, cut_below(context, quantize.inputs[0], cut))
         yield Change(
             subject=clip.name,
-            what=f"Clip of integers to {limits[0]} ... {limits[1]} taken out; the scale is {scale:.4g} now, was {step:.4g}",
-            reason="TensorRT imports no Clip of integers, and the pair around it would not fuse",
+            what=f"Clip of integers to {limits[0]} ... {limits[1]} removed; the scale is {scale:.4g} now, was {step:.4g}",
+            reason="TensorRT does not import Clip on integers, and the pair around it would not fuse",
             error=0.0 if exact else None,
         )
 
@@ -378,10 +377,7 @@ def _limits(context: RepairContext, pair: QdqPair, clip: Node) -> tuple[int, int
 
 # --- hidden ----------------------------------------------------------------------------------------------------------
 
-_WAY_OUT = (
-    "nothing to do by a command: in the exporting code, write the control flow out: in PyTorch decide a condition in Python before torch.onnx.export, or "
-    "compute both branches and choose with torch.where; a loop of a known number of rounds is unrolled by torch.jit.trace"
-)
+_WAY_OUT = "nothing to do by a command: remove the control flow in the exporting code. In PyTorch, decide a condition in Python before torch.onnx.export, or compute both branches and select with torch.where; torch.jit.trace unrolls a loop of known length"
 
 
 def check_hidden(flow: Flow, target: Target) -> Iterator[Violation]:
@@ -392,7 +388,7 @@ def check_hidden(flow: Flow, target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=node.name,
                 reason=f"{counted(count, 'Q/DQ node is', 'Q/DQ nodes are')} inside its bodies",
-                effect="nothing fuses across the border of a body, and what is inside is not checked here",
+                effect="nothing fuses across the boundary of a body, and the nodes inside are not checked",
                 fix=_WAY_OUT,
                 severity=Severity.INFO if target.is_rtx else None,
             )
@@ -412,8 +408,8 @@ def check_saturation(flow: Flow, _target: Target) -> Iterator[Violation]:
         yield Violation(
             node=node.name,
             reason="saturate is 0",
-            effect="TensorRT clips to the largest value all the same, other runtimes give NaN",
-            fix=f"write saturate=1 on the QuantizeLinear; {REPAIR} does",
+            effect="TensorRT still clips to the largest value, but other runtimes give NaN",
+            fix=f"write saturate=1 on the QuantizeLinear; {REPAIR} does this",
         )
 
 
@@ -452,7 +448,7 @@ def check_weight_value(flow: Flow, _target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=pair.dequantize or "",
                 reason=f"{count} of the {value.size if value is not None else 0} stored values of {pair.tensor} are NaN",
-                effect="every output that they meet is NaN",
+                effect="every output computed from them is NaN",
                 fix=f"quantize the float model again, {Command('run', ('FLOAT_MODEL', '--recipe', 'transformer-fp8', '--sm', '89'))}: the values are lost",
             )
     for slot, entry in flow.lifted.assignment.items():
@@ -475,7 +471,7 @@ def _command(flow: Flow, pair: QdqPair, format_: QuantFormat) -> str:
     readers = flow.products_of(pair) or (pair.quantize or "",)
     if format_ is INT8 and flow.products_of(pair):
         return f"{repairing(to_int8=readers)} quantizes the weight again"
-    return f"{repairing(to_float=readers)} takes the Q/DQ off"
+    return f"{repairing(to_float=readers)} removes the Q/DQ"
 
 
 def _clipped(
@@ -491,8 +487,8 @@ def _clipped(
     if np.isfinite(times) and times > _CLIPPED:
         yield Violation(
             node=pair.quantize or "",
-            reason=f"the largest value of {pair.tensor} is {times:.3g} times what its scale can hold",
-            effect=f"it is clipped to {format_.qmax:g} steps, and the products it takes part in are wrong",
+            reason=f"the largest value of {pair.tensor} is {times:.3g} times the largest value that its scale can represent",
+            effect=f"it is clipped to {format_.qmax:g} steps, and the results computed from it are wrong",
             fix=f"store the scale of its largest magnitude / {format_.qmax:g}; {_command(flow, pair, format_)}",
             severity=Severity.WARNING,
         )

@@ -1,4 +1,4 @@
-"""Quantization that other tools write with operators of their own.
+"""Quantization that other tools write with their own operators.
 
 # domain
 
@@ -7,21 +7,21 @@ Q/DQ nodes of the domain com.microsoft.
     x ─ com.microsoft.QuantizeLinear ─ com.microsoft.DequantizeLinear ─ Conv
     x ─ QuantizeLinear ─ DequantizeLinear ─ Conv
 
-They mean the same, and TensorRT for RTX reads them like ONNX's own. The standard does not know them: checkers, other
-builders and converters may refuse the file. Only the types that opset 21 lacks are a reason to use them.
+They mean the same as ONNX's operators, and TensorRT for RTX reads them. They are not part of the standard: checkers,
+other builders and converters may refuse the file. Use them only for types that opset 21 lacks.
 
 Evidence: RTX 1.7.1 builds com_microsoft_qdq as INT8, in FP32 and, with FP16 scales, in FP16.
 
 # own_spelling
 
-Q and DQ in TensorRT's own spelling, which no other runtime knows.
+Q and DQ as TensorRT's own operators, which no other runtime supports.
 
     x ─ trt.TRT_FP8QuantizeLinear ─ trt.TRT_FP8DequantizeLinear ─ MatMul
     x ─ QuantizeLinear (FP8) ─ DequantizeLinear ─ MatMul                      the same kernels
 
-nvidia-modelopt writes them for opsets that lack FP8 or INT4. TensorRT reads both spellings alike; onnxruntime reads the
-second, so accuracy can be compared. `TRT_FP4QDQ`, a rounding of float weights to FP4 for training, is read by nobody: the
-fix stores the weight as FP4, in blocks of 16 with FP8 scales.
+nvidia-modelopt writes them for opsets that lack FP8 or INT4. TensorRT reads both forms; onnxruntime reads only the
+second, so its accuracy can be compared. No runtime reads `TRT_FP4QDQ`, which rounds float weights to FP4 for training:
+the fix stores the weight as FP4, in blocks of 16 with FP8 scales.
 
 Evidence: RTX 1.7.1 builds an FP8 `gemm` and an INT4 `runtime_fusion` of either spelling, and refuses TRT_FP4QDQ.
 
@@ -32,8 +32,8 @@ Operators that compute with integers themselves.
     Q ─ QLinearConv ─ DQ                     refused
     Q ─ DQ ─ Conv ─ Q ─ DQ (and w ─ DQ)      INT8
 
-QLinearConv, ConvInteger, DynamicQuantizeLinear and the com.microsoft family are how onnxruntime executes INT8.
-TensorRT knows only QuantizeLinear and DequantizeLinear around float operators.
+QLinearConv, ConvInteger, DynamicQuantizeLinear and the com.microsoft family are onnxruntime's form of INT8. TensorRT
+supports only QuantizeLinear and DequantizeLinear around float operators.
 
 Evidence: RTX 1.7.1 and all releases answer UNSUPPORTED_NODE (qlinearconv, dynamicquantizelinear).
 
@@ -45,10 +45,11 @@ Ranges of activations that are measured at run time.
     x ───────────────────────── MatMul (w ─ DQ)                 a float activation beside an INT8 weight
 
 onnxruntime's dynamic quantization writes DynamicQuantizeLinear, then ConvInteger or MatMulInteger, Cast, and Mul with
-both scales (older releases add the rounded bias in front of the Cast), or one operator of com.microsoft for all of it. TensorRT imports none of them and needs ranges when it
-builds. The fix keeps the INT8 weights behind a DequantizeLinear; the activations are float until they are calibrated
-(`qdqtool repair --samples DATA`). `qdqtool lint` reports the operators as QDQ107. A DynamicQuantizeLSTM becomes an LSTM
-with the float weights that its integers stand for: no builder has an INT8 kernel for it (QDQ177).
+both scales (older releases add the rounded bias before the Cast), or one operator of com.microsoft for all of it.
+TensorRT imports none of them and needs ranges at build time. The fix keeps the INT8 weights with a DequantizeLinear;
+the activations stay float until they are calibrated (`qdqtool repair --samples DATA`). `qdqtool lint` reports the
+operators as QDQ107. A DynamicQuantizeLSTM becomes an LSTM with float weights, because no builder has an INT8 kernel for
+it (QDQ177).
 
 Evidence: RTX 1.7.1 and all releases answer UNSUPPORTED_NODE (dynamicquantizelinear, DynamicQuantizeLSTM: a public text
 recognizer).
@@ -60,10 +61,10 @@ Quantizers of another tool, in operators that TensorRT does not import.
     x ─ qonnx.custom_op.general.Quant ─ Conv        refused
     x ─ QuantizeLinear ─ DequantizeLinear ─ Conv    INT8
 
-QONNX (Brevitas, QKeras), AMD Quark, OpenVINO and the fake quantization of training toolkits write operators of their own. A
-model with them is no float model: it must not be calibrated. The fix writes Q and DQ where these compute the same: a Quant of
-8 signed bits that rounds to nearest, with zero point 0; a Quant of fewer bits on a weight; an Extended Q or DQ of 8-bit
-integers. Of others start from an export with Q/DQ.
+QONNX (Brevitas, QKeras), AMD Quark, OpenVINO and the fake quantization of training toolkits write their own operators.
+A model with them is not a float model and must not be calibrated. The fix writes Q and DQ if they compute the same
+result: for a Quant of 8 signed bits that rounds to nearest, with zero point 0; for a Quant of fewer bits on a weight;
+for an Extended Q or DQ of 8-bit integers. For other quantizers, start from an export with Q/DQ.
 
 Evidence: RTX 1.7.1 and all releases answer UNSUPPORTED_NODE. Forms: QONNX's documentation of Quant, Quark's of its custom
 operators.
@@ -148,16 +149,16 @@ def check_own_spelling(flow: Flow, _target: Target) -> Iterator[Violation]:
     for name in spelled:
         yield Violation(
             node=name,
-            reason="it is TensorRT's own spelling of Q or DQ",
+            reason="it is TensorRT's own form of Q or DQ",
             effect="TensorRT reads it; onnxruntime and other readers of ONNX do not",
-            fix=f"use the operators of ONNX; {REPAIR} does",
+            fix=f"use the operators of ONNX; {REPAIR} does this",
         )
     for name in rounding:
         yield Violation(
             node=name,
             reason=f"{_ROUNDS_WEIGHTS} rounds a float weight to FP4 as training does",
-            effect="the parser knows no such operator",
-            fix=f"store the weight as FP4 behind DequantizeLinear; {REPAIR} does",
+            effect="the parser does not know this operator",
+            fix=f"store the weight as FP4 with a DequantizeLinear; {REPAIR} does this",
             severity=Severity.ERROR,
         )
 
@@ -172,14 +173,14 @@ def fix_own_spelling(context: RepairContext) -> Iterator[Change]:
         yield Change(
             subject=name,
             what=f"{told} became the operator of ONNX",
-            reason="only TensorRT reads its own spelling",
+            reason="only TensorRT reads its own form",
             error=0.0,
         )
     for node in [context.nodes[name] for name in rounding]:
         if _store(context, node):
             yield Change(
                 subject=node.input[0],
-                what="float weight behind TRT_FP4QDQ stored as FP4, in blocks of 16 with FP8 scales",
+                what="float weight of TRT_FP4QDQ stored as FP4, in blocks of 16 with FP8 scales",
                 reason="TensorRT does not import TRT_FP4QDQ",
                 error=0.0,
             )
@@ -279,7 +280,7 @@ def check_operator(flow: Flow, _target: Target) -> Iterator[Violation]:
         yield Violation(
             node=node.name,
             reason=f"{node.op} computes with integers itself",
-            effect="the parser knows no such operator",
+            effect="the parser does not know this operator",
             fix="export in Q/DQ format (onnxruntime: QuantFormat.QDQ)"
             + (f"; {REPAIR} converts most of them" if _has_scales(flow, node) else ""),
         )
@@ -445,7 +446,7 @@ def fix_dynamic(context: RepairContext) -> Iterator[Change]:
         yield Change(
             subject=node.name,
             what=f"{node.op} became {found.core.op.removesuffix('Integer')} with an INT8 weight and a float activation",
-            reason="TensorRT needs ranges when it builds, and does not import operators that measure them at run time",
+            reason="TensorRT needs ranges at build time, and does not import operators that measure them at run time",
         )
 
 
@@ -461,8 +462,8 @@ def _round_trip(context: RepairContext, node: Node) -> Iterator[Change]:
         context.redirect(node.outputs[0], dynamic.inputs[0])
     yield Change(
         subject=dynamic.name,
-        what="taken out with the DequantizeLinear behind it: the activation is float",
-        reason="TensorRT needs ranges when it builds, and does not import operators that measure them at run time",
+        what="removed with the DequantizeLinear after it: the activation is float",
+        reason="TensorRT needs ranges at build time, and does not import operators that measure them at run time",
     )
 
 
@@ -629,7 +630,9 @@ def check_other_quantizer(flow: Flow, _target: Target) -> Iterator[Violation]:
             node=node.name,
             reason=f"{node.op}{domain} is a quantizer{tool}",
             effect="TensorRT does not import it",
-            fix=f"write it as Q/DQ, which compute the same; {REPAIR} does" if found.exact else found.way,
+            fix=f"write it as Q/DQ, which compute the same result; {REPAIR} does this"
+            if found.exact
+            else found.way,
         )
 
 

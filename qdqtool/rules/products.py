@@ -8,8 +8,8 @@ Convolutions compute in INT8 when activation and weight are both quantized.
     x ── Conv ── y          x ─ Q ─ DQ ─ Conv ── y
     W ───┘                  W ─ Q ─ DQ ───┘        (one scale per output channel: axis 0)
 
-Nothing goes on the output: bias, BatchNormalization and activation fuse into the Conv, and the next consumer's Q
-fuses behind them. The bias stays float (an INT32 bias behind DQ does not parse).
+The output gets no Q/DQ: bias, BatchNormalization and activation fuse into the Conv, and the Q of the next consumer
+fuses after them. The bias stays float (an INT32 bias with a DQ does not parse).
 
 Evidence: RTX 1.7.1 builds one INT8 `correlation` for 1-D, 2-D and 3-D, grouped, depthwise and odd-channel
 convolutions (placement cases chain_ok, depthwise_q, group4_q, conv_ci5_co7). Without Q/DQ on the weights, or without
@@ -34,7 +34,7 @@ MatMul with one constant factor: activation per tensor, weight per output channe
     x ── MatMul ── y          x ─ Q ─ DQ ─ MatMul ── y
     W ───┘                    W ─ Q ─ DQ ───┘      (last axis; next to last where the weight comes first)
 
-The bias Add behind it stays float: it fuses into the epilogue.
+The bias Add after it stays float: it fuses into the epilogue.
 
 Evidence: RTX 1.7.1 builds one INT8 `gemm` (matmul_w, also with K=17, N=33 and M=1, with batched weights, and with
 the weight on the first input); scales along K give `CastMulFc`, which is float (matmul_w_axis0); a weight or an
@@ -48,20 +48,21 @@ MatMul of two activations: both quantized, or neither.
     a ── MatMul ── y        a ─ Q ─ DQ ─ MatMul ── y
     b ───┘                  b ─ Q ─ DQ ───┘
 
-Evidence: RTX 1.7.1 builds an INT8 `gemm` for two quantized activations and a float one, behind an extra
+Evidence: RTX 1.7.1 builds an INT8 `gemm` for two quantized activations and a float one, after an extra
 quantize-dequantize kernel, for one of them (matmul_two_act, matmul_one_q).
 
 # half_quantized
 
-Only one of the two factors of a product is quantized.
+Only one of the two inputs of a Conv, Gemm or MatMul is quantized.
 
     x ─ Q ─ DQ ─┐                  x ─ Q ─ DQ ─┐
                  Conv  float                    Conv  INT8
     w ──────────┘                  w ─ Q ─ DQ ─┘
 
-INT8, FP8 and FP4 arithmetic need both. With one of them the product is float, and the Q/DQ that is there still rounds
-the values and costs kernels. A matrix product whose weights alone are stored in few bits is no mistake where all are so
-(see QDQ184); beside products with INT8 arithmetic it may have been forgotten, and is told as information.
+INT8, FP8 and FP4 arithmetic need both. With only one, the node runs in float, and its Q/DQ still rounds the values and
+adds kernels. A MatMul or Gemm with low-bit weights and a float activation is correct if all of them are like that (see
+QDQ184). Next to nodes with INT8 arithmetic, the Q/DQ may have been forgotten; the finding is then reported as
+information.
 
 Evidence: RTX 1.7.1: weights bare leaves a fake-quantize kernel (chain_noweight), activation bare adds a kernel that
 dequantizes the weights in every inference (chain_noact; folded for MatMul, matmul_w_only), one of two activations
@@ -70,20 +71,20 @@ alone are INT8 is what `place.format=int8-weights` asks for: fewer bytes, and fl
 
 # mixed_formats
 
-The two factors of a product are quantized in different number formats.
+The two inputs of a Conv, Gemm or MatMul are quantized in different number formats.
 
     x ─ Q (INT8) ─ DQ ─┐                       x ─ Q (FP8) ─ DQ ─┐
                         MatMul   no build                          MatMul   FP8
     w (FP8) ─ DQ ──────┘                       w (FP8) ─ DQ ─────┘
 
-A kernel multiplies two factors of one format. Different formats in different layers are fine: what lies between them
-changes the format at no cost.
+A kernel multiplies two inputs of the same format. Different layers may use different formats: the kernels between them
+change the format at no cost.
 
-Evidence: RTX 1.7.1: INT8 with FP8 either way, FP8 with INT4, and a Conv of INT8 and INT4 end with `Input and filter have
-to be the same type`; INT4 weights with one scale or one per channel beside an INT8 activation are widened to INT8 by a
-kernel of their own; INT4 blocks beside INT8 build, and the result is multiplied by a constant of as many scales as there
-are blocks and columns together, which fits no output; anything with FP4, and what could not be multiplied in its own
-format either (scales along another axis), is multiplied in float.
+Evidence: RTX 1.7.1: INT8 with FP8 either way, FP8 with INT4, and a Conv of INT8 and INT4 end with `Input and filter
+have to be the same type`; INT4 weights with one scale or one per channel beside an INT8 activation are widened to INT8
+by a separate kernel; INT4 blocks beside INT8 build, and the result is multiplied by a constant of as many scales as
+there are blocks and columns together, which fits no output; anything with FP4, and what could not be multiplied in its
+own format either (scales along another axis), is multiplied in float.
 
 # float_island
 
@@ -92,9 +93,9 @@ A layer without Q/DQ between INT8 layers.
     QDQ ─ Conv ─ Relu ─ Conv ─ Relu ─ QDQ ─ Conv            float tensors around the Conv in the middle
     QDQ ─ Conv ─ Relu ─ QDQ ─ Conv ─ Relu ─ QDQ ─ Conv      INT8 throughout
 
-Its input is written in float for it and its result is quantized for the next layer, so tensors on both sides are four
-times larger than they need to be. Layers that placement keeps float, for want of an INT8 kernel or of any gain, are not
-meant.
+Its input is written in float and its result is quantized for the next layer, so tensors on both sides are four times
+larger than necessary. Layers that placement keeps float, because they have no INT8 kernel or gain nothing, are not
+reported.
 
 Evidence: RTX 1.7.1 (depthwise_noq): the layer before writes Float, and a quantize kernel stands behind.
 
@@ -105,8 +106,8 @@ Weights with one scale for the whole tensor.
     w [64, 32, 3, 3] ─ Q (1 scale) ─ DQ ─ Conv
     w [64, 32, 3, 3] ─ Q (64 scales, axis 0) ─ DQ ─ Conv      same speed, less error
 
-Per-channel scales cost nothing at run time and keep more accuracy, most of all for depthwise convolutions. A weight
-that two layers read along different axes has none that serves both.
+Per-channel scales cost nothing at run time and keep more accuracy, most of all for depthwise convolutions. If two
+layers read a weight along different axes, no per-channel scale serves both.
 
 Evidence: RTX 1.7.1 builds INT8 either way (chain_pertensor); with FP16 types the per-tensor Conv keeps bias and
 activation inside and writes Half, so it can even be the faster one.
@@ -166,7 +167,7 @@ def place_conv(view: GraphView, options: PlacementOptions) -> Iterator[Opinion |
         yield from both_or_neither(
             node,
             specs,
-            reason="a convolution computes in INT8 when input and weights are quantized",
+            reason="a convolution computes in INT8 if input and weights are quantized",
             alone="with only one of input and weights quantized a convolution computes in float",
         )
 
@@ -181,7 +182,7 @@ def place_gemm(view: GraphView, options: PlacementOptions) -> Iterator[Opinion |
         yield from both_or_neither(
             node,
             specs,
-            reason="a matrix product computes in INT8 when both factors are quantized",
+            reason="a matrix product computes in INT8 if both factors are quantized",
             alone="with only one factor quantized a matrix product computes in float",
         )
 
@@ -198,7 +199,7 @@ def place_matmul_weight(view: GraphView, options: PlacementOptions) -> Iterator[
         yield from both_or_neither(
             node,
             specs,
-            reason="a matrix product computes in INT8 when activation and weight are quantized",
+            reason="a matrix product computes in INT8 if activation and weight are quantized",
             alone="with only one of activation and weight quantized a matrix product computes in float",
         )
 
@@ -214,8 +215,8 @@ def place_matmul_activations(view: GraphView, _options: PlacementOptions) -> Ite
         yield from both_or_neither(
             node,
             {},
-            reason="a product of two activations computes in INT8 when both are quantized",
-            alone="with one activation quantized the product computes in float",
+            reason="a MatMul of two activations computes in INT8 if both are quantized",
+            alone="with only one activation quantized it computes in float",
         )
 
 
@@ -231,17 +232,17 @@ def check_half_quantized(flow: Flow, target: Target) -> Iterator[Violation]:
         node, stored = product.node, product.weights_alone
         what = "its weights have" if missing.fixed else f"its input {missing.index} has"
         both = f"{arithmetic_word(product.asked)} needs both"
-        fix = f"put Q/DQ on {node.inputs[missing.index]} as well ({both}), or take it off the other input"
+        fix = f"put Q/DQ on {node.inputs[missing.index]} as well ({both}), or remove it from the other input"
         if INT8.name in product.asked:
             samples = () if missing.fixed else ("--samples", "DATA")
             fix += f"; {Command('repair', samples)} does the first"
         inside = stored is not None and node.op in MATRIX_PRODUCTS
         yield Violation(
             node=node.name,
-            reason=f"{what} no Q/DQ, the other factor has",
+            reason=f"{what} no Q/DQ, but the other factor has",
             effect=f"{node.op} runs in float"
             + (" and its weights are dequantized in every inference" if stored and not inside else ""),
-            fix=f"nothing to do where {WEIGHTS_ALONE} is meant; else {fix}" if inside else fix,
+            fix=f"nothing to do if {WEIGHTS_ALONE} is intended; otherwise {fix}" if inside else fix,
             severity=Severity.INFO if inside else None,
             products=() if inside else (node.name,),
             realised=f"{product.asked}{BEFORE}" if stored is not None and target.is_rtx else FLOAT,
@@ -281,7 +282,7 @@ def explain_half_quantized(evidence: NodeEvidence) -> Iterator[Explanation]:
         return  # the rule `attention` knows why, and that Q/DQ on the inputs of the operator end a build
     if _is_plain(evidence):
         yield Explanation(
-            reason="no Q/DQ in front of its activation, and none on its weight",
+            reason="no Q/DQ before its activation, and none on its weight",
             fix=f"{repairing(to_int8=[evidence.node.name], samples=True)} puts Q/DQ on both of its inputs",
         )
         return
@@ -292,7 +293,7 @@ def explain_half_quantized(evidence: NodeEvidence) -> Iterator[Explanation]:
         extra = "; its quantized weight is dequantized in every inference" if _is_computed(evidence) else ""
         measured = f"; {Command('repair', ('--samples', 'DATA'))} does" if evidence.any_quantized else ""
         yield Explanation(
-            reason=f"no Q/DQ in front of its activation{several}{extra}",
+            reason=f"no Q/DQ before its activation{several}{extra}",
             fix=f"put Q/DQ on input{several} {numbers}{f': {evidence.arithmetic} needs all of them' if several else ''}{measured}",
         )
     for operand in evidence.weights if evidence.activations else ():
@@ -341,7 +342,7 @@ def candidates_half_quantized(built: BuiltGraph) -> Iterator[Candidate]:
             yield Candidate(
                 subject=evidence.node.name,
                 goal=Goal.CHEAPER,
-                text="take Q/DQ off its inputs",
+                text="remove the Q/DQ from its inputs",
                 edits=tuple(
                     SlotEdit(slot=Slot(node=evidence.node.name, index=operand.index)) for operand in direct
                 ),
@@ -370,7 +371,7 @@ def _to_int8(evidence: NodeEvidence, goal: Goal) -> Iterator[Candidate]:
     edits = tuple(
         replace(edit, format=format_)
         for operand in evidence.operands
-        if (edit := _wanted(evidence, operand)) is not None
+        if (edit := _needed_edit(evidence, operand)) is not None
     )
     if edits:
         inputs = ", ".join(
@@ -380,7 +381,7 @@ def _to_int8(evidence: NodeEvidence, goal: Goal) -> Iterator[Candidate]:
         yield Candidate(subject=evidence.node.name, goal=goal, text=f"quantize input {inputs}", edits=edits)
 
 
-def _wanted(evidence: NodeEvidence, operand: Factor) -> SlotEdit | None:
+def _needed_edit(evidence: NodeEvidence, operand: Factor) -> SlotEdit | None:
     """Return the edit that an operand needs for INT8; None if it needs none."""
     slot = Slot(node=evidence.node.name, index=operand.index)
     cast = "Cast" in evidence.moves(operand)
@@ -399,7 +400,7 @@ def _wanted(evidence: NodeEvidence, operand: Factor) -> SlotEdit | None:
 # --- mixed_formats ---------------------------------------------------------------------------------------------------
 
 _REFUSED = "the build fails: both factors must be of the same type"
-_WRONG = "the engine builds and multiplies its result by scales of other columns"
+_WRONG = "the engine builds, but multiplies its result by scales of other columns"
 
 
 def check_mixed_formats(flow: Flow, target: Target) -> Iterator[Violation]:
@@ -436,7 +437,7 @@ def _outcome(product: Product, target: Target) -> tuple[str, Severity, str]:
         if blocks:
             return _WRONG, Severity.ERROR, INT8.name
         return (
-            "a kernel of its own widens the weights to INT8 in every inference",
+            "a separate kernel widens the weights to INT8 in every inference",
             Severity.WARNING,
             INT8.name,
         )
@@ -446,9 +447,9 @@ def _outcome(product: Product, target: Target) -> tuple[str, Severity, str]:
 def _fix(product: Product) -> str:
     activation = next((factor.format for factor in product.factors if not factor.fixed), "float")
     if any(factor.format == INT4.name and factor.fixed for factor in product.factors):
-        return f"leave the activation float, or make the weights INT8; {REPAIR} does the second"
+        return f"keep the activation float, or store the weights as INT8; {REPAIR} does the second"
     command = repairing(to_float=[product.node.name])
-    return f"quantize the weights to {activation} too, or leave both float; {command} does the second"
+    return f"quantize the weights to {activation} too, or keep both float; {command} does the second"
 
 
 def _is_int4_activation(product: Product) -> bool:
@@ -473,7 +474,7 @@ def check_float_island(flow: Flow, target: Target) -> Iterator[Violation]:
         if node.name not in meant:
             yield Violation(
                 node=node.name,
-                reason=f"{node.op} has no Q/DQ, the layers before and behind it have",
+                reason=f"{node.op} has no Q/DQ, but the layers before and after it have",
                 effect="float tensors are written and read on both sides of it",
                 fix=f"{repairing(to_int8=[node.name], samples=True)} puts Q/DQ on both of its inputs",
             )
@@ -537,7 +538,7 @@ def check_per_tensor_weights(flow: Flow, target: Target) -> Iterator[Violation]:
                 yield Violation(
                     node=node.name,
                     reason="its weights have one scale for all channels",
-                    effect="INT8, with more rounding error than per-channel scales would give",
+                    effect="INT8, with more rounding error than with per-channel scales",
                     fix=f"{repairing(to_int8=[node.name])} gives its weights one scale per output channel",
                 )
 

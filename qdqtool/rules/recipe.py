@@ -2,7 +2,7 @@
 
 # user
 
-What the user keeps float: nodes by name, operator types, or all but some nodes, and what a limit of accuracy took.
+Nodes that the user or an accuracy limit keeps float: by name, by operator type, or all except some nodes.
 
     place:
       exclude: ["*/head/*"]        these nodes stay float
@@ -12,8 +12,8 @@ What the user keeps float: nodes by name, operator types, or all but some nodes,
       ops: [Conv, Gemm, ...]       operator types that may be quantized
 
 Patterns are globs on node names (`qdqtool place MODEL` prints them), case-sensitive; `*` also matches slashes. A
-pattern that matches nothing is an error, unless the recipe lists it under `optional`. `kept_float` holds names as they are. It is a list of its own, so that
-no fix and no `--set place.exclude=[...]` undoes the limit.
+pattern that matches nothing is an error, unless the recipe lists it under `optional`. `kept_float` contains exact
+names. It is a separate list, so no fix and no `--set place.exclude=[...]` can undo the limit.
 
 # first_last
 
@@ -23,9 +23,9 @@ First and last layers can be kept float: they are often the most sensitive.
       first_layer: float     the weighted nodes that read a model input, with no weighted node before them
       last_layer: float      the weighted nodes that no weighted node follows on the way to an output
 
-A model with several inputs or heads has several of each. A convolution of what a softmax gives is no layer that follows: it sums
-up the expected value of a distribution, with the numbers of its places as weights, as the boxes of YOLOv8 are made ("distribution focal
-loss", Li et al., NeurIPS 2020). The layers in front of the softmax are the last ones.
+A model with several inputs or heads has several first or last layers. A convolution after a softmax does not count as a
+last layer: it computes the expected value of a distribution, as in the boxes of YOLOv8 ("distribution focal loss", Li
+et al., NeurIPS 2020). There the layers before the softmax are the last ones.
 
 # float_part
 
@@ -34,9 +34,9 @@ A part of the model without Q/DQ stays FP32, because no FP16 is in the model.
     x ─ Q ─ DQ ─ Conv ─ Q ─ DQ ─ Conv ─ Conv ─ Conv           INT8, INT8, FP32, FP32
     x ─ Q ─ DQ ─ Conv ─ Q ─ DQ ─ Conv ─ Conv ─ Conv (FP16)    INT8, INT8, FP16, FP16
 
-A strongly typed network computes in the types that are written. Quantized models are often exported in FP32, so that what
-training left float is slower than in the FP16 engine that it is compared with: the most frequent reason why "INT8 is slower
-than FP16". The audit says it of an engine (QDQ212).
+A strongly typed network computes in the types of the model. Quantized models are often exported in FP32, so their float
+nodes are slower than in the FP16 engine that they are compared with. This is the most frequent reason why "INT8 is
+slower than FP16". For an engine, the audit reports QDQ212.
 
 Evidence: RTX 1.7.1 runs all such nodes in Float; ultralytics issue 26159 (5 of 11 convolutions with Q/DQ). TensorRT up to 10
 chooses FP16 itself where --fp16 is given.
@@ -90,7 +90,7 @@ def _quantizable(view: GraphView, node: Node, op: str) -> bool:
 
 def _objections(node: Node, op: str, options: PlacementOptions) -> Iterator[tuple[str, str]]:
     if node.name in options.kept_float:
-        yield "the limit of accuracy keeps it float", "nothing to do: in few bits it would break the limit"
+        yield "the accuracy limit keeps it float", "nothing to do: quantized, it would exceed the limit"
     for pattern in options.exclude:
         if fnmatchcase(node.name, pattern):
             others = [other for other in options.exclude if other != pattern]
@@ -102,7 +102,7 @@ def _objections(node: Node, op: str, options: PlacementOptions) -> Iterator[tupl
         others = [other for other in options.exclude_ops if other not in {op, node.op}]
         yield f"place.exclude_ops lists {node.op}", setting("place.exclude_ops", others)
     if op not in options.ops:
-        listed = op if op == node.op else f"{op}, which stands for {node.op} too"
+        listed = op if op == node.op else f"{op}, which includes {node.op}"
         yield f"place.ops does not list {listed}", setting("place.ops", (*options.ops, op))
 
 
@@ -117,7 +117,7 @@ def place_first_last(view: GraphView, options: PlacementOptions) -> Iterator[Opi
             if node.name not in after:
                 yield from veto(
                     node,
-                    "it is a first weighted layer, and place.first_layer is float",
+                    "it is the first layer with weights, and place.first_layer is float",
                     setting("place.first_layer", "int8"),
                 )
     if options.last_layer == "float":
@@ -126,7 +126,7 @@ def place_first_last(view: GraphView, options: PlacementOptions) -> Iterator[Opi
             if node.name not in before:
                 yield from veto(
                     node,
-                    "it is a last weighted layer, and place.last_layer is float",
+                    "it is the last layer with weights, and place.last_layer is float",
                     setting("place.last_layer", "int8"),
                 )
 
@@ -203,7 +203,7 @@ def check_float_part(flow: Flow, target: Target) -> Iterator[Violation]:
     )
     yield Violation(
         node=bare[0].node.name,
-        reason=f"{len(bare)} of {counted(len(found), 'compute node')} with weights have no Q/DQ and are FP32, and no FP16 is in the model",
+        reason=f"{len(bare)} of {counted(len(found), 'compute node')} with weights have no Q/DQ and are FP32, and the model has no FP16",
         effect="they run in FP32, slower than in an FP16 engine",
         fix=f"give the float part FP16: {Command('convert', ('--types', 'fp16'))} does{classic}",
     )

@@ -1,4 +1,4 @@
-"""Operators and attributes that TensorRT for RTX does not build, in whatever precision.
+"""Operators and attributes that TensorRT for RTX does not build, in any precision.
 
     x ─ DeformConv ─ ...                       the parser has no importer for it
     scores ─ NonMaxSuppression ─ ...           imported, and no kernel computes it
@@ -28,7 +28,7 @@ def check_refused(flow: Flow, target: Target) -> Iterator[Violation]:
         yield Violation(
             node=node.name,
             reason=reason,
-            effect="the build fails, with Q/DQ and without",
+            effect="the build fails, with or without Q/DQ",
             fix=way_out(flow.view, node, flow.file),
         )
 

@@ -21,11 +21,11 @@ A tensor is dequantized and quantized again with another scale.
     x ─ Q(s=0.10) ─ DQ ─ MaxPool ─ Q(s=0.05) ─ DQ ─ Conv      two roundings
     x ─ Q(s=0.10) ─ DQ ─ MaxPool ─ Q(s=0.10) ─ DQ ─ Conv      one
 
-Two roundings instead of one; the coarser scale decides what is left. Equal scales cost nothing: the second pair
-changes no value and is removed. Scales one step apart change no value either.
+The values are rounded twice, and the coarser scale sets the accuracy. Equal scales cost nothing: the second pair
+changes no value and is removed. Scales that differ by the smallest step change no value either.
 
-The fix dissolves the first of two pairs that follow each other where its range covers that of the second, and the second
-where it is the other way round.
+The fix removes one of two successive pairs: the first if its range covers the range of the second, otherwise the
+second.
 
 Evidence: RTX 1.7.1 quantizes twice (double_qdq); with equal scales one kernel is left. Across MaxPool the same happens
 (B3 rule 1: the scale must not change through operators that only move values).
@@ -37,7 +37,7 @@ A quantized constant of rank 0.
     50 (INT8, shape []) ─ DQ ─ Mul      refused
     0.5 (float) ─────────────── Mul      fine
 
-The builder recognises quantized weights in front of DequantizeLinear, but not scalars.
+The builder recognises quantized weights before DequantizeLinear, but not scalars.
 
 Evidence: RTX 1.7.1: `Quantized constant (X) is only allowed before DQ or PLUGIN_V2` for a scalar INT8 constant
 (scalar_const_q); the same constant as [1,1,1,1] builds.
@@ -83,7 +83,7 @@ def check_two_scales(flow: Flow, _target: Target) -> Iterator[Violation]:
             node=pairs[0].quantize or "",
             reason=f"{tensor} is quantized with {counted(len(scales), 'different scale')}",
             effect=f"its producer writes it {counted(len(scales), 'time')}",
-            fix=f"use one scale for all readers of the tensor; {REPAIR} takes the largest",
+            fix=f"use one scale for all readers of the tensor; {REPAIR} uses the largest",
         )
 
 
@@ -103,8 +103,8 @@ def fix_two_scales(context: RepairContext) -> Iterator[Change]:
                 context.restate(pair, np.asarray(max(scales)))
                 yield Change(
                     subject=pair.quantize or "",
-                    what=f"scale {pair.scale[0]:.4g} became {max(scales):.4g}, that of another reader of {tensor}",
-                    reason="a tensor is written once for every scale that it is read with",
+                    what=f"scale {pair.scale[0]:.4g} became {max(scales):.4g}, the scale of another reader of {tensor}",
+                    reason="a tensor is written once for each scale that its readers use",
                 )
 
 
@@ -126,8 +126,8 @@ def check_requantized(flow: Flow, _target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=pair.quantize or "",
                 reason=f"its input comes from {before.dequantize} with another scale",
-                effect="the values are rounded twice, and the coarser scale is lost in the finer one",
-                fix=f"use one scale for both pairs, or remove one; {REPAIR} does",
+                effect="the values are rounded twice, and the finer scale gains nothing",
+                fix=f"use one scale for both pairs, or remove one; {REPAIR} does this",
             )
 
 
@@ -150,8 +150,8 @@ def fix_requantized(context: RepairContext) -> Iterator[Change]:
             context.dissolve(loser)
             yield Change(
                 subject=loser.quantize or "",
-                what=f"taken out {'before' if loser is first else 'behind'} another pair on the same tensor",
-                reason="a value that is quantized twice is rounded twice, and different scales cost a kernel",
+                what=f"removed {'before' if loser is first else 'after'} another pair on the same tensor",
+                reason="a value that is quantized twice is rounded twice, and different scales add a kernel",
             )
             _unlink(following, before, loser)
 
@@ -240,14 +240,14 @@ def check_constant_scalar(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=pair.dequantize or "",
                 reason=f"the constant {pair.tensor} is a scalar stored as integers",
                 effect="the builder refuses it: Quantized constant is only allowed before DQ",
-                fix=f"store the scalar as a float constant without Q/DQ; {REPAIR} does",
+                fix=f"store the scalar as a float constant without Q/DQ; {REPAIR} does this",
             )
 
 
 def fix_constant_scalar(context: RepairContext) -> Iterator[Change]:
     """Store quantized scalars as floats."""
     return stored_again(
-        context, match_constant_scalar(context.flow), lambda _: "TensorRT cannot quantize a single number"
+        context, match_constant_scalar(context.flow), lambda _: "TensorRT cannot quantize a scalar"
     )
 
 

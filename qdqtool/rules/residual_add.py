@@ -8,13 +8,13 @@ Residual Add: quantize the shortcut, never the branch that comes from the convol
     x ─┬─ Conv ─ Conv ─ Add ─ Relu       x ─┬─ QDQ ─ Conv ─ ... ─ Conv ─ Add ─ Relu
        └────────────────┘                   └─ QDQ ───────────────────────┘   (same tensor, same scale)
 
-The Conv, the Add and the activation fuse into one kernel that reads the shortcut as INT8, so the producer of x
-writes one INT8 tensor and no float copy. That only pays where x is quantized for another consumer anyway: a shortcut
-that nobody else wants in INT8 (LayerNormalization or an activation comes first) stays float.
+The Conv, the Add and the activation fuse into one kernel that reads the shortcut as INT8, so the producer of x writes
+one INT8 tensor and no float copy. This only helps if x is quantized for another consumer anyway. A shortcut that no
+other node reads in INT8 (because LayerNormalization or an activation comes first) stays float.
 
-Where both branches come from convolutions of the same input (a downsampling block), RTX reads both results in one
-kernel, and rounding one of them saves nothing; classic TensorRT fuses the Add into one of the two, so there the
-branch with fewer layers (the second one where they are equal) is quantized, and never both.
+If both branches come from convolutions of the same input (a downsampling block), RTX reads both results in one kernel,
+and rounding one of them saves nothing. Classic TensorRT fuses the Add into one of the two convolutions, so there the
+branch with fewer layers is quantized (the second branch if they are equal), never both.
 
 Evidence: RTX 1.7.1, placement cases res_ok, res_missing (a float copy is written), res_both (double rounding);
 MobileNetV2 blocks 7.73 MB against 8.43 MB without; transformer residuals 0.95 MB against 0.92 MB without;
@@ -23,38 +23,39 @@ downsampling blocks 2.86 MB whichever branch is quantized. Classic: placement gu
 
 # residual_stream
 
-The residual stream of a network that normalizes what it adds up stays float.
+The residual stream of a network with LayerNormalization stays float.
 
     x ─┬─ QDQ ─ products ─┐                      no Q/DQ on the shortcut, although x is INT8 for the products
        └──────────────── Add ─ LayerNorm ─┬─ ...
                                           └─ ...
 
-Every block adds its result to values that a LayerNormalization has made, as BERT, ALBERT and DeBERTa do (or, in Swin v2,
-adds a normalized result). INT8 there rounds the stream once more in every block, and what a product makes is small
-beside it. A float copy of the values is written beside the INT8 one; `QDQ219` says what it costs.
+Every block adds its result to the output of a LayerNormalization, as in BERT, ALBERT and DeBERTa (or, in Swin v2, adds
+a normalized result). INT8 would round the stream again in every block, and the results of the MatMul nodes are small in
+comparison. A float copy of the values is written in addition to the INT8 tensor; `QDQ219` reports its cost.
 
 Evidence: bert, albert and deberta-v2 of two blocks (random weights, 64 tokens, RTX 1.7.1, SM86): the shortcuts in INT8
-save 13 % of the activation bytes (1.72 -> 1.50 MiB, as many kernels), and the output of all three is far noisier. Networks
-that add what convolutions make lose nothing (levit_128s and efficientvit_m0, both 9 % fewer bytes) and are not meant here. FP8 is no different: of a block with two
-products of 256 channels in INT8 (SM89) and FP8 (SM89, SM120), with FP16 and FP32 around them, pairs on the shortcut, on what
-is added to it, on both, on the sum, or none at all give the same five kernels with both products in their format (36 builds):
-such a pair rounds, and saves no kernel. Behind LayerNormalization the quantization is part of its kernel in each of them.
+save 13 % of the activation bytes (1.72 -> 1.50 MiB, as many kernels), and the output of all three is far noisier.
+Networks that add what convolutions make lose nothing (levit_128s and efficientvit_m0, both 9 % fewer bytes) and are not
+meant here. FP8 is not a different: of a block with two products of 256 channels in INT8 (SM89) and FP8 (SM89, SM120),
+with FP16 and FP32 around them, pairs on the shortcut, on what is added to it, on both, on the sum, or none at all give
+the same five kernels with both products in their format (36 builds): such a pair rounds, and saves no kernel. After
+LayerNormalization the quantization is part of its kernel in each of them.
 
 # gated_shortcut
 
-A gate reads its shortcut as INT8 where the layer that computes the gate does.
+A gate reads its shortcut as INT8 if the layer that computes the gate reads INT8.
 
     before                                  after
     x ─┬─ QDQ ─ Conv ─ Sigmoid ─ Mul        x ─┬─ QDQ ─ Conv ─ Sigmoid ─ Mul
        └───────────────────────────┘           └─ QDQ ────────────────────┘   (same tensor, same scale)
 
-The Conv, the activation and the Mul are one kernel, as with a residual Add: when it reads x as INT8, the producer of x
-writes one INT8 tensor and no float copy. Masks of speech networks, attention gates and pixel attention are built so. A
-swish, x * sigmoid(x), is no gate in this sense, nor is a squeeze-and-excite gate whose x no other layer reads.
+The Conv, the activation and the Mul are one kernel, as with a residual Add: if it reads x as INT8, the producer of x
+writes one INT8 tensor and no float copy. Masks of speech networks, attention gates and pixel attention have this form.
+A swish, x * sigmoid(x), is not such a gate, nor is a squeeze-and-excite gate whose x no other layer reads.
 
-Evidence: RTX 1.7.1: x * sigmoid(conv(x)) in front of a Conv takes 7 kernels either way, and 0.160 MB with the pair
-against 0.188 MB without; with fused epilogues 0.061 against 0.090. The same for Tanh and Relu, and behind a residual
-Add. A 1-D network with a mask writes what modelopt's placement writes, 6 % less than without.
+Evidence: RTX 1.7.1: x * sigmoid(conv(x)) before a Conv takes 7 kernels either way, and 0.160 MB with the pair against
+0.188 MB without; with fused epilogues 0.061 against 0.090. The same for Tanh and Relu, and after a residual Add. A 1-D
+network with a mask writes what modelopt's placement writes, 6 % less than without.
 
 # squeeze_excite
 
@@ -63,11 +64,11 @@ Squeeze-and-excite gates stay float.
     x ─┬─ GlobalAveragePool ─ Conv ─ SiLU ─ Conv ─ Sigmoid ─┐       no Q/DQ on the two small Convs
        └────────────────────────────────────────────────── Mul ─ QDQ ─ Conv
 
-The two layers work on one value per channel: nothing to gain, and every Q is a kernel of its own.
+The two layers work on one value per channel: INT8 gains nothing, and every Q is a separate kernel.
 
-Evidence: RTX 1.7.1: an excite block takes 10 kernels with both Convs in INT8 and 8 with both float, at the same
-1.18 MB. Set `place.skip_rules: [squeeze_excite]` to quantize them all the same. The second Conv runs INT8 then from 5
-squeezed channels on; with fewer, and one sample, it is computed in a generated kernel with its neighbours (`small_product`).
+Evidence: RTX 1.7.1: an excite block takes 10 kernels with both Convs in INT8 and 8 with both float, at the same 1.18
+MB. Set `place.skip_rules: [squeeze_excite]` to quantize them anyway. The second Conv then runs INT8 from 5 squeezed
+channels on; with fewer, and one sample, it is computed in a generated kernel with its neighbours (`small_product`).
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ def place_residual_add(view: GraphView, options: PlacementOptions) -> Iterator[O
     for found in match_residual_add(view):
         index = _shared(view, found.node, wanted)
         shared = index is not None
-        reason = "the shortcut is quantized for another layer already, so INT8 here saves a float copy"
+        reason = "the shortcut is already quantized for another layer, so INT8 here saves a float copy"
         if index is None and not options.builder.is_rtx:
             index = found.kept
             reason = "the Add fuses into one convolution and reads the result of the other as INT8"
@@ -205,23 +206,23 @@ def place_residual_add(view: GraphView, options: PlacementOptions) -> Iterator[O
 
 def check_residual_add(flow: Flow, target: Target) -> Iterator[Violation]:
     """Report Q/DQ on the branch of a compute node, and float shortcuts that are INT8 for other layers."""
-    lost = "the sum rounds it once more" if target.is_rtx else "the Add does not fuse with the convolution"
+    lost = "the Add rounds it once more" if target.is_rtx else "the Add does not fuse with the convolution"
     for found in match_residual_add(flow.plain):
         node = flow.view.by_name[found.node.name]
         for index in _superfluous(flow, found):
             yield Violation(
                 node=node.name,
                 reason=f"input {index}, the convolution's branch, has Q/DQ"
-                + ("" if found.kept is None else ", and so has the other branch"),
+                + ("" if found.kept is None else ", and so does the other branch"),
                 effect=lost,
-                fix=f"take the pair off this branch; {REPAIR} does",
+                fix=f"remove the pair from this branch; {REPAIR} does this",
             )
         for index, _ in _bare_shortcuts(flow, found):
             yield Violation(
                 node=node.name,
                 reason=f"input {index}, the shortcut, is float here and INT8 for another layer",
-                effect="its producer writes a float copy beside the INT8 one",
-                fix=f"put Q/DQ with the same scale on this input; {REPAIR} does",
+                effect="its producer writes a float copy in addition to the INT8 tensor",
+                fix=f"put Q/DQ with the same scale on this input; {REPAIR} does this",
             )
 
 
@@ -236,10 +237,10 @@ def fix_residual_add(context: RepairContext) -> Iterator[Change]:
             yield Change(
                 edits=(SlotEdit(slot=pair.slots[0]),),
                 subject=pair.tensor,
-                what=f"pair before Add {found.node.name!r} taken out; the other input keeps its own"
+                what=f"pair before Add {found.node.name!r} removed; the other input keeps its pair"
                 if found.kept is not None
-                else f"pair between Add {found.node.name!r} and the product in front of it taken out",
-                reason="the Add is fused into the Conv before it, where a pair in between rounds again or splits the fusion",
+                else f"pair between Add {found.node.name!r} and the node before it removed",
+                reason="the Add is fused into the Conv before it, and a pair in between rounds again or splits the fusion",
             )
 
         for index, pair in _bare_shortcuts(flow, found):
@@ -352,8 +353,8 @@ def place_residual_stream(view: GraphView, options: PlacementOptions) -> Iterato
                 yield Opinion(
                     slot=Slot(node=node.name, index=index),
                     stance=Stance.VETO,
-                    reason="it adds to the residual stream behind a LayerNormalization, which INT8 rounds once more in every block",
-                    fix=f"{skipping('residual_stream', options)} adds in INT8 where other nodes read it so",
+                    reason="it adds to the residual stream after a LayerNormalization, and INT8 would round this stream again in every block",
+                    fix=f"{skipping('residual_stream', options)} adds in INT8 if other nodes read it in INT8",
                 )
 
 
@@ -376,7 +377,7 @@ def place_gated_shortcut(view: GraphView, options: PlacementOptions) -> Iterator
                 yield Opinion(
                     slot=Slot(node=node.name, index=index),
                     stance=Stance.REQUEST,
-                    reason="the shortcut is quantized for another layer already, so INT8 here saves a float copy",
+                    reason="the shortcut is already quantized for another layer, so INT8 here saves a float copy",
                     spec=QuantSpec(),
                     only_if_shared=True,
                 )
@@ -414,7 +415,7 @@ def place_squeeze_excite(view: GraphView, options: PlacementOptions) -> Iterator
             if node.op in PRODUCTS:
                 yield from veto(
                     node,
-                    "it computes a squeeze-and-excite gate, one value per channel: INT8 only adds kernels",
+                    "it computes a squeeze-and-excite gate with one value per channel: INT8 only adds kernels",
                     setting_for(view, node, f"{skipping('squeeze_excite', options)} quantizes gates too"),
                     ADDS_A_KERNEL,
                 )

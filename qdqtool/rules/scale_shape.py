@@ -7,8 +7,8 @@ An activation scale of shape [1] where a scalar is needed.
     x ─ Q (s = [0.05]) ─ DQ ─ Conv      float
     x ─ Q (s = 0.05) ─ DQ ─ Conv        INT8
 
-To the standard both are one scale per tensor. TensorRT for RTX takes [1] for per-channel quantization in front of
-convolutions, and on the shortcut of an Add that a convolution fuses with.
+In the ONNX standard both are one scale per tensor. TensorRT for RTX reads [1] as per-channel quantization before
+convolutions, and on the shortcut of an Add that fuses with a convolution.
 
 Evidence: RTX 1.7.1 runs the Conv in float and adds dequantize kernels (act_scale_shape1); a shortcut scale of shape
 [1] makes the Conv on the other branch float; MatMul and Gemm do not mind (matmul_scale_shape1).
@@ -27,7 +27,7 @@ Evidence: RTX 1.7.1 fails with `CHECK(same_symbolic_shapes(...))` for FP16 types
 
 # scale_length
 
-A number of scales or zero points that does not fit, or a channel axis that the tensor does not have.
+A number of scales or zero points that does not match the tensor, or a channel axis that the tensor does not have.
 
     w [16, 16, 3, 3] ─ Q (5 scales, axis 0) ─ DQ ─ Conv       refused
     w [16, 16, 3, 3] ─ Q (16 scales, axis 0) ─ DQ ─ Conv      INT8
@@ -42,8 +42,8 @@ Weights with their scales along the wrong axis.
     w [32, 48] ─ Q (32 scales, axis 0) ─ DQ ─ MatMul      float
     w [32, 48] ─ Q (48 scales, axis 1) ─ DQ ─ MatMul      INT8
 
-Scales must go with output channels, so that one factor per channel can be applied behind the sum: axis 0 for Conv and
-for Gemm with transB, the last axis for MatMul and for Gemm without.
+Scales must be along the output channels, so that one factor per channel can be applied after the sum: axis 0 for Conv
+and for Gemm with transB, the last axis for MatMul and for Gemm without.
 
 Evidence: RTX 1.7.1 multiplies in float: `CastMulFc` for MatMul along K (matmul_w_axis0), and for a Conv along its
 input channels a kernel that dequantizes the weights.
@@ -73,7 +73,7 @@ An activation with one scale per channel.
 
 The scales of an activation would have to be applied inside the sum over channels; no INT8 kernel does that.
 
-Evidence: RTX 1.7.1 runs the Conv in float behind a fake-quantize kernel (act_perchannel). Classic TensorRT: per-channel
+Evidence: RTX 1.7.1 runs the Conv in float after a fake-quantize kernel (act_perchannel). Classic TensorRT: per-channel
 quantization is for constants only.
 
 # halves
@@ -82,8 +82,8 @@ QuantizeLinear and DequantizeLinear of one pair have different scales.
 
     x ─ Q (s=0.05) ─ DQ (s=0.10) ─ Conv      the Conv reads 2 x
 
-The pair then also multiplies: what comes out is the input times the ratio of the scales. It is legal, and nearly
-always a mistake of an edit or an exporter.
+The pair then also multiplies: its result is the input times the ratio of the scales. This is legal, but nearly always a
+mistake of an edit or an exporter.
 
 Evidence: RTX 1.7.1 builds it as INT8, each half with its own scale (halves_apart).
 """
@@ -143,7 +143,7 @@ def check_scale_rank(flow: Flow, _target: Target) -> Iterator[Violation]:
                     effect=f"{op} and the convolution it fuses with run in float"
                     if op == "Add"
                     else f"{op} runs in float",
-                    fix=f"store the scale as a scalar, shape []; {REPAIR} does",
+                    fix=f"store the scale as a scalar, shape []; {REPAIR} does this",
                     products=_summed(flow, slot.node) if op == "Add" else (slot.node,),
                 )
 
@@ -201,14 +201,14 @@ def check_weight_rank(flow: Flow, _target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=name,
                 reason="FP16 weights have one scale of shape [1]",
-                effect="the build fails with a check of shapes",
-                fix=f"store the scale as a scalar, shape [], or use one scale per channel; {REPAIR} does",
+                effect="the build fails in a check of shapes",
+                fix=f"store the scale as a scalar, shape [], or use one scale per channel; {REPAIR} does this",
             )
 
 
 def fix_weight_rank(context: RepairContext) -> Iterator[Change]:
     """Store weights with one scale of rank 1 again, FP32 ones too, because the model may become FP16 later."""
-    why = "a scale of shape [1] is neither per tensor nor per channel, which fails in FP16"
+    why = "a scale of shape [1] is neither per tensor nor per channel, and the build fails in FP16"
     return stored_again(context, match_weight_rank(context.flow), lambda _: why)
 
 
@@ -227,7 +227,7 @@ def check_scale_length(flow: Flow, _target: Target) -> Iterator[Violation]:
                 effect="the parser refuses it",
                 fix=_way(flow, pair)
                 if axis is None
-                else f"write axis={axis}, the only one with {counted(len(pair.scale), 'channel')}; {REPAIR} does",
+                else f"write axis={axis}, the only one with {counted(len(pair.scale), 'channel')}; {REPAIR} does this",
             )
 
 
@@ -236,10 +236,10 @@ def _way(flow: Flow, pair: QdqPair) -> str:
     wanted = "store one scale and one zero point per channel of the axis, or a single scalar of each"
     readers = flow.products_of(pair)
     if pair.quantize is None:
-        return f"nothing to do by a command: what the stored values stand for is lost with their scales; in the tool that wrote them, {wanted}"
+        return f"nothing to do by a command: without valid scales, the meaning of the stored values is lost; in the tool that wrote them, {wanted}"
     if pair.kind is SlotKind.WEIGHT and readers:
         return f"{wanted}; {repairing(to_int8=readers)} quantizes the weights again"
-    return f"{wanted}; {repairing(to_float=readers or [pair.quantize])} takes the Q/DQ off"
+    return f"{wanted}; {repairing(to_float=readers or [pair.quantize])} removes the Q/DQ"
 
 
 def _misfit(flow: Flow, pair: QdqPair) -> str:
@@ -283,13 +283,13 @@ def check_weight_axis(flow: Flow, target: Target) -> Iterator[Violation]:
         node = product.node
         wanted = weight_axis(node, index, len(flow.view.info(node.inputs[index]).shape or ()))
         seen = flow.channel_axis(node, index)
-        moved = "" if seen == pair.axis else f" (axis {pair.axis} where they are written)"
+        moved = "" if seen == pair.axis else f" (axis {pair.axis} of the stored tensor)"
         yield Violation(
             node=node.name,
-            reason=f"the scales of its weights go along axis {seen}{moved}, not along the output channels "
+            reason=f"the scales of its weights are along axis {seen}{moved}, not along the output channels "
             f"(axis {wanted})",
             effect=f"{node.op} runs in float",
-            fix=f"scale along the output channels, axis {wanted}; {REPAIR} does",
+            fix=f"scale along the output channels, axis {wanted}; {REPAIR} does this",
             products=(node.name,),
         )
 
@@ -331,11 +331,11 @@ def check_transpose_axis(flow: Flow, target: Target) -> Iterator[Violation]:
     for node, pair in match_transpose_axis(flow, target):
         yield Violation(
             node=node.name,
-            reason=f"the scales of its weights go along axis {pair.axis}",
-            effect=f"it is unknown which axis TensorRT {target.name} reads; if it is another one, the numbers are wrong or the build fails"
+            reason=f"the scales of its weights are along axis {pair.axis}",
+            effect=f"it is unknown which axis TensorRT {target.name} reads; if it reads another axis, the results are wrong or the build fails"
             if expected is None
-            else f"TensorRT {target.name} reads axis {expected}: the numbers are wrong, or the build fails",
-            fix=f"use one scale for the whole tensor, which every release reads; {REPAIR} does"
+            else f"TensorRT {target.name} reads axis {expected}: the results are wrong, or the build fails",
+            fix=f"use one scale for the whole tensor, which every release reads; {REPAIR} does this"
             if expected is None
             else f"scale along axis {expected}, or use one scale for the whole tensor; {REPAIR} does the first",
             severity=Severity.INFO if expected is None else None,
@@ -373,8 +373,8 @@ def check_activation_channels(flow: Flow, target: Target) -> Iterator[Violation]
         yield Violation(
             node=pair.quantize or pair.dequantize or "",
             reason=f"its activation {pair.tensor} has one scale per channel, {len(pair.scale)} of them",
-            effect="the layer behind it runs in float" if target.is_rtx else "the builder refuses it",
-            fix=f"use one scale for the whole tensor; {REPAIR} does",
+            effect="the layer after it runs in float" if target.is_rtx else "the builder refuses it",
+            fix=f"use one scale for the whole tensor; {REPAIR} does this",
             products=flow.products_of(pair),
         )
 
@@ -411,8 +411,8 @@ def check_halves(flow: Flow, _target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=pair.dequantize,
                 reason=f"its scale differs from that of {pair.quantize}",
-                effect="every value is multiplied by the ratio of the two",
-                fix=f"give both halves the same scale; {repairing(to_float=[pair.quantize])} takes the pair off",
+                effect="every value is multiplied by the ratio of the two scales",
+                fix=f"give both halves the same scale; {repairing(to_float=[pair.quantize])} removes the pair",
             )
 
 

@@ -2,16 +2,16 @@
 
 # scale_value
 
-A scale that is zero, negative, not a number or no floating-point number.
+A scale that is zero, negative, NaN or not of a floating-point type.
 
     x ─ Q (s = 0) ─ DQ (s = 0) ─ Conv
 
-A scale of zero often stands for a channel or a tensor that never fired, or for a small FP32 scale that became FP16.
+A scale of zero often comes from a channel or tensor that was always zero, or from a small FP32 scale that became FP16.
 
 Evidence: RTX 1.7.1 says `Scale coefficients must all be positive` (scale_zero, scale_negative, scale_nan; a tiny scale
-turned FP16), also of an integer or
-FP8 scale, whatever its value (scale_integer). Infinity alone is built, of FP8 and INT8 alike. Of INT4, per channel and in blocks, it builds negative scales, 0, NaN and
-infinity alike, into the same kernels as for others.
+turned FP16), also of an integer or FP8 scale, whatever its value (scale_integer). Infinity alone is built, of FP8 and
+INT8 alike. Of INT4, per channel and in blocks, it builds negative scales, 0, NaN and infinity alike, into the same
+kernels as for others.
 
 # scale_computed
 
@@ -20,23 +20,23 @@ A scale that is computed at run time.
     x ─┬─ ReduceMax ─ s ─┐                   x ─ Q (s = 0.05) ─ DQ ─ Conv
        └──────────── Q(s) ─ DQ(s) ─ Conv
 
-Explicit quantization needs scales that are known when the engine is built. TensorRT up to 10.0 refuses others; later
-releases accept some without fusing them; TensorRT for RTX dies in front of a convolution and is float elsewhere.
+Explicit quantization needs scales that are known when the engine is built. TensorRT up to 10.0 refuses computed scales;
+later releases accept some without fusing them; TensorRT for RTX crashes before a Conv and runs other nodes in float.
 
 Evidence: RTX 1.7.1 ends with SIGSEGV when such a pair feeds a Conv (scale_computed) and multiplies in float when it
 feeds a MatMul (scale_computed_matmul). Parser sources: 10.0 wants a constant scale, 10.16 only a constant zero point.
 
 # scale_form
 
-A scale or zero point in a form that no parser takes: its rank, its shape, its type, or no constant where one must be.
+A scale or zero point that no parser accepts: a wrong rank, shape or type, or a computed value.
 
     x ─ TRT_FP4DynamicQuantize (4 scales) ─ DQ      refused
     x ─ TRT_FP4DynamicQuantize (1 scale) ─ DQ       NVFP4
 
-One scale for a tensor is a scalar, scales per channel are a vector, and scales of blocks have the tensor's rank: they are as
-long as the tensor along every axis but the one of the blocks. The global scale behind block scales is one positive float, the
-block scales of MXFP8 are UINT8. All of them have lengths that are known when the engine is built. A zero point that is left
-out has no input at all: an empty name is refused.
+One scale for a tensor is a scalar, scales per channel are a vector, and block scales have the rank of the tensor, and
+its length along every axis except the blocked one. The global scale of block scales is a single positive float; the
+block scales of MXFP8 are UINT8. All lengths must be known at build time. To omit a zero point, write no input: an empty
+name is refused.
 
 Evidence: RTX 1.7.1, `tests/placement/malformed.py`, 660 models: `Scale input must be a scalar`, `Scale input must be an
 initializer`, `Invalid rank for the scale tensor`, `only the quantization axis may be blocked`, `ScaleMode is illegal`,
@@ -49,12 +49,12 @@ A zero point that is not zero.
     x ─ Q (zero point 128, UINT8) ─ DQ      refused
     x ─ Q (zero point 0, INT8) ─ DQ
 
-TensorRT quantizes symmetrically: its parser refuses the node. Asymmetric UINT8 exists for DLA only (from 10.11 on,
-behind a parser flag).
+TensorRT quantizes symmetrically: its parser refuses the node. Asymmetric UINT8 exists for DLA only (from 10.11 on, with
+a parser flag).
 
-The fix: UINT8 with zero point 128 is INT8 with another spelling and changes exactly. Other activations get the scale that
-covers the same range, so their steps grow up to twofold; a range that starts at 0 was also a Relu that the quantizer had
-removed, and it is put back. Weights keep their integers where these fit INT8, else they are quantized again.
+The fix: UINT8 with zero point 128 is equal to INT8, so the change is exact. Other activations get a scale that covers
+the same range, so their steps grow up to twofold. A range that starts at 0 also replaced a Relu that the quantizer had
+removed; the fix restores it. Weights keep their integers if these fit INT8, otherwise they are quantized again.
 
 Evidence: RTX 1.7.1 and TensorRT 8.x to 11 say `Assertion failed: shiftIsAllZeros(zeroPoint)`. Of FP8 RTX takes any and
 builds the same engine bytes as for 0.
@@ -67,8 +67,8 @@ The scale's type and the types around it disagree.
                                  Conv      one factor is FP16, the other FP32: refused
     w (FP32) ─ Q (s FP32) ─ DQ ─┘
 
-A strongly typed network takes the type behind DequantizeLinear from its scale: an FP32 scale in an FP16 model makes
-one input of the next layer FP32 and leaves the other FP16.
+In a strongly typed network the scale sets the output type of DequantizeLinear: an FP32 scale in an FP16 model makes one
+input of the next layer FP32 and leaves the other FP16.
 
 Evidence: RTX 1.7.1: `input and kernel must be of same type` (half_scale in an FP32 model, opset13_missing_zp and
 com_microsoft_qdq in FP16). TensorRT 8 reads FP32 scales only.
@@ -125,7 +125,7 @@ def check_scale_value(flow: Flow, target: Target) -> Iterator[Violation]:
                 node=node,
                 reason=f"its scale is stored as {'another type' if dtype is DType.UNKNOWN else dtype}",
                 effect="the parser refuses it",
-                fix=f"store the scale as FP32, or in the type of the data; {repairing(to_float=flow.products_of(pair) or [node])} takes the Q/DQ off",
+                fix=f"store the scale as FP32, or in the type of the data; {repairing(to_float=flow.products_of(pair) or [node])} removes the Q/DQ",
             )
         if target.is_rtx and pair.dtype is DType.INT4:
             odd = [value for value in bad if not isfinite(value)]
@@ -133,7 +133,7 @@ def check_scale_value(flow: Flow, target: Target) -> Iterator[Violation]:
                 yield Violation(
                     node=node,
                     reason=f"{len(odd)} of {counted(len(pair.scale), 'scale')} are not numbers, the first is {odd[0]:g}",
-                    effect="the builder takes them without a word, and what they multiply is NaN",
+                    effect="the builder accepts them without a message, and the results are NaN",
                     fix="quantize the float weight again",
                 )
             continue
@@ -142,14 +142,14 @@ def check_scale_value(flow: Flow, target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=node,
                 reason=f"{len(bad)} of {counted(len(pair.scale), 'scale is', 'scales are')} not positive numbers, the first is {bad[0]:g}",
-                effect="the builder takes them without a word, and what they multiply is infinite or NaN"
+                effect="the builder accepts them without a message, and the results are infinite or NaN"
                 if taken
                 else "the parser refuses it: Scale coefficients must all be positive",
-                fix="calibrate again, or give dead channels a small positive scale such as 1e-5; "
+                fix="calibrate again, or give channels that are always zero a small positive scale such as 1e-5; "
                 + (
                     f"{Command('repair', ('--samples', 'DATA'))} does"
                     if pair.dtype in _MENDED
-                    else f"{repairing(to_float=flow.products_of(pair) or [node])} takes the Q/DQ off"
+                    else f"{repairing(to_float=flow.products_of(pair) or [node])} removes the Q/DQ"
                 ),
             )
 
@@ -169,7 +169,7 @@ def fix_scale_value(context: RepairContext) -> Iterator[Change]:
             context.dissolve(pair)
             yield Change(
                 subject=pair.quantize or "",
-                what="taken out: the tensor stays float",
+                what="removed: the tensor stays float",
                 reason="the parser refuses a scale that is 0 or not a number"
                 if unusable
                 else "the parser refuses negative scales",
@@ -192,7 +192,7 @@ def fix_scale_value(context: RepairContext) -> Iterator[Change]:
 
 _CRASHES = "the builder process crashes"
 _REFUSED = "the parser refuses it"
-_FLOAT = "it is not fused: the layer behind it runs in float"
+_FLOAT = "it is not fused: the layer after it runs in float"
 
 
 def match_scale_computed(flow: Flow) -> Iterator[QdqPair]:
@@ -243,7 +243,7 @@ def fix_scale_computed(context: RepairContext) -> Iterator[Change]:
             context.dissolve(pair)
             yield Change(
                 subject=pair.quantize or "",
-                what="taken out: the tensor stays float",
+                what="removed: the tensor stays float",
                 reason="a scale that is computed at run time crashes the builder",
             )
 
@@ -254,7 +254,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _QUANTIZERS = QDQ | {FP4_DYNAMIC, MX_DEQUANTIZE}
-_LOST = "nothing to do by a command: what the stored values stand for is lost with their scale; in the tool that wrote them"
+_LOST = "nothing to do by a command: without a valid scale, the meaning of the stored values is lost; in the tool that wrote them"
 _ZERO = 2
 """Input number of the zero point."""
 _BLOCK_SCALES = frozenset({DType.FLOAT8, DType.INT8, DType.UNKNOWN})
@@ -284,8 +284,8 @@ def check_scale_form(flow: Flow, _target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=node.name,
                 reason=f"its zero point is stored as {_word(pair.dtype)}",
-                effect="TensorRT takes its values for INT8, and onnxruntime refuses the model",
-                fix=f"store the zero point in the type of the quantized values; {repairing(to_float=_readers(flow, node))} takes the Q/DQ off",
+                effect="TensorRT reads its values as INT8, and onnxruntime refuses the model",
+                fix=f"store the zero point in the type of the quantized values; {repairing(to_float=_readers(flow, node))} removes the Q/DQ",
                 severity=Severity.ERROR if eight else Severity.WARNING,
             )
     for node, reason in match_scale_form(flow.view):
@@ -295,15 +295,15 @@ def check_scale_form(flow: Flow, _target: Target) -> Iterator[Violation]:
         )
         if alike or reason == _EMPTY:
             way = (
-                f"{REPAIR} writes it so"
+                f"{REPAIR} does this"
                 if reason == _EMPTY
-                else f"its scales are equal: {REPAIR} makes them one"
+                else f"its scales are equal: {REPAIR} replaces them by one"
             )
         elif _is_computed(flow.view, node):
-            way = f"{repairing(to_float=_readers(flow, node))} takes the Q/DQ off"
+            way = f"{repairing(to_float=_readers(flow, node))} removes the Q/DQ"
         else:
             way = ""
-        wanted = _wanted(flow.view, node)
+        wanted = _required_form(flow.view, node)
         fix = f"{wanted}; {way}" if way else f"{_LOST}, {wanted}"
         yield Violation(node=node.name, reason=reason, effect=_REFUSED, fix=fix)
 
@@ -337,7 +337,7 @@ def _readers(flow: Flow, node: Node) -> tuple[str, ...]:
 _EMPTY = "its zero point is an input without a name"
 
 
-def _wanted(view: GraphView, node: Node) -> str:
+def _required_form(view: GraphView, node: Node) -> str:
     if node.op == MX_DEQUANTIZE:
         return "store one UINT8 exponent per block of 32"
     if node.op == FP4_DYNAMIC or node.name in _levels(view):
@@ -371,7 +371,9 @@ def _of_constants(view: GraphView, node: Node) -> str:
     if node.op == FP4_DYNAMIC:
         if not dtype.is_float:
             return f"its scale is stored as {_word(dtype)}"
-        return "" if value.size == 1 else f"it has {counted(value.size, 'scale')}, where one scalar is taken"
+        return (
+            "" if value.size == 1 else f"it has {counted(value.size, 'scale')}, but only a scalar is allowed"
+        )
     if dtype is DType.FLOAT8_E8M0:
         return ""  # the rule microscaled says how to store them
     if value.dtype != np.uint8:
@@ -384,7 +386,7 @@ def _of_levels(view: GraphView, node: Node) -> str:
     blocks, level = (view.info(name) for name in node.inputs[:2])
     maker = view.producer(node.inputs[0])
     if maker is None and any(not isinstance(size, int) for size in blocks.shape or ()):
-        return "the number of its block scales is not known when the engine is built"
+        return "the number of its block scales is unknown at build time"
     if maker is not None and maker.op not in DYNAMIC_TYPES | dict.fromkeys(QDQ):
         return f"its block scales are computed by {maker.op}"
     if blocks.dtype not in _BLOCK_SCALES and maker is None:
@@ -395,7 +397,7 @@ def _of_levels(view: GraphView, node: Node) -> str:
     if not level.dtype.is_float:
         return f"its global scale is stored as {_word(level.dtype)}"
     if value.size != 1:
-        return f"it has {counted(value.size, 'global scale')}, where one scalar is taken"
+        return f"it has {counted(value.size, 'global scale')}, but only a scalar is allowed"
     fixed = view.is_constant(node.inputs[0])
     positive = is_number(value) and bool(np.all(np.asarray(value, np.float32) > 0))
     return (
@@ -412,7 +414,7 @@ def _of_shapes(view: GraphView, node: Node) -> str:
     free = [size for size in scale if not isinstance(size, int)]
     made = view.producer(node.inputs[1])
     if free and made is None:
-        return "the length of its scale is not known when the engine is built"
+        return "the length of its scale is unknown at build time"
     two_levels = made is not None and made.op == DEQUANTIZE
     return "" if free else _misfit(node, scale, tensor, blocks=two_levels)
 
@@ -465,7 +467,7 @@ def fix_scale_form(context: RepairContext) -> Iterator[Change]:
             del node.input[_ZERO:]
             yield Change(
                 subject=found.name,
-                what="input without a name taken off",
+                what="input without a name removed",
                 reason=f"{reason}: {_REFUSED}",
                 error=0.0,
             )
@@ -516,13 +518,13 @@ def check_zero_point(flow: Flow, _target: Target) -> Iterator[Violation]:
 def _way(flow: Flow, pair: QdqPair) -> str:
     """Return the fix for an unknown zero point."""
     if pair.dtype is DType.FLOAT8:
-        return f"write zero point 0, which is what TensorRT takes it for; {REPAIR} does"
+        return f"write zero point 0, as TensorRT reads it; {REPAIR} does this"
     wanted = "quantize symmetrically with zero point 0"
     if pair.quantize is None:
-        return f"nothing to do by a command: what the stored values stand for is lost with their zero point; in the tool that wrote them, {wanted}"
+        return f"nothing to do by a command: without a valid zero point, the meaning of the stored values is lost; in the tool that wrote them, {wanted}"
     if pair.kind is SlotKind.ACTIVATION and pair.dtype in _PLAIN:
-        return f"{wanted}; {REPAIR} takes the pair out"
-    return f"{wanted}; {repairing(to_float=flow.products_of(pair) or [pair.quantize])} takes the Q/DQ off"
+        return f"{wanted}; {REPAIR} removes the pair"
+    return f"{wanted}; {repairing(to_float=flow.products_of(pair) or [pair.quantize])} removes the Q/DQ"
 
 
 _PLAIN = frozenset({DType.INT8, DType.UINT8})
@@ -534,7 +536,7 @@ def fix_zero_point(context: RepairContext) -> Iterator[Change]:
     Activations keep their range, weights their values.
     """
     yield from stored_again(
-        context, (pair for pair in context.pairs if not context.symmetric(pair)), _told_of
+        context, (pair for pair in context.pairs if not context.symmetric(pair)), _weight_reason
     )
     yield from _unknown_and_float(context)
     cut: dict[str, str] = {}
@@ -555,7 +557,7 @@ def fix_zero_point(context: RepairContext) -> Iterator[Change]:
         relu = source != pair.tensor
         if relu:
             context.edit.connect(context.nodes[pair.quantize or ""], 0, source)
-        yield _told(pair, old, scale, relu=relu, kind=kind)
+        yield _zero_point_change(pair, old, scale, relu=relu, kind=kind)
 
 
 def _unknown_and_float(context: RepairContext) -> Iterator[Change]:
@@ -583,13 +585,13 @@ def _taken_out(context: RepairContext, pair: QdqPair) -> Iterator[Change]:
         context.dissolve(pair)
         yield Change(
             subject=pair.quantize or "",
-            what="taken out: the tensor stays float",
+            what="removed: the tensor stays float",
             reason="the parser refuses a zero point that is computed at run time",
         )
 
 
-def _told_of(_weight: StoredWeight) -> str:
-    return "TensorRT takes INT8 weights with zero point 0 only"
+def _weight_reason(_weight: StoredWeight) -> str:
+    return "TensorRT accepts INT8 weights with zero point 0 only"
 
 
 def _written_out(context: RepairContext, pair: QdqPair) -> Iterator[Change]:
@@ -599,13 +601,13 @@ def _written_out(context: RepairContext, pair: QdqPair) -> Iterator[Change]:
     context.restate(pair, np.asarray(pair.scale[0]))
     yield Change(
         subject=pair.tensor,
-        what="zero point 0 written out on both nodes",
-        reason="without a zero point ONNX means uint8, and FP16 models stop with type errors",
+        what="zero point 0 written explicitly on both nodes",
+        reason="without a zero point, ONNX assumes uint8, and FP16 models fail with type errors",
         error=0.0,
     )
 
 
-def _told(pair: QdqPair, old: float, scale: float, *, relu: bool, kind: str) -> Change:
+def _zero_point_change(pair: QdqPair, old: float, scale: float, *, relu: bool, kind: str) -> Change:
     before = f"{kind} with zero point {pair.zero_point[0]}"
     what = (
         f"{before} became int8 with zero point 0, exactly"
@@ -614,8 +616,8 @@ def _told(pair: QdqPair, old: float, scale: float, *, relu: bool, kind: str) -> 
     )
     return Change(
         subject=pair.tensor,
-        what=what + (", behind the Relu that the zero point stood for" if relu else ""),
-        reason="TensorRT takes symmetric INT8 only: other zero points stop the parser, uint8 is read as int8",
+        what=what + (", after the Relu that the zero point implied" if relu else ""),
+        reason="TensorRT accepts symmetric INT8 only: the parser refuses other zero points, and reads uint8 as int8",
         error=0.0 if scale == old else None,
     )
 
@@ -634,7 +636,7 @@ def check_mixed_types(flow: Flow, target: Target) -> Iterator[Violation]:
                 reason=f"one factor is {types[0]}, the other {types[1]}",
                 effect="the parser refuses it: both must be of the same type",
                 fix="give the scales of both pairs the type of the float part; "
-                f"{repairing(to_float=[node.name])} takes the Q/DQ off",
+                f"{repairing(to_float=[node.name])} removes the Q/DQ",
             )
     if target.family == "8":
         for pair in flow.pairs:
@@ -644,7 +646,7 @@ def check_mixed_types(flow: Flow, target: Target) -> Iterator[Violation]:
                 yield Violation(
                     node=name,
                     reason="the scale is FP16",
-                    effect="TensorRT 8 wants FP32 scales and refuses it",
+                    effect="TensorRT 8 needs FP32 scales and refuses it",
                     fix="store scales as FP32 and let the --fp16 flag choose types",
                 )
 

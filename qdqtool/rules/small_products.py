@@ -2,69 +2,69 @@
 
 # gemv
 
-Small products with one row stay float: the head of a transformer at batch 1, a gate, a matrix times a vector.
+Small MatMul and Gemm nodes with one row stay float, such as gates and transformer heads at batch 1.
 
     x [1, 192] ── Gemm ── y [1, 1000]        no Q/DQ
 
-There is next to nothing to compute, and the Q in front of it is a kernel of its own. Two cases are another matter:
-large weights (2**18 and more), because reading them in INT8 takes a quarter of the time, and the head behind the
-global average of a convolution, because the kernel that averages does the Q as well and then writes a quarter of the
-bytes. A dynamic batch is no reason: only a static shape with one row counts.
+They compute almost nothing, and the Q before them is a separate kernel. There are two exceptions: large weights (2**18
+values or more), because reading them in INT8 takes a quarter of the time; and the head after a convolution's global
+average, because the averaging kernel includes the Q and then writes a quarter of the bytes. A dynamic batch does not
+count: only a static shape with one row does.
 
 Evidence: RTX 1.7.1 builds a ViT of four blocks with 51 kernels when its head (192 x 1000) is INT8 and with 49 when it
-is float. Behind a global average an INT8 head writes no kernel more than the placements of modelopt and onnxruntime:
-MobileNetV1 0.25 57 kernels, 8.196 MB against 8.197 MB with a float head. Set `place.skip_rules: [gemv]` to quantize all. Weights
-alone (`place.activations: float`) need no Q in front, so this rule then says nothing.
+is float. After a global average an INT8 head writes no kernel more than the placements of modelopt and onnxruntime:
+MobileNetV1 0.25 57 kernels, 8.196 MB against 8.197 MB with a float head. Set `place.skip_rules: [gemv]` to quantize
+all. With `place.activations: float` no Q is needed, so the rule does not apply.
 
 # narrow
 
-Matrix products with fewer than 16 rows or columns of weights stay float.
+MatMul and Gemm nodes with fewer than 16 rows or columns of weights stay float.
 
     x [N, 128, 256] ── MatMul ── y [N, 128, 2]        no Q/DQ
 
-INT8 matrix kernels work on tiles of 16: the rest of a tile is padding, and cutting it off again can be a kernel, as can
-the Q in front. Such products are heads with few classes, where rounding hurts most. Whether INT8 costs a kernel depends on
-what is around the product: the audit builds it and prints the result with the fix. The rule does not apply to:
+INT8 matrix kernels work on tiles of 16: the rest of a tile is padding, and removing the padding can need a kernel, as
+can the Q before the node. Such nodes are often heads with few classes, where rounding hurts most. Whether INT8 adds a
+kernel depends on the neighbours: the audit builds both and prints the result with the fix. The rule does not apply to:
 
 - convolutions, which are padded without an extra kernel (see `min_channels`);
-- heads behind the global average of a convolution, whose kernel does the Q as well;
+- heads after the global average of a convolution, whose kernel includes the Q;
 - products whose input a wider product reads too, because these values are quantized anyway;
 - stacks of matrices, such as the constant keys that learned queries give an attention;
 - weights alone (`place.activations: float`), whose arithmetic is float.
 
-Evidence: RTX 1.7.1: a BERT of four blocks with a head of 2 classes has 47 kernels when the head is INT8 and 46 when
-it is float; the heads of a CIFAR ResNet-20 (64 x 10) and of a DS-CNN (64 x 12), behind a global average, cost no
-kernel and save 464 and 480 bytes. modelopt excludes K or N below 16 too.
-A router (64 x 4) and a head (64 x 6) whose input a wider product reads: 1 kernel fewer and as many, 4 % and 1 % fewer bytes; the
-constant keys of learned queries (16 x 12): 3 kernels and 17 % of the bytes fewer. Alone on its input a product costs 1 or 2 kernels
-in 5 of 6 cases of the same networks, and none in the sixth.
+Evidence: RTX 1.7.1: a BERT of four blocks with a head of 2 classes has 47 kernels when the head is INT8 and 46 when it
+is float; the heads of a CIFAR ResNet-20 (64 x 10) and of a DS-CNN (64 x 12), after a global average, cost no kernel and
+save 464 and 480 bytes. modelopt excludes K or N below 16 too. A router (64 x 4) and a head (64 x 6) whose input a wider
+product reads: 1 kernel fewer and as many, 4 % and 1 % fewer bytes; the constant keys of learned queries (16 x 12): 3
+kernels and 17 % of the bytes fewer. Alone on its input a product costs 1 or 2 kernels in 5 of 6 cases of the same
+networks, and none in the sixth.
 
 # small_product
 
-A product that is too small to gain anything from INT8.
+A Conv, Gemm or MatMul that is too small to gain anything from INT8.
 
     x [1, 64] ─ Q ─ DQ ─ MatMul [64, 96]      3 kernels
     x [1, 64] ─ MatMul [64, 96]               1 kernel
 
-The Q in front of it is a kernel, and the arithmetic was next to nothing: a small matrix times one vector, or weights
-narrower than a tile of 16. The bounds, and the exception for heads behind a global average, are those of the placement
-rules `gemv` and `narrow`, which leave such products float.
+The Q before it is a kernel, but the node computes almost nothing: a small matrix times a vector, or weights narrower
+than a tile of 16. The bounds, and the exception for heads after a global average, are the same as in the placement
+rules `gemv` and `narrow`, which keep such nodes float.
 
     x [1, 4, 1, 1] ─ Q ─ DQ ─ Conv [32, 4, 1, 1]      no INT8 kernel: computed in float, with its neighbours
 
-A Conv that reads one value of four channels or fewer is no kernel of its own, so that its Q/DQ only round. With a free batch that
-holds for an engine of one sample; in a range that allows two it is an INT8 kernel.
+A Conv that reads a single value from at most four channels is not a separate kernel, so its Q/DQ only round. With a
+dynamic batch this is true for an engine for one sample; if the range allows two samples, it is an INT8 kernel.
 
 Evidence: RTX 1.7.1 (one_row, narrow_head; 24 gates of 1 to 8 channels for SM86, 89 and 120). nvidia-modelopt leaves them float too.
 
 # min_channels
 
-Layers with few channels can be kept float: INT8 kernels pad them, and there is little to win.
+Layers with few channels can stay float: INT8 kernels pad them and gain little.
 
     place:
       min_channels: 16       weighted nodes with fewer input or output channels stay float
 
-The first layer is excepted: its input channels are the picture's colours. Depthwise convolutions count all their
+The first layer is an exception: its input channels are the image's colours. Depthwise convolutions count all their
 channels.
 
 Evidence: RTX 1.7.1 builds INT8 for every channel count and pads to multiples of 4 (conv_ci3_co64, conv_ci5_co7,
@@ -180,7 +180,7 @@ def match(view: GraphView) -> Iterator[SmallProduct]:
 def _adds_a_tile(view: GraphView, node: Node, counts: tuple[int, int]) -> bool:
     """Return whether a MatMul or Gemm has one weight matrix of less than a tile, and an input that is not quantized otherwise.
 
-    A stack of matrices is no layer: learned queries give an attention a constant factor of this form.
+    A stack of matrices is not a layer: learned queries give an attention a constant factor of this form.
     """
     index = 0 if view.is_constant(node.inputs[0]) else 1
     shape = view.constant_shape(node.inputs[index]) or ()
@@ -223,8 +223,8 @@ def place_one_vector(view: GraphView, options: PlacementOptions) -> Iterator[Opi
         if found.is_one_vector:
             yield from veto(
                 found.node,
-                "it multiplies a small matrix by one vector: INT8 saves no time and its Q is a kernel more",
-                setting_for(view, found.node, f"{skipping('gemv', options)} quantizes it all the same"),
+                "it multiplies a small matrix by a vector: INT8 saves no time, and its Q adds a kernel",
+                setting_for(view, found.node, f"{skipping('gemv', options)} quantizes it anyway"),
                 ADDS_A_KERNEL,
             )
 
@@ -236,8 +236,8 @@ def place_narrow(view: GraphView, options: PlacementOptions) -> Iterator[Opinion
             rows, columns = found.channels
             yield from veto(
                 found.node,
-                f"its weights are {rows} x {columns}, less than a tile of {TILE}, and only INT8 here would quantize its input",
-                f"{skipping('narrow', options)} quantizes it all the same",
+                f"its weights are {rows} x {columns}, less than a tile of {TILE}, and no other node reads its input in INT8",
+                f"{skipping('narrow', options)} quantizes it anyway",
                 of_reason(Says.QUANTIZES_MORE),
             )
 
@@ -254,10 +254,10 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
         if target.is_rtx and is_folded(flow.view, node):
             yield Violation(
                 node=node.name,
-                reason=f"it reads one value of each of {MOST_FOLDED} channels or fewer",
+                reason=f"it reads a single value from each of at most {MOST_FOLDED} channels",
                 effect="it is computed in float, in one kernel with its neighbours"
                 + (", in an engine for one sample" if has_free_batch(flow.view, node) else ""),
-                fix=f"{repairing(to_float=[node.name])} takes Q/DQ off both of its inputs",
+                fix=f"{repairing(to_float=[node.name])} removes the Q/DQ from both of its inputs",
                 products=(node.name,),
                 no_kernel=True,
             )
@@ -265,8 +265,8 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=node.name,
                 reason=_smallness(small[node.name]),
-                effect="INT8 saves no time, and its Q is a kernel more",
-                fix=f"{repairing(to_float=[node.name])} takes Q/DQ off both of its inputs",
+                effect="INT8 saves no time, and its Q adds a kernel",
+                fix=f"{repairing(to_float=[node.name])} removes the Q/DQ from both of its inputs",
             )
 
 
@@ -291,7 +291,7 @@ def place_min_channels(view: GraphView, options: PlacementOptions) -> Iterator[O
             yield from veto(
                 node,
                 f"it has {narrowest} channels, fewer than place.min_channels={options.min_channels}",
-                f"{setting('place.min_channels', str(narrowest))} quantizes it, and all that are as wide",
+                f"{setting('place.min_channels', str(narrowest))} quantizes it, and all others of this width",
             )
 
 

@@ -1,17 +1,17 @@
-"""Products with placement rules of their own: transposed and depthwise convolutions, recurrences.
+"""Compute nodes with special placement rules: transposed and depthwise convolutions, recurrences.
 
 # conv_transpose
 
-Transposed convolutions: INT8 on classic TensorRT, on TensorRT for RTX only once they are written as convolutions.
+Transposed convolutions: INT8 on classic TensorRT; on TensorRT for RTX only if they are written as convolutions.
 
     before                       after, classic TensorRT          after, RTX
     x ── ConvTranspose ── y      x ─ Q ─ DQ ─ ConvTranspose       x ─ Q ─ DQ ─ Conv ── DepthToSpace ── y
     W ───┘                       W ─ Q ─ DQ ───┘                  W ─ Q ─ DQ ───┘
 
-For RTX preparation writes them as convolutions that compute the same (`prepare.conv_transpose` for stride 1,
-`prepare.strided_conv_transpose` for the places between larger strides). Without a setting it does the latter beside
-FP32, where that saves bytes. What stays a ConvTranspose (output shapes instead of paddings, dilations with strides,
-weights that are not constant) stays float.
+For RTX, preparation writes them as equivalent convolutions (`prepare.conv_transpose` for stride 1,
+`prepare.strided_conv_transpose` for larger strides). By default it does the latter with FP32, if that saves bytes. A
+node that remains a ConvTranspose (output shapes instead of paddings, dilations with strides, weights that are not
+constant) stays float.
 
 The scales of its weights go along the input channels (axis 0) in TensorRT 8. Which axis newer releases read is unknown, so one
 scale serves the whole tensor there, and with groups in every release (rule `transpose_axis`).
@@ -26,22 +26,22 @@ them. Axis of scales: rule `transpose_axis`.
 
 # depthwise_swish
 
-For TensorRT 8 a depthwise convolution with a Swish behind it stays float.
+For TensorRT 8, a depthwise convolution followed by a Swish stays float.
 
     x ─ depthwise Conv ─┬─ Sigmoid ─┐
                         └────────── Mul ─ QDQ ─ Conv
 
-TensorRT 8 fuses the convolution, the Swish and the Q behind it into one layer for which no INT8 kernel exists, and the
-build ends with "could not find any implementation". The convolution costs little in float; all others stay INT8.
+TensorRT 8 fuses the convolution, the Swish and the next Q into one layer without an INT8 kernel, and the build fails
+with "could not find any implementation". The convolution costs little in float; all others stay INT8.
 
 Evidence: NVIDIA/TensorRT issue 3385 (8.5.2); NVIDIA/Model-Optimizer issue 50 (builds with 10). RTX 1.7.1 runs it in
 INT8.
 
 # recurrent
 
-LSTM, GRU and RNN are left alone.
+LSTM, GRU and RNN are not quantized.
 
-Their state is carried through hundreds of steps, where rounding errors pile up, and no TensorRT release has an INT8
+Their state is carried through hundreds of steps, where rounding errors accumulate, and no TensorRT release has an INT8
 kernel for them in explicit quantization.
 
 Evidence: NVIDIA's support matrix lists recurrence (loops) in FP32 and FP16 only.
@@ -101,14 +101,14 @@ def place_conv_transpose(view: GraphView, options: PlacementOptions) -> Iterator
         yield from both_or_neither(
             node,
             specs,
-            reason="a transposed convolution computes in INT8 when input and weights are quantized",
+            reason="a transposed convolution computes in INT8 if input and weights are quantized",
             alone="with only one of input and weights quantized it computes in float",
         )
         if options.builder.is_rtx:
             yield from veto(
                 node,
                 "TensorRT for RTX has no INT8 kernel for ConvTranspose: Q/DQ would only add dequantize kernels",
-                f"nothing to do; {Setting('insert.types', 'fp16')} makes its float arithmetic half as wide",
+                f"nothing to do; {Setting('insert.types', 'fp16')} runs it in FP16",
                 HAS_NO_KERNEL,
             )
 
@@ -120,9 +120,9 @@ def check_conv_transpose(flow: Flow, target: Target) -> Iterator[Violation]:
         if any(factor.quantized for factor in product.factors):
             yield Violation(
                 node=node.name,
-                reason=f"TensorRT for RTX runs no ConvTranspose in {arithmetic_word(product.asked)}",
+                reason=f"TensorRT for RTX has no ConvTranspose kernel in {arithmetic_word(product.asked)}",
                 effect="it runs in float, and its weights are dequantized in every inference",
-                fix=f"{repairing(to_float=[node.name])} takes its Q/DQ off",
+                fix=f"{repairing(to_float=[node.name])} removes its Q/DQ",
                 products=(node.name,),
                 no_kernel=True,
             )
@@ -132,8 +132,8 @@ def explain_conv_transpose(evidence: NodeEvidence) -> Iterator[Explanation]:
     """Explain that TensorRT for RTX has no quantized ConvTranspose kernel, so that no candidate is worth a build."""
     if evidence.rtx and evidence.node.op == "ConvTranspose":
         yield Explanation(
-            reason=f"TensorRT for RTX runs no ConvTranspose in {evidence.arithmetic}",
-            fix=f"{repairing(to_float=[evidence.node.name])} takes its Q/DQ off"
+            reason=f"TensorRT for RTX has no ConvTranspose kernel in {evidence.arithmetic}",
+            fix=f"{repairing(to_float=[evidence.node.name])} removes its Q/DQ"
             if evidence.any_quantized
             else "nothing to do",
             of_builder=True,
@@ -159,7 +159,7 @@ def place_depthwise_swish(view: GraphView, options: PlacementOptions) -> Iterato
     for node, _ in match_depthwise_swish(view):
         yield from veto(
             node,
-            "TensorRT 8 has no INT8 kernel for a depthwise convolution with a Swish behind it",
+            "TensorRT 8 has no INT8 kernel for a depthwise convolution with a Swish after it",
             f"{Setting('place.target', '10')} places for TensorRT 10 and newer",
         )
 
@@ -171,9 +171,9 @@ def check_depthwise_swish(flow: Flow, _target: Target) -> Iterator[Violation]:
         if whole and any(reader.op == QUANTIZE for reader in flow.readers(result)):
             yield Violation(
                 node=node.name,
-                reason="it is a depthwise convolution with Q/DQ and a Swish behind it",
+                reason="it is a depthwise convolution with Q/DQ and a Swish after it",
                 effect="TensorRT 8 has no kernel for the fused layer, and the build may fail",
-                fix="take Q/DQ off both inputs of this convolution, or build with TensorRT 10 or newer",
+                fix="remove Q/DQ from both inputs of this convolution, or build with TensorRT 10 or newer",
             )
 
 
@@ -189,9 +189,9 @@ def place_recurrent(view: GraphView, options: PlacementOptions) -> Iterator[Opin
                     slot=Slot(node=node.name, index=index),
                     stance=Stance.VETO,
                     reason=f"TensorRT has no INT8 kernel for {node.op}",
-                    fix=f"nothing to do; {Setting('insert.types', 'fp16')} is the fastest it runs in"
+                    fix=f"nothing to do; {Setting('insert.types', 'fp16')} is its fastest type"
                     if options.builder.builds_without_type_flags
-                    else "nothing to do; FP16 is the fastest it runs in (trtexec --fp16)",
+                    else "nothing to do; FP16 is its fastest type (trtexec --fp16)",
                     claim=HAS_NO_KERNEL,
                 )
 
@@ -201,7 +201,7 @@ def explain_recurrent(evidence: NodeEvidence) -> Iterator[Explanation]:
     if evidence.node.op in RECURRENT:
         yield Explanation(
             reason=f"TensorRT has no {evidence.arithmetic} kernel for {evidence.node.op}",
-            fix=f"{evidence.without_qdq}; FP16 ({Command('convert')}) is the fastest it runs in",
+            fix=f"{evidence.without_qdq}; FP16 ({Command('convert')}) is its fastest type",
             no_kernel=True,
         )
 

@@ -1,18 +1,18 @@
-"""Pairs in front of nodes that do not compute in a low-bit format.
+"""Pairs before nodes that do not compute in a low-bit format.
 
 # fake_quantize
 
-Q/DQ in front of an operator that computes in float.
+Q/DQ before an operator that computes in float.
 
     x ─ Q ─ DQ ─ Softmax ─ Q ─ DQ ─ MatMul      two roundings, Softmax in float
     x ─ Softmax ─ Q ─ DQ ─ MatMul               one rounding, Softmax in float
 
-Softmax, LayerNormalization, activations and other pointwise operators have no INT8 form of their own: the pair rounds
-the values and gives them back as float.
+Softmax, LayerNormalization, activations and other pointwise operators have no INT8 form: the pair rounds the values and
+returns them as float.
 
 Evidence: RTX 1.7.1: `...RounCastCastMul...` inside a float kernel (softmax_q, layernorm_q, relu_behind_pair), and
-`...MulCastCastMul...` with FP8 in front of LayerNormalization (SM89, SM120: as many kernels as without the pair). A layer
-behind such an operator is float as well unless Q/DQ follows it.
+`...MulCastCastMul...` with FP8 before LayerNormalization (SM89, SM120: as many kernels as without the pair). A layer
+after such an operator is float as well unless Q/DQ follows it.
 
 # float_reader
 
@@ -21,8 +21,8 @@ A pair feeds an INT8 layer and a float operator.
     x ─ Q ─ DQ ─┬─ Conv            x ─┬─ Q ─ DQ ─ Conv
                 └─ Sigmoid            └─ Sigmoid
 
-One DequantizeLinear for both works; the float reader sees the rounded values. With a pair for the INT8 layer alone it
-would see the exact ones, at the price of a float copy.
+One DequantizeLinear for both works, but the float reader gets the rounded values. With a pair for the INT8 layer only,
+it would get the exact values, at the cost of a float copy.
 
 Evidence: RTX 1.7.1 dequantizes inside the float kernel (dq_fanout_float).
 
@@ -33,44 +33,45 @@ Q/DQ right before a model output.
     Conv ─ Relu ─ Q ─ DQ ─ y      y is rounded for nothing
     Conv ─ Relu ─ y
 
-The last value is rounded and given back as float: accuracy is lost where nothing follows that could use INT8.
+The last value is rounded and returned as float: accuracy is lost, although no later node could use INT8.
 
 Evidence: RTX 1.7.1 quantizes and dequantizes inside the last kernel (q_on_output).
 
 # dangling
 
-A QuantizeLinear whose integers nobody reads, or a DequantizeLinear whose values nobody reads.
+A QuantizeLinear or DequantizeLinear whose result no node reads.
 
     x ─┬─ Q            nobody reads it
        └─ Conv
 
-The builder drops both. They show that an exporter or an edit lost the other half.
+The builder removes it. It shows that an exporter or an edit lost the other half of the pair.
 
 Evidence: RTX 1.7.1 builds the same kernels with and without (dangling_q).
 
 # float_result
 
-An Add of INT8 values whose sum nobody reads in INT8.
+An Add of INT8 values whose result no node reads in INT8.
 
     a ─ Q ─ DQ ─┐                        a ─┐
                 Add ─ Sigmoid                Add ─ Sigmoid      same speed, no rounding
     b ─ Q ─ DQ ─┘                        b ─┘
 
-A layer that does not multiply is INT8 only where its inputs and its output are: without Q/DQ behind it the values are
-rounded, given back as float, and added in float.
+A layer that does not multiply runs in INT8 only if its inputs and its output are quantized: without Q/DQ after it the
+values are rounded, returned as float, and added in float.
 
-Evidence: RTX 1.7.1 adds in float behind two roundings, in as many kernels and bytes as without the pairs
+Evidence: RTX 1.7.1 adds in float after two roundings, in the same number of kernels and bytes as without the pairs
 (sum_read_as_float). NVIDIA's placement rules: quantize inputs and outputs of such layers, or neither.
 
 # unseen
 
-An input behind an operator of a plug-in, which onnxruntime cannot compute.
+An input after a plug-in operator, which onnxruntime cannot compute.
 
     x ─ Conv ─ MyPlugin ─ Conv ─ y        the second Conv is float: no sample reaches it
 
-Without values there are no ranges. What comes before the plug-in is calibrated as usual, and judged by what enters the plug-in.
-`--custom-ops LIBRARY` gives onnxruntime the operator, `runtime.stand_ins` a NumPy function, and a function of the model with the name of the
-operator its definition. Weights alone need no values: INT4 and other `-weights` formats are placed behind a plug-in too.
+Without values there are no ranges. The nodes before the plug-in are calibrated as usual, and compared at the inputs of
+the plug-in. There are three ways to give onnxruntime the operator: `--custom-ops LIBRARY`, a NumPy function in
+`runtime.stand_ins`, or a function of the model with the name of the operator. Weights need no samples: INT4 and other
+`-weights` formats are also placed after a plug-in.
 
 Evidence: the definition of calibration; `tests/runtime/test_operators.py`.
 
@@ -80,8 +81,8 @@ Q/DQ around an operator of another domain, which only a plugin can run.
 
     x ─ Q ─ DQ ─ MyPlugin ─ Q ─ DQ ─ y
 
-A plugin fuses with nothing: the DequantizeLinear in front of it and the QuantizeLinear behind it stay kernels, unless
-the plugin itself takes and gives INT8.
+A plugin does not fuse: the DequantizeLinear before it and the QuantizeLinear after it stay kernels, unless the plugin
+reads and writes INT8.
 
 Evidence: NVIDIA's placement rules (absorb both into the plugin). RTX 1.7.1 without a plugin of that name refuses the
 node (plugin_between).
@@ -166,8 +167,8 @@ def check_fake_quantize(flow: Flow, target: Target) -> Iterator[Violation]:
         yield Violation(
             node=readers[0].name,
             reason=f"the pair on {pair.tensor} feeds only {ops}",
-            effect="the values are rounded and computed on in float",
-            fix=f"take the pair off, as {REPAIR} does, or move it behind the operator if a product follows",
+            effect="the values are rounded, but the computation is in float",
+            fix=f"remove the pair, as {REPAIR} does, or move it after the operator if a compute node follows",
         )
 
 
@@ -179,8 +180,8 @@ def fix_fake_quantize(context: RepairContext) -> Iterator[Change]:
             yield Change(
                 edits=tuple(SlotEdit(slot=slot) for slot in pair.slots),
                 subject=pair.quantize,
-                what=f"taken off: only {ops} reads it",
-                reason="operators without an INT8 form compute in float behind a pair, on rounded values",
+                what=f"removed: only {ops} reads it",
+                reason="after a pair, operators without an INT8 form compute in float on rounded values",
             )
 
 
@@ -207,7 +208,7 @@ def candidates_fake_quantize(built: BuiltGraph) -> Iterator[Candidate]:
             yield Candidate(
                 subject=kernel_of(layer),
                 goal=Goal.CHEAPER,
-                text="take away the Q/DQ that became a kernel",
+                text="remove the Q/DQ that became a kernel",
                 edits=tuple(SlotEdit(slot=slot) for slot in slots),
             )
 
@@ -228,8 +229,8 @@ def check_float_reader(flow: Flow, _target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=exact[0].name,
                 reason=f"it reads the rounded {pair.tensor} although it computes in float",
-                effect="it sees INT8 precision without any gain in speed",
-                fix=f"let {exact[0].name} read the tensor in front of the pair; {REPAIR} does",
+                effect="it loses precision without any gain in speed",
+                fix=f"let {exact[0].name} read the tensor before the pair; {REPAIR} does this",
             )
 
 
@@ -242,9 +243,9 @@ def check_output_pair(flow: Flow, _target: Target) -> Iterator[Violation]:
         if pair.returned and not pair.slots and pair.dequantize and pair.quantize:
             yield Violation(
                 node=pair.quantize,
-                reason="the pair stands right before a model output",
+                reason="the pair is directly before a model output",
                 effect="the output is rounded to INT8 and returned as float",
-                fix=f"{repairing(to_float=[pair.quantize])} takes the pair off; or return the INT8 values themselves",
+                fix=f"{repairing(to_float=[pair.quantize])} removes the pair; or return the INT8 values",
             )
 
 
@@ -259,9 +260,9 @@ def check_dangling(flow: Flow, _target: Target) -> Iterator[Violation]:
         if not flow.view.uses(result) and not flow.view.is_output(result):
             yield Violation(
                 node=name,
-                reason="nobody reads its result",
-                effect="it is dropped",
-                fix=f"remove the node; {REPAIR} does",
+                reason="no node reads its result",
+                effect="the builder removes it",
+                fix=f"remove the node; {REPAIR} does this",
             )
 
 
@@ -288,7 +289,7 @@ def check_float_result(flow: Flow, _target: Target) -> Iterator[Violation]:
             node=node.name,
             reason="both of its inputs have Q/DQ, its result has none",
             effect="the inputs are rounded and added in float",
-            fix=f"take Q/DQ off both inputs, as {REPAIR} does, or quantize the result too if an INT8 layer reads it",
+            fix=f"remove Q/DQ from both inputs, as {REPAIR} does, or quantize the result too if an INT8 layer reads it",
         )
 
 
@@ -298,8 +299,8 @@ def fix_float_result(context: RepairContext) -> Iterator[Change]:
         yield Change(
             edits=tuple(SlotEdit(slot=slot) for pair in pairs for slot in pair.slots),
             subject=node.name,
-            what="Q/DQ taken off both inputs",
-            reason="an Add whose sum is read as float adds in float behind two roundings",
+            what="Q/DQ removed both inputs",
+            reason="an Add whose result is read as float adds in float after two roundings",
         )
 
 
@@ -350,9 +351,9 @@ def check_plugin(flow: Flow, _target: Target) -> Iterator[Violation]:
         if reads or feeds:
             yield Violation(
                 node=node.name,
-                reason=f"{node.op} of the domain {node.domain} has Q/DQ {'before' if reads else 'behind'} it",
-                effect="plugins are not fused: it computes in float, and the Q and DQ beside it are kernels",
-                fix=f"let the plugin take and give INT8 itself; {repairing(to_float=_beside(flow, node))} takes the Q/DQ off",
+                reason=f"{node.op} of the domain {node.domain} has Q/DQ {'before' if reads else 'after'} it",
+                effect="plugins are not fused: it computes in float, and the Q and DQ around it are kernels",
+                fix=f"let the plugin read and write INT8; {repairing(to_float=_beside(flow, node))} removes the Q/DQ",
             )
 
 
@@ -388,7 +389,7 @@ def place_unseen(view: GraphView, options: PlacementOptions) -> Iterator[Opinion
             slot=slot,
             stance=Stance.VETO,
             reason=f"it depends on {plugin.name!r} ({plugin.domain}::{plugin.op}), which onnxruntime cannot compute: no sample reaches it",
-            fix="give onnxruntime the operator: --custom-ops LIBRARY, or a NumPy function in runtime.stand_ins",
+            fix="provide the operator to onnxruntime: --custom-ops LIBRARY, or a NumPy function in runtime.stand_ins",
         )
 
 

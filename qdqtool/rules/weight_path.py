@@ -1,16 +1,16 @@
-"""What stands between stored weights and the product that reads them.
+"""Nodes between stored weights and the MatMul that reads them.
 
 # weight_path
 
-Something stands between the weights' DequantizeLinear and the layer.
+Another node is between the DequantizeLinear of the weights and the layer.
 
     w ─ Q ─ DQ ─ Transpose ─ MatMul      float
     w transposed ─ Q ─ DQ ─ MatMul       INT8
 
-Classic TensorRT fuses DequantizeLinear with the layer only where it feeds it directly; behind a Transpose, a Reshape
-or a Cast the weights are dequantized at run time and the layer is float. TensorRT for RTX looks through.
+Classic TensorRT fuses a DequantizeLinear only if it feeds the layer directly; with a Transpose, a Reshape or a Cast in
+between, the weights are dequantized at run time and the layer runs in float. TensorRT for RTX fuses in these cases too.
 
-Evidence: NVIDIA/TensorRT issue 1604; RTX 1.7.1 builds an INT8 product behind a Transpose (weight_transposed).
+Evidence: NVIDIA/TensorRT issue 1604; RTX 1.7.1 builds an INT8 product after a Transpose (weight_transposed).
 
 # cast_weight
 
@@ -19,42 +19,45 @@ Stored integers that a Cast turns into floats, instead of a DequantizeLinear.
     w (INT8) ─ Cast ─ Mul (scale) ─ MatMul      no build
     w (INT8) ─ DequantizeLinear ─ MatMul        one kernel that reads INT8
 
-Exporters write quantized weights so that know their arithmetic only, such as torchao through torch.onnx: a Sub of zero points, a
-Mul behind the Cast or behind the product, blocks by a Reshape on both sides. TensorRT takes a quantized constant for what it is
-and allows nothing but DequantizeLinear behind it. The fix writes that, with the same integers and scales; blocks of integers
-that four bits hold become INT4, which a kernel reads.
+Exporters that write only the arithmetic produce this form, such as torchao with torch.onnx: a Sub of zero points, a Mul
+after the Cast or after the MatMul, and a Reshape on both sides for blocks. TensorRT allows only a DequantizeLinear
+after a quantized constant. The fix writes it, with the same integers and scales; blocks of integers that fit four bits
+become INT4, which a kernel reads.
 
 Evidence: RTX 1.7.1: `Quantized constant (w) is only allowed before DQ or PLUGIN_V2`, with a Reshape between too. torchao 0.18 in torch
 2.13: INT8 and FP8 per channel, INT4 and INT8 in blocks of 32.
 
 # weights_apart
 
-Weights in few bits that another kernel makes float before the product reads them.
+Low-bit weights that a separate kernel converts to float before the MatMul reads them.
 
     w (INT4, one block) ─ DQ ─ MatMul        kernel: INT4 -> Half [K, N], written; kernel: Half product
     w (INT4, blocks of 64) ─ DQ ─ MatMul     one kernel that reads INT4
 
-Weight-only quantization saves memory traffic where the product itself dequantizes. Where it does not, the weight is
-written as floats and read again in every inference, more traffic than float weights cost; the engine file is small all
-the same, and the log has no line on it. It is so for convolutions, FP4 weights, weights that several nodes read through
-Q/DQ, INT4 weights with equal scales of less than 512 bytes (they are merged), odd numbers of columns, INT4 without at least two blocks, INT8 and FP8 in blocks, scales per channel with a
-single row or where the product makes queries, keys and values, and products that read the result of an attention. A single row times a weight of up to 131072 values is a kernel of its own, which reads all of these.
+Weight-only quantization saves memory traffic if the MatMul kernel dequantizes the weight. Otherwise the weight is
+written as floats and read again in every inference, which is more traffic than float weights cause. The engine file is
+still small, and the log does not mention it. This happens for convolutions, FP4 weights, weights that several nodes
+read through Q/DQ, INT4 weights with equal scales of less than 512 bytes (the builder merges them), odd numbers of
+columns, INT4 without at least two blocks, INT8 and FP8 in blocks, scales per channel with a single row or in a joint
+projection of queries, keys and values, and MatMul nodes that read the result of an attention. A single row times a
+weight of up to 131072 values has a special kernel, which reads all of these.
 
 Evidence: RTX 1.7.1 for SM80 to SM121, about 200 layer dumps: a kernel without inputs whose constants are the stored
-weight and whose output is Half [K, N], in front of a float product. Classic TensorRT is not known.
+weight and whose output is Half [K, N], before a float product. Classic TensorRT is not known.
 
 # split_weights
 
-Stored weights with a scale per channel of the product that makes queries, keys and values.
+Stored weights with a scale per channel in a joint projection of queries, keys and values.
 
     w (INT8) ─ DQ ─ MatMul ─ Add ─ Split ─ q, k, v        float, behind a kernel that dequantizes the weight
     w (FP32) ─ Q ─ DQ ─ MatMul ─ Add ─ Split ─ q, k, v    INT8
 
-The builder cuts the weight [K, 3N] into three, Q and all. Behind a DequantizeLinear alone it cuts floats, and the product
-is float; the log has no line on it. One scale for the whole weight has no such trouble.
+The builder splits the weight [K, 3N] into three, together with its Q. If the weight only has a DequantizeLinear, the
+builder splits floats, and the node runs in float; the log does not mention it. One scale for the whole weight avoids
+this.
 
-Evidence: RTX 1.7.1 for SM86, 89 and 120, INT8 and FP8, per channel and per tensor, stored and behind Q and DQ, in 20 forms of
-one block; all six attentions of timm's test_vit.
+Evidence: RTX 1.7.1 for SM86, 89 and 120, INT8 and FP8, per channel and per tensor, stored and after Q and DQ, in 20
+forms of one block; all six attentions of timm's test_vit.
 
 # shared_pair
 
@@ -63,10 +66,10 @@ One pair feeds several layers.
     x ─ Q ─ DQ ─┬─ Conv               x ─┬─ Q ─ DQ ─ Conv
                 └─ Conv                  └─ Q ─ DQ ─ Conv      same scale: the two Q become one
 
-TensorRT 8 fuses a DequantizeLinear into one consumer and has to copy it for the others. A pair per consumer spares it
-that; the Q that are equal are merged again. Later releases and TensorRT for RTX do not mind.
+TensorRT 8 fuses a DequantizeLinear into one consumer and has to copy it for the others. A pair per consumer avoids the
+copies; equal Q nodes are merged again. Later releases and TensorRT for RTX are not affected.
 
-The fix is applied for every builder: a pair that serves one consumer can be moved or taken away for it alone.
+The fix is applied for every builder: a pair with a single consumer can be moved or removed for that consumer.
 
 Evidence: logs of TensorRT 8 (`Eliminating ... which duplicates (Q) ...`); nvidia-modelopt can write dedicated pairs;
 RTX 1.7.1 builds the same kernels either way (shared_pair).
@@ -102,7 +105,7 @@ from qdqtool.matching.weights import StoredWeight, stored_again
 from qdqtool.trt.ops import CASTS, CONVOLUTIONS, DEQUANTIZE, MATRIX_PRODUCTS, PRODUCTS, QUANTIZE
 
 SPLIT_REASON: Final = (
-    "its weight is cut into those of queries, keys and values, and scales per channel are not"
+    "its weight is split into the weights of queries, keys and values, but scales per channel are not split"
 )
 
 
@@ -153,25 +156,25 @@ def dequantized_apart(weight: LoneWeight) -> Iterator[tuple[str, str]]:
     if weight.op in CONVOLUTIONS:
         yield (
             f"no Conv dequantizes weights {inside}",
-            "quantize its input too (int8, or fp8 from SM89 on), or leave it float",
+            "quantize its input too (int8, or fp8 from SM89 on), or keep it float",
         )
     if weight.rows == 1 and weight.size <= _SMALL:
         return  # a kernel of its own that reads weights of any format, scales and number of columns
     if weight.format == NVFP4.name:
         yield (
-            f"FP4 weights are dequantized {inside} for no product of more than one row",
+            f"FP4 weights are not dequantized {inside} if the input has more than one row",
             "quantize its input to nvfp4 too",
         )
     if weight.readers > 1:
         yield (
-            "several nodes read this weight through Q/DQ, and equal nodes are merged",
-            "give each of them an initializer of its own, with a DequantizeLinear of its own",
+            "several nodes read this weight through Q/DQ, and the builder merges equal nodes",
+            "give each of them a separate initializer and a separate DequantizeLinear",
         )
     blocks = len(weight.scales) > 1
     if weight.twins and blocks and weight.format == INT4.name:
         yield (
-            f"another weight has the same scales, and equal lists of less than {_MERGED_BYTES} bytes are merged",
-            "move one of its scales by the smallest step that its type has",
+            f"another weight has the same scales, and the builder merges equal lists of less than {_MERGED_BYTES} bytes",
+            "change one of its scales by the smallest step of its type",
         )
     if weight.columns is not None and weight.columns % 2 and weight.format in _EVEN:
         yield f"{weight.columns} columns are an odd number", "pad the columns to an even number"
@@ -190,11 +193,11 @@ def dequantized_apart(weight: LoneWeight) -> Iterator[tuple[str, str]]:
     channels = bool(weight.scales) and not blocks
     if weight.attention:
         yield (
-            f"no product that reads the result of an attention as it is dequantizes weights {inside}",
-            f"reshape its input to two dimensions ({Setting('prepare.flatten', 'true')} does, and costs no kernel)",
+            f"a node that reads the unchanged result of an attention does not dequantize weights {inside}",
+            f"reshape its input to two dimensions ({Setting('prepare.flatten', 'true')} does this, and adds no kernel)",
         )
     if channels and weight.split and prod(weight.scales) > 1 and weight.format in {INT8.name, FP8.name}:
-        yield SPLIT_REASON, "INT4 blocks, one scale for the whole weight, or three products"
+        yield SPLIT_REASON, "INT4 blocks, one scale for the whole weight, or three separate MatMul nodes"
     if channels and weight.format in {INT8.name, FP8.name} and weight.rows == 1:
         yield "with one row, weights with a scale per channel are not", "one scale for the whole weight"
 
@@ -252,9 +255,9 @@ def check_weight_path(flow: Flow, _target: Target) -> Iterator[Violation]:
     for node, between, _ in match_weight_path(flow):
         yield Violation(
             node=node.name,
-            reason=f"{between.op} {between.name} stands between the DequantizeLinear and its weights",
+            reason=f"{between.op} {between.name} is between the DequantizeLinear and its weights",
             effect=f"the weights are dequantized at run time and {node.op} runs in float",
-            fix=f"apply the {between.op} to the stored weights, so that DequantizeLinear feeds the layer; {REPAIR} does",
+            fix=f"apply the {between.op} to the stored weights, so that DequantizeLinear feeds the layer; {REPAIR} does this",
             products=(node.name,),
         )
 
@@ -273,8 +276,8 @@ def explain_weight_path(evidence: NodeEvidence) -> Iterator[Explanation]:
             )
             yield Explanation(
                 reason=f"{' and '.join(hindering)} between DequantizeLinear and input {operand.index}{hinders}",
-                fix="move Q/DQ behind it, so that DequantizeLinear feeds this node directly"
-                + (f"; {REPAIR} does" if _is_repaired(evidence, moves, fixed=operand.fixed) else ""),
+                fix="move Q/DQ after it, so that DequantizeLinear feeds this node directly"
+                + (f"; {REPAIR} does this" if _is_repaired(evidence, moves, fixed=operand.fixed) else ""),
                 of_builder=True,
             )
 
@@ -307,8 +310,7 @@ def check_cast_weight(flow: Flow, _target: Target) -> Iterator[Violation]:
             reason=f"it casts the stored {flow.view.info(node.inputs[0]).dtype.value.upper()} values of "
             f"{held_in(flow.view, node.inputs[0])}",
             effect="the builder refuses it: Quantized constant is only allowed before DQ",
-            fix=f"write DequantizeLinear with the scales that follow; {REPAIR} does, and takes weights as float whose scales "
-            "go neither per channel nor in blocks",
+            fix=f"write DequantizeLinear with the scales that follow; {REPAIR} does this, and stores weights as float if their scales are neither per channel nor per block",
         )
 
 
@@ -320,21 +322,21 @@ def check_weights_apart(flow: Flow, target: Target) -> Iterator[Violation]:
     others = twins(flow.view)
     for product in products(flow, target):
         stored, node = product.weights_alone, product.node
-        if stored is None or _is_told_elsewhere(product, stored) or node.name not in flow.plain.by_name:
+        if stored is None or _is_reported_elsewhere(product, stored) or node.name not in flow.plain.by_name:
             continue
         found = next(dequantized_apart(_described(flow, product, stored, others)), None)
         if found is not None:
             yield Violation(
                 node=node.name,
                 reason=found[0],
-                effect=f"its {stored.format} weights are written as floats in front of the kernel and read again in every inference",
+                effect=f"its {stored.format} weights are written as floats before the kernel and read again in every inference",
                 fix=f"{found[1]}; {repairing(to_float=[node.name])} leaves it float",
                 products=(node.name,),
                 realised=f"{product.asked}{BEFORE}",
             )
 
 
-def _is_told_elsewhere(product: Product, stored: Factor) -> bool:
+def _is_reported_elsewhere(product: Product, stored: Factor) -> bool:
     """Return whether the node is a half-quantized INT8 convolution, which QDQ120 reports."""
     return stored.format == INT8.name and product.node.op in CONVOLUTIONS
 
@@ -364,7 +366,7 @@ def _described(flow: Flow, product: Product, stored: Factor, others: Mapping[str
 
 # --- split_weights ---------------------------------------------------------------------------------------------------
 
-_FIX = f"write float weights behind Q and DQ ({Setting('insert.weights', 'qdq')}; {Command('insert')} does here), or use one scale for the weight"
+_FIX = f"write float weights with Q and DQ ({Setting('insert.weights', 'qdq')}; {Command('insert')} does this), or use one scale for the weight"
 
 
 def check_split_weights(flow: Flow, target: Target) -> Iterator[Violation]:
@@ -410,7 +412,7 @@ def check_shared_pair(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=pair.dequantize or "",
                 reason=f"{counted(len(readers), 'layer shares', 'layers share')} it",
                 effect="TensorRT 8 copies it, and may not fuse every copy",
-                fix=f"give each layer a pair of its own with the same scale; {REPAIR} does",
+                fix=f"give each layer a separate pair with the same scale; {REPAIR} does this",
             )
 
 
@@ -431,7 +433,7 @@ def fix_shared_pair(context: RepairContext) -> Iterator[Change]:
                 yield Change(
                     subject=node.name,
                     what=f"{op} that {counted(len(readers), 'input reads', 'inputs read')} was copied for each of them",
-                    reason="a shared node is fused into one consumer and may stay a kernel for the others",
+                    reason="a shared node is fused into one consumer and may stay a separate kernel for the others",
                     error=0.0,
                 )
 

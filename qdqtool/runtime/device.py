@@ -151,16 +151,16 @@ def provider_of(word: str) -> Provider:
         close = get_close_matches(small, [*DEVICES, *_ALSO], n=1)
         meant = f"did you mean {close[0]}? " if close else ""
         raise UsageError(
-            f"there is no device {called!r}",
+            f"unknown device {called!r}",
             fix=f"{meant}Choose one of {', '.join(DEVICES)}, or the path of a plug-in provider library (.so, .dll); "
-            f"{Command('doctor')} says which work here",
+            f"{Command('doctor')} lists the devices of this machine",
             where="--device",
         )
     provider = Provider(word=word, name=known.provider if known else called, pick=pick, options=options)
     if provider.name != CPU.name:
         return provider
     if pick or options:
-        raise UsageError("the device cpu takes no options", fix="write cpu", where="--device")
+        raise UsageError("the device cpu has no options", fix="write cpu", where="--device")
     return CPU
 
 
@@ -171,7 +171,7 @@ def _options(rest: str, word: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     pairs = [entry.partition("=") for entry in entries]
     if any(not equals for _, equals, _ in pairs) or not re.fullmatch(r"[\w.]*", pick):
         raise UsageError(
-            f"cannot read what follows the colon of the device {word!r}",
+            f"cannot read the part after the colon of the device {word!r}",
             fix="write a number and options as key=value: cuda:1,gpu_mem_limit=2147483648",
             where="--device",
         )

@@ -91,8 +91,8 @@ class _Declared:
 class CutSession:
     """A model in several onnxruntime sessions with stand-ins between them; it runs like one session.
 
-    A stand-in that is missing leaves everything behind it uncomputed. The outputs are then what can be computed: outputs of the model,
-    and the tensors that enter such operators.
+    A stand-in that is missing leaves everything after it uncomputed. The outputs are then what can be computed: outputs
+    of the model, and the tensors that enter such operators.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class CutSession:
         unknown = next((name for name in wanted if name not in self._known), None)
         if unknown is not None:
             raise RuntimeError(
-                f"{unknown!r} depends on an operator that neither onnxruntime nor a stand-in computes"
+                f"{unknown!r} depends on an operator that neither onnxruntime nor a stand-in can compute"
             )
         values: dict[str, NDArray[Any]] = {name: np.asarray(value) for name, value in feeds.items()}
         for number, stage in enumerate(self._parts):

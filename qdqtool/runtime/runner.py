@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _ADVICE = {
     "Protobuf serialization failed|No space left": (
-        "the optimized model goes through a temporary file: free some space there, or name another folder in TMPDIR"
+        "the optimized model goes through a temporary file: free some space there, or set TMPDIR to another folder"
     ),
     r"is not a registered function/op|No Op registered|NOT_IMPLEMENTED": (
         "onnxruntime has no kernel for this operator: replace it, or cut the model before it"
@@ -114,7 +114,7 @@ def open_runner(
     provider = provider or current()
     at_once = _at_once(crowded)
     if isinstance(model, Path) and not model.is_file():
-        raise InputFileError("there is no such file", fix="check the path", where=where)
+        raise InputFileError("the file does not exist", fix="check the path", where=where)
     count = processors() // at_once if crowded else threads
     options = RuntimeOptions(
         provider=provider, exact=faithful, faithful=faithful, threads=count, optimized=optimized
@@ -132,8 +132,8 @@ def open_piece(
 ) -> OrtRunner:
     """Open a runner for one of many pieces that stay open together, or for a model that returns many of its tensors.
 
-    What a run needs goes back behind it: with an arena it would stay as large as its two largest runs.
-    `optimized` and `threads` are those of `open_runner`.
+    The memory of a run is freed after it: with an arena it would stay as large as its two largest runs. `optimized` and
+    `threads` are those of `open_runner`.
 
     Raises:
         InputFileError: it holds what onnxruntime cannot run.
@@ -265,7 +265,7 @@ def refusal(model: bytes) -> str | None:
     except failures() as error:
         text = " ".join(str(error).split())
         if re.search(_LACKING, text):
-            _log.info("onnxruntime cannot judge the model: %s", text)
+            _log.info("onnxruntime cannot check the model: %s", text)
             return None
         return re.sub(_PREFIX, "", text)
     return None
@@ -295,14 +295,14 @@ def _check(inputs: tuple[TensorInfo, ...], feeds: Feeds, where: str | None) -> N
             continue
         dtype = DType.parse(np.asarray(array).dtype.name)
         if info.dtype is not DType.UNKNOWN and dtype is not info.dtype:
-            mistakes.append(f"input {info.name!r} wants {info.dtype}, not {dtype}")
+            mistakes.append(f"input {info.name!r} needs {info.dtype}, not {dtype}")
         if not _fits(info, array.shape):
             wanted, fed = ("x".join(map(str, dims)) or "a scalar" for dims in (info.shape or (), array.shape))
-            mistakes.append(f"input {info.name!r} wants {wanted}, not {fed}")
+            mistakes.append(f"input {info.name!r} needs {wanted}, not {fed}")
     if mistakes:
         raise InputFileError(
             "; ".join(mistakes),
-            fix="make the samples fit the model, or change the preprocessing",
+            fix="change the samples to match the model, or change the preprocessing",
             where=where,
         )
 

@@ -1,7 +1,7 @@
 """The only factory of onnxruntime sessions: no other module of this process imports onnxruntime.
 
 A session is set up so that a Q/DQ model computes what its nodes say: `session.disable_quant_qdq` keeps onnxruntime from
-turning DQ -> op -> Q into integer kernels of its own. Their rounding (and, on processors without VNNI, their saturation)
+turning DQ -> op -> Q into integer separate kernels. Their rounding (and, on processors without VNNI, their saturation)
 is neither that of the graph nor that of TensorRT. All other optimizations keep float semantics. Nodes run one after the
 other with deterministic kernels: on one machine the same model and feeds give the same bits.
 
@@ -68,8 +68,8 @@ class RuntimeOptions:
         threads: of one run; 0 leaves the number to onnxruntime.
         exact: on another provider than the CPU, take options that make it agree with the CPU as far as it can. False leaves them
             to the provider: right for measuring speed.
-        faithful: Q/DQ nodes compute what they say. Otherwise onnxruntime may replace Q/DQ patterns by integer kernels of its own: right for measuring
-            speed, wrong for judging accuracy.
+        faithful: Q/DQ nodes compute what they say. Otherwise onnxruntime may replace Q/DQ patterns by integer separate
+            kernels: right for measuring speed, wrong for judging accuracy.
         optimized: False runs the graph node by node, which opens a graph of many thousand nodes far sooner.
         arena: False returns the memory of a run after it; with an arena a session stays as large as its two largest runs.
         planned: False skips the search for memory to use again, which takes time that grows with the square of the nodes.
@@ -95,7 +95,7 @@ class RuntimeOptions:
 def open_session(model: Path | bytes, options: RuntimeOptions) -> onnxruntime.InferenceSession:
     """Open a session for a model in a file, with its external data next to it, or in memory.
 
-    A model with operators that have a stand-in, or that nobody knows, is opened in pieces around these.
+    A model with operators that have a stand-in, or with unknown operators, is opened in pieces around these.
 
     Raises:
         one of `failures()`: onnxruntime cannot open the model.
@@ -283,7 +283,7 @@ def located(provider: Provider) -> Located:
 def _of_library(provider: Provider, library: Path) -> Located:
     if not library.is_file():
         raise InputFileError(
-            "there is no such plug-in provider library", fix="check the path", where=str(library)
+            "the plug-in provider library does not exist", fix="check the path", where=str(library)
         )
     _load(library, library.stem)
     names = {
@@ -294,7 +294,7 @@ def _of_library(provider: Provider, library: Path) -> Located:
     if not names:
         raise MissingPackage(
             "the plug-in provider library offers no device on this machine",
-            fix="check that the hardware it is for is here, with its driver; or leave --device out for the CPU",
+            fix="check that its hardware and driver are installed; or remove --device to use the CPU",
             where=str(library),
         )
     return _chosen(replace(provider, name=min(names)), library)
@@ -329,7 +329,7 @@ def _load(library: Path, name: str) -> None:
     except failures() as error:
         raise InputFileError(
             f"onnxruntime cannot load the plug-in provider library: {str(error).splitlines()[0][:300]}",
-            fix="install the release of the library that is for this onnxruntime, and the libraries and drivers it needs",
+            fix="install the library's release for this onnxruntime, and the libraries and drivers it needs",
             where=str(library),
         ) from error
     _loaded.add(library)
@@ -386,8 +386,8 @@ def how_to_get(provider: Provider) -> str:
     ways += [_in_place(known.instead)] if known.instead else []
     needs = f" ({provider.word} needs {known.needs})" if known.needs else ""
     if not ways:
-        return "install an onnxruntime that has it, or name its plug-in library: --device path/to/library.so"
-    return f"{'; or '.join(ways)}{needs}. {Command('doctor')} says what works here"
+        return "install an onnxruntime that has it, or pass its plug-in library: --device path/to/library.so"
+    return f"{'; or '.join(ways)}{needs}. {Command('doctor')} lists what works on this machine"
 
 
 def _in_place(package: str) -> str:

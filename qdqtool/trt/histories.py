@@ -163,10 +163,10 @@ def _notes(engine: Engine, run: LogRun, places: _Places) -> tuple[str, ...]:
     told = {layer.name for layer in run.engine_layers} or {row.layer for row in run.tuning.layers}
     known = sum(name in places for name in told)
     if not (told or run.ledger or run.events or run.tuning.layers or run.tuning.myelin):
-        return ("the log tells nothing of layers; that of a build with --verbose does",)
+        return ("the log has no information about layers; use the log of a build with --verbose",)
     if not told:
-        return ("the log names no layers of its engine, so that it cannot be checked against this one",)
+        return ("the log does not name the layers of its engine, so it cannot be compared with this engine",)
     if engine.layers and 2 * known < len(told):
-        share = f"{known} of the {counted(len(told), 'layer')} it names are among the {len(engine.layers)} of this one"
+        share = f"{known} of the {counted(len(told), 'layer')} it names are among the {counted(len(engine.layers), 'layer')} of this engine"
         return (f"the log belongs to another engine: {share}",)
     return ()

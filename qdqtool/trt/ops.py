@@ -1,9 +1,9 @@
 """Families of ONNX operators by their effect on values, and facts about one node.
 
-Families that several files read are here; a family with one reader is in the file that reads it, and no two files list the same
-one (`.ci/style.py`). Placement, lint, repair, calibration, the audit and the cache conversion ask the same questions, so that
-they cannot give different answers: a hard bound that is lost behind a Split gives a wrong range, a tie that is lost behind a
-Gather a second scale.
+Families that several files read are here; a family with one reader is in the file that reads it, and no two files list
+the same one (`.ci/style.py`). Placement, lint, repair, calibration, the audit and the cache conversion ask the same
+questions, so that they cannot give different answers: a hard bound that is lost after a Split gives a wrong range, a
+tie that is lost after a Gather a second scale.
 
 The functions take a node and the graph it stands in; nothing here looks through Q/DQ pairs.
 """
@@ -296,7 +296,7 @@ def gives_all(node: Node) -> bool:
 def keeps_order(view: GraphView, node: Node) -> bool:
     """Return True if the output values of `node` have the memory order of its input values, with channels last everywhere.
 
-    So do those of a Reshape from pixels to tokens and of the Transpose behind it.
+    So do those of a Reshape from pixels to tokens and of the Transpose after it.
     """
     if node.op in {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"}:
         return True
@@ -317,7 +317,7 @@ def holds_dequantize_back(view: GraphView, node: Node) -> bool:
     """Return True if TensorRT for RTX does not move a DequantizeLinear forward through this commuting node.
 
     It does not through a nearest Resize, nor through a Pad with zeros unless that is the own Pad of one Conv: height
-    and width only, right in front of it (RTX 1.7.1, by building; a QuantizeLinear moves backward through all of them).
+    and width only, right before it (RTX 1.7.1, by building; a QuantizeLinear moves backward through all of them).
     """
     if node.op != "Pad":
         return node.op in RESAMPLING

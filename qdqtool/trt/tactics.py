@@ -91,11 +91,11 @@ _OPERATIONS = (
 )
 _GENERATED = (
     ("MulMinMaxRounCast", "quantizes"),
-    ("RounCastCastMul", "quantizes and dequantizes at once"),
+    ("RounCastCastMul", "quantizes and dequantizes in one kernel"),
     ("CastMul", "dequantizes"),
     ("Conc", "pads or joins channels"),
     ("Tran", "changes the layout"),
-    ("Etc", "name cut short"),
+    ("Etc", "name truncated"),
 )
 """Words in names of generated kernels; each step has four letters or fewer."""
 _WORDS = {
@@ -170,21 +170,21 @@ def tactic_id(text: str) -> str | None:
 
 def spelled_type(tactic: str) -> DType | None:
     """Return the type of the factors if the name gives the types of all operands, else None."""
-    return _said(tactic[:_LONGEST_NAME])[0]
+    return _types_in_name(tactic[:_LONGEST_NAME])[0]
 
 
 def math_type(tactic: str) -> DType | None:
     """Return the type of the factors, if the name gives or implies it; else None."""
-    return _said(tactic[:_LONGEST_NAME])[1]
+    return _types_in_name(tactic[:_LONGEST_NAME])[1]
 
 
 def tensor_cores(tactic: str) -> bool | None:
-    """Return True if the kernel runs on tensor cores, and None if the name does not say."""
-    return _said(tactic[:_LONGEST_NAME])[2]
+    """Return True if the kernel runs on tensor cores, and None if not in the name."""
+    return _types_in_name(tactic[:_LONGEST_NAME])[2]
 
 
 @lru_cache(maxsize=4096)
-def _said(tactic: str) -> tuple[DType | None, DType | None, bool | None]:
+def _types_in_name(tactic: str) -> tuple[DType | None, DType | None, bool | None]:
     # An engine has few kernels under many layers, and a log many engines.
     exact = _XMMA.search(tactic)
     spelled = _MATH[exact[1]] if exact else None
@@ -206,8 +206,8 @@ class TacticWords:
         tile: work of one block, as rows x columns x depth.
         stages: of its software pipeline.
         unit: arithmetic unit.
-        int8: whether its inputs are INT8; None if the name does not say.
-        tensor_cores: whether it uses tensor cores; None if the name does not say.
+        int8: whether its inputs are INT8; None if not in the name.
+        tensor_cores: whether it uses tensor cores; None if not in the name.
     """
 
     name: str

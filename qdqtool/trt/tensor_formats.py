@@ -4,9 +4,9 @@ The words are those of TensorRT 8.0 to 11 and of TensorRT for RTX: "Half", "Row 
 "Thirty-two wide channel vectorized row major Int8 format", "Channel major FP16 format where channel % 8 == 0",
 "Int8[1,64:32,800,912]", "(NHWC) Channel major format", "kCHW32".
 
-Autotuning prints strides, `Int8(50176,50176:4,224,1)`: behind the type stand the strides of the dimensions, outermost
-first, in elements, or in vectors where the format packs a dimension. `s:n` marks that dimension: n neighbouring elements
-of it form one vector. So `Float(150528,50176,224,1)` is the plain row-major order of 1x3x224x224, and
+Autotuning prints strides, `Int8(50176,50176:4,224,1)`: after the type stand the strides of the dimensions, outermost
+first, in elements, or in vectors where the format packs a dimension. `s:n` marks that dimension: n neighbouring
+elements of it form one vector. So `Float(150528,50176,224,1)` is the plain row-major order of 1x3x224x224, and
 `Int8(50176,50176:4,224,1)` packs four channels of it into 32 bits. Layers of a finished engine print extents instead:
 `Int8[1,3:4,224,224]` is 1x3x224x224 with its channels packed (and padded) to four; releases up to 8.4 write that with
 round brackets too.
@@ -101,7 +101,7 @@ class FormatWords:
         dtype: element type.
         reading: "strides" or "extents".
         numbers: one per dimension, as printed, without the vector.
-        vector: elements per vector; 1 where nothing is packed.
+        vector: elements per vector; 1 if nothing is packed.
         vector_dim: which dimension is packed, from 0; None if none is.
         order: "row-major", "channels last", "vectorized" or "unknown".
         words: what it means.
@@ -166,9 +166,7 @@ def _order(strides: tuple[str, ...], vector_dim: int | None) -> str:
 
 
 def _words(dtype: DType, numbers: tuple[str, ...], packing: tuple[int | None, int], order: str) -> str:
-    kind = (
-        f"elements of type {dtype}" if dtype is not DType.UNKNOWN else "elements of a type nobody recognises"
-    )
+    kind = f"elements of type {dtype}" if dtype is not DType.UNKNOWN else "elements of an unknown type"
     vector_dim, vector = packing
     packed = ""
     if vector_dim is not None:
@@ -181,6 +179,4 @@ def _words(dtype: DType, numbers: tuple[str, ...], packing: tuple[int | None, in
 
 
 def _elements(dtype: DType) -> str:
-    return (
-        f"elements of type {dtype}" if dtype is not DType.UNKNOWN else "elements of a type nobody recognises"
-    )
+    return f"elements of type {dtype}" if dtype is not DType.UNKNOWN else "elements of an unknown type"

@@ -47,7 +47,7 @@ def test_a_runner_against_itself_has_no_noise() -> None:
 
 def test_too_few_samples_for_the_classes_matter_only_where_classes_were_counted() -> None:
     labelled = compare(FLOAT, FLOAT, rows(np.eye(8)[:2], np.array([0, 1])), CompareOptions())
-    assert "2 samples for 8 classes: most classes were not seen" in labelled.notes
+    assert "2 samples for 8 classes: most classes do not occur" in labelled.notes
     alone = compare(FLOAT, FLOAT, rows(np.eye(8)[:2]), CompareOptions())
     assert not any("were not seen" in note for note in alone.notes)
 
@@ -226,7 +226,7 @@ def test_a_missing_input_is_refused_with_the_sample() -> None:
     ("options", "words"),
     [
         (CompareOptions(metrics=("cosinus",)), "did you mean 'cosine'"),
-        (CompareOptions(metrics=("top1",)), "leave it out"),
+        (CompareOptions(metrics=("top1",)), "remove it"),
         (CompareOptions(output="logits"), "set compare.output to one of 'y'"),
     ],
     ids=["unknown metric", "task metric as distance", "unknown output"],

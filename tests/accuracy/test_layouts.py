@@ -115,7 +115,7 @@ def test_a_layout_is_told_by_its_values(layout: BoxLayout, make: Callable[[Found
 def test_equal_outputs_agree_wholly(layout: BoxLayout, make: Callable[[Found], np.ndarray]) -> None:
     found = told(make(TWO), make(TWO))
     assert (agreement(found), boxes(found)) == (100.0, 100.0)
-    assert found.notes == ("1 sample for 5 classes: most classes were not seen",) * (not layout.is_final)
+    assert found.notes == ("1 sample for 5 classes: most classes do not occur",) * (not layout.is_final)
 
 
 @each_layout
@@ -216,7 +216,7 @@ def test_a_fifth_column_that_may_be_either_is_said_and_not_used() -> None:
     assert found.task == ()
     assert boxes(found) is None
     assert (
-        "no task metric: an output of shape (1, 84, 9) looks like boxes, but its values do not tell whether the fifth "
+        "no task metric: an output of shape (1, 84, 9) looks like boxes, but it is unclear whether the fifth "
         "column is an objectness or a class"
     ) in found.notes
 
@@ -235,7 +235,7 @@ def test_samples_that_are_not_understood_are_counted_beside_those_that_are() -> 
     samples = Given([Sample(name=f"{i}", feeds={"x": output}) for i, output in enumerate(outputs)])
     found = compare(Scripted(identity), Scripted(identity), samples, CompareOptions(task="agreement"))
     assert found.task[0].samples == 1
-    assert [note for note in found.notes if note.startswith("2 samples left out of the task metric")]
+    assert [note for note in found.notes if note.startswith("2 samples not in the task metric")]
 
 
 RANDOM = np.random.default_rng(3)

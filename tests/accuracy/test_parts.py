@@ -108,8 +108,8 @@ def test_each_part_has_its_own_level_and_the_whole_is_their_mean(chosen: bool, t
     assert found.sqnr.sqnr_db == pytest.approx(-10 * math.log10(mean), rel=1e-3)
     assert found.sqnr.low is not None
     assert found.sqnr.low < found.sqnr.sqnr_db
-    assert any("chooses and sorts" in note for note in found.notes) is chosen
-    verb = "was chosen from" if chosen else "holds"
+    assert any("selects and sorts" in note for note in found.notes) is chosen
+    verb = "was chosen from" if chosen else "contains"
     assert all(told(part).startswith(f"rows_of_all {verb} ") for part in found.parts)
 
 
@@ -121,7 +121,7 @@ def test_noise_of_scores_is_found_though_boxes_hide_it(tmp_path: Path) -> None:
     assert whole > 50
     severity, words = loss(found)
     assert severity is not None
-    assert "in output 'rows_of_all' keeps" in words
+    assert "in output 'rows_of_all' has" in words
     assert subject(found) == "rows_of_all"
     worst = min(part.sqnr_db for part in found.parts if part.sqnr_db is not None)
     assert sqnr(found) == worst < 15
@@ -249,6 +249,6 @@ def test_a_part_that_cannot_be_measured_is_said_and_the_output_measured(tmp_path
 
     found = compare(left, Broken(), samples, CompareOptions(task="none"), parts=parts)
     assert found.parts == ()
-    assert sum("is not compared by itself" in note for note in found.notes) == len(parts)
+    assert sum("is not compared separately" in note for note in found.notes) == len(parts)
     assert found.sqnr is not None
     assert found.sqnr.sqnr_db == pytest.approx(20, rel=1e-3)

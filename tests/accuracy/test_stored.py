@@ -137,5 +137,5 @@ def test_pickled_objects_are_never_restored(tmp_path: Path) -> None:
 def test_samples_must_have_the_same_outputs(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", y=VALUES[:1])
     np.savez(tmp_path / "b.npz", z=VALUES[:1])
-    with pytest.raises(InputFileError, match="other outputs in sample 1"):
+    with pytest.raises(InputFileError, match="different outputs in sample 1"):
         open_stored(tmp_path)

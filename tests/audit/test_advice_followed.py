@@ -73,7 +73,7 @@ def test_whatever_is_written_down_as_nothing_to_do_says_so_or_names_when_there_i
     assert len(texts) > 20
     for text in texts:
         assert leaves_nothing(text) or text.startswith(
-            ("nothing to do;", "nothing to do, unless ", "nothing to do where ", "nothing to do by a command")
+            ("nothing to do;", "nothing to do, unless ", "nothing to do if ", "nothing to do by a command")
         ), text
 
 

@@ -65,7 +65,7 @@ def test_counts_do_not_need_known_precisions():
 @pytest.mark.parametrize(
     ("asked", "realised", "told"),
     [
-        ("int8-weights", "float", "the engine holds the weight as floats: because"),
+        ("int8-weights", "float", "the engine stores the weight as floats: because"),
         ("int4-weights", "int4-weights dequantized before the kernel", "because"),
         ("int4-weights", "int4-weights", ""),
         ("int4-weights", "unknown", ""),

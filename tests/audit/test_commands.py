@@ -85,7 +85,7 @@ def test_a_file_that_is_a_whole_log_is_read_as_both(files, capsys):
 def test_a_log_that_tells_nothing_is_noted(files, capsys):
     (files / "empty.log").write_text("")
     assert run(["engine", "show", str(files / "layers.txt"), "--log", str(files / "empty.log")]) == 0
-    assert "the log tells nothing of layers" in capsys.readouterr().err
+    assert "the log has no information about layers" in capsys.readouterr().err
 
 
 def test_diff_numbers_engines_of_one_name_and_says_which_is_faster(files, capsys):
@@ -247,7 +247,7 @@ def test_a_float_node_stands_once_with_the_code_of_its_finding() -> None:
         replace(
             finding(Severity.INFO, verdict.node),
             code="QDQ202",
-            reason="nothing asked for its quantization: too narrow",
+            reason="the model does not quantize it: too narrow",
             fix=verdict.fix,
         )
         for verdict in verdicts

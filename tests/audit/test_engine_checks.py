@@ -107,7 +107,7 @@ def test_a_kernel_of_float_constants_is_not_said_to_dequantize():
 
     for dtype, reason, fix in (
         (DType.INT8, "dequantizes a weight", "quantizes the activation"),
-        (DType.FLOAT32, "computes from constants", "names the cause"),
+        (DType.FLOAT32, "computes from constants", "reports the cause"),
     ):
         alone = replace(
             scene_kernel("k", role=Role.OTHER), inputs=(), constants=(scene_tensor("held", dtype),)
@@ -153,7 +153,7 @@ def test_a_float_result_that_goes_back_to_int8_is_a_round_trip():
     )
     (finding,) = found("float_round_trip", *layers)
     assert finding.severity is Severity.WARNING
-    assert "c1 computes in INT8 and writes fp16, which c3 reads as it is" in finding.reason
+    assert "c1 computes in INT8 and writes fp16, which c3 reads unchanged" in finding.reason
     assert "put Q/DQ on the input of c3" in finding.fix
     assert [evidence.place for evidence in finding.evidence] == ["/data/layers/0", "/data/layers/1"]
     assert found("int8_in_float_out", *layers) == []
@@ -270,11 +270,11 @@ def test_a_region_without_listed_kernels_says_what_it_holds():
         Metadata="[ONNX Layer: a]\x1e[ONNX Layer: b]",
     )
     (finding,) = found("opaque_region", region)
-    assert "holds 2 ONNX nodes, a, b" in finding.reason
+    assert "contains 2 ONNX nodes, a, b" in finding.reason
 
 
 @pytest.mark.parametrize(
-    ("words", "fix"), [(FP32, "put Q/DQ on both inputs"), (INT8, "take away the Q/DQ between")]
+    ("words", "fix"), [(FP32, "put Q/DQ on both inputs"), (INT8, "remove the Q/DQ between")]
 )
 def test_a_softmax_between_two_products_is_an_attention_that_is_not_fused(words: str, fix: str):
     two = [tensor("q"), tensor("k")]

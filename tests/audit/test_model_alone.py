@@ -50,7 +50,7 @@ def test_a_float_engine_is_told_as_one_and_never_called_another_models(
     model = models.save(models.unet(), tmp_path)
     assert cli(["audit", str(model)]) == 0
     said = capsys.readouterr().out
-    assert "the model asks for no INT8" in said.splitlines()[0]
+    assert "the model does not ask for INT8" in said.splitlines()[0]
     assert "0 of" not in said.splitlines()[0]
     assert "not quantized" not in said
     assert "belongs to this model" not in said

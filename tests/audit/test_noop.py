@@ -67,7 +67,10 @@ def test_an_engine_that_is_int8_itself_is_no_yardstick():
     found = really_int8(FULL, FULL)
     assert found.verdict is NoOpVerdict.INT8
     assert points(found)[1:] == [Vote.NOTHING] * 2
-    assert "2 of 2 compute kernels of the float engine multiply in INT8: it is none" in found.signs[1].text
+    assert (
+        "2 of 2 compute kernels of the float engine multiply in INT8: it is not a valid reference"
+        in found.signs[1].text
+    )
 
 
 def test_fewer_bytes_by_fp16_do_not_speak_for_int8():
@@ -175,7 +178,7 @@ def test_a_model_that_runs_half_in_int8_misses_a_higher_share(tmp_path, capsys):
 def test_a_model_and_files_of_an_engine_are_one_too_many(tmp_path, capsys):
     model = str(models.save(models.conv_chain(), tmp_path))
     assert run(["engine", "is-int8", model, "--plan", "a", "--plan", "b"]) == 2
-    assert "leave out --plan" in capsys.readouterr().err
+    assert "remove --plan" in capsys.readouterr().err
 
 
 def test_an_engine_of_another_small_format_is_neither_int8_nor_float():

@@ -77,7 +77,7 @@ def test_a_kernel_for_one_row_that_reads_stored_weights_multiplies_floats(case, 
     [
         ("int4 in one block", "at least two blocks", "blocks of 16 to 128"),
         ("int4, odd columns", "255 columns are an odd number", "pad the columns"),
-        ("int4, one weight for two", "several nodes read this weight", "an initializer of its own"),
+        ("int4, one weight for two", "several nodes read this weight", "a separate initializer"),
         ("int4, equal scales of 504 bytes", "another weight has the same scales", "by the smallest step"),
         ("int4 conv", "no Conv dequantizes", "quantize its input too"),
         ("int8 weights in blocks", "INT8 in blocks", "one scale per output channel"),
@@ -104,7 +104,7 @@ def test_weights_dequantized_before_the_kernel_are_told_with_their_bytes(case, w
     ("case", "realised", "word"),
     [
         ("fp8 conv of 49 taps", f"fp8-weights {BEFORE}", "more than 32 taps run in float, this one has 49"),
-        ("fp4 with scales of one level", f"nvfp4-weights {BEFORE}", "have one level"),
+        ("fp4 with scales of one level", f"nvfp4-weights {BEFORE}", "without a global scale"),
         ("mxfp8", "mxfp8-weights", "computes MXFP8 in float"),
     ],
 )
@@ -114,4 +114,4 @@ def test_arithmetic_that_is_silently_float_is_a_fallback_with_its_reason(case, r
     assert wanted == realised
     assert word in verdict.reason
     (told,) = [finding for finding in found.findings if finding.code == "QDQ201"]
-    assert f"was to run {verdict.asked.upper()}" in told.reason
+    assert f"should run {verdict.asked.upper()}" in told.reason

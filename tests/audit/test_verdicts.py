@@ -170,5 +170,5 @@ def test_what_only_one_builder_refuses_is_not_blamed_on_another(tmp_path):
         name: {v.node: v.reason for v in verdicts(model, made, None)}["up"]
         for name, made in (("rtx", layers), ("classic", classic))
     }
-    assert "TensorRT for RTX runs no ConvTranspose" in reasons["rtx"]
+    assert "TensorRT for RTX has no ConvTranspose kernel" in reasons["rtx"]
     assert "TensorRT 8 reads axis 0" in reasons["classic"]

@@ -24,23 +24,23 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
     "fine": {"c1": ("int8", ""), "c2": ("int8", ""), "c3": ("int8", "")},
     "float_weight": {
         "c1": ("int8", ""),
-        "c2": ("fp32", "its weights have no Q/DQ, the other factor has"),
+        "c2": ("fp32", "its weights have no Q/DQ, but the other factor has"),
         "c3": ("int8", ""),
     },
-    "float_activation": {"c2": ("fp32", "its input 0 has no Q/DQ, the other factor has")},
+    "float_activation": {"c2": ("fp32", "its input 0 has no Q/DQ, but the other factor has")},
     "scale_of_rank_one": {"c1": ("fp32", "shape [1] instead of []")},
     "scale_per_channel": {"c2": ("fp32", "one scale per channel")},
     "unequal_concat": {
         "c1": ("int8", ""),
         "c3": ("fp32", "the branches of cat have 2 different scales"),
     },
-    "transposed_conv": {"c1": ("int8", ""), "up": ("fp32", "no ConvTranspose in INT8")},
-    "one_matrix_quantized": {"mm": ("fp32", "its input 1 has no Q/DQ, the other factor has")},
+    "transposed_conv": {"c1": ("int8", ""), "up": ("fp32", "no ConvTranspose kernel in INT8")},
+    "one_matrix_quantized": {"mm": ("fp32", "its input 1 has no Q/DQ, but the other factor has")},
     "both_matrices_quantized": {"mm": ("int8", "")},
     "matmul": {"mm": ("int8", "")},
     "matmul_wrong_axis": {"mm": ("fp32", "along axis 0, not along the output channels (axis 1)")},
-    "matmul_float_weight": {"mm": ("fp32", "its weights have no Q/DQ, the other factor has")},
-    "matmul_float_activation": {"mm": ("fp32", "no Q/DQ in front of its activation")},
+    "matmul_float_weight": {"mm": ("fp32", "its weights have no Q/DQ, but the other factor has")},
+    "matmul_float_activation": {"mm": ("fp32", "no Q/DQ before its activation")},
     "weight_behind_transpose": {"mm": ("int8", "")},
     "attention": {"qk": ("int8", ""), "av": ("int8", ""), "q_proj": ("int8", ""), "out_proj": ("int8", "")},
     "attention_result_float": {"qk": ("int8", ""), "av": ("int8", "")},
@@ -48,10 +48,13 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
     "attention_float": {"qk": ("fp32", "no Q/DQ"), "av": ("fp32", "no Q/DQ"), "v_proj": ("int8", "")},
     "attention_scores_only": {"qk": ("int8", ""), "av": ("fp32", "no Q/DQ")},
     "attention_values_only": {"qk": ("fp32", "no Q/DQ"), "av": ("int8", "")},
-    "dead_and_fixed": {"c1": ("int8", ""), "fixed": ("fp32", "it multiplies constants, the same in every")},
+    "dead_and_fixed": {
+        "c1": ("int8", ""),
+        "fixed": ("fp32", "it multiplies constants, with the same result in every"),
+    },
     "cast_between": {"c1": ("fp32", "Cast between DequantizeLinear and input 1")},
     "moves_between": {"c1": ("int8", "")},
-    "turned_axis": {"c1": ("fp32", "axis 1 (axis 0 where they are written), not along the output channels")},
+    "turned_axis": {"c1": ("fp32", "axis 1 (axis 0 of the stored tensor), not along the output channels")},
     "padded_weight": {"c1": ("fp32", "Pad between DequantizeLinear and input 1")},
     "twice_rounded_weight": {"c1": ("int8", "")},
     "float_transposed_conv": {"c1": ("int8", ""), "up": ("fp32", "no INT8 kernel for ConvTranspose")},
@@ -59,7 +62,7 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
     "few_rows": {f"fc{rows}": ("fp32", "no Q/DQ") for rows in (2, 3, 4)},
     "vector_float_weight": {
         "c1": ("int8", ""),
-        "fc": ("fp32", "its weights have no Q/DQ, the other factor has"),
+        "fc": ("fp32", "its weights have no Q/DQ, but the other factor has"),
     },
     "einsum": {"e": ("int8", "")},
     "unrolled": {"front": ("int8", ""), "lstm": ("fp32", "no INT8 kernel for LSTM"), "head": ("int8", "")},
@@ -125,7 +128,7 @@ def test_a_kernel_beside_a_float_node_names_what_fixes_that_node(judged):
     assert fixes["scale_per_channel"]["runtime_weights"].startswith(
         "use one scale for the whole tensor; `qdqtool"
     )
-    assert "keep one of the Q/DQ pairs" in fixes["twice_rounded_weight"]["runtime_weights"]
+    assert "keep only one of the successive Q/DQ pairs" in fixes["twice_rounded_weight"]["runtime_weights"]
     assert fixes["float_transposed_conv"]["unfused_qdq"].startswith("nothing to do")
     assert "`qdqtool repair --float fc1` leaves it float" in fixes["squeezed"]["unfused_qdq"]
 
@@ -133,9 +136,9 @@ def test_a_kernel_beside_a_float_node_names_what_fixes_that_node(judged):
 @pytest.mark.parametrize(
     ("name", "fix"),
     [
-        ("attention_result_float", "put a Q/DQ pair right behind the second product"),
-        ("attention_scores_rounded", "take away the Q/DQ between the first product and the softmax"),
-        ("attention_float", "put Q/DQ on both inputs of both products"),
+        ("attention_result_float", "put a Q/DQ pair directly after the second MatMul"),
+        ("attention_scores_rounded", "remove the Q/DQ between the first MatMul and the softmax"),
+        ("attention_float", "put Q/DQ on both inputs of both MatMul nodes"),
     ],
 )
 def test_an_attention_in_pieces_names_what_keeps_it_so(judged, name: str, fix: str):

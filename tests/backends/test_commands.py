@@ -54,7 +54,7 @@ def test_build_says_in_one_line_what_it_made(tmp_path: Path, capsys: pytest.Capt
     assert code == 0
     assert len(captured.out.splitlines()) == 1
     assert "for sm86, sm89" in captured.out
-    assert "one layer dump" in captured.err
+    assert "the layer dump" in captured.err
 
 
 @pytest.mark.parametrize(

@@ -48,11 +48,11 @@ def test_there_is_nothing_to_say_about(facts: ModelFacts, flags: str, strong: St
     ("facts", "flags", "strong", "words", "fatal"),
     [
         pytest.param(QDQ, "--fp16", "never", "INT8 is not enabled", True, id="Q/DQ without INT8"),
-        pytest.param(FLOAT, "--int8", "never", "ranges are made up", False, id="INT8 without scales"),
+        pytest.param(FLOAT, "--int8", "never", "ranges are invented", False, id="INT8 without scales"),
         pytest.param(QDQ, "--int8", "never", "runs in FP32", False, id="INT8 without FP16"),
-        pytest.param(QDQ, "", "always", "nothing in the model is FP16", False, id="Q/DQ and FP32 in 11"),
+        pytest.param(QDQ, "", "always", "the model has no FP16", False, id="Q/DQ and FP32 in 11"),
         pytest.param(QDQ, "--int8", "always", "strongly typed", True, id="--int8 in 11"),
-        pytest.param(QDQ, "--int8 --stronglyTyped", "on request", "means nothing", False, id="both typings"),
+        pytest.param(QDQ, "--int8 --stronglyTyped", "on request", "has no effect", False, id="both typings"),
         pytest.param(FLOAT, "--calib=c", "always", "weakly typed", True, id="calibrator in 11"),
         pytest.param(
             QDQ, "--int8 --best --calib=c", "never", "cache is not used", False, id="cache and Q/DQ"
@@ -65,7 +65,9 @@ def test_there_is_nothing_to_say_about(facts: ModelFacts, flags: str, strong: St
             False,
             id="precisions, no constraints",
         ),
-        pytest.param(QDQ, "--int8 --fp16 --useDLACore=0", "never", "no Q/DQ nodes", True, id="Q/DQ on DLA"),
+        pytest.param(
+            QDQ, "--int8 --fp16 --useDLACore=0", "never", "cannot run Q/DQ nodes", True, id="Q/DQ on DLA"
+        ),
         pytest.param(FLOAT, "--useDLACore=0", "never", "FP16 or INT8 only", True, id="FP32 on DLA"),
         pytest.param(FLOAT, "--fp16 --useDLACore=0", "never", "cannot run", False, id="DLA without fallback"),
         pytest.param(

@@ -115,7 +115,7 @@ def test_the_node_without_a_kernel_loses_its_qdq_and_the_others_keep_theirs(
     assert ops_before(builder.models[1], "conv2") == {"DequantizeLinear"}
     assert result.notes == (
         "no INT8 kernel for conv1: built without its Q/DQ",
-        f"the model that was built is {MODEL}",
+        f"{MODEL} is the model that was built",
     )
 
 
@@ -201,7 +201,7 @@ def test_what_only_looks_like_a_missing_kernel_is_not_retried(messages: list[str
         pytest.param(
             "[graphScope.cpp::analyze::471] Error Code 2: Internal Error (Assertion tScope.getType() != "
             "ScopeType::kUNDEFINED failed.",
-            "an If in a branch of another",
+            "an If inside a branch of another",
             id="nested",
         ),
         pytest.param(

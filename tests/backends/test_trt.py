@@ -218,11 +218,11 @@ def test_a_calibration_cache_is_handed_to_the_calibrator_it_was_made_by(
         ),
         pytest.param("10.9.0.34", "--sparsity=full", "disable, enable or force", id="unknown sparsity"),
         pytest.param(
-            "10.9.0.34", "--layerDeviceTypes=conv0:TPU", "is no device: choose", id="unknown device"
+            "10.9.0.34", "--layerDeviceTypes=conv0:TPU", "is not a device: choose", id="unknown device"
         ),
         pytest.param("10.9.0.34", "--layerDeviceTypes=conv0", "name:type", id="layer without a device"),
         pytest.param("10.9.0.34", "--tacticSources=CUDNN", "+NAME", id="tactic source without a sign"),
-        pytest.param("10.9.0.34", "--int8 --calib=nowhere.cache", "no such file", id="missing cache"),
+        pytest.param("10.9.0.34", "--int8 --calib=nowhere.cache", "does not exist", id="missing cache"),
         pytest.param("10.9.0.34", "--streams=2", "trtexec backend", id="an inference flag"),
     ],
 )
@@ -277,7 +277,7 @@ def test_a_build_in_a_child_process_gives_the_same_artefacts_as_any_backend(
     ]
     assert (result.builder, result.version) == ("trt", release)
     assert "[W] a warning of the builder" in (tmp_path / "out/build.log").read_text("utf-8")
-    assert any("GPU at hand" in note for note in result.notes)
+    assert any("GPU of this machine" in note for note in result.notes)
 
 
 def test_a_machine_without_a_gpu_is_told_what_it_lacks(
@@ -295,7 +295,7 @@ def test_a_node_without_a_kernel_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     install(tmp_path / "site", "8.6.1", monkeypatch, fails=message)
     with pytest.raises(BuildError) as caught:
         BUILDERS.load("trt").build(request_for(graphs.quantized_conv(), tmp_path))
-    assert caught.value.what.startswith("node 'conv': there is no kernel")
+    assert caught.value.what.startswith("node 'conv': no kernel")
 
 
 def test_a_fatal_guard_stops_before_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,10 +50,10 @@ def test_layers_that_dla_refuses_are_named_with_the_most_exact_reason():
     assert digest.unread == 0
     assert digest.dla_refused == {
         "/model.23/Concat_6": "DLA only supports concatenation on the C dimension.",
-        "/model.23/Gather": "DLA runs no GATHER",
+        "/model.23/Gather": "DLA cannot run GATHER",
         "Embedding matrix": "not supported on DLA",
         "/attn/Reshape": "its validation for DLA failed",
-        "conv_6": "a DLA core takes at most 8 subgraphs",
+        "conv_6": "a DLA core accepts at most 8 subgraphs",
     }
 
 
@@ -78,7 +78,7 @@ def test_layers_that_dla_refuses_are_named_with_the_most_exact_reason():
         ),
         (
             "DLA LAYER: Batch size (combined volume except for CHW dimensions) 128 for layer {} exceeds max batch size allowed of 32.",
-            "a batch of 128, and DLA takes at most 32",
+            "a batch of 128, but DLA accepts at most 32",
         ),
     ],
 )
@@ -148,7 +148,7 @@ def test_constraints_and_accuracy_are_shown(tmp_path, capsys):
     assert run(["parse", str(log)]) == 0
     out = capsys.readouterr().out
     assert "not on DLA  /model.23/Concat_6: DLA only supports concatenation on the C dimension." in out
-    assert "unobeyed    Conv_70[Conv] + Relu_71[Relu]: no kernel has the precision" in out
+    assert "unobeyed    Conv_70[Conv] + Relu_71[Relu]: no kernel has the requested precision" in out
     assert "accuracy    y: loss 0.5 (cos), fails: threshold 0.25" in out
 
 

@@ -90,7 +90,7 @@ ENDS = {
         "Running: QDQToCopy on q_x\nSwap the layer type of q_x from QUANTIZE to kQDQ\n",
         "q_x",
         (End.COPY, "q_x"),
-        "left as a kernel of its own",
+        "remains as a separate kernel",
     ),
     "unknown": ("Running: ConvReluFusion on conv\n", "dq_c", (End.UNKNOWN, ""), ""),
 }
@@ -133,8 +133,14 @@ INTO_CONV = (
 )
 LAYERS = {
     "agrees": ("x[Int8(1,8)] -> y[Int8(1,8)]", ""),
-    "reads float": ("x[Float(1,8)] -> y[Int8(1,8)]", "the ledger says INT8 in, its layer reads FP32"),
-    "writes float": ("x[Int8(1,8)] -> y[Half(1,8)]", "the ledger says INT8 out, its layer writes FP16"),
+    "reads float": (
+        "x[Float(1,8)] -> y[Int8(1,8)]",
+        "the ledger shows INT8 inputs, but its layer reads FP32",
+    ),
+    "writes float": (
+        "x[Int8(1,8)] -> y[Half(1,8)]",
+        "the ledger shows INT8 outputs, but its layer writes FP16",
+    ),
 }
 
 

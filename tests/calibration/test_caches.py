@@ -223,7 +223,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 def test_noise_is_refused_in_words_that_tell_of_the_file() -> None:
     noise = bytes(range(255, 55, -1))
-    with pytest.raises(InputFileError, match="damaged one: its 200 bytes point to places outside of it"):
+    with pytest.raises(InputFileError, match="is damaged: its 200 bytes point to places outside of it"):
         list(read_pairs(Path("x"), noise))
 
 
@@ -347,8 +347,8 @@ def test_what_a_table_of_onnxruntime_cannot_say_is_told(
         assert run(["cache", "retarget", str(tmp_path / "c"), "-o", str(tmp_path / "t"), *words]) == 0
         said = capsys.readouterr().err
         assert said.count("note:") == count
-        assert ("mask: scale inf is no positive number and was left out" in said) is (count > 0)
-        assert ("line 4 is no entry and was left out: 'garbage'" in said) is (count > 0)
+        assert ("mask: scale inf is not a positive number and was skipped" in said) is (count > 0)
+        assert ("line 4 is not an entry and was skipped: 'garbage'" in said) is (count > 0)
 
 
 def test_retargeting_changes_the_first_line_only() -> None:
@@ -364,7 +364,7 @@ def test_a_short_recipe_is_no_cache(text: str, tmp_path: Path) -> None:
 
 
 def test_a_headerless_cache_needs_an_algorithm() -> None:
-    with pytest.raises(UsageError, match="does not say"):
+    with pytest.raises(UsageError, match="does not name its calibrator"):
         for_tensorrt(parse_text("x: 3c010a14\n"), "8.6.1")
     made = for_tensorrt(parse_text("x: 3c010a14\n"), "8.6.1", "MinMaxCalibration")
     assert render(made) == b"TRT-8601-MinMaxCalibration\nx: 3c010a14\n"
@@ -442,7 +442,7 @@ def test_what_is_wrong_with_a_cache_is_found(text: str, code: str) -> None:
 def test_a_long_file_of_garbage_is_summed_up() -> None:
     found = lint_cache(parse_text(TEXT + "garbage\n" * 1000))
     assert len(found) == 21
-    assert any("980 more lines are no entries" in finding.reason for finding in found)
+    assert any("980 more lines are not entries" in finding.reason for finding in found)
 
 
 def test_repeats_with_different_scales_weigh_more() -> None:
@@ -768,10 +768,10 @@ def test_what_a_conversion_does_not_take_as_it_stands_is_noted(tmp_path: Path) -
 
     _, notes = to_qdq(models.save(models.residual_cnn(), tmp_path), parse_text(DOUBTFUL), Recipe())
     assert {
-        "line 4 of the cache is no entry: 'garbage here'",
-        "x: stands 2 times in the cache; the last scale is taken",
-        "relu1_y: scale -0.00787594 is no positive number; taken as missing",
-        "relu2_y: scale 0 is no positive number; taken as missing",
+        "line 4 of the cache is not an entry: 'garbage here'",
+        "x: occurs 2 times in the cache; the last scale is used",
+        "relu1_y: scale -0.00787594 is not a positive number; treated as missing",
+        "relu2_y: scale 0 is not a positive number; treated as missing",
     } < set(notes)
 
 
@@ -801,7 +801,7 @@ def test_what_fp16_cannot_hold_is_seen_on_the_way_to_qdq(
     said = " ".join(capsys.readouterr().err.split())
     source = "on the samples" if samples else "by their ranges"
     assert f"reaches beyond FP16 {source} and {fate}: 'large' (" in said
-    assert ("may be clipped; --samples shows all of them" in said) is not bool(samples)
+    assert ("may be clipped; pass --samples to find all of them" in said) is not bool(samples)
     kept = DType.FLOAT32 if overflow == "keep" else DType.FLOAT16
     view = load(out).view
     made = next(node.outputs[0] for node in view.nodes if node.name == "gain_up")
@@ -837,7 +837,7 @@ def test_names_are_found_by_their_own_text_and_never_cut(
     assert json.loads(capsys.readouterr().out)["entries"][-1]["tensor"] == "\udcff"
     for kind in ("json", "text", "flatbuffers"):
         assert run(["cache", "retarget", str(tmp_path / "c"), "--ort", kind, "-o", str(tmp_path / "t")]) == 0
-        assert "the name is not UTF-8 and was left out" in capsys.readouterr().err
+        assert "the name is not UTF-8 and was skipped" in capsys.readouterr().err
         assert len(read_cache(tmp_path / "t").entries) == 5
 
 
@@ -852,7 +852,7 @@ def test_the_command_line_shows_names_as_they_are_and_tells_of_other_lines(
     said = capsys.readouterr()
     assert "\na:b: c  " in said.out
     assert "[red]x[/red]" in said.out
-    assert "1 line is no entry" in said.err
+    assert "1 line is not an entry" in said.err
     assert run(["cache", "merge", str(path), "-o", str(merged)]) == 0
-    assert "line 4 is no entry and was left out" in capsys.readouterr().err
+    assert "line 4 is not an entry and was skipped" in capsys.readouterr().err
     assert [entry.tensor for entry in read_cache(merged).entries].count("x") == 1

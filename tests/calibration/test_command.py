@@ -100,7 +100,7 @@ def test_shards_of_an_equalized_network_are_merged_to_the_same_bytes(
     assert run([*merging, "--samples", str(data)]) == 0
     assert merged.read_bytes() == whole.read_bytes()
     assert run(merging) == 5
-    assert "name the samples with --samples too" in capsys.readouterr().err
+    assert "also pass the samples with --samples" in capsys.readouterr().err
 
 
 def test_shards_without_samples_say_that_no_output_chose(
@@ -109,7 +109,7 @@ def test_shards_without_samples_say_that_no_output_chose(
     part = str(tmp_path / "p.npz")
     assert run(["calibrate", model, "--samples", data, "--shard", "1/1", "-o", part]) == 0
     assert run(["calibrate", model, "--merge", part, "-o", str(tmp_path / "t.json")]) == 0
-    assert "to choose it by the network's outputs takes --samples too" in capsys.readouterr().err
+    assert "add --samples to choose by the network's outputs" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("value", [1.0, 3e30])
@@ -192,7 +192,7 @@ def test_samples_that_are_left_out_are_named(
     assert "s.npz[1]" in capsys.readouterr().err
     assert run(["calibrate", model, "--samples", str(tmp_path / "s.npz"), "--nan", "skip", "--json"]) == 0
     said = capsys.readouterr()
-    assert "left out, NaN or Inf" in said.err
+    assert "skipped because of NaN or Inf" in said.err
     assert json.loads(said.out)["data"]["samples"] == 2
     np.savez(tmp_path / "s.npz", x=rows[1:2])
     assert run(["calibrate", model, "--samples", str(tmp_path / "s.npz"), "--nan", "skip"]) == 5
@@ -220,9 +220,9 @@ def test_what_samples_do_not_show_is_told(tmp_path: Path, capsys: pytest.Capture
         ]
         assert run(["calibrate", path, "--recipe", "conv-int8", *words]) == 0
         said = capsys.readouterr().err
-        assert "1 tensor never fired: zero in every sample, the range a guess: dead" in said
-        assert f"held NaN or Inf, which were left out: logs ({512 if number else 3} values)" in said
-        assert ("1 tensor held nothing but NaN or Inf: logs" in said) is bool(number)
+        assert "1 tensor zero in every sample, so the range is a guess: dead" in said
+        assert f"contained NaN or Inf, which were skipped: logs ({512 if number else 3} values)" in said
+        assert ("1 tensor contained only NaN or Inf: logs" in said) is bool(number)
 
 
 @pytest.mark.slow

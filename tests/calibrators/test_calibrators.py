@@ -59,7 +59,7 @@ def test_a_range_is_positive_and_never_above_the_maximum(name: str, shape: str, 
 
 
 def test_an_unknown_calibrator_is_told_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match=r"no calibrator is called 'entrop': choose one of .*entropy"):
+    with pytest.raises(ValueError, match=r"unknown calibrator 'entrop': choose one of .*entropy"):
         calibrators.load("entrop")
 
 

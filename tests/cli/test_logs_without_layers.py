@@ -49,13 +49,13 @@ def test_audit_and_report_say_what_the_log_tells_and_how_to_learn_more(
         assert "\x1b" not in out
     assert words.split("(", maxsplit=1)[0].strip() in page.read_text()
     assert run(["parse", str(path)]) == 0
-    assert "leaves open" in capsys.readouterr().out
+    assert "precisions are unknown" in capsys.readouterr().out
 
 
 def test_what_is_not_known_does_not_pass_a_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = log(tmp_path, OPTIONS.format("FP32+INT8"))
     assert run(["audit", str(path), "--fail-on", "error"]) == 1
-    assert "nothing shows what runs" in capsys.readouterr().err
+    assert "no layers found" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", ["# a page\n\nof words\n", "name: a\nplace:\n  opset: 17\n", ""])
@@ -77,4 +77,4 @@ LOGS = [
 @pytest.mark.parametrize("path", LOGS[::8], ids=lambda path: path.name[-40:])
 def test_every_real_log_has_layers_or_an_answer_without(path: Path) -> None:
     found = engine_of(path)
-    assert found.layers or any("leaves open" in note for note in found.notes)
+    assert found.layers or any("precisions are unknown" in note for note in found.notes)

@@ -18,12 +18,12 @@ from qdqtool.report.assemble import assemble
 from tests.report.material import FULL, finding
 
 SETTING = "--set place.last_layer=int8"
-SAME = f"{SETTING} (built: 2 of 2 compute nodes quantized instead of 1, in as many kernels)"
+SAME = f"{SETTING} (built: 2 of 2 compute nodes quantized instead of 1, in the same number of kernels)"
 MORE = f"{SETTING} (built: 2 of 2 compute nodes quantized instead of 1, 1 kernel more)"
 FEWER = f"{SETTING} (built: 2 of 2 compute nodes quantized instead of 1, 1 kernel fewer)"
-LIGHTER = f"{SETTING} (built: 2 of 2 compute nodes quantized instead of 1, in as many kernels, 9% fewer activation bytes)"
+LIGHTER = f"{SETTING} (built: 2 of 2 compute nodes quantized instead of 1, in the same number of kernels, 9% fewer activation bytes)"
 UNKNOWN = f"{SETTING} (predicted: 2 of 2 compute nodes quantized instead of 1, kernels unknown: `qdqtool fix` builds it)"
-IDLE = f"{SETTING} (it changes nothing by itself)"
+IDLE = f"{SETTING} (alone it changes nothing)"
 FP16_OFF = replace(finding(Severity.WARNING, "k"), code="QDQ212")
 
 

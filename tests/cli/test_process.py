@@ -224,7 +224,7 @@ def test_a_broken_pipe_to_a_child_is_no_success() -> None:
     words = [sys.executable, "-c", BROKEN]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 5
-    assert "a process that did part of the work ended" in done.stderr
+    assert "a worker process ended" in done.stderr
     reader, writer = os.pipe()
     os.close(reader)
     assert subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, check=False).returncode == 0

@@ -283,7 +283,7 @@ def _photos(seed: int) -> Any:
     [
         (lambda x: x, ""),
         (lambda x: x * 255, "different sizes"),
-        (lambda x: x - 5, "lie apart"),
+        (lambda x: x - 5, "have different values"),
         (lambda x: x[:, ::-1], "opposite order"),
     ],
     ids=["the same", "0..255", "shifted", "BGR"],

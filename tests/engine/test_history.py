@@ -56,11 +56,11 @@ ENGINE = Engine(
 def test_an_empty_log_tells_nothing():
     found = histories(ENGINE, run())
     assert all(not (told.qdq or told.events or told.tuning or told.myelin) for told in found.layers)
-    assert "tells nothing of layers" in found.notes[0]
+    assert "has no information about layers" in found.notes[0]
 
 
 def test_a_log_without_names_of_layers_says_that_it_cannot_be_checked():
-    assert "cannot be checked" in histories(ENGINE, run(events=(fused(1, "conv"),))).notes[0]
+    assert "cannot be compared" in histories(ENGINE, run(events=(fused(1, "conv"),))).notes[0]
 
 
 def test_a_fused_node_is_found_though_the_log_knows_only_a_part_of_the_layer():

@@ -204,7 +204,7 @@ def test_other_files_say_what_they_hold(tmp_path, text: str, form: str, name: st
 @pytest.mark.parametrize("text", ["{}", "[1]", "[[[[", "", '[{"latencyMs": "x"}]', '{"a": 1}', "[" * 5000])
 def test_files_of_no_known_form_are_refused(tmp_path, text: str):
     (tmp_path / "x.json").write_text(text)
-    with pytest.raises(InputFileError, match="holds no times, profile, outputs, options or device"):
+    with pytest.raises(InputFileError, match="contains no times, profile, outputs, options or device"):
         about(tmp_path / "x.json")
 
 

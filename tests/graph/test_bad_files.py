@@ -122,12 +122,12 @@ def _attribute(proto: onnx.ModelProto) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (_without, "says no opset"),
+        (_without, "declares no opset"),
         (_future, "uses opset 99"),
-        (_hole, "'nowhere', which nothing makes"),
-        (_no_output, "'nowhere', which nothing makes"),
+        (_hole, "'nowhere', which no node produces"),
+        (_no_output, "'nowhere', which no node produces"),
         (_cycle, "cycle"),
-        (_twice, "made twice"),
+        (_twice, "produced twice"),
         (_shape, "'conv1_w' has shape [9, 8, 3, 3]"),
         (_negative, "impossible shape"),
         (_huge, "impossible shape"),

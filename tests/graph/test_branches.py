@@ -129,7 +129,7 @@ def test_one_known_dimension_of_a_free_shape_decides(tmp_path: Path) -> None:
     onnx.save(free, tmp_path / "free.onnx")
     ready = prepare(load(tmp_path / "free.onnx"), PrepareOptions())
     assert ifs(ready) == 0
-    assert "1 If node whose condition is known was replaced by the branch that is taken" in ready.notes
+    assert "1 If node whose condition is known was replaced by its active branch" in ready.notes
 
 
 def test_without_folding_of_constants_branches_stay(tmp_path: Path) -> None:
@@ -140,6 +140,6 @@ def test_what_is_said_of_bodies_is_said_of_those_that_are_left(tmp_path: Path) -
     kinds = {(BY_SHAPE,): 0, (BY_VALUE,): 1, (BY_SHAPE, BY_VALUE): 1, (BY_VALUE, BY_SHAPE): 1}
     for wanted, left in kinds.items():
         ready = prepare(network(wanted, 4, tmp_path), PrepareOptions())
-        said = [note for note in ready.notes if "bodies are left alone" in note]
+        said = [note for note in ready.notes if "bodies are not changed" in note]
         assert len(said) == bool(left), wanted
         assert sum(node.op_type == "If" for node in ready.proto.graph.node) == left

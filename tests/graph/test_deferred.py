@@ -150,7 +150,7 @@ def test_a_probe_of_weights_that_changed_is_an_error_that_names_the_file(tmp_pat
     path = outside(chain(), tmp_path)
     model = load(path)
     (tmp_path / "weights.bin").write_bytes(b"\0")
-    with pytest.raises(InputFileError, match=r"weights\.bin: changed while it was worked on"):
+    with pytest.raises(InputFileError, match=r"weights\.bin: changed while the command was running"):
         probe(model, ["h"], tmp_path, staying=True)
 
 
@@ -161,11 +161,11 @@ def test_a_file_that_changes_while_it_is_worked_on_is_an_error_that_names_it(wri
     model = load(path)
     (source,) = [path] if written is inside else [tmp_path / "weights.bin"]
     source.write_bytes(source.read_bytes() + b"\0")
-    with pytest.raises(InputFileError, match="changed while it was worked on") as caught:
+    with pytest.raises(InputFileError, match="changed while the command was running") as caught:
         model.view.constant("w0")
     assert caught.value.where == str(source)
     source.unlink()
-    with pytest.raises(InputFileError, match="'w0' and cannot be read any more"):
+    with pytest.raises(InputFileError, match="'w0' and can no longer be read"):
         serialize(model)
 
 

@@ -161,7 +161,7 @@ def test_a_scale_that_is_0_is_left_out_with_a_note(
         if tensor.name == "/conv1/_input_quantizer/Constant_1_output_0":
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(0, np.float32), tensor.name))
     found = _read(capsys, models.save(proto, tmp_path))
-    assert "input: left out, its scale is 0 or not a number" in found["notes"]
+    assert "input: skipped, its scale is 0 or not a number" in found["notes"]
     assert "input" not in {entry["tensor"] for entry in found["table"]["ranges"]}
 
 

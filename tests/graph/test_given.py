@@ -81,8 +81,8 @@ def test_one_number_fills_an_input_and_a_list_has_all_of_its_values(tmp_path: Pa
     ("values", "said"),
     [
         ({"rate": 1}, "no input 'rate'"),
-        ({"sr": 1.5}, "no value of int64"),
-        ({"sr": [1, 2]}, "1 value, and 2 are given"),
+        ({"sr": 1.5}, "not a value of int64"),
+        ({"sr": [1, 2]}, "1 value, but 2 are given"),
         ({"sr": 1, "x": 0}, "every input"),
     ],
 )

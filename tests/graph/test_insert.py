@@ -223,7 +223,7 @@ def test_constants_beyond_fp16_are_clipped_with_a_note(tmp_path: Path) -> None:
     s.output(s.node("Div", [x, s.constant("epsilon", np.array([1e-12, -np.inf], np.float32))], "y"))
     model = opened(s.model(), tmp_path)
     quantized = insert(model, EMPTY, CalibrationTable(ranges=()), InsertOptions(types="fp16"))
-    assert "1 constant reaches beyond FP16 and was clipped to 65504: 'mask'" in quantized.notes
+    assert "1 constant exceeds FP16 and was clipped to 65504: 'mask'" in quantized.notes
     np.testing.assert_array_equal(quantized.view.constant("mask"), np.array([-65504, 3], np.float16))
     epsilon = quantized.view.constant("epsilon")
     assert epsilon is not None
@@ -315,7 +315,7 @@ def test_a_range_with_the_wrong_number_of_channels_is_refused(tmp_path: Path) ->
     model = opened(models.conv_chain(), tmp_path)
     wrong = replace(weight_range(model, "conv1_w", 0), amax=(1.0, 2.0))
     placement = Placement(decisions=(decision("conv1", 1, "conv1_w", 0, weight=True),), ties=())
-    with pytest.raises(InputFileError, match="has 2 values, which do not fit axis 0"):
+    with pytest.raises(InputFileError, match="has 2 values, which do not match axis 0"):
         insert(model, placement, CalibrationTable(ranges=(wrong,)), FP32)
 
 

@@ -48,7 +48,7 @@ def test_unnamed_and_repeated_nodes_get_stable_names_of_their_own(tmp_path: Path
         "same_2",
         "node_of_relu2_y",
     ]
-    assert "3 nodes without a name" in " ".join(model.notes)
+    assert "3 nodes without a unique name" in " ".join(model.notes)
 
 
 def test_nodes_in_any_order_are_sorted(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_local_functions_are_inlined(tmp_path: Path) -> None:
 
 def test_bodies_of_control_flow_are_left_alone_with_a_note(tmp_path: Path) -> None:
     model = opened(models.branching(), tmp_path)
-    assert model.notes == ("1 If node: its bodies are left alone",)
+    assert model.notes == ("1 If node: its bodies are not changed",)
     assert [use.node.name for use in model.view.uses("conv_y")] == ["choose", "choose"]
 
 

@@ -61,7 +61,7 @@ def test_the_summary_names_the_habit_and_the_count(
 ) -> None:
     assert run(["repair", str(unsigned), "-o", str(tmp_path / "out.onnx"), "--samples", "none"]) == 0
     shown = capsys.readouterr().out
-    assert "zero_point, 1 time: TensorRT takes symmetric INT8 only" in shown
+    assert "zero_point, 1 time: TensorRT accepts symmetric INT8 only" in shown
     assert "1 change" in shown
 
 
@@ -87,7 +87,7 @@ def test_a_helper_model_that_fails_costs_the_ranges_alone(
     answer = _answer(capsys, path, "-o", tmp_path / "out.onnx", "--samples", tmp_path / "samples.npz")
     assert [change["rule"] for change in answer["data"]["changes"]] == ["dynamic"]
     assert answer["data"]["remaining"]
-    assert any("without a range was left out" in note for note in answer["data"]["notes"])
+    assert any("without a range was skipped" in note for note in answer["data"]["notes"])
 
 
 def test_random_samples_give_no_ranges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

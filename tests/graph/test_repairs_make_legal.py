@@ -212,7 +212,7 @@ def test_scales_that_do_not_fit_their_axis_are_refused(tmp_path: Path) -> None:
     s = Sketch()
     weight = s.dequantize(s.integers("w", 4, 4, 3, 3), "w", np.full(3, 0.01), 1, axis=0)
     s.output(s.convolved(s.pair(s.image(), "x"), weight))
-    with pytest.raises(InputFileError, match="'w/DQ' quantizes 'w' with 3 scales, which do not fit axis 0"):
+    with pytest.raises(InputFileError, match="'w/DQ' quantizes 'w' with 3 scales, which do not match axis 0"):
         repair(opened(s.model(), tmp_path))
 
 

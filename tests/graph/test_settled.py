@@ -34,7 +34,7 @@ def test_the_rows_of_a_matrix_settle_the_dimension_that_is_concatenated(length: 
     assert model.view.info("x").shape == ("batch", 7)
     assert model.view.info("xz").shape == ("batch", 12)
     assert model.view.info("relu").shape == ("batch", 2)
-    assert any("is 7: no other length fits the weights" in note for note in model.notes)
+    assert any("is 7: no other length matches the weights" in note for note in model.notes)
 
 
 def test_two_lengths_for_one_dimension_are_left_to_the_runtime(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ PLAIN = '"""Read a file."""\n'
 FOUND = {
     "beginning": '"""What a file holds."""\n',
     "word": '"""Read the quietest table."""\n',
+    "private": '"""Read."""\nTEXT = "the node behind it"\n',
     "long": f'"""Read {"a word " * 20}."""\n',
 }
 
@@ -44,7 +45,7 @@ def test_a_count_may_not_grow_and_its_place_is_printed(rule: str, tmp_path: Path
     assert checked(tmp_path, PLAIN, "--write")[0] == 0
     code, said = checked(tmp_path, FOUND[rule])
     assert code == 1
-    assert f"qdqtool/core/a.py:1: {rule}:" in said
+    assert f"qdqtool/core/a.py:{2 if rule == 'private' else 1}: {rule}:" in said
 
 
 @pytest.mark.parametrize("rule", FOUND)

@@ -24,7 +24,7 @@ def test_folders_are_made_at_any_depth(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", [NOWHERE, NOWHERE / "deeper", NOWHERE / "a" / ".." / "b"])
 def test_a_folder_that_would_stand_below_the_root_is_refused(path: Path) -> None:
-    with pytest.raises(SystemFault, match=re.escape(f"there is no folder {NOWHERE}")) as caught:
+    with pytest.raises(SystemFault, match=re.escape(f"the folder {NOWHERE} does not exist")) as caught:
         make_folder(path)
     assert f"mkdir {NOWHERE}" in caught.value.fix
     assert not NOWHERE.exists()
@@ -41,7 +41,7 @@ def test_a_folder_that_would_stand_below_the_root_is_refused(path: Path) -> None
 )
 def test_commands_leave_the_root_alone(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == SystemFault.exit_code
-    assert f"there is no folder {NOWHERE}" in capsys.readouterr().err
+    assert f"the folder {NOWHERE} does not exist" in capsys.readouterr().err
     assert not NOWHERE.exists()
 
 

@@ -101,7 +101,7 @@ def test_a_log_through_a_pipe_reads_as_its_file(tmp_path: Path) -> None:
 
 def test_a_log_that_is_read_twice_is_no_pipe() -> None:
     """Its second reading found nothing, and an audit found nothing to say."""
-    with pytest.raises(InputFileError, match="is a pipe, and is read more than once"):
+    with pytest.raises(InputFileError, match="is a pipe, but must be read more than once"):
         engine_of(Path(f"/dev/fd/{pipe_with(small.trtexec().encode())}"))
 
 

@@ -272,7 +272,7 @@ def test_the_old_folder_or_a_used_one_is_never_written(tmp_path: Path, capsys):
     out.mkdir()
     (out / "notes.txt").write_text("mine")
     assert run(["fix", str(model), "--samples", str(samples), "--out", str(out)]) == 2
-    assert "must be new" in capsys.readouterr().err
+    assert "must not exist yet" in capsys.readouterr().err
     assert [path.name for path in out.iterdir()] == ["notes.txt"]
 
 
@@ -330,7 +330,7 @@ def test_casts_between_a_weight_and_its_reader_are_passed_over(tmp_path: Path):
 
 
 def test_an_input_that_is_not_there_cannot_be_edited(tmp_path: Path):
-    with pytest.raises(UsageError, match="there is no input nowhere"):
+    with pytest.raises(UsageError, match="the model has no input nowhere"):
         edited("fine", tmp_path, SlotEdit(slot=Slot(node="nowhere", index=0)))
 
 

@@ -214,7 +214,7 @@ def test_a_killed_search_goes_on_with_what_it_had_built(tmp_path: Path, capsys, 
             run(line)
     assert {entry.name: entry.stat().st_mtime_ns for entry in (out / ".builds").iterdir()} == built
     assert run(line) == 0
-    assert "goes on in" in capsys.readouterr().err
+    assert "continues an earlier search in" in capsys.readouterr().err
     assert not (out / ".builds").exists()
     assert model.read_bytes() == before
     assert run(["audit", str(out), "--fail-on", "warning", "--ignore", "fp16_off"]) == 0

@@ -136,7 +136,7 @@ def test_workers_that_keep_dying_are_named() -> None:
     from qdqtool.pipeline.cluster import _result
 
     worker = SimpleNamespace(address="tcp://host:1")
-    with pytest.raises(MissingPackage, match="died again and again"):
+    with pytest.raises(MissingPackage, match="died repeatedly"):
         _result(ended("error", distributed.KilledWorker("shard", worker, 3)))
 
 
@@ -256,6 +256,6 @@ def test_other_users_of_this_machine_run_nothing_on_local_workers(tmp_path: Path
 
 def test_an_encrypted_scheduler_without_certificates_is_a_clear_error() -> None:
     pytest.importorskip("distributed", reason="needs the extra cluster")
-    with pytest.raises(UsageError, match="wants certificates") as caught, client_of("tls://127.0.0.1:1"):
+    with pytest.raises(UsageError, match="requires certificates") as caught, client_of("tls://127.0.0.1:1"):
         pass
     assert "DASK_DISTRIBUTED__COMM__TLS__CA_FILE" in caught.value.fix

@@ -182,8 +182,8 @@ def test_the_command_prints_decisions_and_candidates(
     ("more", "message"),
     [
         (["--why", "nothing"], "'nothing' has no range"),
-        (["--why", "x", "--json"], "--why and --journal print text"),
-        (["--journal", "--shard", "1/2", "-o", "part.npz"], "--why and --journal print text"),
+        (["--why", "x", "--json"], "--why and --journal cannot be combined"),
+        (["--journal", "--shard", "1/2", "-o", "part.npz"], "--why and --journal cannot be combined"),
     ],
 )
 def test_questions_without_an_answer_are_refused(
@@ -206,7 +206,7 @@ def test_without_a_choice_the_journal_says_so(tmp_path: Path, capsys: pytest.Cap
     path = str(models.save(models.conv_chain(), tmp_path))
     np.savez(tmp_path / "s.npz", x=np.ones((4, 8, 8, 8), np.float32))
     assert run(["calibrate", path, "--samples", str(tmp_path / "s.npz"), "--method", "max", "--journal"]) == 0
-    assert "nothing was tried" in capsys.readouterr().out
+    assert "no candidates were tried" in capsys.readouterr().out
 
 
 def float_set(count: int, sqnr: float) -> FloatSet:
@@ -240,9 +240,9 @@ def test_a_limit_of_accuracy_has_the_rows_of_a_journal() -> None:
         ("2 nodes in fp8", "rejected", 12.0, 2.0),
     ]
     assert [one.why for one in found.trials][:3] == [
-        "a smaller set keeps the limit",
-        "misses the limit",
-        "the smallest set found that keeps the limit",
+        "a smaller set meets the limit",
+        "does not meet the limit",
+        "the smallest set found that meets the limit",
     ]
 
 

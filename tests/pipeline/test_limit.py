@@ -107,10 +107,10 @@ def test_the_report_and_the_page_say_what_was_paid(folder: Path) -> None:
     told = {entry["node"]: entry for entry in (*report["fallbacks"], *report["verdicts"])}
     reasons = [told[node]["reason"] for node in kept if node in told]
     assert reasons
-    assert all("the limit of accuracy keeps it float" in reason for reason in reasons)
+    assert all("the accuracy limit keeps it float" in reason for reason in reasons)
     page = (folder / "limited" / "report.html").read_text("utf-8")
-    assert "Float nodes that the limit of accuracy took" in page
-    assert "Paid for it" in page
+    assert "Float nodes that the accuracy limit required" in page
+    assert "Its cost" in page
 
 
 SURFACES = (
@@ -169,7 +169,7 @@ def test_the_same_command_again_does_nothing(folder: Path, capsys: pytest.Captur
     assert cli(arguments(folder / "limited", "--min-sqnr", level, "--sm", "89")) == 0
     said = capsys.readouterr()
     assert said.err.count("up to date") >= 24
-    assert "Paid for it" in said.out
+    assert "Its cost" in said.out
     assert BUILD.read(folder / "limited" / "build.json") == before
 
 
@@ -192,7 +192,7 @@ def test_nodes_outside_int8_are_tried_in_fp8_and_fp16_and_the_fastest_engine_tha
     assert found.formats == best.formats
     assert found.after == best.cost
     page = (folder / "limited" / "report.html").read_text("utf-8")
-    assert "What these nodes were tried in" in page
+    assert "Formats that were tried for these nodes" in page
     assert found.device == "NVIDIA L4"
 
 

@@ -43,7 +43,7 @@ def test_the_way_is_named_with_both_figures_where_it_gains(
     assert run(["repair", str(theirs), "--out", "mine.onnx", "--samples", "x.npz"]) == 0
     said = capsys.readouterr()
     found = re.search(
-        r"give ([\d.]+) dB to its float model, and ranges .* give\s+([\d.]+) dB.*", said.out + said.err
+        r"reach ([\d.]+) dB against its float model, ranges .* reach\s+([\d.]+) dB.*", said.out + said.err
     )
     assert (found is not None) == told
     if found is None:

@@ -184,4 +184,4 @@ def test_quantize_tells_what_placement_notes(work: Path) -> None:
     given = {"place.exclude": [NOWHERE], "place.kept_float": ["gone"], "optional": ["*"]}
     notes = qdqtool.quantize(work / "model.onnx", work / "s.npz", settings=given).notes
     assert f"no node matches the pattern '{NOWHERE}' of place.exclude" in notes
-    assert "no node is called 'gone', which place.kept_float lists" in notes
+    assert "place.kept_float lists 'gone', but the model has no such node" in notes

@@ -57,7 +57,7 @@ def test_a_quantized_model_is_refused(work: Path, capsys: pytest.CaptureFixture[
     assert quantize(work) == 0
     (work / "model.onnx").write_bytes((work / "q.onnx").read_bytes())
     assert quantize(work) == 2
-    assert "has quantized operators already" in capsys.readouterr().err
+    assert "already has quantized operators" in capsys.readouterr().err
 
 
 def test_nothing_is_written_where_samples_do_not_fit(work: Path) -> None:

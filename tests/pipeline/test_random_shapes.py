@@ -202,7 +202,7 @@ def test_no_sample_of_a_size_that_nobody_chose_takes_gigabytes(
     assert tried == [{"x": (1, 4, 64, 64)}]
     (said,) = (record.getMessage() for record in caplog.records)
     assert "x:1x4x64x64" in said
-    assert "with x:1x4x224x224 one sample would take 18." in said
+    assert "with x:1x4x224x224 one sample would need 18." in said
     assert "--samples random:16,x:1x4x" in said
     assert "--opt-shapes" in said
 

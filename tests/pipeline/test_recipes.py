@@ -126,29 +126,29 @@ def said_about(text: str, folder: Path, *changes: str) -> str:
             "insert.types: TensorRT 8 reads FP32 scales only: keep fp32",
         ),
         ("extend: conv-int8\n", "extend: unknown name; did you mean 'extends'? (line 1)"),
-        ("calibrate:\n  method: entropi\n", "nothing is called 'entropi'; did you mean 'entropy'? (line 2)"),
-        ("calibrate:\n  overrides:\n    a*: maks\n", "calibrate.overrides.a*: nothing is called 'maks'"),
-        ("build:\n  builder: rt\n", "build.builder: nothing is called 'rt'; did you mean 'trt'? (line 2)"),
+        ("calibrate:\n  method: entropi\n", "unknown name 'entropi'; did you mean 'entropy'? (line 2)"),
+        ("calibrate:\n  overrides:\n    a*: maks\n", "calibrate.overrides.a*: unknown name 'maks'"),
+        ("build:\n  builder: rt\n", "build.builder: unknown name 'rt'; did you mean 'trt'? (line 2)"),
         (
             "place:\n  skip_rules: [gemw]\n",
-            "place.skip_rules: nothing is called 'gemw'; did you mean 'gemv'?",
+            "place.skip_rules: unknown name 'gemw'; did you mean 'gemv'?",
         ),
         (
             "audit:\n  ignore: [fallbak]\n",
-            "audit.ignore: nothing is called 'fallbak'; did you mean 'fallback'?",
+            "audit.ignore: unknown name 'fallbak'; did you mean 'fallback'?",
         ),
-        ("place:\n  ops: [Conv, Matmul]\n", "place.ops: nothing is called 'Matmul'; did you mean 'MatMul'?"),
-        ("place:\n  exclude_ops: [Softmax]\n", "place.exclude_ops: nothing is called 'Softmax'"),
-        ("place:\n  target: 7\n", "there is no builder '7'"),
-        ("compare:\n  metrics: [cosin]\n", "compare.metrics: nothing is called 'cosin'"),
+        ("place:\n  ops: [Conv, Matmul]\n", "place.ops: unknown name 'Matmul'; did you mean 'MatMul'?"),
+        ("place:\n  exclude_ops: [Softmax]\n", "place.exclude_ops: unknown name 'Softmax'"),
+        ("place:\n  target: 7\n", "unknown target '7'"),
+        ("compare:\n  metrics: [cosin]\n", "compare.metrics: unknown name 'cosin'"),
         ("build:\n  opt_shapes: x\n", "build.opt_shapes: cannot read the shapes"),
-        ("qat:\n  engine: ow\n", "qat.engine: nothing is called 'ow'; did you mean 'own'? (line 2)"),
-        ("qat:\n  loss: mee\n", "qat.loss: nothing is called 'mee'; did you mean 'mse'?"),
-        ("qat:\n  metric: top2\n", "qat.metric: nothing is called 'top2'; did you mean 'top1'?"),
-        ("qat:\n  model: mine.py\n", "qat.model: 'mine.py' names no function"),
+        ("qat:\n  engine: ow\n", "qat.engine: unknown name 'ow'; did you mean 'own'? (line 2)"),
+        ("qat:\n  loss: mee\n", "qat.loss: unknown name 'mee'; did you mean 'mse'?"),
+        ("qat:\n  metric: top2\n", "qat.metric: unknown name 'top2'; did you mean 'top1'?"),
+        ("qat:\n  model: mine.py\n", "qat.model: 'mine.py' does not name a function"),
         (
             "sweep:\n  space:\n    calibrate.metod: [max]\n",
-            "is no key of a recipe; did you mean 'method'? (line 3)",
+            "is not a key of a recipe; did you mean 'method'? (line 3)",
         ),
         ("sweep:\n  keep_float: [1, -2]\n", "sweep.keep_float.1: input should be greater"),
         (
@@ -233,6 +233,6 @@ def test_a_deeply_nested_recipe_is_refused_at_once(text: str, tmp_path: Path) ->
     """20 KB of brackets took 13 seconds of processor time."""
     (tmp_path / "deep.yaml").write_text(text)
     begin = time.process_time()
-    with pytest.raises(UsageError, match="sections inside each other"):
+    with pytest.raises(UsageError, match="nested sections"):
         recipes.load(str(tmp_path / "deep.yaml"))
     assert time.process_time() - begin < 2

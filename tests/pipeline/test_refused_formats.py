@@ -46,7 +46,9 @@ def test_a_prediction_doubts_what_the_gpu_cannot_run(
     assert not [doubt for doubt in newer.doubts if "has no" in doubt.reason]
 
 
-@pytest.mark.parametrize(("step", "effect"), [(np.inf, "takes them without a word"), (0.0, "refuses it")])
+@pytest.mark.parametrize(
+    ("step", "effect"), [(np.inf, "accepts them without a message"), (0.0, "refuses it")]
+)
 def test_scales_that_no_quantization_can_use_are_errors(step: float, effect: str, tmp_path: Path) -> None:
     s = Quantized()
     (told,) = lint(load(models.save(s.done(s.qconv("c1", s.image(), step=step)), tmp_path))).findings

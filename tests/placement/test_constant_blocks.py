@@ -143,7 +143,7 @@ def test_insertion_writes_none_that_lint_refuses_and_repair_leaves_none(name, tm
 def test_behind_a_sum_of_rows_scales_are_computed_and_the_model_says_so(front, tmp_path):
     model = written(network(SHARED[front]), tmp_path)
     assert any(node.op == "TRT_FP4DynamicQuantize" for node in model.view.nodes)
-    assert "in spite of insert.blocks=constant" in " ".join(model.notes)
+    assert "although insert.blocks=constant" in " ".join(model.notes)
 
 
 @pytest.mark.parametrize("front", APART)

@@ -174,7 +174,7 @@ def test_a_format_that_the_target_cannot_run_is_refused_with_one_that_can(format
 
 
 def test_a_block_that_does_not_divide_is_refused_with_one_that_does(tmp_path):
-    with pytest.raises(UsageError, match="blocks of 128, which do not divide the 96 values") as error:
+    with pytest.raises(UsageError, match="blocks of 128, which do not divide the 96 summed values") as error:
         placed(linear(depth=96), tmp_path, format="int4-weights", block=128)
     assert error.value.fix == "--set place.block=32"
 
@@ -187,7 +187,7 @@ def test_the_block_is_the_largest_that_leaves_two(tmp_path):
     ("proto", "node", "format_", "reason"),
     [
         (convolution(7), "conv", "fp8", "more than 32 taps run in float, this one has 49"),
-        (convolution(3), "conv", "int4-weights", "dequantizes them in a kernel of its own"),
+        (convolution(3), "conv", "int4-weights", "dequantizes them in a separate kernel"),
         (convolution(3), "conv", "nvfp4", "no kernel computes a Conv in nvfp4"),
         (linear(columns=255), "mm", "int4-weights", "255 columns, an odd number"),
         (linear(depth=16), "mm", "int4-weights", "no block of 16 to 128 divides its 16 summed values"),
@@ -311,7 +311,9 @@ def test_an_attention_with_one_query_stays_float_in_fp8_where_its_kernel_is(head
     s.output(s.node("MatMul", [s.node("Softmax", [scores], "p", axis=-1), v], "y", name="values"))
     placement = decide(opened(s.model(), tmp_path).view, PlacementOptions(format="fp8", sm=("89",)))
     assert len(placement.quantized) == quantized
-    assert all(("one query" in each.opinions[-1].reason) == (quantized == 0) for each in placement.decisions)
+    assert all(
+        ("single query" in each.opinions[-1].reason) == (quantized == 0) for each in placement.decisions
+    )
 
 
 _WORDS = {"int8": "INT8", "fp8": "FP8", "nvfp4": "FP4", "int4": "INT4"}

@@ -57,8 +57,8 @@ def _repaired(name: str, folder: Path) -> tuple[Path, RepairReport]:
 
 
 LINTED: dict[str, dict[str, str]] = {
-    "nvfp4_scale_vec4": {"QDQ198": "`qdqtool repair` makes them one"},
-    "nvfp4_dyn_last": {"QDQ199": "make it 64, as the weight says; `qdqtool repair` does"},
+    "nvfp4_scale_vec4": {"QDQ198": "`qdqtool repair` replaces them by one"},
+    "nvfp4_dyn_last": {"QDQ199": "set it to 64, as the weight requires; `qdqtool repair` does this"},
     "brevitas_qcdq_w4a8": {},
     "qonnx_quant": {"QDQ193": "`qdqtool repair` does"},
     "conv_int8bq": {"QDQ110": "`qdqtool repair` does"},
@@ -125,7 +125,7 @@ def test_the_repaired_model_builds(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "check"),
     [
-        ("w4a8_matmul", lambda found: "make the weights INT8" in found["QDQ205"]),
+        ("w4a8_matmul", lambda found: "store the weights as INT8" in found["QDQ205"]),
         ("qat_float_head", lambda found: "QDQ213" not in found and "qdqtool convert" in found["QDQ212"]),
         ("brevitas_qcdq_w4a8", lambda found: "QDQ201" not in found),
     ],

@@ -180,7 +180,7 @@ def test_evaluation_models_keep_float_caches() -> None:
 
 
 def test_a_format_that_the_target_lacks_is_refused_with_one_that_has_it() -> None:
-    with pytest.raises(UsageError, match="'kv_cache' wants fp8, which SM86 cannot run") as raised:
+    with pytest.raises(UsageError, match="'kv_cache' needs fp8, which SM86 cannot run") as raised:
         stored(graphs.decoder(), "fp8", sm="86")
     assert "place.kv_cache" in (raised.value.fix or "")
     assert raised.value.where == "present_k0"
@@ -188,7 +188,7 @@ def test_a_format_that_the_target_lacks_is_refused_with_one_that_has_it() -> Non
 
 def test_a_network_without_a_cache_is_told_so() -> None:
     notes = decide(graphs.view(models.attention()), PlacementOptions(kv_cache="int8")).notes
-    assert any("place.kv_cache=int8 has nothing to store" in note for note in notes)
+    assert any("place.kv_cache=int8 finds no cache" in note for note in notes)
 
 
 def of_tokens() -> onnx.ModelProto:

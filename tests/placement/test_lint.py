@@ -242,7 +242,7 @@ def test_builders_are_named_by_family_or_release(word, target, name):
     ],
 )
 def test_other_builders_are_a_usage_error(word):
-    with pytest.raises(UsageError, match="there is no builder"):
+    with pytest.raises(UsageError, match="unknown target"):
         Target.parse(word)
 
 
@@ -292,7 +292,7 @@ class TestCommand:
     def test_a_clean_model_passes(self, tmp_path, capfd):
         path = models.save(GRAPHS["chain_ok"](), tmp_path)
         assert run(["lint", str(path)]) == 0
-        assert capfd.readouterr().out == "4 Q/DQ pairs looked at for rtx: nothing wrong\n"
+        assert capfd.readouterr().out == "4 Q/DQ pairs checked for rtx: nothing wrong\n"
 
     def test_json_is_exactly_the_artefact(self, tmp_path, capfd):
         path = models.save(GRAPHS["weight_bare"](), tmp_path)
@@ -430,7 +430,7 @@ class TestCommand:
         run(["lint", str(path)])
         said = capfd.readouterr().out.splitlines()[-1]
         assert (
-            said == f"`repair` takes on 1 of them: qdqtool repair '{path}' --out repaired.onnx --samples DATA"
+            said == f"`repair` can fix 1 of them: qdqtool repair '{path}' --out repaired.onnx --samples DATA"
         )
 
     def test_a_float_model_is_told_what_to_do(self, tmp_path, capfd):

@@ -164,7 +164,7 @@ def test_predict_shows_what_is_not_int8_and_what_costs_a_kernel(tmp_path, capfd)
     bare = shown(capfd, models.save(GRAPHS["residual_bare"](), tmp_path), "--target", "10")
     assert "compute nodes: 4 of 4 in INT8" in bare
     assert "float node" not in bare
-    assert "c3_x/Q Relu relu2 in front of it computes in float" in bare
+    assert "c3_x/Q Relu relu2 before it computes in float" in bare
     assert "fused-input" in bare
     assert "c4" not in bare
     half = shown(capfd, models.save(GRAPHS["weight_bare"](), tmp_path))

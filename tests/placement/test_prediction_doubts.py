@@ -46,7 +46,7 @@ def test_an_infinite_scale_is_built_and_no_doubt(name: str, tmp_path: Path) -> N
 )
 def test_numbers_of_scales_that_do_not_fit_are_named(name: str, count: int, tmp_path: Path) -> None:
     proto = with_scales(name, lambda scale: np.resize(scale, count).astype(np.float32))
-    assert "numbers of scales that do not fit" in notes(proto, tmp_path)
+    assert "numbers of scales that do not match the tensor" in notes(proto, tmp_path)
 
 
 def test_zero_points_are_named(tmp_path: Path) -> None:

@@ -119,4 +119,4 @@ def test_a_rule_that_takes_the_code_of_a_shipped_one_is_left_out_with_both_place
     assert registry.code_names()[own.code] == "small_product"
     assert f"has the code {own.code} of 'small_product'" in caplog.text
     assert "small_products.py" in caplog.text
-    assert "it is left out" in caplog.text
+    assert "it is skipped" in caplog.text

@@ -136,7 +136,7 @@ def test_rounding_is_that_of_torchs_own_fake_quantization() -> None:
 def test_a_network_with_fake_quantization_of_its_own_is_refused_after_its_export(tmp_path: Path) -> None:
     network = network_of("quantized")
     network.export(tmp_path / "model.onnx")
-    with pytest.raises(UsageError, match=r"quantized operators already: .*QuantizeLinear"):
+    with pytest.raises(UsageError, match=r"already has quantized operators: .*QuantizeLinear"):
         refuse_quantized(load(tmp_path / "model.onnx"))
 
 

@@ -130,7 +130,7 @@ def test_without_torch_the_extra_is_named(
 @needs_torch
 def test_a_recipe_without_a_network_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["qat", "run", "conv-int8", "--out", str(tmp_path / "out")]) == 2
-    assert "names no network" in capsys.readouterr().err
+    assert "does not name a network" in capsys.readouterr().err
 
 
 @needs_torch

@@ -159,11 +159,11 @@ def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path) -> None:
     ("data", "says"),
     [
         ("wrong_targets", r"\[48\] inputs for 47 targets"),
-        ("wrong_channels", r"cannot take samples of shape \[16, 2, 8, 8\]"),
+        ("wrong_channels", r"does not accept samples of shape \[16, 2, 8, 8\]"),
         ("two_inputs", "there are 2 inputs"),
         ("infinite", "NaN or Inf"),
         ("nothing", "holds no samples"),
-        ("empty", "gave no samples"),
+        ("empty", "returned no samples"),
         ("missing", "no function 'missing'"),
     ],
 )

@@ -55,9 +55,9 @@ def test_a_circle_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("extends: conv-int9\n", "no recipe is called 'conv-int9'"),
-        ("extends: [conv-int8]\n", "is no recipe"),
-        ("extends: missing.yaml\n", "no such recipe file"),
+        ("extends: conv-int9\n", "unknown recipe 'conv-int9'"),
+        ("extends: [conv-int8]\n", "is not a recipe"),
+        ("extends: missing.yaml\n", "the recipe file does not exist"),
         ("extends: conv-int8\nplace: 3\n", "place"),
     ],
     ids=["unknown name", "list", "missing file", "section that is a number"],
@@ -84,7 +84,7 @@ def outside(folder: Path) -> dict[str, str]:
         "device": "/dev/stdin",
         "null": '"a\\0.yaml"',
         "circle": "circle.yaml",
-        "not there": str(folder / "nothing.yaml"),
+        "does not exist": str(folder / "nothing.yaml"),
     }
 
 
@@ -102,7 +102,7 @@ def test_a_recipe_reads_no_file_outside_its_folder_without_trust(
             with pytest.raises(UsageError) as refused:
                 read(path)
             assert "password" not in str(refused.value), way
-            if way in {"absolute", "above", "down and up", "link", "no ending", "device", "not there"}:
+            if way in {"absolute", "above", "down and up", "link", "no ending", "device", "does not exist"}:
                 assert "outside the folder of the recipe" in refused.value.what, way
                 assert "--trust" in refused.value.fix
 

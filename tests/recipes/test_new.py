@@ -236,7 +236,7 @@ def test_rows_that_convolutions_give_are_those_of_a_detector(
     head: Callable[[], list[onnx.NodeProto]], tmp_path: Path
 ) -> None:
     path = over_a_trunk(tmp_path / "m.onnx", head(), {"h": (4, 4, 1, 1)})
-    assert "# Extends detector-int8, because its output is a list of rows, as of boxes." in suggest(path)
+    assert "# Extends detector-int8, because its output is a list of rows, such as boxes." in suggest(path)
 
 
 @pytest.mark.parametrize(
@@ -350,7 +350,7 @@ def test_pictures_with_colours_last_are_told_apart(tmp_path: Path) -> None:
 
 def test_a_model_without_weights_says_so(tmp_path: Path) -> None:
     path = network(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])], {}, (2, 2))
-    assert "there is nothing to quantize" in suggest(path)
+    assert "the model has nothing to quantize" in suggest(path)
 
 
 def test_the_command_writes_a_file_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -358,7 +358,7 @@ def test_the_command_writes_a_file_once(tmp_path: Path, capsys: pytest.CaptureFi
     assert command(["recipe", "new", str(DIGITS), "--out", str(out)]) == 0
     assert out.read_text("utf-8") == suggest(DIGITS)
     assert command(["recipe", "new", str(DIGITS), "--out", str(out)]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
 
 
 def test_editors_find_the_schema_that_the_site_publishes() -> None:

@@ -57,7 +57,7 @@ def test_users_wishes_still_count(tmp_path: Path) -> None:
 
 
 def test_the_placement_says_that_float_arithmetic_is_meant(tmp_path: Path) -> None:
-    assert any("as place.activations asks" in note for note in placed(models.gemms(), tmp_path).notes)
+    assert any("as place.activations requests" in note for note in placed(models.gemms(), tmp_path).notes)
 
 
 def products(path: Path, count: int = 3) -> Path:

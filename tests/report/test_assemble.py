@@ -149,7 +149,7 @@ def test_a_comparison_without_any_metric_has_no_headline() -> None:
 
 def test_notes_say_that_the_builder_is_a_proxy_and_what_was_not_understood() -> None:
     notes = " ".join(assemble(FULL).notes)
-    assert "stands in for classic TensorRT" in notes
+    assert "a substitute for classic TensorRT" in notes
     assert "'Weird' (2)" in notes
     assert "random" not in notes
 

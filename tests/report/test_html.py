@@ -16,7 +16,7 @@ from tests.report.material import AUDIT, ENGINE, EVIL, FULL, finding, layer, ten
 
 
 def test_an_empty_report_is_a_page_too() -> None:
-    assert "INT8: not known" in render(assemble(Material(model_name="m.onnx")))
+    assert "INT8: unknown" in render(assemble(Material(model_name="m.onnx")))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_every_place_of_the_page_has_a_name_of_its_own(against: Material | None)
 
 def test_where_there_is_nothing_to_fix_the_page_says_so() -> None:
     clean = replace(assemble(FULL), findings=(), fallbacks=())
-    assert "Nothing: every compute node runs as asked" in render(clean)
+    assert "Nothing: every compute node runs as requested" in render(clean)
     assert "Nothing: every compute node" not in render(assemble(FULL))
     assert "What to fix" not in render(assemble(Material(model_name="m.onnx")))
 
@@ -72,7 +72,7 @@ def test_layers_without_tensors_are_a_table_and_nothing_is_claimed_of_them() -> 
     report = assemble(Material(model_name="m", engine=named, audit=audited))
     page = render(report)
     assert report.summary.activation_bytes_dumped is None
-    assert "INT8: not known, because the layer information shows no compute kernel" in page
+    assert "INT8: unknown, because the layer information shows no compute kernel" in page
     assert "not their tensors" in page
     assert 'class="graph"' not in page
 

@@ -15,7 +15,7 @@ from tests.report.material import EVIL, FULL
 PARTS = (
     PartComparison(output="y", tensors=("boxes",), chosen=False, sqnr_db=37.21),
     PartComparison(output="y", tensors=("scores", "more"), chosen=False, sqnr_db=11.84),
-    PartComparison(output="z", tensors=(EVIL,), chosen=True, sqnr_db=None, note="no difference at all"),
+    PartComparison(output="z", tensors=(EVIL,), chosen=True, sqnr_db=None, note="no difference"),
 )
 
 
@@ -40,7 +40,7 @@ def test_the_terminal_tells_them_behind_their_output() -> None:
     found = replace(comparison, outputs=(replace(first, output="y"), replace(first, output="z")), parts=PARTS)
     told = [text.partition("  [")[0] for head, text in accuracy_rows(found) if head != "Accuracy"]
     assert told[1:3] == [
-        "y holds boxes: SQNR 37.21 dB",
-        "y holds scores and 1 more feature map: SQNR 11.84 dB",
+        "y contains boxes: SQNR 37.21 dB",
+        "y contains scores and 1 more feature map: SQNR 11.84 dB",
     ]
-    assert told[4] == f"z was chosen from {EVIL}: SQNR: no difference at all"
+    assert told[4] == f"z was chosen from {EVIL}: SQNR: no difference"

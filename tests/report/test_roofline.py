@@ -50,7 +50,7 @@ def test_the_caption_names_the_gpu_and_the_source_of_its_figures() -> None:
     figure = roofline(rows(), A10)
     assert figure is not None
     assert figure.title == "Roofline"
-    assert "NVIDIA A10 can reach at most (600 GB/s, NVIDIA A10 datasheet (2021))" in figure.caption
+    assert "the limits of NVIDIA A10 (600 GB/s, NVIDIA A10 datasheet (2021))" in figure.caption
 
 
 @pytest.mark.parametrize(("tflops", "below"), [(2.0, True), (10_000.0, False)])

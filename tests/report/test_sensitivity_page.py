@@ -60,7 +60,7 @@ def test_the_page_says_why_a_node_is_noisy_and_which_changes_helped() -> None:
     text = page(study())
     assert "clipped: 12 % of the energy of conv1 lies above its range" in text
     assert "+2.00 dB (+1.50 to +2.50)</td><td><code>a=1</code>" in text
-    assert "+0.50 dB (-0.50 to +1.50), not sure" in text
+    assert "+0.50 dB (-0.50 to +1.50), not significant" in text
     assert "the whole network" in text
 
 

@@ -23,7 +23,7 @@ def shown(report: Report, measured: dict[str, dict[str, float]] | None = None) -
 
 
 def test_without_an_engine_the_verdict_says_so() -> None:
-    assert shown(assemble(Material(model_name="m.onnx"))).startswith("INT8: not known")
+    assert shown(assemble(Material(model_name="m.onnx"))).startswith("INT8: unknown")
 
 
 def test_the_verdict_comes_first_and_accuracy_next() -> None:
@@ -45,7 +45,7 @@ def test_the_verdict_comes_first_and_accuracy_next() -> None:
     "conv2 (Conv) fp32: no scale",
     "fix: give it a scale",
     "BatchNormalization folded",
-    "stands in for classic TensorRT",
+    "a substitute for classic TensorRT",
 ])  # fmt: skip
 def test_the_summary_shows(words: str) -> None:
     assert words in shown(assemble(FULL))

@@ -114,7 +114,7 @@ CASES: dict[str, tuple[Material, str, str]] = {
         "accurate",
         "unknown",
     ),
-    "right on none": (
+    "correct on none": (
         replace(SOUND, comparison=_compared(replace(_task(-1.0, 1.0), reference=0.0, candidate=0.0))),
         "accurate",
         "no",

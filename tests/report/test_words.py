@@ -45,7 +45,12 @@ def test_only_all_is_100_percent_and_only_nothing_is_0(part: int, whole: int, te
 
 @pytest.mark.parametrize(
     ("low", "high", "text"),
-    [(-2.0, -0.5, "a real loss"), (-1.0, 1.0, "within noise"), (0.5, 1.0, "a real gain"), (None, None, "")],
+    [
+        (-2.0, -0.5, "a significant loss"),
+        (-1.0, 1.0, "within noise"),
+        (0.5, 1.0, "a significant gain"),
+        (None, None, ""),
+    ],
 )
 def test_a_difference_is_real_when_its_interval_leaves_zero_out(
     low: float | None, high: float | None, text: str
@@ -112,8 +117,8 @@ def test_a_drop_that_the_samples_prove_is_told_without_doubt() -> None:
     ("worst", "enough", "told"),
     [
         (0.43, 900, "other samples lose at most 0.43 points (90 % confidence)"),
-        (1.64, 2311, "may lose up to 1.6 points (90 % confidence): for 0.5 it takes some 2,400 samples"),
-        (1.64, None, "these lose all that is allowed, and more like these would not tell"),
+        (1.64, 2311, "may lose up to 1.6 points (90 % confidence): for 0.5 about 2,400 samples"),
+        (1.64, None, "these samples already lose the allowed points, so more of them cannot help"),
     ],
 )
 def test_a_kept_drop_says_what_others_lose_and_how_many_would_tell(
@@ -133,9 +138,7 @@ def test_samples_that_calibrated_are_said_to_tell_little_of_others() -> None:
 def test_a_limit_that_is_missed_says_by_what() -> None:
     everything = _limit(0.5, 100, path=(_set(9, 58.0, -3.0),))
     assert everything.startswith(
-        "at most 0.5 points lost: not even all 9 nodes float keep it (20.0 dB, top-1 58.00 %)"
+        "at most 0.5 points lost: not met even with all 9 nodes float (20.0 dB, top-1 58.00 %)"
     )
     built = _limit(0.5, 100, path=(_set(9, 60.0, 0.0),), built=_set(2, 59.0, -3.0))
-    assert built.startswith(
-        "at most 0.5 points lost: missed by the model as it was built with 2 nodes float (20.0 dB"
-    )
+    assert built.startswith("at most 0.5 points lost: not met by the built model with 2 nodes float (20.0 dB")

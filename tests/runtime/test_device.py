@@ -191,7 +191,10 @@ def test_two_builds_of_onnxruntime_are_found_by_doctor(monkeypatch: pytest.Monke
 
 
 def test_a_library_that_is_not_there_or_none_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InputFileError, match="no such plug-in"), computing_on(str(tmp_path / "gone.so")):
+    with (
+        pytest.raises(InputFileError, match="plug-in provider library does not exist"),
+        computing_on(str(tmp_path / "gone.so")),
+    ):
         pass
     text = tmp_path / "text.so"
     text.write_text("not a library")
@@ -279,7 +282,7 @@ def test_fewer_samples_run_at_once_where_memory_is_not_enough() -> None:
         for thread in threads:
             thread.join(20)
     assert results == [{"a": 1}] * 4
-    assert re.match(r"cpu: out of memory with 4 samples at once: 2 at once", use.notes()[0])
+    assert re.match(r"cpu: out of memory with 4 samples at once: using 2 at once", use.notes()[0])
 
 
 def test_a_single_tensor_that_does_not_fit_is_an_error() -> None:

@@ -159,7 +159,7 @@ def test_every_node_rounds_what_it_computes_from_rounded_inputs(
 
 
 def test_adding_and_taking_away_2048_leaves_what_fp16_leaves(tmp_path: Path) -> None:
-    """The smallest case: onnxruntime gives x back, and a comparison of the two said "no difference at all"."""
+    """The smallest case: onnxruntime gives x back, and a comparison of the two said "no difference"."""
     plain, half = Sketch(), Sketch()
     x = plain.node("Add", [plain.input("x", ["N", 4]), plain.constant("k", np.float32(2048))], "b")
     plain.output(plain.node("Sub", [x, "k"], "y"), ["N", 4])

@@ -109,7 +109,7 @@ def test_without_any_the_rest_is_calibrated_and_the_report_says_what_was_not_see
     proto, job = quantized(network(), tmp_path)
     nodes = {entry.slot.node for entry in job.placement.quantized}
     assert nodes == {"first", "beside"}
-    (note,) = (note for note in job.placement.notes if note.startswith("not seen"))
+    (note,) = (note for note in job.placement.notes if note.startswith("float, because no sample"))
     assert "'second'" in note
     assert "--custom-ops" in note
     assert len(plugins(proto)) == 1
@@ -140,8 +140,8 @@ def test_other_functions_are_inlined(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("runtime", "words"),
     [
-        ({"custom_ops": ["missing.so"]}, "no library missing.so"),
-        ({"stand_ins": {"Bent": "numpy:tanh"}}, "names no operator"),
+        ({"custom_ops": ["missing.so"]}, "library missing.so does not exist"),
+        ({"stand_ins": {"Bent": "numpy:tanh"}}, "does not name an operator"),
         ({"stand_ins": {"my::Bent": "numpy:no_such"}}, "no function"),
     ],
 )

@@ -88,10 +88,10 @@ def test_a_trial_without_an_engine_there_is_failed_and_says_why(exported: Path, 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"digest": "another"}, "other trials"),
-        ({"rounds": {"0000": [0.0]}}, "no time"),
-        ({"rounds": {"0000": ["quick"]}}, "no file of times"),
-        ({"rounds": None}, "no file of times"),
+        ({"digest": "another"}, "another sweep"),
+        ({"rounds": {"0000": [0.0]}}, "not a valid time"),
+        ({"rounds": {"0000": ["quick"]}}, "not a file of times"),
+        ({"rounds": None}, "not a file of times"),
     ],
     ids=["another sweep", "a time of zero", "words", "nothing"],
 )

@@ -101,7 +101,7 @@ def test_a_value_that_no_sweep_writes_is_named_with_a_way_out(
     change(out, ATTRIBUTE, value, key)
     assert run(words(finished, out)) == 5
     said = capsys.readouterr().err
-    assert "the study holds what no sweep can have left" in said
+    assert "the study was not written by this tool" in said
     assert "--study" in said
 
 
@@ -119,4 +119,4 @@ def test_rows_that_the_study_cannot_read_are_named_with_a_way_out(
 ) -> None:
     change(out, statement)
     assert run(words(finished, out)) == 5
-    assert "the study holds what no sweep can have left" in capsys.readouterr().err
+    assert "the study was not written by this tool" in capsys.readouterr().err

@@ -195,9 +195,9 @@ def test_a_script_that_was_killed_there_goes_on_without_building_again(
 @pytest.mark.parametrize(
     ("identity", "key", "said", "fix"),
     [
-        ("stranger", "host", "wants a password or a key", "ssh-copy-id"),
-        ("mine", "stranger", "another one than before", "ssh-keygen -R"),
-        ("mine", "", "not known", "accept it: ssh "),
+        ("stranger", "host", "requires a password or a key", "ssh-copy-id"),
+        ("mine", "stranger", "its host key has changed", "ssh-keygen -R"),
+        ("mine", "", "is unknown", "accept it: ssh "),
     ],
     ids=["no key of ours", "another host key", "an unknown host"],
 )

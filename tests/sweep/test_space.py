@@ -152,7 +152,7 @@ def test_a_limit_of_noise_takes_the_fastest_trial_that_keeps_it_whatever_the_met
     assert pick(found, "min-sqnr 30").number == 2, "of equally fast ones the quietest; no Pareto point"
     with pytest.raises(UsageError, match="no trial meets 'min-sqnr 40'"):
         pick(found, "min-sqnr 40")
-    with pytest.raises(UsageError, match="no trial of this sweep says its SQNR"):
+    with pytest.raises(UsageError, match="no trial of this sweep has an SQNR"):
         pick(sweep_of(quiet(0, 70, 1, None)), "min-sqnr 20")
     noise = replace(sweep_of(trial(0, 25, 1), trial(1, 31, 2), reference=None), metric="sqnr_db")
     assert pick(noise, "min-sqnr 30") == pick(noise, "min-accuracy 30")

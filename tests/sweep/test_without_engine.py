@@ -127,7 +127,7 @@ def test_settings_that_leave_nothing_quantized_fail_with_that_reason(tmp_path: P
     space = 'sweep.space={"place.format": [int8, float]}'
     assert cli(words(tmp_path / "out", "--set", "sweep.keep_float=[0]", space=space)) == 0
     (failed,) = (t for t in result(tmp_path / "out")["trials"] if t["state"] == "failed")
-    assert "nothing is quantized with these settings" in failed["reason"]
+    assert "these settings quantize nothing" in failed["reason"]
     assert failed["settings"] == ['place.format="float"']
     assert [point["name"] for point in result(tmp_path / "out")["floats"]] == ["FP32", "FP16"]
 

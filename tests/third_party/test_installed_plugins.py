@@ -100,7 +100,7 @@ def test_broken_plugins_do_not_break_other_commands(
 def test_a_broken_plugin_that_was_left_out_is_named(site: Path, work: Path) -> None:
     done = qdqtool("place", "model.onnx", site=site, cwd=work)
     assert "the rule 'absent' of the installed package qdqtool-example 1.0 fails" in done.stderr
-    assert "the example wants another release; it is left out" in done.stderr
+    assert "the example wants another release; it is skipped" in done.stderr
 
 
 def test_a_shipped_plugin_is_never_replaced(site: Path, work: Path) -> None:

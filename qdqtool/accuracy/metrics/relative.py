@@ -1,7 +1,7 @@
 """Relative error in percent: 100 * sum |candidate - reference| / sum |reference|.
 
-Sums before it divides, so values near zero do not blow it up as an elementwise relative error would. Undefined when
-the reference is zero everywhere.
+Sums before it divides, so values near zero do not inflate it, unlike an elementwise relative error. Undefined when the
+reference is zero everywhere.
 """
 
 from __future__ import annotations

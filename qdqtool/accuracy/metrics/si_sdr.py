@@ -2,7 +2,7 @@
 
 Each sample loses its mean and may be louder or softer as a whole: the reference is scaled to fit the candidate best,
 and what remains is distortion (Le Roux, Wisdom, Erdogan, Hershey: SDR, half-baked or well done?, 2019). Samples without
-signal or without distortion are left out; undefined when none is left.
+signal or without distortion are skipped; undefined if no sample remains.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SiSdr:
 
     def reading(self) -> Reading:
         if not self._samples:
-            return Reading(value=None, note="no difference at all, or no signal")
+            return Reading(value=None, note="no difference, or no signal")
         return Reading(value=self._sum / self._samples)
 
 

@@ -1,7 +1,7 @@
 """Signal to quantization noise in decibel: 10 log10(sum reference^2 / sum (candidate - reference)^2).
 
-Summed over all values of all samples. Every 6 dB is one bit of precision; 30 dB and more is usual for a well
-calibrated INT8 network's scores, below 15 dB something is wrong. Undefined when there is no noise or no signal.
+Summed over all values of all samples. Every 6 dB is one bit of precision; 30 dB and more is usual for the scores of a
+well calibrated INT8 network; below 15 dB something is wrong. Undefined without noise or signal.
 """
 
 from __future__ import annotations

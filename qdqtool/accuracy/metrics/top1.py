@@ -1,6 +1,6 @@
 """Share of samples whose best class is the label, in percent.
 
-Of several classes with the same best score the first one counts, as argmax would say it.
+If several classes have the same best score, the first one counts, as with argmax.
 """
 
 from __future__ import annotations

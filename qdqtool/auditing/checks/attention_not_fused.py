@@ -1,11 +1,11 @@
 """An attention runs as two matrix products with a softmax between, not as one fused kernel.
 
-    product -> softmax -> product
+    MatMul -> softmax -> MatMul
 
 The scores, tokens times tokens for every head, are written and read twice. A fused kernel never writes them. In INT8 it
-needs Q/DQ on both inputs of both products, the softmax output included, and on the result of the second product, for it
-writes INT8; in other patterns the builder falls apart into products, pads and slices. Without Q/DQ the attention is
-fused in FP16 and BF16, and not in FP32.
+needs Q/DQ on both inputs of both MatMul nodes, including the softmax output, and on the result of the second MatMul,
+because it writes INT8. With other patterns the builder splits the attention into MatMul, pad and slice kernels. Without
+Q/DQ the attention is fused in FP16 and BF16, but not in FP32.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ from qdqtool.matching.attention import (
 _SOFTMAX = re.compile(r"softmax|Exp.*Sum.*(?:Div|Mul)|MaxrSubExpSum", re.IGNORECASE)
 
 
-_BETWEEN = "take away the Q/DQ between the first product and the softmax; the softmax reads INT8 scores now"
-_BEHIND = "put a Q/DQ pair right behind the second product: the fused INT8 kernel writes INT8"
-_KNOWN = "nothing to do: Q/DQ stands where it should, and the builder has no fused kernel for this pattern"
-_ALL_OR_NONE = "put Q/DQ on both inputs of both products, the softmax output included, or on none of them"
+_BETWEEN = "remove the Q/DQ between the first MatMul and the softmax; the softmax now reads INT8 scores"
+_BEHIND = "put a Q/DQ pair directly after the second MatMul: the fused INT8 kernel writes INT8"
+_KNOWN = "nothing to do: the Q/DQ is placed correctly, but the builder has no fused kernel for this pattern"
+_ALL_OR_NONE = (
+    "put Q/DQ on both inputs of both MatMul nodes, including the softmax output, or on none of them"
+)
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
@@ -123,7 +125,7 @@ def _fix(context: AuditContext, layer: EngineLayer, products: tuple[EngineLayer,
     between = layer.inputs[0].dtype is DType.INT8
     types = {product.precision for product in products}
     if types == {DType.FLOAT32} and not between:
-        return f"{_ALL_OR_NONE} and in FP16 ({Command('convert')}): in FP32 nothing is fused"
+        return f"{_ALL_OR_NONE} and use FP16 ({Command('convert')}): attention in FP32 is not fused"
     if types != {DType.INT8}:
         return _BETWEEN if between else _ALL_OR_NONE
     open_end = context.view is not None and any(

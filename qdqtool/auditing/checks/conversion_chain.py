@@ -2,8 +2,8 @@
 
     kernel -> reformat -> quantize -> copy -> kernel
 
-Each reads and writes the whole tensor again. One of them is rarely needed; several in a row show that neighbours do not
-agree on type and layout, or that a slice or a concatenation keeps the builder from fusing.
+Each of them reads and writes the whole tensor again. Several in a row show that the kernels at both ends use different
+types or layouts, or that a slice or a concatenation prevents fusion.
 """
 
 from __future__ import annotations

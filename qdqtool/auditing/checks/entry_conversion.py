@@ -2,11 +2,11 @@
 
     input (fp32) -> Quantize -> kernel (INT8)
 
-The kernel reads the whole input in four bytes per element to write it in one. The program that makes the input can often do it
-for free while preprocessing, and hand over INT8 or FP16 in the layout that the first kernel wants. It is a part of the
-engine's time that no change of the Q/DQ nodes can take away. FP4 and MXFP8 are the exception: this kernel also computes the scale
-of each block, which no program hands over. It is told of engines that come without their model, or with one
-that holds no Q and no Cast, as TensorRT's calibrators take it; where such nodes are, the model asked for the conversion.
+The kernel reads the whole input in four bytes per element to write it in one. The program that produces the input can
+often convert it during preprocessing at no cost, and pass INT8 or FP16 in the layout of the first kernel. No change of
+the Q/DQ nodes can remove this part of the engine's time. FP4 and MXFP8 are an exception: this kernel also computes the
+scale of each block, which no program can pass. The check reports engines without a model, or with a model without Q and
+Cast nodes, as for TensorRT's calibrators. If the model has such nodes, it requested the conversion.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from qdqtool.trt.ops import CASTS, QUANTIZE
 
 _BLOCKED = frozenset({DType.FLOAT4, DType.FLOAT8_E8M0})
 """Types that kernels write only together with a scale per block."""
-_DYNAMIC = "nothing to do: the kernel computes a scale per block from each input, and an input in few bits could not bring it"
+_DYNAMIC = "nothing to do: the kernel computes a scale per block from each input, and a low-bit input could not carry that scale"
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
@@ -39,8 +39,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
             reason=f"turns the input {source.name} from {source.dtype} into {target}",
             fix=_DYNAMIC
             if any(made.dtype in _BLOCKED for made in layer.outputs)
-            else f"nothing to do where preprocessing gives {source.dtype}; where it can give {target}, build so "
-            f"(trtexec --inputIOFormats={target}:chw)",
+            else f"nothing to do if preprocessing gives {source.dtype}; if it can give {target}, build with trtexec --inputIOFormats={target}:chw",
             bytes=context.bytes_of(layer),
             evidence=(context.at_layer(layer.name),),
         )

@@ -1,8 +1,9 @@
 """A node that was to run INT8, or in another format of few bits, does not.
 
-Placement (or, without one, the Q/DQ nodes of the model) asked for it on every input of this node, yet its kernel in
-the engine computes in float, or no kernel could be found. The Q/DQ in front of it then only costs: values are rounded
-to eight bits and turned back to float before they are multiplied. The reason comes from the Q/DQ graph around the node.
+Placement (or, without one, the Q/DQ nodes of the model) requested it on every input of this node, but its kernel in the
+engine computes in float, or no kernel was found. The Q/DQ before it then has a cost without a gain: values are rounded
+to eight bits and converted back to float before they are multiplied. The reason comes from the Q/DQ graph around the
+node.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
         harmless = verdict.verdict is Verdict.ABSORBED
         yield Draft(
             subject=verdict.node,
-            reason=f"{verdict.op} was to run {asked} and is {_words(verdict.verdict, verdict.precision)}: {verdict.reason}",
+            reason=f"{verdict.op} should run {asked} but is {_words(verdict.verdict, verdict.precision)}: {verdict.reason}",
             fix=verdict.fix,
             severity=Severity.INFO if harmless else None,
             evidence=(context.at_node(verdict.node), *(context.at_layer(name) for name in verdict.layers)),

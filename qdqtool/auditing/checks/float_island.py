@@ -1,10 +1,9 @@
-"""A float node stands between nodes of low precision.
+"""A float node between low-precision nodes.
 
-Its input is turned from INT8 (or FP8, FP4) to float in front of it and back behind it, so the tensors on both sides are two or four
-times larger than they need to be, on top of the slower arithmetic. One missing Q/DQ pair often costs three kernels.
-Where placement kept the node float on purpose, the finding is for information only.
-Without a model the engine's own layers are judged: a float kernel that reads what a low-precision kernel made and is read by
-one.
+Its input is converted from INT8 (or FP8, FP4) to float before it and back after it, so the tensors on both sides are
+two or four times larger than necessary, in addition to the slower arithmetic. One missing Q/DQ pair often adds three
+kernels. If placement kept the node float on purpose, the finding is for information only. Without a model the engine's
+layers are checked: a float kernel between two low-precision kernels.
 """
 
 from __future__ import annotations

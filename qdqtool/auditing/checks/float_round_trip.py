@@ -4,7 +4,7 @@
                        |
                        +-> residual Add in FP16
 
-The tensor crosses memory three times in sixteen or thirty-two bits instead of once in eight. The usual cause is a
+The tensor is read or written three times in sixteen or thirty-two bits instead of once in eight. The usual cause is a
 residual connection whose shortcut has no Q/DQ: the Add needs the float value, so the convolution must write it.
 """
 
@@ -27,7 +27,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
         if source is None:
             continue
         others = [reader for reader in context.wiring.readers(source) if reader.name != layer.name]
-        why = f", which {others[0].name} reads as it is" if others else ""
+        why = f", which {others[0].name} reads unchanged" if others else ""
         yield Draft(
             subject=layer.name,
             reason=f"{source.name} computes in {source.precision.value.upper()} and writes {layer.inputs[0].dtype}{why}; "
@@ -41,12 +41,10 @@ def find(context: AuditContext) -> Iterator[Draft]:
 
 def _fix(context: AuditContext, others: list[EngineLayer]) -> str:
     if not others:
-        return (
-            "put the Q directly behind the operation (and its activation), so that it fuses with the kernel"
-        )
+        return "put the Q directly after the operation (and its activation), so that it fuses with the kernel"
     refused = context.refusals(others)
     if refused or context.placement is not None:
-        return refused or f"nothing to do: placement left the shortcut that {others[0].name} reads float"
+        return refused or f"nothing to do: placement kept the shortcut into {others[0].name} float"
     return (
         f"put Q/DQ on the input of {others[0].name} that reads this tensor, as {REPAIR} does for a shortcut"
     )

@@ -1,7 +1,8 @@
 """An Add reads its shortcut in float although other nodes read the same values as INT8.
 
-The kernel that makes these values writes them twice, and the Add reads the wider copy. Placement may mean it so: the
-residual stream of a network that normalizes what it adds up loses accuracy in every block. This says what that costs.
+The kernel that produces these values writes them twice, and the Add reads the float copy. Placement may do this on
+purpose: in a network with LayerNormalization, an INT8 residual stream loses accuracy in every block. This finding
+reports the cost.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ def find(context: AuditContext) -> Iterator[Draft]:
         sizes = [_saved(context.view, tensor) if shared else None for _, tensor in found]
         known = [size for size in sizes if size is not None]
         several = f"{counted(len(found), 'Add reads', 'Adds read')}" if len(found) > 1 else "reads"
-        what = "in float what other nodes read quantized" if shared else "the shortcut in float"
+        what = (
+            "in float, although other nodes read the same tensor quantized"
+            if shared
+            else "the shortcut in float"
+        )
         yield Draft(
             subject=found[0][0].node,
             reason=f"{several} {what}: {cause.reason}",

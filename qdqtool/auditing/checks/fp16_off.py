@@ -1,8 +1,9 @@
 """What is not quantized runs in FP32, because FP16 was not enabled.
 
-The engine computes in INT8 (or FP8, FP4) and FP32 and nowhere in FP16. With types of FP16 in the model (or --fp16 for TensorRT up to
-10) the rest would be smaller and faster at no visible loss for most networks. TensorRT's own tools give the same hint. Kernels
-whose nodes FP16 would destroy (`qdqtool convert` keeps them FP32 and says why) do not count.
+The engine computes in INT8 (or FP8, FP4) and FP32, but not in FP16. With FP16 types in the model (or --fp16 for
+TensorRT up to 10), the float part would be smaller and faster, with no visible loss for most networks. TensorRT's own
+tools give the same hint. Kernels of nodes that lose their result in FP16 (`qdqtool convert` keeps them FP32 and gives
+the reason) do not count.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A low-precision kernel hands floats to another kernel.
 
-Its arithmetic is INT8 (or FP8, FP4) but its result is two or four times larger than it need be, and the reader works in float or adds
-in float. Where the reader could take that type, a Q/DQ pair in front of it makes the kernel write it. At the output of the
-engine floats are what one wants, and kernels that TensorRT for RTX splits into a product and its epilogue are left out.
+Its arithmetic is INT8 (or FP8, FP4), but its result is two or four times larger than necessary, and the next kernel
+computes or adds in float. If the next kernel could read the low-bit type, a Q/DQ pair before it lets this kernel write
+that type. Outputs of the engine, which should be float, are not reported, nor are kernels that TensorRT for RTX splits
+into a MatMul and its epilogue.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def find(context: AuditContext) -> Iterator[Draft]:
 def _fix(context: AuditContext, readers: list[EngineLayer]) -> str:
     """Return the fix at the ONNX node that could read INT8. Skips kernels that only convert, because no edit reaches them."""
     if not readers:
-        return "nothing to do where this is an output of the engine; else put Q/DQ on the input that reads it"
+        return (
+            "nothing to do if this is an output of the engine; otherwise put Q/DQ on the input that reads it"
+        )
     waiting, seen = list(readers), set()
     while waiting:
         reader = waiting.pop(0)
@@ -59,7 +62,7 @@ def _fix(context: AuditContext, readers: list[EngineLayer]) -> str:
                 f"nothing to do by a command, unless node {nodes[0]!r} can read quantized values: then put Q/DQ on its input"
             )
         waiting += context.wiring.readers(reader)
-    return "nothing to do: only conversions read it, and what they make leaves the engine"
+    return "nothing to do: only conversions read it, and their results are outputs of the engine"
 
 
 def _computes(context: AuditContext, name: str) -> bool:

@@ -1,8 +1,8 @@
 """A kernel does nothing but cast or reorder, between two others.
 
-Such a kernel reads and writes a whole tensor and computes nothing. At the border of the engine one is often needed.
-Elsewhere two neighbours want different types or memory layouts: one runs in FP16 and the next in FP32, or one wants
-channels last and the next channels first.
+Such a kernel reads and writes a whole tensor and computes nothing. It is often needed at inputs and outputs of the
+engine. Elsewhere two neighbours use different types or memory layouts: one runs in FP16 and the next in FP32, or one
+uses channels last and the next channels first.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.wiring import dequantizes, quantizes, rounds
 from qdqtool.trt.ops import CASTS, MAY_MOVE
 
-_AGREE = "nothing to do: the kernels beside it take different types or layouts, and the builder chose those"
-_IN_PLACE = "nothing to do: the model is right, and the builder found no producer that writes in place"
+_AGREE = "nothing to do: the builder chose different types or layouts for the kernels before and after it"
+_IN_PLACE = "nothing to do: the model is correct, but the builder found no producer that can write in place"
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
@@ -27,7 +27,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
     for layer in context.kernels:
         if not inside(context, layer) or quantizes(layer) or dequantizes(layer) or rounds(layer):
             continue
-        change, fix = _told(context, layer)
+        change, fix = _action_and_fix(context, layer)
         neighbours = (*context.wiring.writers(layer)[:1], *context.wiring.readers(layer)[:1])
         yield Draft(
             subject=layer.name,
@@ -39,22 +39,22 @@ def find(context: AuditContext) -> Iterator[Draft]:
         )
 
 
-def _told(context: AuditContext, layer: EngineLayer) -> tuple[str, str]:
+def _action_and_fix(context: AuditContext, layer: EngineLayer) -> tuple[str, str]:
     """Return the action of the kernel in words, and the fix."""
     source, target = layer.inputs[0], layer.outputs[0]
-    asked = _asked(context, layer)
+    asked = _model_nodes(context, layer)
     if source.dtype is not target.dtype:
         cast = asked.get("Cast")
-        fix = f"give both sides of the model's own {cast} one type, and take it out" if cast else _AGREE
+        fix = f"give both sides of the model's {cast} the same type, and remove it" if cast else _AGREE
         return f"casts {source.dtype} to {target.dtype}", fix
     if context.wiring.in_parts(target):
         return f"copies its part of a {target.dtype} concatenation", _IN_PLACE
     mover = next((name for op, name in asked.items() if op in MAY_MOVE | CASTS), "")
-    fix = f"nothing to do: the model itself asks for it with {mover}" if mover else _AGREE
+    fix = f"nothing to do: the model requires it, because it contains {mover}" if mover else _AGREE
     return f"reorders {source.dtype} in memory", fix
 
 
-def _asked(context: AuditContext, layer: EngineLayer) -> dict[str, str]:
+def _model_nodes(context: AuditContext, layer: EngineLayer) -> dict[str, str]:
     """Return the model's nodes in the kernel: operator -> name."""
     known = context.view.by_name if context.view is not None else {}
     return {known[name].op: name for name in layer.onnx_nodes if name in known}

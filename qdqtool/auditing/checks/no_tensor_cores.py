@@ -1,8 +1,8 @@
 """An INT8 kernel does not run on tensor cores.
 
-Its name (or its runner, for depthwise convolutions) says that it uses the ordinary INT8 dot product, which is many
-times slower per multiprocessor. Usual reasons: a depthwise or grouped convolution, channels that are no multiple of
-sixteen or thirty-two, or a first layer with three channels. FP16 on tensor cores may be faster there.
+Its name (or its runner, for depthwise convolutions) shows that it uses the ordinary INT8 dot product, which is many
+times slower per multiprocessor. Usual reasons: a depthwise or grouped convolution, a number of channels that is not a
+multiple of sixteen or thirty-two, or a first layer with three channels. FP16 on tensor cores may be faster there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
             yield Draft(
                 subject=layer.name,
                 reason=f"INT8 without tensor cores ({layer.tactic or layer.kind}){_likely(layer)}",
-                fix="compare its time with an FP16 build; where that is faster, leave this node float",
+                fix="compare its time with an FP16 build; if FP16 is faster, keep this node float",
                 bytes=context.bytes_of(layer),
                 evidence=(context.at_layer(layer.name),),
             )
@@ -40,7 +40,7 @@ def _likely(layer: EngineLayer) -> str:
     if channels is not None and 0 < channels < 16:
         return f": only {counted(channels, 'input channel')}"
     if channels is not None and channels % 16:
-        return f": {counted(channels, 'input channel is', 'input channels are')} no multiple of 16"
+        return f": {counted(channels, 'input channel is', 'input channels are')} not a multiple of 16"
     return ""
 
 

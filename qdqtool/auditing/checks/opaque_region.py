@@ -1,7 +1,7 @@
 """A region was compiled as one block, and the layer information does not say what is inside.
 
 TensorRT 8 prints a Myelin region as one `{ForeignNode[first...last]}` layer: its kernels and their types stay unknown,
-also to the profiler. TensorRT 9 and later list the kernels of a region. The nodes named here are all that is known.
+also to the profiler. TensorRT 9 and later list the kernels of a region. Only the nodes in this finding are known.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
             )
             yield Draft(
                 subject=layer.name,
-                reason=f"a region whose kernels are not listed; it holds {held}",
+                reason=f"a region whose kernels are not listed; it contains {held}",
                 fix="nothing to do with this release: TensorRT 9 and newer list the kernels of such regions",
                 bytes=context.bytes_of(layer),
                 evidence=(context.at_layer(layer.name),),

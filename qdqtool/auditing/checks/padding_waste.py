@@ -1,7 +1,7 @@
 """A vectorized format pads the channels of a tensor by a quarter or more.
 
-INT8 formats hold channels in groups of four or thirty-two. A tensor of three channels in a format of thirty-two takes
-more than ten times its bytes, and the kernel reads and multiplies the padding too.
+INT8 formats store channels in groups of four or thirty-two. A tensor of three channels in a format of thirty-two needs
+more than ten times its bytes, and the kernel also reads and multiplies the padding.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """A kernel computes the same from constants in every inference.
 
-It has no run-time input. Mostly it reads INT8 weights, turns them into floats and writes them, each time the engine
-runs: that happens where a weight has Q/DQ but its operation runs in float, so the Q/DQ on the weight only costs.
-A weight behind two pairs is rounded a second time in every inference. Sometimes the kernel multiplies or gathers
-constants that nobody folded; what `prepare` leaves of these, and the constant state that a recurrence begins with, is
-for information only. Where only weights were to be INT8, matrix products need no such kernel, and convolutions do.
+The kernel has no run-time input. Usually it reads INT8 weights, converts them to floats and writes them, in every
+inference. This happens if a weight has Q/DQ but its operation runs in float, so the Q/DQ on the weight has a cost
+without a gain. A weight with two successive pairs is rounded a second time in every inference. Sometimes the kernel
+multiplies or gathers constants that were not folded. Constants that `prepare` does not fold, and the constant first
+state of a recurrence, are for information only. With weight-only quantization, MatMul nodes need no such kernel, but
+convolutions do.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from qdqtool.core.findings import NodeVerdict, Severity
 from qdqtool.trt.ops import CONVOLUTIONS, RECURRENT
 
 _FOLD = f"fold constants before the build: {REPAIR} does it"
-_FOLDED = "nothing to do: `prepare` folded what it could, and this is left"
+_FOLDED = "nothing to do: `prepare` folded all constants that it can"
 _QUANTIZE = f"{Command('repair', ('--samples', 'DATA'))} quantizes the activation of the operation that uses this weight"
-_TWICE = f"keep one of the Q/DQ pairs that stand one behind the other on this weight ({REPAIR} takes the other away)"
+_TWICE = f"keep only one of the successive Q/DQ pairs on this weight ({REPAIR} removes the other)"
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
@@ -58,16 +59,13 @@ def _leave(readers: list[NodeVerdict]) -> str:
     """
     if {told.op for told in readers} <= CONVOLUTIONS:
         ops = sorted({told.op for told in readers})
-        return (
-            f"{setting('place.exclude_ops', ops)} leaves them float: only matrix products dequantize their weights "
-            "inside their own kernel"
-        )
+        return f"{setting('place.exclude_ops', ops)} leaves them float: only MatMul and Gemm nodes dequantize their weights inside their kernel"
     return f"{setting('place.exclude', sorted({told.node for told in readers}))} leaves them float"
 
 
 def _folded(context: AuditContext, readers: list[NodeVerdict]) -> str:
     if any(told.op in RECURRENT for told in readers):
-        return "nothing to do: a recurrence begins with a constant state"
+        return "nothing to do: the recurrence starts with a constant state"
     return _FOLD if context.placement is None else _FOLDED
 
 

@@ -1,7 +1,7 @@
 """A layer is slower than its counterpart in the engine this one is compared with.
 
-Measured times of both engines, aligned by ONNX node. INT8 does not pay everywhere: small layers, kernels without tensor
-cores and layers that need extra conversions can lose against FP16.
+Measured times of both engines, aligned by ONNX node. INT8 is not faster everywhere: small layers, kernels without
+tensor cores and layers that need extra conversions can be slower than in FP16.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
             subject=pair.right.layers[0],
             reason=f"takes {pair.right.ms:.4f} ms in {pair.right.arithmetic} instead of {pair.left.ms:.4f} ms in "
             f"{pair.left.arithmetic} in {context.compared.left.name}",
-            fix="leave this node float, or look for conversions and kernels without tensor cores around it",
+            fix="keep this node float, or look for conversions and kernels without tensor cores around it",
             layers=pair.right.layers,
             bytes=pair.bytes,
             evidence=tuple(context.at_layer(name) for name in pair.right.layers),

@@ -1,11 +1,11 @@
-"""A Q/DQ pair fused with no neighbour and costs a kernel of its own.
+"""A Q/DQ pair fused with no neighbour and costs a separate kernel.
 
     kernel -> Quantize -> kernel          the value was not made in INT8
     kernel -> Dequantize -> kernel        the reader cannot take INT8
-    kernel -> Quantize, Dequantize -> ..  a fake-quantize in front of a float operation
+    kernel -> Quantize, Dequantize -> ..  a fake-quantize before a float operation
 
-At the border of the engine a quantize kernel is needed: the input has to become INT8. A product that runs in float, and
-poolings, reductions and some normalizations cannot hand on INT8 either, so a layer that reads them in INT8 pays this kernel.
+At an input of the engine a quantize kernel is needed: the input must become INT8. Float compute nodes, poolings,
+reductions and some normalizations cannot write INT8 either, so a layer that reads them in INT8 needs this kernel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from qdqtool.core.wiring import dequantizes, quantizes, rounds
 def find(context: AuditContext) -> Iterator[Draft]:
     """Yield one draft per quantize, dequantize or fake-quantize kernel inside the engine."""
     for layer in context.kernels:
-        said = _said(layer) if inside(context, layer) else None
+        said = _reason_and_fix(layer) if inside(context, layer) else None
         if said is None or context.wiring.round_trip_of(layer) is not None:
             continue
         does, fix = said
@@ -42,18 +42,21 @@ def find(context: AuditContext) -> Iterator[Draft]:
         )
 
 
-def _said(layer: EngineLayer) -> tuple[str, str] | None:
+def _reason_and_fix(layer: EngineLayer) -> tuple[str, str] | None:
     if rounds(layer):
         return (
-            "rounds to eight bits and goes back to float",
-            f"{Command('fix')} tries without this pair, and with every input of the operation behind it quantized",
+            "rounds to eight bits and converts back to float",
+            f"{Command('fix')} tries to remove this pair, and to quantize every input of the operation after it",
         )
     if quantizes(layer):
-        return "quantizes", f"{Command('fix')} tries it where it fuses with the kernel that makes the value"
+        return (
+            "quantizes",
+            f"{Command('fix')} tries to move it to the kernel that produces the value, where it fuses",
+        )
     if dequantizes(layer):
         return (
             "dequantizes",
-            f"{Command('fix')} tries the operation behind it quantized too, and the pair away",
+            f"{Command('fix')} tries to quantize the operation after it too, and to remove the pair",
         )
     return None
 
@@ -63,14 +66,14 @@ def _beside(context: AuditContext, layer: EngineLayer) -> str:
     writer = context.wiring.writers(layer)[0]
     if writer.role is Role.COMPUTE:
         made = [told for told in context.told_of(writer) if told.precision.is_float]
-        return f"{made[0].fix} ({made[0].node} computes in float and hands on floats)" if made else ""
+        return f"{made[0].fix} ({made[0].node} computes in float and writes floats)" if made else ""
     readers = [told for reader in context.wiring.readers(layer) for told in context.told_of(reader)]
     if not readers:
         return ""
     node = readers[0].node
     word = next((t.dtype.value.upper() for t in layer.outputs if t.dtype.is_quantized), "few bits")
     return (
-        f"the kernel before it cannot hand on {word}: keep it where {node} gains more by {word}, else "
+        f"the kernel before it cannot write {word}: keep it if {node} gains more from {word}, otherwise "
         f"{as_float([node], placed=context.placement is not None)}"
     )
 

@@ -1,8 +1,8 @@
 """Convolutions that read the same tensor run one after the other instead of as one kernel.
 
-Side by side they could be merged (TensorRT writes `A || B`): the input is read once and the GPU is better filled. A
-common obstacle is that each has a quantizer of its own on the shared input; one shared Q/DQ scale lets them merge.
-TensorRT for RTX leaves such choices to the device, so its dumps say nothing here.
+The builder could merge them (TensorRT writes `A || B`): the input is read once and the GPU is better used. A common
+obstacle is a separate quantizer for each layer on the shared input; with a single shared Q/DQ scale they can merge.
+TensorRT for RTX makes such choices on the GPU, so its layer information does not show them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
 from qdqtool.core.wording import counted
 
-_SHARE = (
-    f"give their shared input one Q/DQ scale, as {REPAIR} does; then the builder can merge them side by side"
-)
-_PLACED = "nothing to do: their input has one scale, and the builder did not merge them"
+_SHARE = f"give their shared input a single Q/DQ scale, as {REPAIR} does; then the builder can merge them"
+_PLACED = "nothing to do: their input has a single scale, but the builder did not merge them"
 _Alike = tuple[str, str, tuple[int, ...], tuple[int, ...]]
 
 

@@ -1,8 +1,8 @@
 """A node runs in float because nothing asked for its quantization.
 
-Not a fault of the builder: placement refused this node, or the model has no Q/DQ on all of its inputs. The reason
-repeats what placement said, so that the list of float nodes in the engine is complete. Nodes whose weights alone were to
-be quantized (`place.activations: float`) are what was asked for, and are not listed.
+This is not a fault of the builder: placement refused this node, or the model lacks Q/DQ on some of its inputs. The
+reason repeats the reason of placement, so the list of float nodes in the engine is complete. Nodes with weight-only
+quantization (`place.activations: float`) run as requested and are not listed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
             continue
         yield Draft(
             subject=verdict.node,
-            reason=f"{verdict.op} runs {verdict.precision} and nothing asked for its quantization: {verdict.reason}",
+            reason=f"{verdict.op} runs {verdict.precision} and the model does not quantize it: {verdict.reason}",
             fix=verdict.fix,
             evidence=(context.at_node(verdict.node), *(context.at_layer(name) for name in verdict.layers)),
         )

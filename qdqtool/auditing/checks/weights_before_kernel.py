@@ -1,9 +1,10 @@
 """A weight that was to be dequantized inside its kernel is dequantized before it.
 
-Only the weight is stored in few bits, so that a product that waits for memory reads less. Here another kernel turns the
-whole weight into floats in every inference, and the product reads those: more bytes move than without quantization,
-although the engine file is small and the log says nothing. Or the builder makes the weight float at build time, and the
-engine holds it so: nothing is saved (INT8 in blocks of three merged products with one row).
+Only the weight is stored in low bits, so that a memory-bound MatMul reads fewer bytes. Here a separate kernel converts
+the whole weight to floats in every inference, and the MatMul reads the floats: more bytes move than without
+quantization, although the engine file is small and the log does not mention it. Or the builder converts the weight to
+float at build time and stores floats in the engine: nothing is saved (INT8 in blocks of three merged MatMul nodes with
+one row).
 
     W (INT4) ── dequantize ── W (Half) ── gemm         written and read again
     W (INT4) ── gemm                                   dequantized inside
@@ -29,9 +30,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
     for verdict in context.verdicts:
         before = verdict.realised.endswith(BEFORE)
         if verdict.asked.endswith("-weights") and (before or verdict.realised == FLOAT):
-            held = (
-                f"{verdict.asked} are asked for, and the engine holds the weight as floats: {verdict.reason}"
-            )
+            held = f"the model stores {verdict.asked}, but the engine stores the weight as floats: {verdict.reason}"
             yield Draft(
                 subject=verdict.node,
                 reason=verdict.reason if before else held,

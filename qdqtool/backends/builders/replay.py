@@ -1,4 +1,4 @@
-"""Plays back a recorded build: no builder, no GPU, somebody else's machine.
+"""Plays back a recorded build: no builder, no GPU, third-party machine.
 
     qdqtool build model.onnx --out built --builder replay --flags "--from=recorded"
 
@@ -62,10 +62,10 @@ def _recording(request: BuildRequest) -> Path:
     others = [str(flag) for flag in flags if flag.name != "from"]
     named = [flag.value for flag in flags if flag.name == "from" and flag.value]
     if others or len(named) != 1:
-        raise UsageError("a replay needs the folder of the recording", fix='say --flags "--from=FOLDER"')
+        raise UsageError("a replay needs the folder of the recording", fix='pass --flags "--from=FOLDER"')
     path = Path(named[0])
     if not path.is_dir():
-        raise InputFileError("there is no such folder", fix="name a recorded build folder", where=str(path))
+        raise InputFileError("the folder does not exist", fix="pass a recorded build folder", where=str(path))
     return path
 
 

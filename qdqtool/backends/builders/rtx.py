@@ -7,14 +7,14 @@ It parses the model, optimizes it and chooses datatypes for every tensor as on a
 in a layer dump; the last choice of kernels is left to the device. So it answers "what runs INT8?" on any laptop,
 but never "how fast?", and it is a proxy: classic TensorRT may fuse and choose differently. Figures from it say so.
 
-Targets are GPU architectures: sm86 by default; sm75, sm80, sm86, sm89, sm120 and sm121 with release 1.7. On sm75
-every INT8 convolution silently becomes Half. With several targets the builder makes one choice for all, so the one
-layer dump it prints holds for each of them, and the weakest decides: with sm75 among them no convolution is INT8 on
-any. Networks are always strongly typed: there is no --fp16 or --int8, the types stand in the model.
+Targets are GPU architectures: sm86 by default; sm75, sm80, sm86, sm89, sm120 and sm121 with release 1.7. On sm75 every
+INT8 convolution silently becomes Half. With several targets the builder makes one choice for all, so the one layer dump
+it prints holds for each of them, and the weakest decides: with sm75 among them no convolution is INT8 on any. Networks
+are always strongly typed: there is no --fp16 or --int8, the types are in the model.
 
-Every build runs in a process of its own, with a large stack and a wall-clock limit, because some models end the
-native builder with a signal; that becomes a message that names the likely cause. All log lines are kept in
-`build.log`, the layer dump in `layers.txt`, the engine in `engine.plan`.
+Every build runs in a separate process, with a large stack and a wall-clock limit, because some models end the native
+builder with a signal; that becomes a message that names the likely cause. All log lines are kept in `build.log`, the
+layer dump in `layers.txt`, the engine in `engine.plan`.
 """
 
 from qdqtool.backends.native.builder import Library, NativeBuilder

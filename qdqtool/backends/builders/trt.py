@@ -5,9 +5,9 @@
 
 It builds for the GPU at hand only. The child process asks the library what it has and never what number it carries:
 
-- Networks are strongly typed where the library knows nothing else (11). Where it is a choice (9, 10) a model with Q/DQ
-  is built strongly typed unless a precision flag is given; where there is none (8.6) INT8 is enabled for it, and FP16
-  when the model has FP16 tensors. What was chosen stands in the warnings of the result.
+- Networks are strongly typed if the library knows nothing else (11). If it is a choice (9, 10) a model with Q/DQ is
+  built strongly typed unless a precision flag is given; where there is none (8.6) INT8 is enabled for it, and FP16 when
+  the model has FP16 tensors. What was chosen stands in the warnings of the result.
 - Flags are written as for trtexec and translated into calls; a flag that the installed release cannot honour is an
   error that says so. --calib hands over a finished calibration cache (up to 10).
 - Progress is shown where there is a progress monitor (9 and later). The layer information comes from the engine
@@ -27,7 +27,7 @@ PLUGIN = NativeBuilder(
         title="TensorRT",
         module="tensorrt",
         oldest=(8, 6),
-        too_old="is older than anything tested",
+        too_old="is older than all tested releases",
         portable=False,
     )
 )

@@ -73,7 +73,7 @@ def keep(cache: Path, key: str, folder: Path, result: BuildResult) -> None:
     except (OSError, InputFileError) as error:
         why = error.what if isinstance(error, InputFileError) else error.strerror or error
         raise SystemFault(
-            f"the build cache takes no entry: {why}",
+            f"cannot write to the build cache: {why}",
             fix="check its permissions and the free space, or build without a cache",
             where=str(cache),
         ) from error

@@ -46,7 +46,7 @@ def crash(ended: Ended, request: BuildRequest, log: Path) -> BuildError:
     if ended.timed_out:
         return BuildError(
             f"the build was stopped after {request.timeout_s:g} s",
-            fix="give it more time (--timeout), or make the model smaller; long chains of nodes take minutes",
+            fix="raise --timeout, or make the model smaller; long chains of nodes take minutes",
             where=where,
         )
     if ended.code >= 0:
@@ -79,7 +79,7 @@ def _suspect(number: int, request: BuildRequest, log: Path) -> Suspect:
     if number == signal_number("SIGKILL"):
         return "most likely it ran out of memory", "free memory, or build for smaller shapes"
     if number == signal_number("SIGILL"):
-        return "it uses instructions this processor does not have", "build on a newer machine"
+        return "it uses instructions that this processor does not have", "build on a newer machine"
     from qdqtool.graph.onnx_io.read import read
     from qdqtool.graph.view import GraphView
 
@@ -93,8 +93,8 @@ def _suspect(number: int, request: BuildRequest, log: Path) -> Suspect:
     if number in {signal_number("SIGSEGV"), signal_number("SIGBUS")}:
         found = _computed_scale(view) or _long_chain(view, request)
     return found or (
-        f"the cause is not known; its last words: {last_line(log)}",
-        "find the node by cutting the model in halves, and report it to the builder's maker",
+        f"the cause is unknown; its last line: {last_line(log)}",
+        "find the node by cutting the model into halves, and report it to NVIDIA",
     )
 
 
@@ -135,7 +135,7 @@ def _long_chain(view: GraphView, request: BuildRequest) -> Suspect | None:
         return None
     return (
         f"a chain of {counted(longest, 'pointwise node')}, ending at {end!r}, used up the stack of {request.stack_mib} MiB",
-        f"give it a larger stack (--stack-mib {4 * request.stack_mib}), or shorten the chain",
+        f"raise the stack size (--stack-mib {4 * request.stack_mib}), or shorten the chain",
     )
 
 

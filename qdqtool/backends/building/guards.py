@@ -25,7 +25,7 @@ class Abilities:
 
     Attributes:
         name: builder and release, for messages ("TensorRT 10.9").
-        strong: whether networks are strongly typed: types stand in the model, precision flags mean nothing.
+        strong: whether networks are strongly typed: the model has the types, and precision flags have no effect.
         sm: compute capability of the GPU times ten; None when not known.
     """
 
@@ -95,7 +95,7 @@ def _typing(facts: ModelFacts, names: set[str], can: Abilities, *, strong: bool)
     asked = sorted(names & (PRECISIONS | {"precisionConstraints", "layerPrecisions", "layerOutputTypes"}))
     if strong and asked:
         yield Guard(
-            what=f"{', '.join('--' + name for name in asked)} means nothing: networks are strongly typed in "
+            what=f"{', '.join('--' + name for name in asked)} has no effect: networks are strongly typed in "
             + (can.name if can.strong == "always" else "this build"),
             fix="write the types into the model: qdqtool convert MODEL -o OUT --types fp16",
             fatal=can.strong == "always",
@@ -103,7 +103,7 @@ def _typing(facts: ModelFacts, names: set[str], can: Abilities, *, strong: bool)
     if strong:
         if facts.quantized and not facts.half:
             yield Guard(
-                what="nothing in the model is FP16: every layer that is not quantized runs in FP32",
+                what="the model has no FP16: every layer that is not quantized runs in FP32",
                 fix="write FP16 into the model: qdqtool convert MODEL -o OUT --types fp16",
             )
         return
@@ -111,12 +111,12 @@ def _typing(facts: ModelFacts, names: set[str], can: Abilities, *, strong: bool)
     if facts.quantized and not integer:
         yield Guard(
             what="the model has Q/DQ, but INT8 is not enabled",
-            fix="add --int8, or --stronglyTyped where the release has it",
+            fix="add --int8, or --stronglyTyped if the release has it",
             fatal=True,
         )
     if integer and not facts.quantized and "calib" not in names:
         yield Guard(
-            what="INT8 without Q/DQ and without a calibration cache: ranges are made up, accuracy is meaningless",
+            what="INT8 without Q/DQ and without a calibration cache: ranges are invented, and accuracy is meaningless",
             fix="insert Q/DQ (qdqtool run), or give --calib",
         )
     if facts.quantized and integer and not names & {"fp16", "bf16", "best"}:
@@ -143,7 +143,7 @@ def _calibration(facts: ModelFacts, names: set[str], *, strong: bool) -> Iterato
     elif facts.quantized:
         yield Guard(
             what="the calibration cache is not used: the model has Q/DQ",
-            fix="leave --calib out, or build the float model",
+            fix="remove --calib, or build the float model",
         )
 
 
@@ -153,7 +153,7 @@ def _dla(facts: ModelFacts, names: set[str]) -> Iterator[Guard]:
     fallback = "allowGPUFallback" in names
     if facts.quantized:
         yield Guard(
-            what="DLA runs no Q/DQ nodes" + (": they fall back to the GPU" if fallback else ""),
+            what="DLA cannot run Q/DQ nodes" + (": they fall back to the GPU" if fallback else ""),
             fix="build the float model with --int8 --calib for DLA",
             fatal=not fallback,
         )

@@ -20,7 +20,7 @@ class Made:
 
     Attributes:
         result: what is known of it.
-        peak_mib: peak memory of the builder in MiB; None if nobody measured it.
+        peak_mib: peak memory of the builder in MiB; None if not measured.
     """
 
     result: BuildResult
@@ -47,7 +47,7 @@ def go_through(
     """
     start = time.monotonic()
     if not request.model.is_file():
-        raise InputFileError("there is no such file", fix="check the path", where=str(request.model))
+        raise InputFileError("the file does not exist", fix="check the path", where=str(request.model))
     key = cache.digest(request, builder, release) if request.cache else ""
     if request.cache and (found := cache.fetch(request.cache, key, request.folder)):
         return found, BuildCost(seconds=time.monotonic() - start, peak_mib=None, cached=True)

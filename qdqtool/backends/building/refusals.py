@@ -62,7 +62,7 @@ def refusal(mistakes: Sequence[Mistake], messages: Sequence[str], *, where: str,
     if mistakes:
         return _parse_error(mistakes, messages, where=where, log=log)
     spoken = [message for message in messages if not is_noise(message)] or list(messages)
-    text = spoken[0] if spoken else "the builder gave no engine and no reason"
+    text = spoken[0] if spoken else "the builder returned no engine and no reason"
     found = decisive(spoken)
     if found is None or found[1].rank in UNNAMED:
         return BuildError(f"the builder refused: {clean(text)}", fix=f"read the end of {log}", where=where)
@@ -135,8 +135,8 @@ def _way_out(op: str) -> str:
     if op in QDQ | PRODUCTS:
         return "change this node, or exclude it from placement"
     if op:
-        return "change this node where the model is exported, or cut the model before it"
-    return "build the float model: where that is refused in the same words, the export is at fault"
+        return "change this node in the export of the model, or cut the model before it"
+    return "build the float model: if it fails with the same message, the export is wrong"
 
 
 def last_parsed(log: str) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from qdqtool.core.artefacts import Artefact
 
+# english: these words are values of JSON, so they stay
 Action = Literal["keep", "drop", "replace", "change the model", "measure anew", "look up"]
 
 

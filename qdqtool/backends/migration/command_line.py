@@ -39,16 +39,16 @@ class Fate:
     renamed: str = ""
 
 
-_TYPED = "networks are strongly typed in 11: types stand in the model"
-_RUN = "nothing where the model has Q/DQ; else put them in: qdqtool run MODEL --samples SAMPLES --out RUN"
+_TYPED = "networks are strongly typed in 11: the types are in the model"
+_RUN = "nothing if the model has Q/DQ; otherwise insert them: qdqtool run MODEL --samples SAMPLES --out RUN"
 _HALF = f"write FP16 into the model: qdqtool convert MODEL -o OUT --types fp16 (run: {Setting('insert.types', 'fp16')})"
 _BRAIN = f"write BF16 into the model: qdqtool convert MODEL -o OUT --types bf16 (run: {Setting('insert.types', 'bf16')})"
 _CACHE = "turn the cache into Q/DQ: qdqtool cache to-qdq MODEL CACHE"
-_NO_CALIBRATION = "nothing is calibrated while an engine is built in 11"
-_DEFAULT = "the default in 11; the flag does nothing any more"
-_OLD_PARSER = "the Caffe and UFF parsers are gone since 9"
+_NO_CALIBRATION = "11 does not calibrate during a build"
+_DEFAULT = "the default in 11; the flag has no effect"
+_OLD_PARSER = "the Caffe and UFF parsers were removed in 9"
 _LAYERS = (
-    "keep these nodes from INT8 (place.exclude), and from FP16 (qdqtool convert --keep); "
+    "exclude these nodes from INT8 (place.exclude), and from FP16 (qdqtool convert --keep); "
     "the first and last layers have place.first_layer and place.last_layer"
 )
 
@@ -70,32 +70,36 @@ FATES: dict[str, Fate] = {
     "layerPrecisions": Fate(action="change the model", reason=_TYPED, do=_LAYERS),
     "layerPrecision": Fate(action="change the model", reason=_TYPED, do=_LAYERS),
     "layerOutputTypes": Fate(action="change the model", reason=_TYPED, do=_LAYERS),
-    "restricted": Fate(action="drop", reason="the safety-scope check is gone in 11"),
+    "restricted": Fate(action="drop", reason="the safety-scope check was removed in 11"),
     "weightless": Fate(action="replace", reason="renamed", renamed="stripWeights"),
     "stronglyTyped": Fate(action="drop", reason=_DEFAULT),
     "useCudaGraph": Fate(action="drop", reason=_DEFAULT),
     "useSpinWait": Fate(action="drop", reason=_DEFAULT),
     "noDataTransfers": Fate(action="drop", reason=_DEFAULT),
     "separateProfileRun": Fate(action="drop", reason=_DEFAULT),
-    "buildOnly": Fate(action="replace", reason="gone since 10", renamed="skipInference"),
-    "explicitBatch": Fate(action="drop", reason="the only way since 10"),
-    "explicitPrecision": Fate(action="drop", reason="gone since 10; Q/DQ in the model says it"),
+    "buildOnly": Fate(action="replace", reason="removed in 10", renamed="skipInference"),
+    "explicitBatch": Fate(action="drop", reason="always used since 10"),
+    "explicitPrecision": Fate(action="drop", reason="removed in 10; the Q/DQ in the model replaces it"),
     "heuristic": Fate(
-        action="replace", reason="gone since 10", do="choose --builderOptimizationLevel=2 or lower instead"
+        action="replace", reason="removed in 10", do="choose --builderOptimizationLevel=2 or lower instead"
     ),
-    "minTiming": Fate(action="drop", reason="gone since 10", do="--avgTiming is what is left"),
-    "nvtxMode": Fate(action="drop", reason="gone since 10", do="--profilingVerbosity says how much is told"),
-    "workspace": Fate(action="replace", reason="gone since 10"),
+    "minTiming": Fate(action="drop", reason="removed in 10", do="use --avgTiming instead"),
+    "nvtxMode": Fate(
+        action="drop", reason="removed in 10", do="--profilingVerbosity sets the amount of detail"
+    ),
+    "workspace": Fate(action="replace", reason="removed in 10"),
     "streams": Fate(action="replace", reason="renamed", renamed="infStreams"),
     "plugins": Fate(action="replace", reason="renamed", renamed="staticPlugins"),
-    "batch": Fate(action="drop", reason="implicit batch is gone since 9", do="say the batch in --shapes"),
-    "maxBatch": Fate(action="drop", reason="implicit batch is gone since 9", do="say it in --maxShapes"),
+    "batch": Fate(
+        action="drop", reason="implicit batch was removed in 9", do="write the batch size into --shapes"
+    ),
+    "maxBatch": Fate(action="drop", reason="implicit batch was removed in 9", do="write it into --maxShapes"),
     "deploy": Fate(action="drop", reason=_OLD_PARSER, do="export the model to ONNX"),
     "model": Fate(action="drop", reason=_OLD_PARSER, do="export the model to ONNX"),
     "uff": Fate(action="drop", reason=_OLD_PARSER, do="export the model to ONNX"),
     "uffInput": Fate(action="drop", reason=_OLD_PARSER, do="export the model to ONNX"),
     "uffNHWC": Fate(action="drop", reason=_OLD_PARSER, do="export the model to ONNX"),
-    "output": Fate(action="drop", reason=_OLD_PARSER, do="outputs are those of the ONNX model"),
+    "output": Fate(action="drop", reason=_OLD_PARSER, do="the ONNX model defines the outputs"),
 }
 """Flags that were removed or renamed, or that no longer have an effect."""
 
@@ -231,9 +235,9 @@ EQUIVALENTS: dict[str, Equivalent] = {
     "minShapes": Equivalent(stage="build", option="--min-shapes"),
     "optShapes": Equivalent(stage="build", option="--opt-shapes"),
     "maxShapes": Equivalent(stage="build", option="--max-shapes"),
-    **_always("build", "every build does it", "verbose dumpLayerInfo exportLayerInfo profilingVerbosity"),
+    **_always("build", "every build does this", "verbose dumpLayerInfo exportLayerInfo profilingVerbosity"),
     **_always("build", "building and running are two commands", "skipInference buildOnly"),
-    **_always("build", "there is no other way", "explicitBatch"),
+    **_always("build", "always used", "explicitBatch"),
     **_handed_on(
         "build",
         "fp16 bf16 int8 fp8 int4 best stronglyTyped noTF32 sparsity timingCacheFile precisionConstraints "
@@ -250,9 +254,9 @@ EQUIVALENTS: dict[str, Equivalent] = {
     "dumpProfile": Equivalent(stage="run", option="--profile"),
     "exportProfile": Equivalent(stage="run", option="--profile"),
     "exportTimes": Equivalent(stage="run", option="--save"),
-    **_always("run", "rounds and iterations say how long", "duration"),
+    **_always("run", "--rounds and --iterations set the duration", "duration"),
     **_always("run", "it is the default of time", "useCudaGraph noDataTransfers useSpinWait"),
-    **_always("run", "layers are timed in runs of their own", "separateProfileRun"),
+    **_always("run", "layers are timed in separate runs", "separateProfileRun"),
     **_always("run", "all times are summarised, by rounds", "avgRuns percentile"),
     **_handed_on(
         "run",
@@ -323,7 +327,7 @@ def migrate_command(text: str, *, name: str = "") -> Migration:
     flags = _flags(split_flags(text.replace("\\\n", " ")))
     if not flags:
         raise UsageError(
-            "there is no trtexec flag in this", fix="pass a line like: trtexec --onnx=m.onnx --int8"
+            "this contains no trtexec flag", fix="pass a line like: trtexec --onnx=m.onnx --int8"
         )
     advice, kept = [], []
     for flag in flags:
@@ -369,7 +373,7 @@ def _judge(flag: Flag) -> tuple[Advice, Flag | None]:
     """Return the advice for a flag, and the flag that replaces it in 11, if any."""
     if flag.name == "workspace" and flag.value:
         pool = workspace_pool(flag)
-        return _advice(flag, "replace", "gone since 10", f"use {pool}"), pool
+        return _advice(flag, "replace", "removed in 10", f"use {pool}"), pool
     if flag.name == "memPoolSize" and plain_sizes(flag) != flag:
         pool = plain_sizes(flag)
         reason = "8 ignores the unit, and 10 and newer read only its last letter: MiB as bytes"
@@ -386,22 +390,28 @@ def _judge(flag: Flag) -> tuple[Advice, Flag | None]:
     if changed is not None:
         return changed
     if flag.name == "useDLACore":
-        reason = "11.3 and 11.4 have no DLA on DRIVE OS; 11.4.0 is not for JetPack, 11.4.1 is, with DLA on AGX Orin"
+        reason = (
+            "11.3 and 11.4 have no DLA on DRIVE OS; 11.4.1 (not 11.4.0) is for JetPack, with DLA on AGX Orin"
+        )
         do = "AGX Orin: 11.4.1 with JetPack 7.2.2; elsewhere stay on 10 for DLA"
         return _advice(flag, "look up", reason, do), flag
     if flag.name in KEPT:
         return _advice(flag, "keep", "means the same in 11"), flag
-    reason = "not a flag that is known here"
-    return _advice(flag, "look up", reason, "look for it in trtexec --help of your 11"), flag
+    reason = "unknown flag"
+    return _advice(
+        flag, "look up", reason, "look for it in the output of `trtexec --help` of your release"
+    ), flag
 
 
 def _keep_float(flag: Flag) -> str:
     if not named_layers(flag):
-        return "INT8 is what Q/DQ says: nothing where the model has it; else qdqtool run MODEL --samples SAMPLES --out RUN"
+        return "Q/DQ sets INT8: nothing if the model has Q/DQ; otherwise qdqtool run MODEL --samples SAMPLES --out RUN"
     if "*" in named_layers(flag):
         # The wildcard is for every layer without an entry of its own: it says the type of the model, and excludes none.
-        return "the wildcard is the type of the whole model: qdqtool convert MODEL -o HALF, and Q/DQ where INT8 is meant"
-    quantized = f"keep them from INT8: qdqtool run MODEL --set {shlex.quote(exclusion(named_layers(flag)))}"
+        return "the wildcard is the type of the whole model: qdqtool convert MODEL -o HALF, and Q/DQ for INT8"
+    quantized = (
+        f"exclude them from INT8: qdqtool run MODEL --set {shlex.quote(exclusion(named_layers(flag)))}"
+    )
     wide = named_layers(flag, frozenset({"fp32"}))
     if not wide:
         return quantized
@@ -414,16 +424,16 @@ def _changed_value(flag: Flag) -> tuple[Advice, Flag | None] | None:
     parts = value.split(",")
     if flag.name in {"inputIOFormats", "outputIOFormats"}:
         kept = [part.rpartition(":")[2] for part in parts]
-        reason = "types stand in the model; only the memory layout is left to say"
+        reason = "the types are in the model; only the memory layout remains"
     elif flag.name == "tacticSources":
         kept = [part for part in parts if part.lstrip("+-").upper() not in GONE_TACTIC_SOURCES]
-        reason = "cuBLAS and cuDNN are no tactic sources in 11"
+        reason = "cuBLAS and cuDNN are not tactic sources in 11"
     elif flag.name == "preview":
         kept = [part for part in parts if part.lstrip("+-") not in GONE_PREVIEWS]
         reason = "this is no longer a preview feature"
     elif flag.name == "profilingVerbosity":
         kept = [{"default": "layer_names_only", "verbose": "detailed"}.get(part, part) for part in parts]
-        reason = "the old words are gone"
+        reason = "the old values were removed"
     else:
         return None
     if kept == parts:
@@ -444,8 +454,8 @@ def _comparability(flags: list[Flag]) -> Iterator[Advice]:
             yield Advice(
                 where="times",
                 what=f"without --{before}",
-                action="measure anew",
-                reason=f"11 measures with {what} by itself: its times are not those of this command before",
+                action="measure anew",  # english: a value of JSON
+                reason=f"11 measures with {what} by default: its times are not comparable with the old ones",
                 do=f"add --{now} to compare with old figures; better, measure both again with 11's defaults",
             )
 

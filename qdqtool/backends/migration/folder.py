@@ -34,7 +34,7 @@ def migrate_path(path: Path) -> Migration:
     found = _file(path)
     if found is None:
         raise InputFileError(
-            "is no script, calibration cache, log with a trtexec banner, shell script with trtexec, or engine",
+            "is not a script, calibration cache, log with a trtexec banner, shell script with trtexec, or engine",
             fix="pass one of these, or a trtexec command line",
             where=str(path),
         )
@@ -54,7 +54,7 @@ def _folder(path: Path) -> Migration:
         advice += [replace(each, where=f"{file.name}: {each.where}") for each in found.advice]
     if not advice:
         raise InputFileError(
-            "holds nothing that TensorRT wrote or read",
+            "contains no file of TensorRT",
             fix="pass the folder with the log, engine, cache or script of a build",
             where=str(path),
         )
@@ -84,7 +84,7 @@ def _cache(path: Path, kind: str) -> Migration:
         where="cache",
         what=kind,
         action="change the model",
-        reason="11 has no calibrators: no engine reads this cache any more, but its ranges are as good as ever",
+        reason="11 has no calibrators: no engine reads this cache, but its ranges are still valid",
         do=f"qdqtool cache to-qdq MODEL {path.name}",
     )
     return Migration(source="calibration cache", name=path.name, advice=(advice,))
@@ -99,7 +99,7 @@ def _engine(path: Path) -> Migration:
         where="engine",
         what=release,
         action="drop",
-        reason="engines are loaded by the release that built them (unless built version compatible)",
+        reason="only the release that built an engine loads it (unless it was built version compatible)",
         do="build it again from the ONNX model: qdqtool build",
     )
     return Migration(source="engine", name=path.name, advice=(advice,))
@@ -122,8 +122,8 @@ def _log(path: Path, head: str) -> Migration | None:
     built = Advice(
         where="banner",
         what=spell(banner_release(head)) or "unknown release",
-        action="measure anew",
-        reason="times of another release are measured in another way",
+        action="measure anew",  # english: a value of JSON
+        reason="releases measure times differently",
         do="measure old and new side by side: qdqtool time",
     )
     return replace(found, advice=(built, *found.advice))

@@ -40,7 +40,7 @@ _CALIBRATOR = (
 )
 _QDQ = "put Q/DQ into the model: qdqtool run MODEL --samples SAMPLES --out RUN"
 _TYPES = "write types into the model: qdqtool convert MODEL -o OUT --types fp16 --keep NODE; INT8 by Q/DQ: qdqtool run"
-_RANGES = "put the ranges into the model as Q/DQ; qdqtool cache to-qdq takes them from a cache"
+_RANGES = "put the ranges into the model as Q/DQ; qdqtool cache to-qdq reads them from a cache"
 _TACTICS = (
     "pin tactics with an editable timing cache (BuilderFlag.EDITABLE_TIMING_CACHE, ITimingCache.update)"
 )
@@ -51,7 +51,7 @@ _RUNS = "use set_tensor_address for every tensor and execute_async_v3(stream)"
 _BUILD = "use build_serialized_network and Runtime.deserialize_cuda_engine"
 _BATCH = "use explicit batch: the batch is a dimension of the inputs, with an optimization profile"
 _ONNX = "export the model to ONNX and use OnnxParser"
-_FAST = "ask for the compute capability instead: from 7.5 on there are INT8 tensor cores"
+_FAST = "check the compute capability instead: GPUs from 7.5 on have INT8 tensor cores"
 
 
 def _fates(gone: int, action: Action, do: str, names: str) -> dict[str, ApiFate]:
@@ -131,7 +131,7 @@ NAMES: dict[str, ApiFate] = {
     ),
     **_fates(10, "replace", "use kernel_size_nd, window_size_nd", "kernel_size window_size"),
     **_fates(10, "replace", "unroll it with add_loop", "add_rnn_v2 IRNNv2Layer"),
-    **_fates(10, "drop", "Q/DQ in the model says it", "has_explicit_precision"),
+    **_fates(10, "drop", "the Q/DQ in the model replaces it", "has_explicit_precision"),
     **_fates(11, "change the model", _TYPES, "compute_precision"),
     **_fates(11, "change the model", _RANGES, "get_dynamic_range get_tensors_with_dynamic_range"),
     **_fates(11, "replace", "use get_creator and all_creators", "get_plugin_creator plugin_creator_list"),
@@ -158,20 +158,20 @@ MEMBERS: dict[tuple[str, str], ApiFate] = {
     ),
     ("BuilderFlag", "WEIGHTLESS"): ApiFate(gone=11, action="replace", do="use BuilderFlag.STRIP_PLAN"),
     ("NetworkDefinitionCreationFlag", "EXPLICIT_BATCH"): ApiFate(
-        gone=11, action="drop", do="call create_network() without it: explicit batch is the only way"
+        gone=11, action="drop", do="call create_network() without it: batches are always explicit"
     ),
     ("NetworkDefinitionCreationFlag", "EXPLICIT_PRECISION"): ApiFate(
-        gone=10, action="drop", do="Q/DQ in the model says it"
+        gone=10, action="drop", do="the Q/DQ in the model replaces it"
     ),
     **{
         ("TacticSource", name): ApiFate(
-            gone=11, action="drop", do="cuBLAS and cuDNN are no tactic sources in 11"
+            gone=11, action="drop", do="cuBLAS and cuDNN are not tactic sources in 11"
         )
         for name in ("CUBLAS", "CUBLAS_LT", "CUDNN")
     },
-    ("PreviewFeature", "PROFILE_SHARING_0806"): ApiFate(gone=11, action="drop", do="it is the rule now"),
+    ("PreviewFeature", "PROFILE_SHARING_0806"): ApiFate(gone=11, action="drop", do="it is the default now"),
     ("PreviewFeature", "FASTER_DYNAMIC_SHAPES_0805"): ApiFate(
-        gone=10, action="drop", do="it is the rule now"
+        gone=10, action="drop", do="it is the default now"
     ),
     ("ProfilingVerbosity", "DEFAULT"): ApiFate(gone=10, action="replace", do="use LAYER_NAMES_ONLY"),
     ("ProfilingVerbosity", "VERBOSE"): ApiFate(gone=10, action="replace", do="use DETAILED"),
@@ -326,7 +326,7 @@ def _advice(line: int, what: str, fate: ApiFate) -> Advice:
         where=f"line {line}",
         what=what,
         action=fate.action,
-        reason=f"gone in TensorRT {fate.gone}",
+        reason=f"removed in TensorRT {fate.gone}",
         do=fate.do,
     )
 

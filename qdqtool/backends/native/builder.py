@@ -192,14 +192,18 @@ class NativeBuilder:
             )
         if not self._library.portable:
             here = ", ".join(targets) or "unknown"
-            notes.append(f"built for the GPU at hand ({here}): TensorRT builds for no other")
+            notes.append(f"built for the GPU of this machine ({here}): TensorRT cannot build for another GPU")
         weak = "sm75" in targets and self._library.portable
         if weak and len(targets) == 1:
             notes.append("on sm75 this builder turns every INT8 convolution into Half")
         if len(targets) > 1:
-            notes.append(f"one choice of kernels and one layer dump hold for all of {', '.join(targets)}")
+            notes.append(
+                f"the choice of kernels and the layer dump are the same for all of {', '.join(targets)}"
+            )
         if weak and len(targets) > 1:
-            notes.append("sm75 takes INT8 convolutions from all other targets: build for it by itself")
+            notes.append(
+                "with sm75 among the targets, no target gets INT8 convolutions: build for sm75 separately"
+            )
         return tuple(notes)
 
 
@@ -243,7 +247,7 @@ def _failure(verdict: dict[str, Any], ended: child.Ended, request: BuildRequest,
     if event == "unknown targets":
         return _unknown(verdict)
     if event == "refused flag":
-        return UsageError(f"{verdict['flag']}: {verdict['why']}", fix="leave the flag out, or correct it")
+        return UsageError(f"{verdict['flag']}: {verdict['why']}", fix="remove the flag, or correct it")
     if event == "guard":
         return UsageError(verdict["what"], fix=verdict["fix"], where=where)
     if event == "unwritable":
@@ -252,6 +256,6 @@ def _failure(verdict: dict[str, Any], ended: child.Ended, request: BuildRequest,
         return SystemFault(verdict["what"], fix=verdict["fix"], where=str(request.folder))
     if event == "no library":
         return MissingPackage(
-            f"the library cannot be loaded: {verdict['why']}", fix="qdqtool doctor says what is missing"
+            f"the library cannot be loaded: {verdict['why']}", fix="run qdqtool doctor to see what is missing"
         )
     return crash(ended, request, log)

@@ -32,7 +32,7 @@ def attach_cache(trt: Any, config: Any, flags: tuple[Flag, ...]) -> Any:
         )
     path = Path(flag.value or "")
     if not path.is_file():
-        raise refused_flag(flag, "there is no such file")
+        raise refused_flag(flag, "the file does not exist")
     content = path.read_bytes()
     kind = content.split(b"\n", 1)[0].decode("ascii", "replace").strip().rpartition("-")[2]
     if kind not in _CLASSES:

@@ -146,7 +146,7 @@ def _builder(trt: Any, log: Any) -> Any:
     try:
         return trt.Builder(log)
     except (TypeError, RuntimeError) as error:
-        messages = ["no builder can be created here: there is no usable GPU, or its driver is too old"]
+        messages = ["cannot create a builder on this machine: it has no usable GPU, or the driver is too old"]
         raise BuildFailure("refused", mistakes=[], messages=[*messages, *log.errors]) from error
 
 

@@ -41,7 +41,7 @@ def network_flags(trt: Any, flags: tuple[Flag, ...]) -> int:
     bits = 1 << int(known["EXPLICIT_BATCH"]) if "EXPLICIT_BATCH" in known else 0
     asked = next((flag for flag in flags if flag.name == "stronglyTyped"), None)
     if asked and strong_of(trt) == "never":
-        raise refused_flag(asked, "this release knows weakly typed networks only")
+        raise refused_flag(asked, "this release supports weakly typed networks only")
     if asked and "STRONGLY_TYPED" in known:
         bits |= 1 << int(known["STRONGLY_TYPED"])
     return bits
@@ -101,7 +101,7 @@ def place_layers(trt: Any, network: Any, config: Any, flags: tuple[Flag, ...]) -
         known = trt.DeviceType.__members__
         unknown = [word for _, words in choices for word in words if word not in known]
         if unknown:
-            raise refused_flag(flag, f"{unknown[0]!r} is no device: choose {' or '.join(known)}")
+            raise refused_flag(flag, f"{unknown[0]!r} is not a device: choose {' or '.join(known)}")
         for index in range(network.num_layers):
             layer = network.get_layer(index)
             found = [words[0] for pattern, words in choices if _matches(pattern, layer.name)]
@@ -170,12 +170,10 @@ def load_plugins(builder: Any, flags: Sequence[Flag]) -> None:
             continue
         registry = builder.get_plugin_registry()
         if not hasattr(registry, "load_library"):
-            raise refused_flag(
-                flag, "this release loads no plug-in libraries by name: load it with LD_PRELOAD"
-            )
+            raise refused_flag(flag, "this release cannot load plug-in libraries by name: use LD_PRELOAD")
         path = Path(flag.value or "")
         if not path.is_file():
-            raise refused_flag(flag, f"there is no library {path}")
+            raise refused_flag(flag, f"the library {path} does not exist")
         if registry.load_library(str(path.resolve())) is None:
             raise refused_flag(flag, f"{path} is not a library of plug-ins for this release and platform")
 
@@ -199,7 +197,7 @@ def _builder_flag(*names: str) -> Setter:
         if not found and flag.name in PRECISIONS and strong_of(trt) == "always":
             raise refused_flag(
                 flag,
-                "types stand in the model here: INT8 as Q/DQ (qdqtool run), FP16 and BF16 by qdqtool convert MODEL -o OUT",
+                "this release reads types from the model: INT8 as Q/DQ (qdqtool run), FP16 and BF16 by qdqtool convert MODEL -o OUT",
             )
         if not found:
             raise refused_flag(flag, "this release has no such builder flag")

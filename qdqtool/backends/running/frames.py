@@ -19,7 +19,7 @@ def write(stream: IO[bytes], words: Mapping[str, Any], arrays: Arrays | None = N
     """Write a frame of words and arrays.
 
     Raises:
-        OSError: nobody listens any more.
+        OSError: the reader is gone.
     """
     packed = io.BytesIO()
     if arrays:
@@ -35,7 +35,7 @@ def read(stream: IO[bytes]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | 
     """Read the next words and arrays; return None at the end of the stream or of a truncated frame.
 
     Raises:
-        ValueError: somebody else talks in between.
+        ValueError: another process writes in between.
     """
     line = stream.readline()
     if not line.endswith(b"\n"):

@@ -110,8 +110,8 @@ def open_engine(path: Path, *, trust: bool) -> Iterator[EngineRunner]:
     read_plan(path)
     if not trust:
         raise UsageError(
-            "an engine holds code that runs when it is loaded",
-            fix="say --trust for engines that you or somebody you trust built",
+            "an engine contains code that runs when it is loaded",
+            fix="pass --trust if you built the engine, or trust its author",
             where=str(path),
         )
     with tempfile.TemporaryDirectory(prefix="qdqtool-engine-") as folder:

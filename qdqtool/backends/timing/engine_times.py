@@ -163,15 +163,15 @@ class EngineClock:
         wanted = wanted or declared
         if -1 in declared and not self._context.set_input_shape(name, wanted):
             raise UsageError(
-                f"the engine takes no {'x'.join(map(str, wanted))} for {name!r}",
+                f"the engine does not accept {'x'.join(map(str, wanted))} for {name!r}",
                 fix="choose shapes of its profile",
             )
         array = self._empty(name, wanted)
         if feed is not None:
             if feed.dtype != array.dtype or feed.shape != array.shape:
                 raise UsageError(
-                    f"input {name!r} wants {array.dtype} {array.shape}, not {feed.dtype} {feed.shape}",
-                    fix="feed what the engine was built for",
+                    f"input {name!r} needs {array.dtype} {array.shape}, not {feed.dtype} {feed.shape}",
+                    fix="pass arrays of this type and shape",
                 )
             array[...] = feed
         elif array.dtype.kind == "f":
@@ -204,7 +204,7 @@ class EngineClock:
 
     def _enqueue(self) -> None:
         if not self._context.execute_async_v3(self._stream):
-            raise BuildError("the engine failed while running", fix="read the messages above it in the log")
+            raise BuildError("the engine failed while running", fix="read the earlier messages in the log")
 
     def _infer(self) -> None:
         self._enqueue()
@@ -241,7 +241,7 @@ def driver() -> Any:
         return ctypes.CDLL(LIBRARY)
     except OSError:
         raise MissingPackage(
-            "there is no NVIDIA driver here", fix="run on a machine with an NVIDIA GPU; see qdqtool doctor"
+            "this machine has no NVIDIA driver", fix="run on a machine with an NVIDIA GPU; see qdqtool doctor"
         ) from None
 
 

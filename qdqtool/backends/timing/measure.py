@@ -77,7 +77,7 @@ class Timing:
     Attributes:
         summaries: one per candidate, in the order given.
         verdicts: each candidate but the first against the first.
-        profiles: times of layers, where asked for.
+        profiles: times of layers, if asked for.
     """
 
     summaries: tuple[SeriesSummary, ...]
@@ -93,15 +93,13 @@ def measure(request: TimeRequest, on_turn: OnTurn | None = None) -> Timing:
 
     Raises:
         UsageError: no trust, or candidates and clock that do not go together.
-        InputFileError: a candidate is no model and no engine, or of another release.
+        InputFileError: a candidate is not a model and no engine, or of another release.
         MissingPackage: the clock, its GPU or its provider is not here.
         BuildError: an engine cannot be loaded or run.
     """
     models = [path for path in request.candidates if path.suffix == ".onnx"]
     if models and len(models) < len(request.candidates):
-        raise UsageError(
-            "models and engines were mixed: their times are not of one kind", fix="time one kind at a time"
-        )
+        raise UsageError("models and engines cannot be timed together", fix="time one kind at a time")
     if request.save:
         make_folder(request.save)
     series, profiles = _time_models(request, on_turn) if models else _time_engines(request, on_turn)
@@ -124,7 +122,7 @@ def _time_models(
     if request.via not in {"auto", "ort"}:
         raise UsageError(f"{request.via} times engines", fix="build the models first: qdqtool build")
     if request.profile or request.flags:
-        raise UsageError("layer profiles and flags are for engines", fix="leave them out, or time engines")
+        raise UsageError("layer profiles and flags apply to engines only", fix="remove them, or time engines")
     clocks = []
     for path in request.candidates:
         inputs = open_runner(path, description=path.name).inputs
@@ -138,8 +136,8 @@ def _time_engines(
     plans = [read_plan(path) for path in request.candidates]
     if not request.trust:
         raise UsageError(
-            "an engine holds code that runs when it is loaded",
-            fix="say --trust for engines that you or somebody you trust built",
+            "an engine contains code that runs when it is loaded",
+            fix="pass --trust if you built the engine, or trust its author",
         )
     program = _program(request, plans)
     if program is None:
@@ -160,7 +158,7 @@ def _by_library(
     request: TimeRequest, plans: Sequence[EnginePlan], on_turn: OnTurn | None
 ) -> tuple[tuple[Series, ...], tuple[LayerProfile, ...]]:
     if request.flags:
-        raise UsageError("flags are for trtexec", fix="leave them out, or say --via trtexec")
+        raise UsageError("flags apply to trtexec only", fix="remove them, or use --via trtexec")
     run = EngineRun(
         effort=request.effort,
         shapes=request.shapes,
@@ -181,7 +179,7 @@ def _by_library(
 def _program(request: TimeRequest, plans: Sequence[EnginePlan]) -> Program | None:
     """Return the trtexec to use; None to use the Python package instead."""
     if request.via == "ort":
-        raise UsageError("onnxruntime times models, not engines", fix="pass .onnx files, or leave --via out")
+        raise UsageError("onnxruntime times models, not engines", fix="pass .onnx files, or remove --via")
     if request.via == "trt" or any(plan.maker != "TensorRT" for plan in plans):
         return None
     try:
@@ -197,7 +195,7 @@ def _check_release(plans: Sequence[EnginePlan], program: Program, request: TimeR
         if not request.any_release and program.release and plan.release[:3] != program.release:
             raise InputFileError(
                 f"was built by TensorRT {spell(plan.release)}; this trtexec is {spell(program.release)}",
-                fix="build it again here, or say --any-release if it was built version compatible",
+                fix="build it again with this release, or pass --any-release if it was built version compatible",
                 where=str(plan.path),
             )
 
@@ -205,7 +203,7 @@ def _check_release(plans: Sequence[EnginePlan], program: Program, request: TimeR
 def _shape_flags(request: TimeRequest) -> tuple[Flag, ...]:
     if request.inputs:
         raise UsageError(
-            "trtexec reads raw inputs", fix='say --flags "--loadInputs=name:file.raw", or --via trt'
+            "trtexec reads raw inputs", fix='pass --flags "--loadInputs=name:file.raw", or use --via trt'
         )
     if not request.shapes:
         return request.flags

@@ -26,7 +26,7 @@ class EngineRun:
         effort: how much is measured.
         shapes: shapes of dynamic inputs; the profile's usual ones where none is given.
         inputs: an .npz file of inputs; random numbers without one.
-        profile: whether every layer is timed too, in runs of their own.
+        profile: whether every layer is timed too, in separate runs.
         save: folder for raw outputs, or None.
         timeout_s: wall-clock limit in seconds.
     """
@@ -53,7 +53,7 @@ def time_engines(
     """
     makers = {plan.maker for plan in plans}
     if len(makers) > 1:
-        raise UsageError("the engines are of different makers", fix="time them one by one")
+        raise UsageError("the engines come from different builders", fix="time them one by one")
 
     def turn(event: dict[str, Any]) -> None:
         if on_turn is not None:
@@ -95,7 +95,7 @@ def _failure(verdict: dict[str, Any], ended: child.Ended, path: Path, said: str)
         return kind(verdict["what"], fix=verdict["fix"], where=str(path))
     if ended.timed_out:
         return BuildError(
-            f"timing was stopped after {ended.seconds:.0f} s", fix="give it more time", where=str(path)
+            f"timing was stopped after {ended.seconds:.0f} s", fix="raise the time limit", where=str(path)
         )
     return BuildError(
         f"the process that ran the engine ended with code {ended.code}: {said}",

@@ -96,12 +96,12 @@ class TrtexecClock:
         self.log = tuple(words)
         if ended.timed_out:
             raise BuildError(
-                f"trtexec was stopped after {self._timeout_s:g} s", fix="give it more time (--timeout)",
+                f"trtexec was stopped after {self._timeout_s:g} s", fix="raise --timeout",
                 where=str(self._plan.path),
             )  # fmt: skip
         if ended.code != 0:
             complaint = next(
-                (word for word in words if "[E]" in word), words[-1] if words else "it said nothing"
+                (word for word in words if "[E]" in word), words[-1] if words else "it printed nothing"
             )
             raise BuildError(
                 f"trtexec ended with code {ended.code}: {complaint[:300]}",

@@ -1,7 +1,7 @@
 """Expands scaled_dot_product_attention into its two MatMuls, so that both are trained and exported in the same way.
 
 As one step torch would run it in float, and the slots of its products would have no quantizer. The scale multiplies the
-scores and not the queries: then the pairs of Q and DQ sit directly behind the projections.
+scores and not the queries: then the pairs of Q and DQ sit directly after the projections.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def resolve(text: str, beside: Path, key: str) -> Callable[..., Any]:
     place, _, name = text.rpartition(":")
     if not place or not name:
         raise UsageError(
-            f"{text!r} names no function", fix="write module:function or file.py:function", where=key
+            f"{text!r} does not name a function", fix="write module:function or file.py:function", where=key
         )
     function = getattr(_module(place, beside, key), name, None)
     if not callable(function):
@@ -39,7 +39,11 @@ def _module(place: str, beside: Path, key: str) -> ModuleType:
             raise UsageError(f"{place} cannot be imported: {error}", fix=fix, where=key) from error
     path = next((found for found in (beside / place, Path(place)) if found.is_file()), None)
     if path is None:
-        raise UsageError(f"there is no file {place}", fix="give the path from the recipe's folder", where=key)
+        raise UsageError(
+            f"the file {place} does not exist",
+            fix="write the path relative to the recipe's folder",
+            where=key,
+        )
     return _from_file(path.resolve(), key)
 
 

@@ -49,7 +49,7 @@ class Feed:
         self._arrays = _arrays(self._source, self.where)
         if self._arrays is None and not isinstance(self._source, Iterable) and not _is_map(self._source):
             raise UsageError(
-                f"returns {type(self._source).__name__}, which holds no samples",
+                f"returns {type(self._source).__name__}, which contains no samples",
                 fix="return a pair (inputs, targets), a dataset of pairs, or an iterable of batches",
                 where=self.where,
             )
@@ -66,10 +66,8 @@ class Feed:
             count += 1
         promised = self._promised
         if count == 0 or (promised is not None and count < promised):
-            said = "gave no samples" if count == 0 else f"ended after {count} of {promised} batches"
-            raise InputFileError(
-                said, fix="give the same samples every time they are asked for", where=self.where
-            )
+            said = "returned no samples" if count == 0 else f"ended after {count} of {promised} batches"
+            raise InputFileError(said, fix="return the same samples in every pass", where=self.where)
         self._promised = count
 
     def __len__(self) -> int:
@@ -89,7 +87,7 @@ class Feed:
         """Return the first batch in order."""
         for found in self.batches():
             return found
-        raise InputFileError("gave no samples", fix="return at least one batch", where=self.where)
+        raise InputFileError("returned no samples", fix="return at least one batch", where=self.where)
 
     def gathered(self, limit: int | None = None) -> tuple[tuple[Any, ...], Any]:
         """Return inputs and targets of the first `limit` samples as numpy arrays."""
@@ -131,7 +129,9 @@ class Feed:
             return inputs, torch.utils.data.default_collate([target for _, target in pairs])
         except (RuntimeError, TypeError, ValueError) as error:
             raise InputFileError(
-                f"its samples do not make a batch: {error}", fix="give samples of one shape", where=self.where
+                f"its samples cannot be stacked into a batch: {error}",
+                fix="return samples of one shape",
+                where=self.where,
             ) from error
 
     def _checked(self, value: Any, number: int) -> Batch:
@@ -153,9 +153,9 @@ class Feed:
             self._shape = shape
         elif shape != first:
             raise InputFileError(
-                f"has samples of shape {shape.dims} and type {shape.dtypes}, the first ones {first.dims} "
+                f"has samples of shape {shape.dims} and type {shape.dtypes}, but the first ones have {first.dims} "
                 f"and {first.dtypes}",
-                fix="give samples of one shape and type",
+                fix="return samples of one shape and type",
                 where=where,
             )
 
@@ -172,7 +172,7 @@ def _arrays(source: Any, where: str) -> tuple[tuple[torch.Tensor, ...], Any] | N
         lengths = [[len(value) if value.ndim else 1 for value in tensors(each)] for each in (inputs, targets)]
         raise InputFileError(
             f"has {lengths[0]} inputs for {', '.join(map(str, lengths[1]))} targets",
-            fix="give one target per sample",
+            fix="return one target per sample",
             where=where,
         )
     return inputs, targets

@@ -66,7 +66,7 @@ def _clear(path: Path) -> None:
 
 
 def _write(flat: fx.GraphModule, inputs: Inputs, draft: Path, *, exporter: str, opset: int) -> None:
-    with _quiet():
+    with _silenced_exporters():
         try:
             if exporter == "dynamo":
                 _dynamo(flat, inputs, draft, opset)
@@ -144,7 +144,7 @@ def _scopes(text: str) -> list[str]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silenced_exporters() -> Iterator[None]:
     """Silence the exporters' messages inside the block; errors are still raised."""
     loggers = [
         logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "torch.onnx._internal.exporter")
@@ -172,7 +172,7 @@ def export_example(module: Any, example: Any, path: Path) -> None:
     """
     if not isinstance(module, torch.nn.Module):
         raise UsageError(
-            f"a pair of {type(module).__name__} and example inputs is no model",
+            f"a pair of {type(module).__name__} and example inputs is not a model",
             fix="pass (torch.nn.Module, example inputs)",
             where="model",
         )
@@ -183,7 +183,7 @@ def export_example(module: Any, example: Any, path: Path) -> None:
     )
     was_training = module.training
     try:
-        with _quiet():
+        with _silenced_exporters():
             torch.onnx.export(
                 module.eval(),
                 arguments,
@@ -217,7 +217,7 @@ def export_program(program: torch.export.ExportedProgram, path: Path) -> None:
     """
     need("onnxscript")
     try:
-        with _quiet():
+        with _silenced_exporters():
             written: Any = torch.onnx.export(program, (), dynamo=True, opset_version=18, verbose=False)
             written.save(str(path), external_data=_program_bytes(program) >= SINGLE_FILE_LIMIT)
     except Exception as error:
@@ -232,15 +232,15 @@ def load_program(path: Path) -> torch.export.ExportedProgram:
     """Load a program from a file that `torch.export.save` wrote. Loading the file may run code in it.
 
     Raises:
-        InputFileError: it is no such file, or of a release that this torch cannot read.
+        InputFileError: it is not such a file, or of a release that this torch cannot read.
     """
     try:
-        with _quiet():
+        with _silenced_exporters():
             return torch.export.load(path)
     except Exception as error:
         raise InputFileError(
             f"torch.export cannot load it: {_short(error)}",
-            fix="write it with torch.export.save by this release of torch",
+            fix="write it with torch.export.save of this torch release",
             where=str(path),
         ) from error
 

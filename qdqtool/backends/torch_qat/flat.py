@@ -41,7 +41,7 @@ def flatten(
     Its inputs are those for which there is an example: the first ones of forward(), or those called `names`.
 
     A network that torch.fx cannot trace is recorded by `torch.export` with the example inputs, which fixes what depends
-    on shapes. Where that fails too, parts that cannot be traced stay whole, as steps in which only layers of their own
+    on shapes. If that fails too, parts that cannot be traced stay whole, as steps in which only layers of their own
     (Conv, Linear) are trained; the network as a whole may be such a part.
 
     Functions that ask for `self.training` are fixed to what they do in evaluation; modules (nn.Dropout) are not.
@@ -70,8 +70,7 @@ def flatten(
         return _named(_as_one_step(model, len(example), names))
     raise UsageError(
         f"{type(model).__name__} cannot be traced: {' '.join(str(refusal).split())[:300]}",
-        fix="take branches and loops that depend on data out of forward(), move them into a module of their own, "
-        "or mark them with torch.fx.wrap",
+        fix="remove branches and loops that depend on data from forward(), move them into a separate module, or mark them with torch.fx.wrap",
         where="qat.model",
     ) from refusal
 
@@ -79,8 +78,7 @@ def flatten(
 def _warn(parts: Iterable[str]) -> None:
     """Warn that parts which cannot be traced are exported with the path that the example inputs take."""
     _LOGGER.warning(
-        "the path of %s depends on data: only its layers get quantizers, and the exported model takes the path of the "
-        "example inputs",
+        "the control flow of %s depends on data: only its layers get quantizers, and the exported model follows the path of the example inputs",
         ", ".join(parts),
     )
 

@@ -36,8 +36,8 @@ def only(outputs: Any, where: str) -> torch.Tensor:
     found = tensors(outputs)
     if len(found) != 1:
         raise UsageError(
-            f"the network returns {counted(len(found), 'tensor')}, and this takes one",
-            fix="name a function of your own, module:function: it is given what the network returns, and the targets",
+            f"the network returns {counted(len(found), 'tensor')}, but this loss needs exactly one",
+            fix="write your own function, as module:function: it gets the network's outputs and the targets",
             where=where,
         )
     return found[0]
@@ -56,7 +56,7 @@ def distilled(outputs: Any, teacher: Any, temperature: float) -> torch.Tensor:
     if not mine or shapes[0] != shapes[1]:
         raise UsageError(
             f"outputs of shapes {shapes[0]} cannot be compared with {shapes[1]}",
-            fix="pass what both networks return for the same inputs: float tensors in any structure",
+            fix="pass the outputs of both networks for the same inputs: float tensors in any structure",
             where="distillation",
         )
     return torch.stack(

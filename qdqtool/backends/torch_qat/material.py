@@ -31,7 +31,7 @@ def example_of(given: Any, network: nn.Module) -> tuple[tuple[torch.Tensor, ...]
         unknown = [name for name in given if name not in order]
         if unknown:
             raise UsageError(
-                f"forward() of {type(network).__name__} takes no {', '.join(map(repr, unknown))}",
+                f"forward() of {type(network).__name__} has no {', '.join(map(repr, unknown))}",
                 fix=f"name its inputs: {', '.join(order)}",
                 where="example_inputs",
             )
@@ -78,8 +78,8 @@ def trace(
     names = placeholders(flat)
     if len(names) != len(example):
         raise UsageError(
-            f"there are {counted(len(example), 'input')}, and forward() takes {len(names)}: {', '.join(names)}",
-            fix="give one for every input of forward()",
+            f"there are {counted(len(example), 'input')}, but forward() takes {len(names)}: {', '.join(names)}",
+            fix="pass one for every input of forward()",
             where=where,
         )
     return Traced(flat=flat, example=example, inputs=names)
@@ -98,7 +98,7 @@ def feeds_of(loader: Iterable[Any], names: Sequence[str], limit: int) -> list[di
         if values is None:
             raise InputFileError(
                 f"has no {counted(len(names), 'input tensor')} ({', '.join(names)})",
-                fix="give a tensor, (inputs, targets), or a dict by the names of forward()",
+                fix="pass a tensor, (inputs, targets), or a dict with the input names of forward()",
                 where=f"loader, batch {number}",
             )
         feed = {

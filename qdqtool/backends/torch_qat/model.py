@@ -28,7 +28,7 @@ class QatModel(nn.Module):
     """A network with fake quantizers at the slots of a placement. It uses the weights of the float network.
 
     It takes and returns what the network does. Its state holds weights, scales and the calibration, so that a
-    checkpoint goes on in another process. `forward` refuses until there are ranges: rounding with none would destroy
+    checkpoint continues in another process. `forward` refuses until there are ranges: rounding with none would destroy
     the network, and leaving the rounding out would train a float one unseen.
 
     Attributes:
@@ -46,7 +46,7 @@ class QatModel(nn.Module):
         learn = options.scales == "learned"
         if learn and engine.learns == "none":
             raise UsageError(
-                f"the engine {options.engine} learns no scales",
+                f"the engine {options.engine} cannot learn scales",
                 fix=f"{Setting('qat.scales', 'fixed')}, or {Setting('qat.engine', 'own')}",
                 where="qat.scales",
             )

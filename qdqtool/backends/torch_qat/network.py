@@ -34,7 +34,7 @@ class Trained:
     Attributes:
         epochs: how it went.
         kept: number of the epoch whose weights were taken.
-        noise: standard error of a validation score; 0 where it is not known.
+        noise: standard error of a validation score; 0 if it is not known.
         device: where it was trained.
     """
 
@@ -55,7 +55,7 @@ class Network:
     def __init__(self, options: QatOptions, beside: Path) -> None:
         if not options.model or not options.data:
             raise UsageError(
-                "the recipe names no network and data",
+                "the recipe does not name a network and data",
                 fix="set qat.model and qat.data to module:function",
                 where="qat",
             )
@@ -167,7 +167,7 @@ class Network:
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             shapes = ", ".join(str(list(value.shape)) for value in inputs)
             raise UsageError(
-                f"the network cannot take samples of shape {shapes}: {' '.join(str(error).split())[:200]}",
-                fix="give samples of the shape and type that forward() takes",
+                f"the network does not accept samples of shape {shapes}: {' '.join(str(error).split())[:200]}",
+                fix="pass samples of the shape and type that forward() accepts",
                 where=self.train.where,
             ) from error

@@ -115,9 +115,9 @@ class _Finder:
         node = self._view.by_name[decision.slot.node]
         step = self._step_of(node)
         if not step:
-            return "the exporter left no step name"
+            return "the exporter wrote no step name"
         if decision.spec is not None and decision.spec.block is not None:
-            return "values that share scales in blocks are not trained"
+            return "values with block scales are not trained"
         layer = self._layer_in(node, step)
         if layer:
             return self._inside(decision, node, step, layer)
@@ -136,7 +136,7 @@ class _Finder:
         weight = getattr(self._modules.get(step), "weight", None)
         shape = self._view.constant_shape(decision.tensor)
         if weight is None or shape is None:
-            return f"{step} has no weight of its own"
+            return f"{step} has no weight"
         layout = _layout(node, self._modules[step])
         own = tuple(weight.shape) if layout is None else layout.shape
         axis = decision.spec.axis if decision.spec else None

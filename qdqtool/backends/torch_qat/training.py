@@ -84,7 +84,7 @@ def device_of(options: QatOptions) -> torch.device:
     here = torch.cuda.is_available()
     if options.device == "cuda" and not here:
         raise UsageError(
-            "there is no GPU that torch can use", fix=f"{Setting('qat.device', 'auto')}", where="qat.device"
+            "torch finds no usable GPU", fix=f"{Setting('qat.device', 'auto')}", where="qat.device"
         )
     return torch.device("cuda" if here and options.device != "cpu" else "cpu")
 
@@ -148,7 +148,7 @@ class _TrainingRun:
             raise UsageError(
                 f"the loss became {value} in epoch {self.epoch + 1}, step {number + 1} of {self.steps}; "
                 f"the checkpoint of epoch {self.epoch} is kept",
-                fix="lower qat.learning_rate, add qat.warmup_epochs, or look for odd targets; with another --out",
+                fix="lower qat.learning_rate, add qat.warmup_epochs, or check the targets for outliers; use another --out",
                 where=str(self.lesson.folder / LAST),
             )
         self.optimizer.zero_grad(set_to_none=True)
@@ -169,7 +169,7 @@ class _TrainingRun:
                 raise UsageError(
                     f"{name} became NaN or infinite in epoch {self.epoch + 1}; the checkpoint of epoch {self.epoch} "
                     "is kept",
-                    fix="lower qat.learning_rate, or set qat.clip_gradient; with another --out",
+                    fix="lower qat.learning_rate, or set qat.clip_gradient; use another --out",
                     where=str(self.lesson.folder / LAST),
                 )
 
@@ -269,7 +269,7 @@ def _forward(network: nn.Module, inputs: tuple[torch.Tensor, ...], where: str) -
             raise UsageError("the GPU's memory is full", fix="lower qat.batch", where="qat.batch") from error
         shapes = ", ".join(str(list(value.shape)) for value in inputs)
         raise UsageError(
-            f"the network cannot take samples of shape {shapes}: {' '.join(str(error).split())[:200]}",
-            fix="give the inputs that forward() takes",
+            f"the network does not accept samples of shape {shapes}: {' '.join(str(error).split())[:200]}",
+            fix="pass the inputs that forward() accepts",
             where=where,
         ) from error

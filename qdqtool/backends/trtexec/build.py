@@ -114,7 +114,7 @@ def _result(
         engine_bytes=_size(drafts / ENGINE),
         warnings=(*warnings, *(clean(text) for text in listener.warnings if not is_noise(text))),
         profiles=request.profiles,
-        notes=(f"built for the GPU at hand ({here}): trtexec builds for no other",),
+        notes=(f"built for the GPU of this machine ({here}): trtexec cannot build for another GPU",),
     )
 
 
@@ -149,7 +149,7 @@ def build_command(
     """
     clash = [str(flag) for flag in flags if flag.name in _OURS]
     if clash:
-        raise UsageError(f"{', '.join(clash)} is said by the build itself", fix="leave it out of the flags")
+        raise UsageError(f"{', '.join(clash)} is already set by the build", fix="remove it from the flags")
     program.check(flags)
     ours = [
         Flag(name="onnx", value=str(request.model.absolute())),

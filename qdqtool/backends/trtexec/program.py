@@ -62,7 +62,7 @@ class Program:
             return
         near = {flag.name: get_close_matches(flag.name, self.flags, n=1) for flag in unknown}
         hints = [f"--{names[0]} instead of --{name}?" for name, names in near.items() if names]
-        hints.append("qdqtool migrate explains flags that are gone")
+        hints.append("qdqtool migrate explains flags that were removed")
         raise UsageError(
             f"this trtexec ({spell(self.release) or 'of unknown release'}) does not know "
             + ", ".join(f"--{flag.name}" for flag in unknown),
@@ -81,13 +81,13 @@ def find_trtexec() -> Path:
     if named:
         if not Path(named).is_file():
             raise MissingPackage(
-                f"{_VARIABLE} names a program that is not there", fix="correct the variable", where=named
+                f"{_VARIABLE} names a program that does not exist", fix="correct the variable", where=named
             )
         return Path(named)
     found = shutil.which("trtexec") or next((place for place in _PLACES if Path(place).is_file()), None)
     if found is None:
         raise MissingPackage(
-            "there is no trtexec here",
+            "trtexec was not found",
             fix=f"install TensorRT's command-line tools and put trtexec on PATH, or set {_VARIABLE}",
         )
     return Path(found)

@@ -345,8 +345,7 @@ def _utilization(seen: Performance, per_query: float) -> list[str]:
     if share >= BUSY and enqueue and enqueue >= BUSY * gpu:
         return [
             (
-                f"the GPU is busy ({busy}), and enqueue takes as long, {enqueue:.4g} ms: launching is the bottleneck, or the queue of "
-                "launches is full and enqueue waits for the GPU; --useCudaGraph shows which"
+                f"the GPU is busy ({busy}), and enqueue takes as long, {enqueue:.4g} ms: kernel launches are the bottleneck, or their queue is full and enqueue waits for the GPU; --useCudaGraph shows which"
             )
         ]
     if share >= BUSY:
@@ -357,7 +356,7 @@ def _utilization(seen: Performance, per_query: float) -> list[str]:
     transfers = (_middle(seen, "h2d") or 0.0) + (_middle(seen, "d2h") or 0.0)
     if enqueue and enqueue > gpu:
         words.append(
-            f"enqueue takes {enqueue:.4g} ms, longer than GPU compute: launching is the bottleneck; use --useCudaGraph "
+            f"enqueue takes {enqueue:.4g} ms, longer than GPU compute: kernel launches are the bottleneck; use --useCudaGraph "
             "or larger batches"
         )
     if transfers > gpu:

@@ -88,7 +88,7 @@ class OptimizerCollector:
     def _squeezed(self, line: int, case: str, source: str, squeeze: str, reader: str) -> None:
         """Record that a squeeze swaps with the layer that reads it; releases up to 8.0 print no attempt before."""
         name = f"SqueezePushDown{case.removeprefix('kSQUEEZE_').capitalize()}"
-        self._say(line, EventKind.SWAPPED, name, f"{squeeze} with {reader}", "", f"behind {source}")
+        self._say(line, EventKind.SWAPPED, name, f"{squeeze} with {reader}", "", f"after {source}")
 
     def _retyped(self, line: int, node: str, before: str, after: str) -> None:
         self._recorded.append((line, EventKind.RETYPED, "", node, "", f"{before} -> {after}"))

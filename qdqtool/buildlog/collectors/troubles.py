@@ -36,10 +36,10 @@ class ConstraintsCollector:
     def handlers(self) -> dict[str, Handler]:
         return {
             "dla-refused": lambda _line, layer: self._refuse(layer, "not supported on DLA"),
-            "dla-unsupported": lambda _line, layer, kind: self._refuse(layer, f"DLA runs no {kind}"),
+            "dla-unsupported": lambda _line, layer, kind: self._refuse(layer, f"DLA cannot run {kind}"),
             "dla-invalid": lambda _line, layer: self._refuse(layer, "its validation for DLA failed"),
             "dla-subgraphs": lambda _line, limit, layer: self._refuse(
-                layer, f"a DLA core takes at most {counted(limit, 'subgraph')}"
+                layer, f"a DLA core accepts at most {counted(limit, 'subgraph')}"
             ),
             "dla-precision": lambda _line, layer: self._refuse(layer, "DLA computes in FP16 and INT8 only"),
             "dla-reason": lambda _line, layer, reason: self._explain(layer, f"DLA {reason}"),
@@ -52,7 +52,7 @@ class ConstraintsCollector:
             ),
             "dla-no-scale": lambda _line, layer, _rest: self._refuse(layer, "it has no scale to run in INT8"),
             "dla-batch": lambda _line, batch, layer, limit: self._explain(
-                layer, f"a batch of {batch}, and DLA takes at most {limit}"
+                layer, f"a batch of {batch}, but DLA accepts at most {limit}"
             ),
             "unobeyed": lambda _line, layer, _rest: self._keep(self._unobeyed, layer),
             "overruled": lambda _line, layer, _rest: self._keep(self._overruled, layer),
@@ -164,7 +164,7 @@ class TroublesCollector:
 
         Args:
             line: where it stands.
-            severity: how loud it is.
+            severity: its severity.
             text: the message.
             topic: the name of its pattern, "" when unread.
             names: the tensors and layers it is about: messages about others are kept apart.

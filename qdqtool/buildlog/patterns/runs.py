@@ -16,9 +16,9 @@ Polygraphy's own lines: its configuration, runners, data, comparisons with their
 
 Lines of other programs around the builder: scripts, harnesses, profilers, shells.
 
-Builders print every message behind a prefix. Where a log has prefixes, a line without one that no sentence knows is
-not the builder's; it is recognised by the way programs print (a rule, a progress bar, a value, a row of a table, plain
-words) and counted apart from what was read. In a log that was pasted without its prefixes nothing is foreign.
+Builders print every message after a prefix. If a log has prefixes, a line without one that no sentence knows is not the
+builder's; it is recognised by the way programs print (a rule, a progress bar, a value, a row of a table, plain words)
+and counted apart from what was read. In a log that was pasted without its prefixes nothing is foreign.
 """
 
 from qdqtool.buildlog.pattern import LogSection, PatternSet, message, row

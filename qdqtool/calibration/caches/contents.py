@@ -27,7 +27,7 @@ class Entry:
     Attributes:
         tensor: its name.
         scale: the quantization step, amax / 127, as the file gives it; may be zero, negative or NaN.
-        line: line number in the file, from 1; 0 where the file has no lines.
+        line: line number in the file, from 1; 0 if the file has no lines.
         text: the number as the file spells it ("3c010a14"); "" for a new entry.
     """
 
@@ -63,7 +63,7 @@ class Cache:
         format: one of the names above.
         header: of a TensorRT cache; None if there is none.
         entries: in the order of the file, repeats included.
-        unread: lines that nobody understands.
+        unread: unknown lines.
         newline: how lines end in the file.
         ends_open: whether the last line lacks its newline.
     """

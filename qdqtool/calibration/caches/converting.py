@@ -112,15 +112,15 @@ def scales_of(pairs: Sequence[QdqPair], view: GraphView) -> tuple[dict[str, floa
 
 def _doubts(cache: Cache) -> list[str]:
     """Return a note for each line, repeated entry or unusable scale of the cache that was not used as written."""
-    notes = [f"line {unread.line} of the cache is no entry: {unread.text!r}" for unread in cache.unread]
+    notes = [f"line {unread.line} of the cache is not an entry: {unread.text!r}" for unread in cache.unread]
     for tensor, entries in cache.repeated().items():
         if len({entry.scale for entry in entries}) > 1:
             notes.append(
-                f"{tensor}: stands {counted(len(entries), 'time')} in the cache; the last scale is taken"
+                f"{tensor}: occurs {counted(len(entries), 'time')} in the cache; the last scale is used"
             )
     for tensor, entry in cache.by_tensor().items():
         if not entry.is_usable:
-            notes.append(f"{tensor}: scale {entry.scale:g} is no positive number; taken as missing")
+            notes.append(f"{tensor}: scale {entry.scale:g} is not a positive number; treated as missing")
     return notes
 
 
@@ -156,7 +156,7 @@ def _expressible(pair: QdqPair) -> float:
         what = "has a scale per channel" if pair.scale else "has a scale that is computed at run time"
     if what:
         raise UsageError(
-            f"the pair on {pair.tensor!r} {what}, which no calibration cache can say",
+            f"the pair on {pair.tensor!r} {what}, which a calibration cache cannot store",
             fix="make the model symmetric INT8 first: qdqtool repair",
         )
     return float(np.float32(pair.scale[0]))

@@ -76,7 +76,7 @@ def read_cache(path: Path) -> Cache:
         unread, lines = len(cache.unread), len(cache.unread) + len(cache.entries)
         raise _foreign(
             path,
-            f"is no calibration cache: {unread} of {counted(lines, 'line is', 'lines are')} no entries, and it has no header",
+            f"is not a calibration cache: {unread} of {counted(lines, 'line is', 'lines are')} not entries, and it has no header",
         )
     return cache
 
@@ -84,8 +84,8 @@ def read_cache(path: Path) -> Cache:
 def parse_text(text: str) -> Cache:
     """Parse a TensorRT cache, or a text table of onnxruntime, line by line; every line is kept.
 
-    Names may contain colons: the last one counts, as in trtexec. Where some lines end with a carriage return and
-    some do not, it belongs to the line's text.
+    Names may contain colons: the last one counts, as in trtexec. If some lines end with a carriage return and some do
+    not, it belongs to the line's text.
     """
     returns = text.count("\r\n")
     newline = "\r\n" if returns and returns == text.count("\n") else "\n"
@@ -138,7 +138,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise ValueError(f"{name!r} stands in it twice")
+            raise ValueError(f"{name!r} occurs twice in it")
         found[name] = value
     return found
 
@@ -147,7 +147,7 @@ def _json(path: Path, content: bytes) -> Cache:
     try:
         value = parsed(content.decode("utf-8-sig"), str(path), pairs=_without_repeats)
     except (ValueError, RecursionError) as error:
-        raise _foreign(path, f"is no JSON that can be read: {error}") from error
+        raise _foreign(path, f"is not valid JSON: {error}") from error
     if value.get("kind") == CALIBRATION.kind:
         table = CALIBRATION.read(path)
         # A cache holds the steps of INT8, whatever format the table was made for.
@@ -158,7 +158,7 @@ def _json(path: Path, content: bytes) -> Cache:
         ]
         return Cache(format=TABLE, entries=tuple(entries))
     if isinstance(value.get("kind"), str) and "schema" in value:
-        raise _foreign(path, f"is the {value['kind']} of a run, and no calibration")
+        raise _foreign(path, f"is the {value['kind']} of a run, not a calibration")
     found = {name: _amax(entry) for name, entry in value.items() if name != "CLS"}
     ranges = {name: amax for name, amax in found.items() if amax is not None}
     if "data" in value and not ranges:
@@ -301,8 +301,8 @@ def read_pairs(path: Path, content: bytes) -> Iterator[tuple[str, str]]:
 
 def _damaged(path: Path, why: str) -> InputFileError:
     return InputFileError(
-        f"is no calibration table, or a damaged one: {why}",
-        fix="name a calibration cache (text or flatbuffers) of TensorRT, onnxruntime or ModelOpt, or write it again",
+        f"is not a calibration table, or is damaged: {why}",
+        fix="pass a calibration cache (text or flatbuffers) of TensorRT, onnxruntime or ModelOpt, or write it again",
         where=str(path),
     )
 
@@ -339,7 +339,7 @@ def _pairs(content: bytes) -> Iterator[tuple[str, str]]:
         return
     count, vector = root.VectorLen(field), root.Vector(field)
     if count * 4 > len(content):
-        raise ValueError(f"it claims {counted(count, 'entry', 'entries')}")
+        raise ValueError(f"it declares {counted(count, 'entry', 'entries')}")
     left = _SHARED * len(content)
     for index in range(count):
         entry: Any = Table(content, root.Indirect(vector + 4 * index))

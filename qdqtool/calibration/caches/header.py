@@ -75,7 +75,7 @@ def make_header(release: str, algorithm: str) -> Header:
             fix="turn the float model and the cache into a Q/DQ model: qdqtool cache to-qdq",
         )
     if algorithm not in ALGORITHMS:
-        raise UsageError(f"{algorithm!r} is not a calibrator", fix=f"take one of {', '.join(ALGORITHMS)}")
+        raise UsageError(f"{algorithm!r} is not a calibrator", fix=f"choose one of {', '.join(ALGORITHMS)}")
     number = f"{major}{minor:02}{patch:02}" if major >= 10 else f"{major}{minor}{patch:02}"
     return Header(text=f"TRT-{number}-{algorithm}", version=(major, minor, patch), algorithm=algorithm)
 

@@ -78,8 +78,7 @@ def _header(cache: Cache) -> Iterator[Finding]:
             "CAL101",
             Severity.WARNING,
             "header",
-            "no TensorRT release in the first line: the cache is taken as another one's and thrown away, and TensorRT "
-            "calibrates again or fails without data",
+            "no TensorRT release in the first line: TensorRT ignores the cache, and calibrates again or fails without data",
             "qdqtool cache retarget --trt RELEASE --algorithm NAME",
         )
     elif header.version[0] > LAST_WITH_CALIBRATORS:
@@ -95,16 +94,16 @@ def _header(cache: Cache) -> Iterator[Finding]:
             "CAL104",
             Severity.WARNING,
             "header",
-            "an editor put a byte order mark before it: TensorRT takes the cache as another one's",
-            "save the file as UTF-8 without the mark, or write the line anew: qdqtool cache retarget --trt RELEASE",
+            "an editor put a byte order mark before it: TensorRT ignores the cache",
+            "save the file as UTF-8 without the mark, or write the line again: qdqtool cache retarget --trt RELEASE",
         )
     if header is not None and header.algorithm not in ALGORITHMS:
         yield _finding(
             "CAL103",
             Severity.WARNING,
             header.text,
-            f"no TensorRT calibrator is called {header.algorithm!r}",
-            f"name the one that will read it: {', '.join(ALGORITHMS)}",
+            f"unknown TensorRT calibrator {header.algorithm!r}",
+            f"write the calibrator that will read it: {', '.join(ALGORITHMS)}",
         )
 
 
@@ -114,7 +113,7 @@ def _lines(cache: Cache) -> Iterator[Finding]:
             "CAL112",
             Severity.WARNING,
             "entries",
-            "there are none: every layer stays float",
+            "no entries: every layer stays float",
             "calibrate again, with samples",
         )
     if len(cache.unread) > SHOWN:
@@ -122,15 +121,15 @@ def _lines(cache: Cache) -> Iterator[Finding]:
             "CAL110",
             Severity.WARNING,
             f"line {cache.unread[SHOWN].line} and later",
-            f"{counted(len(cache.unread) - SHOWN, 'more line is no entry', 'more lines are no entries')}",
-            "take a copy of the cache that is whole, or delete them",
+            f"{counted(len(cache.unread) - SHOWN, 'more line is not an entry', 'more lines are not entries')}",
+            "use an undamaged copy of the cache, or delete them",
         )
     for unread in cache.unread[:SHOWN]:
         yield _finding(
             "CAL110",
             Severity.WARNING,
             f"line {unread.line}",
-            f"is no entry: {unread.text[:60]!r}",
+            f"is not an entry: {unread.text[:60]!r}",
             "write it as `tensor: 3c010a14`, or delete it",
         )
     for tensor, entries in cache.repeated().items():
@@ -142,7 +141,7 @@ def _lines(cache: Cache) -> Iterator[Finding]:
             "CAL111",
             Severity.WARNING if len(scales) > 1 else Severity.INFO,
             tensor,
-            f"stands {counted(len(entries), 'time')} (lines {lines}) with {'different' if len(scales) > 1 else 'the same'} scales; "
+            f"occurs {counted(len(entries), 'time')} (lines {lines}) with {'different' if len(scales) > 1 else 'the same'} scales; "
             "the last one counts",
             "keep one: qdqtool cache merge FILE -o NEW",
         )
@@ -155,15 +154,15 @@ def _scales(cache: Cache) -> Iterator[Finding]:
                 "CAL120",
                 Severity.WARNING,
                 tensor,
-                "scale 0: the tensor never fired during calibration, and its layers cannot run in INT8",
-                "calibrate with samples that reach it, or leave the layer in float",
+                "scale 0: the tensor was always zero during calibration, and its layers cannot run in INT8",
+                "calibrate with samples that reach it, or keep the layer in float",
             )
         elif not entry.is_usable:
             yield _finding(
                 "CAL121",
                 Severity.ERROR,
                 tensor,
-                f"scale {entry.scale:g} is no positive number",
+                f"scale {entry.scale:g} is not a positive number",
                 "calibrate again, or delete the entry so that the layers fall back to float",
             )
         elif entry.scale < TINY:
@@ -206,7 +205,7 @@ def _among_each_other(cache: Cache) -> Iterator[Finding]:
             "CAL125",
             Severity.WARNING,
             f"{count} of {counted(len(usable), 'tensor')}",
-            f"have the same scale {scale:.4g}, which no calibration gives: the cache was written by hand or by a stand-in",
+            f"have the same scale {scale:.4g}, which no calibration produces: the cache was written by hand or by another program",
             "calibrate with samples",
         )
 
@@ -221,9 +220,8 @@ def _crushed(cache: Cache, against: Cache) -> Iterator[Finding]:
             "CAL130",
             Severity.WARNING,
             tensor,
-            f"range {entry.amax:.4g} is {entry.scale / other.scale:.0%} of the largest value {other.amax:.4g}: what lies "
-            "above is clipped",
-            "take max or mse for this tensor; entropy destroys detector heads and attention this way",
+            f"range {entry.amax:.4g} is {entry.scale / other.scale:.0%} of the largest value {other.amax:.4g}: larger values are clipped",
+            "use max or mse for this tensor; entropy often destroys detector heads and attention like this",
         )
 
 
@@ -250,7 +248,7 @@ def _bounded(cache: Cache, view: GraphView) -> Iterator[Finding]:
                 "CAL131",
                 Severity.WARNING,
                 tensor,
-                f"the output of {bound.op} reaches {bound.amax:g}, but everything above {entry.amax:.4g} is clipped",
+                f"the output of {bound.op} can be as large as {bound.amax:g}, but everything above {entry.amax:.4g} is clipped",
                 f"set the range to {bound.amax:g}, or calibrate this tensor with max",
             )
         elif entry.amax > WASTED * bound.amax:
@@ -272,7 +270,7 @@ def _beyond(cache: Cache, view: GraphView) -> Iterator[Finding]:
             Severity.WARNING,
             tensor,
             reason,
-            "no calibration gives that: give it the range of what it reads, or calibrate again",
+            "no calibration produces that: set the range of its input, or calibrate again",
         )
 
 
@@ -323,7 +321,7 @@ def words_on_results(results: Sequence[str]) -> tuple[str, str]:
             f"{len(results)} {have}, the first {results[0]!r}: TensorRT prints `Missing scale and zero-point`, and it is "
             "unknown whether these nodes stay INT8 and write floats"
         ),
-        "Q/DQ says nothing of them: where an engine has fewer INT8 layers than the Q/DQ model, calibrate the float model again",
+        "the Q/DQ cannot show this: if an engine has fewer INT8 layers than the Q/DQ model, calibrate the float model again",
     )
 
 
@@ -343,7 +341,7 @@ def _foreign(cache: Cache, view: GraphView) -> Iterator[Finding]:
             Severity.ERROR,
             "names",
             "one entry for every float tensor of the model, but under other names: the cache belongs to another export, "
-            "and scales land on the wrong tensors",
+            "and scales apply to the wrong tensors",
             "pair them by order: qdqtool cache retarget --model MODEL",
         )
         return
@@ -450,5 +448,5 @@ def _further(ranges: Mapping[str, float], view: GraphView) -> Iterator[tuple[str
             continue
         read, made = ranges.get(node.inputs[0], 0.0), ranges.get(node.outputs[0], 0.0)
         if read > 0 and made > _BEYOND * read:
-            reason = f"{node.op} {node.outputs[0]!r} would reach {made:.4g}, further than the {read:.4g} that it reads"
+            reason = f"{node.op} {node.outputs[0]!r} would reach {made:.4g}, more than its input with {read:.4g} that it reads"
             yield node.outputs[0], reason, made / read

@@ -24,12 +24,12 @@ def for_tensorrt(cache: Cache, release: str, algorithm: str | None = None) -> Ca
     """Give the cache the header that TensorRT `release` expects; entries of a TensorRT cache keep their text.
 
     Raises:
-        UsageError: a release without calibrators, or nobody says which calibrator it is for.
+        UsageError: a release without calibrators, or the calibrator is unknown.
     """
     known = algorithm or (cache.header.algorithm if cache.header else None)
     if known is None:
         raise UsageError(
-            "the cache does not say which calibrator it is for",
+            "the cache does not name its calibrator",
             fix="add --algorithm EntropyCalibration2 or MinMaxCalibration",
         )
     header = make_header(release, known)
@@ -45,23 +45,23 @@ def for_onnxruntime(cache: Cache, kind: str) -> Cache:
         UsageError: another kind.
     """
     if kind not in _TABLES:
-        raise UsageError(f"onnxruntime has no {kind!r} table", fix=f"take one of {', '.join(_TABLES)}")
+        raise UsageError(f"onnxruntime has no {kind!r} table", fix=f"choose one of {', '.join(_TABLES)}")
     return replace(_respelled(cache, _TABLES[kind]), header=None, unread=())
 
 
 def left_out(before: Cache, after: Cache) -> tuple[str, ...]:
     """Return a note for each line or entry that the conversion left out."""
     lost = before.unread if before.format != after.format else ()
-    notes = [f"line {unread.line} is no entry and was left out: {unread.text!r}" for unread in lost]
+    notes = [f"line {unread.line} is not an entry and was skipped: {unread.text!r}" for unread in lost]
     there = after.by_tensor()
     for tensor, entry in before.by_tensor().items():
         if tensor not in there:
             why = (
-                f"scale {entry.scale:g} is no positive number"
+                f"scale {entry.scale:g} is not a positive number"
                 if _is_text(tensor)
                 else "the name is not UTF-8"
             )
-            notes.append(f"{tensor}: {why} and was left out")
+            notes.append(f"{tensor}: {why} and was skipped")
     return tuple(notes)
 
 

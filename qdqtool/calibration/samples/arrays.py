@@ -249,7 +249,7 @@ def open_file(path: Path, inputs: tuple[TensorInfo, ...], preprocess: Preprocess
         if None in numbers or not _all_whole(arrays, inputs):
             raise InputFileError(
                 f"its arrays hold different numbers of samples: {counts}",
-                fix="save as many rows of every input",
+                fix="save the same number of rows for every input",
                 where=str(path),
             )
         numbers = {None}

@@ -117,12 +117,14 @@ def _typed(array: NDArray[Any], info: TensorInfo, where: str) -> NDArray[Any]:
         if np.array_equal(cast, array):
             return cast
         raise InputFileError(
-            f"holds values that do not fit {target}", fix=f"store the array as {target}", where=where
+            f"contains values that {target} cannot represent", fix=f"store the array as {target}", where=where
         )
     is_raw = array.dtype.kind in "iu" and target.kind == "f"
     hint = "; for raw pixels set samples.preprocess.arrays=true with scale, mean and std" if is_raw else ""
     raise InputFileError(
-        f"is {array.dtype}, the model wants {target}", fix=f"store the array as {target}{hint}", where=where
+        f"is {array.dtype}, but the model needs {target}",
+        fix=f"store the array as {target}{hint}",
+        where=where,
     )
 
 
@@ -146,7 +148,7 @@ def fitted_shape(
         return dims
     turned = len(have) >= 3 and fits((*have[:-3], have[-1], *have[-3:-1]), wanted[-len(have) :])
     raise InputFileError(
-        f"has shape {_text(have)}, the model wants {_text(wanted)}",
+        f"has shape {_text(have)}, but the model needs {_text(wanted)}",
         fix=_resizing(wanted)
         if picture
         else "the channels come last: set samples.preprocess.arrays=true, or transpose the array"
@@ -160,7 +162,7 @@ def _resizing(wanted: tuple[int | str, ...]) -> str:
     """Return the setting that resizes images to the size of an input, ready to copy if the size is known."""
     sizes = wanted[2:4] if len(wanted) == 4 and wanted[1] in _COLOURS else wanted[1:3]
     size = ",".join(map(str, sizes)) if all(isinstance(dim, int) for dim in sizes) else "HEIGHT,WIDTH"
-    return f"{Setting('samples.preprocess.resize', f'[{size}]')}, or crop or letterbox in its place ({Command('recipe', ('new', 'MODEL'))})"
+    return f"{Setting('samples.preprocess.resize', f'[{size}]')}, or crop or letterbox instead ({Command('recipe', ('new', 'MODEL'))})"
 
 
 def fits(shape: tuple[int, ...], wanted: tuple[int | str, ...]) -> bool:

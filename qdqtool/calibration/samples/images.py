@@ -78,7 +78,7 @@ class Images:
         ) as error:
             raise InputFileError(
                 f"cannot be decoded: {error}",
-                fix="remove the picture or convert it to PNG or JPEG",
+                fix="remove the image or convert it to PNG or JPEG",
                 where=str(path),
             ) from error
         except UsageError as error:
@@ -95,7 +95,7 @@ class Images:
             raise InputFileError(
                 f"has {size[0]} x {size[1]} pixels, {width} x {height} when prepared; "
                 f"the limits are {MOST_PIXELS >> 20} and {MOST_FED >> 20} megapixels",
-                fix="scale the picture down before",
+                fix="scale the image down first",
                 where=str(path),
             )
         options = self._preprocess

@@ -95,7 +95,7 @@ def _from_text(path: Path) -> Labels:
         rows = list(csv.reader(lines, delimiter=separator, skipinitialspace=True))
     except csv.Error as error:
         raise InputFileError(
-            f"is no table of labels: {error}", fix="write one label per line", where=str(path)
+            f"is not a table of labels: {error}", fix="write one label per line", where=str(path)
         ) from error
     if not rows:
         raise InputFileError("holds no labels", fix="write one label per line", where=str(path))
@@ -121,7 +121,7 @@ def _class_index(path: Path, number: int, row: list[str], column: int) -> int:
         return int(row[column])
     except (ValueError, IndexError) as error:
         raise InputFileError(
-            f"row {number} holds no class index: {' '.join(row)!r}",
+            f"row {number} has no class index: {' '.join(row)!r}",
             fix="write one class index per line, or a table with the columns file and class_id",
             where=str(path),
         ) from error

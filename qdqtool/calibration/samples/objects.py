@@ -61,13 +61,13 @@ def sample_objects(value: object) -> SampleObjects:
     """
     kind = type(value).__name__
     if hasattr(value, "get_next"):
-        return _kept(_read_out(value), kind)
+        return _stored_items(_read_out(value), kind)
     if isinstance(value, np.ndarray) or hasattr(value, "__array__"):
         return SampleObjects(give=lambda: [value], description=f"array of shape {tuple(np.shape(value))}")
     if isinstance(value, Mapping):
         return SampleObjects(give=lambda: [value], description="arrays " + ", ".join(map(str, value)))
     if isinstance(value, Iterator):
-        return _kept(value, kind)
+        return _stored_items(value, kind)
     if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
         return SampleObjects(give=lambda: value, description=kind)
     if callable(value):
@@ -111,11 +111,11 @@ def _guarded(function: Callable[[], Any], name: str) -> Any:
 
 def _failed(name: str, error: Exception) -> InputFileError:
     return InputFileError(
-        f"raises {type(error).__name__}: {error}", fix="correct the code that gives the samples", where=name
+        f"raises {type(error).__name__}: {error}", fix="correct the code that returns the samples", where=name
     )
 
 
-def _kept(items: Iterable[Any], kind: str) -> SampleObjects:
+def _stored_items(items: Iterable[Any], kind: str) -> SampleObjects:
     # Only here, and not at the call, so that reading nothing costs nothing.
     kept: list[Any] = []
     iterator = iter(items)
@@ -190,7 +190,7 @@ class ObjectSource:
 
     def _items(self) -> Iterator[Any]:
         if self._objects.generator is not None:
-            _tell_inputs(self._objects.generator, self._inputs)
+            _set_inputs(self._objects.generator, self._inputs)
         try:
             yield from self._objects.give()
         except (InputFileError, UsageError):
@@ -220,7 +220,7 @@ class ObjectSource:
         )
 
 
-def _tell_inputs(loader: Any, inputs: tuple[TensorInfo, ...]) -> None:
+def _set_inputs(loader: Any, inputs: tuple[TensorInfo, ...]) -> None:
     """Set the inputs of Polygraphy's DataLoader, as Polygraphy's runners do before every pass."""
     from polygraphy.common import TensorMetadata
 
@@ -248,7 +248,7 @@ def as_array(value: Any) -> NDArray[Any]:
         ) from error
     if array.dtype == object:
         raise UsageError(
-            f"{type(value).__name__} is no array of numbers", fix="pass numpy arrays", where="samples"
+            f"{type(value).__name__} is not an array of numbers", fix="pass numpy arrays", where="samples"
         )
     return array
 
@@ -344,7 +344,7 @@ class Code:
     def _failed(self, error: Exception) -> InputFileError:
         return InputFileError(
             f"raises {type(error).__name__}: {error}",
-            fix="correct the function that gives the samples",
+            fix="correct the function that returns the samples",
             where=self._text,
         )
 
@@ -378,7 +378,7 @@ def _function(text: str) -> tuple[ModuleType, Callable[[], Any]]:
     module = _module(place, text)
     function = getattr(module, name, None)
     if not callable(function):
-        raise UsageError(f"{place} has no function {name!r}", fix="name it as module:function", where=text)
+        raise UsageError(f"{place} has no function {name!r}", fix="write it as module:function", where=text)
     return module, function
 
 

@@ -41,8 +41,8 @@ def no_samples(inputs: tuple[TensorInfo, ...]) -> UsageError:
         for info in inputs[:_MOST_INPUTS]
     )
     return UsageError(
-        "there are no samples, and ranges of activations are measured on them",
-        fix="pass --samples: a folder of pictures or arrays, or a file that your Python writes from preprocessed inputs, "
+        "no samples were given, but ranges of activations are measured on samples",
+        fix="pass --samples: a folder of images or arrays, or a file that your Python writes from preprocessed inputs, "
         f"`np.savez('samples.npz', **{{{arrays}{more}}})` ({meant}; 32 to 512 samples), then --samples samples.npz. "
         "--samples random:16 shows the kernels only: its ranges mean nothing",
         where="samples",
@@ -81,7 +81,7 @@ def open_samples(
             [start:stop:step], so that one data set gives disjoint calibration and evaluation samples. Or objects.
         inputs: what the model is fed.
         preprocess: how raw images and arrays become model inputs.
-        labels: a file of class indices; None takes what lies beside or in the samples.
+        labels: a file of class indices; None uses what lies beside or in the samples.
         limit: at most this many samples, after the slice.
         on_nan: whether a sample that holds NaN or Inf is an error or left out.
 
@@ -97,7 +97,7 @@ def open_samples(
         if not len(raw):
             raise UsageError(
                 f"{text} holds no samples",
-                fix="pass at least one; an iterator that was read before has none left",
+                fix="pass at least one; an iterator that was already read is empty",
                 where="samples",
             )
         return Samples(spec, raw, inputs, found, labels or "")
@@ -183,9 +183,9 @@ class Samples:
             labelled = labelled or sample.label is not None
             if number == len(self) and not labelled and self._file and isinstance(self._labels, dict):
                 raise InputFileError(
-                    f"none of {counted(len(self._labels), 'label')} is of a sample: they name {next(iter(self._labels))!r}, and "
+                    f"none of {counted(len(self._labels), 'label')} belongs to a sample: they name {next(iter(self._labels))!r}, and "
                     f"the last sample is {Path(sample.name).name!r}",
-                    fix="name the samples as their files are called, or give one label per sample in their order",
+                    fix="use the file names of the samples, or pass one label per sample in their order",
                     where=self._file,
                 )
             yield sample
@@ -240,7 +240,7 @@ def _raw_source(spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> RawSource:
         return _file(path, spec, inputs)
     if ":" in text and "/" not in text.rpartition(":")[2]:
         return Code(text, inputs)
-    raise UsageError(f"there are no samples at {text!r}", fix=f"name {_KINDS}")
+    raise UsageError(f"no samples found at {text!r}", fix=f"name {_KINDS}")
 
 
 def _file(path: Path, spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> RawSource:
@@ -259,9 +259,7 @@ def _folder(path: Path, spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> Raw
     )
     has_images = bool(pictures(path))
     if arrays and has_images:
-        raise UsageError(
-            "holds both arrays and images", fix="keep them in folders of their own", where=str(path)
-        )
+        raise UsageError("holds both arrays and images", fix="keep them in separate folders", where=str(path))
     if arrays:
         files = tuple(open_file(entry, inputs, spec.preprocess) for entry in arrays)
         return ArrayFiles(f"{counted(len(files), 'array file')} in {path.name}", files)
@@ -280,6 +278,6 @@ def _not_finite(sample: Sample, bad: dict[str, int]) -> InputFileError:
     tensor, count = next(iter(bad.items()))
     return InputFileError(
         f"input {tensor!r} holds {count} NaN or Inf values",
-        fix=f"repair the sample; {Setting('samples.nan', 'skip')} leaves such samples out",
+        fix=f"correct the sample; {Setting('samples.nan', 'skip')} skips such samples",
         where=sample.name,
     )

@@ -49,7 +49,7 @@ class SampleSpec:
         start, stop, step = (*words, None, None)[:3]
         if step is not None and step < 1:
             raise UsageError(
-                f"the step of {self.text!r} is {step}", fix="take a positive step, as in x.npz[0:100:2]"
+                f"the step of {self.text!r} is {step}", fix="use a positive step, as in x.npz[0:100:2]"
             )
         return range(count)[slice(start, stop, step)][: self.limit]
 

@@ -1,7 +1,7 @@
 """Random samples for trials: ranges and accuracy measured on them mean nothing, and every report says so.
 
-"random" makes 16 samples, "random:64" makes 64, "random:64:7" takes the seed 7. Where the model leaves dimensions
-free, their lengths follow a comma: "random:16,image:1x3x224x224".
+"random" makes 16 samples, "random:64" makes 64, "random:64:7" takes the seed 7. If the model leaves dimensions free,
+their lengths follow a comma: "random:16,image:1x3x224x224".
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Random:
         if self._count > _MOST:
             raise UsageError(
                 f"{counted(self._count, 'random sample')} are too many",
-                fix=f"take at most {_MOST}; 16 do for trying out",
+                fix=f"use at most {_MOST}; 16 are enough for a first try",
             )
         self._seed = int(words[1]) if len(words) > 1 else 0
         self._inputs = tuple((info, _shape(info, usual.get(info.name))) for info in inputs)
@@ -129,8 +129,8 @@ def _shape(info: TensorInfo, usual: tuple[int, ...] | None) -> tuple[int, ...]:
         wanted = "x".join(str(dim) for dim in info.shape)
         example = "x".join(map(str, _likely(info.shape)))
         raise UsageError(
-            f"random samples need the shape of the input {info.name!r}, which the model leaves open: {wanted}",
-            fix=f"give it, as in random:16,{info.name}:{example}, or name samples of your own",
+            f"random samples need the shape of the input {info.name!r}, which is dynamic in the model: {wanted}",
+            fix=f"add it, as in random:16,{info.name}:{example}, or pass your own samples",
         )
     return tuple(dim if isinstance(dim, int) else 1 for dim in info.shape)
 

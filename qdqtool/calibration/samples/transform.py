@@ -58,8 +58,8 @@ def _ranging_to_255(image: Image, mode: str) -> Image:
     if image.mode in {"I", "F"}:
         kind = "32-bit integers" if image.mode == "I" else "floats"
         raise UsageError(
-            f"holds {kind}, and the file does not say which of them is white",
-            fix="save the picture with 8 or 16 bits; or store arrays (.npy), with samples.preprocess.arrays=true and "
+            f"holds {kind}, and the file does not define which value is white",
+            fix="save the image with 8 or 16 bits; or store arrays (.npy), with samples.preprocess.arrays=true and "
             "samples.preprocess.scale for their range",
         )
     return (image.convert(_THROUGH[image.mode]) if image.mode in _THROUGH else image).convert(mode)
@@ -97,7 +97,7 @@ def shape_array(pixels: NDArray[Any], preprocess: Preprocess) -> NDArray[Any]:
     ):
         raise UsageError(
             f"an array of {pixels.dtype} {pixels.shape} cannot be resized or cropped",
-            fix="pass uint8 arrays of height x width x 3, or take resize, crop and letterbox out of samples.preprocess",
+            fix="pass uint8 arrays of height x width x 3, or remove resize, crop and letterbox from samples.preprocess",
         )
     from PIL import Image as Images
 
@@ -114,9 +114,8 @@ def scale_values(values: NDArray[Any], preprocess: Preprocess) -> NDArray[np.flo
     for numbers in (preprocess.mean, preprocess.std):
         if len(numbers) not in {1, values.shape[-1] if values.ndim else 1}:
             raise UsageError(
-                f"mean or std has {counted(len(numbers), 'value')}, the data {values.shape} other channels",
-                fix="the channels come first: store height x width x channels, or leave samples.preprocess.arrays "
-                "false if the arrays are what the model wants"
+                f"mean or std has {counted(len(numbers), 'value')}, but the data {values.shape} has a different number of channels",
+                fix="the channels come first: store height x width x channels, or keep samples.preprocess.arrays false if the model reads the arrays unchanged"
                 if values.ndim == 3 and values.shape[0] == len(numbers)
                 else "give samples.preprocess.mean and std one value, or one per channel in the model's colour order",
             )
@@ -136,7 +135,7 @@ def _reshaped(values: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np
         return values.reshape(shape)
     except ValueError as error:
         raise UsageError(
-            f"a sample of shape {values.shape} cannot become {shape}",
+            f"a sample of shape {values.shape} cannot be reshaped to {shape}",
             fix="correct samples.preprocess.reshape: the shape of one sample without the batch dimension",
         ) from error
 
@@ -166,7 +165,7 @@ def _crop_box(size: tuple[int, int], wanted: int | tuple[int, int]) -> tuple[int
     left, top = (size[0] - width) // 2, (size[1] - height) // 2
     if left < 0 or top < 0:
         raise UsageError(
-            f"a crop of {height} x {width} does not fit into a picture of {size[1]} x {size[0]}",
+            f"a crop of {height} x {width} does not fit into an image of {size[1]} x {size[0]}",
             fix="set samples.preprocess.resize to at least the crop",
         )
     return left, top, left + width, top + height

@@ -1,14 +1,14 @@
 """Say whether INT8 is worth it for a float network on a GPU, before anything is quantized.
 
-FP32, FP16, INT8, FP8 and a mixture are shown in the order of their expected time, each against FP16. The ratio of INT8 comes from
-published times of other networks on GPUs of the same generation; four of five such ratios lie in the interval. "cannot
-say" means that the two are within 5 %, or that nothing was published. The table below shows what bounds each compute node in
-FP16 (arithmetic, memory, or launches, estimated by a roofline) and which nodes INT8 makes faster.
+Shows FP32, FP16, INT8, FP8 and a mixture, sorted by their expected time relative to FP16. The ratio of INT8 comes from
+published times of other networks on GPUs of the same generation; four of five such ratios are inside the interval.
+"cannot say" means that the difference is below 5 %, or that no times were published. The table shows what limits each
+compute node in FP16 (arithmetic, memory, or launches, estimated by a roofline), and which nodes are faster in INT8.
 
     qdqtool advise model.onnx --device-name "RTX 4090"
     qdqtool advise model.onnx --device-name "Orin Nano Super" --batch 8
 
-It is an expectation. `qdqtool time` measures on a GPU that is here, `qdqtool sweep --export` on one elsewhere.
+This is an estimate. `qdqtool time` measures on the GPU of this machine, `qdqtool sweep --export` on another machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def advise(
     device_name: Annotated[
         str, typer.Option(help='GPU to advise for: "RTX 4090", T4, or the metadata JSON of a trtexec run.')
     ],
-    batch: Annotated[int, typer.Option(min=1, help="Size of the batch, where the model leaves it free.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, help="Batch size, if the model leaves it free.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the advice as JSON.")] = False,
 ) -> None:
     """Say whether INT8 is worth it for a float network on a GPU."""

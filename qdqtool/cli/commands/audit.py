@@ -1,10 +1,11 @@
 """Say what became of every compute node in an engine: INT8 or not, why, and what to do.
 
-Give a run folder; or a Q/DQ model, which is built with TensorRT for RTX for the purpose unless `--layers` names a layer
-dump, the file of `--exportLayerInfo`, or a whole build log; or such layer information alone, which tells less. Every Conv, ConvTranspose, Gemm, MatMul and attention node
-gets a verdict; every check adds findings with reason, fix and evidence. No GPU and no TensorRT is needed.
+Pass one of: a run folder; a Q/DQ model with `--layers` (a layer dump, the file of `--exportLayerInfo`, or a whole build
+log); a Q/DQ model alone, which is then built with TensorRT for RTX; or layer information alone, which gives fewer
+findings. Every Conv, ConvTranspose, Gemm, MatMul and attention node gets a verdict; every check adds findings with
+reason, fix and evidence. It needs no GPU and no TensorRT.
 
-`qdqtool fix` goes on where the audit ends: it tries the suggested edits with the real builder.
+`qdqtool fix` continues from the audit: it tries the suggested edits with the real builder.
 
 For continuous integration choose a `--format`, and keep the JSON of an accepted audit as `--baseline`: then only new
 findings count for `--fail-on`.
@@ -56,19 +57,20 @@ def audit(
     ] = None,
     against_profile: Annotated[Path | None, typer.Option(help="Times of that engine's layers.")] = None,
     baseline: Annotated[
-        Path | None, typer.Option(help="JSON of an earlier audit: only what it does not have counts.")
+        Path | None, typer.Option(help="JSON of an earlier audit: only new findings count.")
     ] = None,
     ignore: Annotated[
-        list[str] | None, typer.Option(help="Accept a check's findings: QDQ210=known and measured.")
+        list[str] | None,
+        typer.Option(help="Accept the findings of a check, with a reason: QDQ210=known and measured."),
     ] = None,
-    sm: Annotated[str, typer.Option(help="Architecture the engine was built for, as 86.")] = "",
+    sm: Annotated[str, typer.Option(help="GPU architecture the engine was built for, such as 86.")] = "",
     fail_on: Annotated[
         str, typer.Option(help="Exit with 1 from this severity on: error, warning, info, never.")
     ] = "never",
     fail_on_unrealised: Annotated[
         bool,
         typer.Option(
-            "--fail-on-unrealised", help="Exit with 1 when a node runs in another format than asked."
+            "--fail-on-unrealised", help="Exit with 1 if a node does not run in the requested format."
         ),
     ] = False,
     form: Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMS)}.")] = "text",
@@ -100,7 +102,7 @@ def audit(
     sys.stdout.write(_written(found, "json" if as_json else form, subject.as_posix()))
     missed = findings_missed(found.findings, fail_on)
     if not (found.verdicts or found.counts.kernels) and (fail_on != "never" or fail_on_unrealised):
-        missed.append("there are no layers: nothing shows what runs in which format")
+        missed.append("no layers found: nothing shows which format each node runs in")
     return tell([*missed, *(unrealised(found.verdicts) if fail_on_unrealised else [])])
 
 
@@ -126,7 +128,7 @@ def _lines(found: Audit) -> Iterator[str]:
         yield from _counted(counts)
     yield from _fallbacks(found)
     alike: dict[tuple[Severity, str, str, str], list[str]] = {}
-    told = _told(found)
+    told = _repeated_findings(found)
     for finding in found.findings:
         if finding.subject in told and told[finding.subject] == finding:
             continue  # it stands with the nodes
@@ -168,7 +170,7 @@ def _headline(found: Audit) -> str:
     if _is_float_model(found):
         kinds = Counter(verdict.verdict.value for verdict in found.verdicts).most_common()
         runs = ", ".join(f"{count} {kind}" for kind, count in kinds)
-        return f"{counted(total, 'compute node')}: {runs}; the model asks for no INT8 ({Command('run')} quantizes it)"
+        return f"{counted(total, 'compute node')}: {runs}; the model does not ask for INT8 ({Command('run')} quantizes it)"
     int8 = [verdict for verdict in found.verdicts if verdict.precision is DType.INT8]
     implicit = (
         "" if any(verdict.requested for verdict in found.verdicts) else " without any Q/DQ (implicit INT8)"
@@ -176,7 +178,7 @@ def _headline(found: Audit) -> str:
     return f"{len(int8)} of {counted(total, 'compute node runs', 'compute nodes run')} INT8{implicit}"
 
 
-def _told(found: Audit) -> dict[str, Finding]:
+def _repeated_findings(found: Audit) -> dict[str, Finding]:
     """Return the findings that repeat the reason and the fix of a node's verdict, by node."""
     verdicts = (
         {} if _is_float_model(found) else {one.node: one for one in found.verdicts if not one.is_quantized}
@@ -192,7 +194,7 @@ def _told(found: Audit) -> dict[str, Finding]:
 
 def _fallbacks(found: Audit) -> Iterator[str]:
     """Yield lines about nodes that are not quantized or not as asked, grouped by reason and fix, with finding codes."""
-    told = _told(found)
+    told = _repeated_findings(found)
     groups: dict[tuple[str, str], dict[str, list[str]]] = {}
     for verdict in found.verdicts if not _is_float_model(found) else ():
         if not verdict.is_quantized:

@@ -1,7 +1,7 @@
 """Build an engine from an ONNX model and keep its log and its layer information.
 
-The folder gets `engine.plan`, `build.log` (every line), `layers.txt` (where the builder gives it) and `build.json`.
-The builder runs in a process of its own: it can be stopped with Ctrl-C, has a time limit, and when it crashes the
+Writes `engine.plan`, `build.log` (every line), `layers.txt` (if the builder supports it) and `build.json` to the
+folder. The builder runs in a separate process: you can stop it with Ctrl-C, it has a time limit, and if it crashes the
 message names the likely node.
 
     qdqtool build model.qdq.onnx --out built
@@ -22,7 +22,7 @@ from qdqtool.cli.signatures import Plugins
 def build(
     model: Annotated[Path, typer.Argument(help="ONNX model, with or without Q/DQ.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the engine, its log and its layers.")],
-    builder: Annotated[str, typer.Option(help="Which builder: a backend's name.")] = "rtx",
+    builder: Annotated[str, typer.Option(help="Builder to use: the name of a backend.")] = "rtx",
     sm: Annotated[
         str, typer.Option(help="GPU architectures: 86,89 (rtx only; others: the GPU here).")
     ] = "86",
@@ -33,16 +33,24 @@ def build(
     max_shapes: Annotated[list[str] | None, typer.Option(help="Largest shapes.")] = None,
     timeout: Annotated[float, typer.Option(min=1.0, help="Wall-clock limit in seconds.")] = 1800.0,
     stack_mib: Annotated[
-        int, typer.Option(min=8, max=65536, help="Stack of the builder in MiB; long chains of nodes need it.")
+        int,
+        typer.Option(
+            min=8, max=65536, help="Stack size of the builder in MiB; raise it for long chains of nodes."
+        ),
     ] = 1024,
     flags: Annotated[
         str, typer.Option(help='More options in trtexec\'s spelling: "--fp16 --builderOptimizationLevel=5".')
     ] = "",
     plugins: Plugins = None,
     retries: Annotated[
-        int, typer.Option(min=0, help="Nodes without a kernel whose Q/DQ may be given up, at most.")
+        int,
+        typer.Option(
+            min=0, help="Largest number of nodes that may lose their Q/DQ because they have no kernel."
+        ),
     ] = 3,
-    build_cache: Annotated[Path | None, typer.Option(help="Folder of finished builds to share.")] = None,
+    build_cache: Annotated[
+        Path | None, typer.Option(help="Folder that keeps finished builds for later runs.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print build.json instead of a summary.")] = False,
 ) -> None:
     """Build an engine from an ONNX model and keep its log and its layer information."""

@@ -1,10 +1,10 @@
 """Look at, compare, fix and convert calibration caches.
 
-Reads the caches of TensorRT 5 to 10, the tables of onnxruntime (text, JSON, flatbuffer) and qdqtool's own. TensorRT 11
-reads none of them any more: `to-qdq` turns a float model and its cache into a Q/DQ model, `from-qdq` goes back.
+Reads the caches of TensorRT 5 to 10, the tables of onnxruntime (text, JSON, flatbuffer) and qdqtool's own tables.
+TensorRT 11 reads no caches: `to-qdq` turns a float model and its cache into a Q/DQ model, `from-qdq` does the opposite.
 
-Of the three tables that onnxruntime writes take `calibration.json`: the others hold only the highest value of a tensor
-(seen with 1.31), also where the lowest lies farther from zero.
+onnxruntime writes three tables; use `calibration.json`. The others contain only the highest value of a tensor (seen
+with 1.31), even if the lowest value is farther from zero.
 
     qdqtool cache show calibration.cache
     qdqtool cache diff calibration.cache other.cache
@@ -83,14 +83,14 @@ def show(
     )
     if cache.unread:
         _say(
-            f"{counted(len(cache.unread), 'line is no entry', 'lines are no entries')}: qdqtool cache lint {file}"
+            f"{counted(len(cache.unread), 'line is not an entry', 'lines are not entries')}: qdqtool cache lint {file}"
         )
 
 
 @PLUGIN.command()
 def diff(
     first: File,
-    second: Annotated[Path, typer.Argument(help="The other one.")],
+    second: Annotated[Path, typer.Argument(help="Cache or table to compare with.")],
     limit: Annotated[int, typer.Option(min=0, help="Rows to print; 0 prints all.")] = 40,
     as_json: Json = False,
 ) -> None:
@@ -123,9 +123,9 @@ def diff(
 
 @PLUGIN.command()
 def merge(
-    files: Annotated[list[Path], typer.Argument(help="Caches, the first gives header and format.")],
+    files: Annotated[list[Path], typer.Argument(help="Caches to merge; the first sets header and format.")],
     out: Out,
-    take: Annotated[str, typer.Option(help="Where scales disagree: error, first, last or max.")] = "error",
+    take: Annotated[str, typer.Option(help="If scales disagree: error, first, last or max.")] = "error",
 ) -> None:
     """Put the entries of several caches into one."""
     from qdqtool.calibration.caches import read_cache, write_cache
@@ -139,7 +139,10 @@ def merge(
     write_cache(out, merged)
     for file, cache in zip(files, caches, strict=True):
         _notes(
-            [f"{file}, line {line.line} is no entry and was left out: {line.text!r}" for line in cache.unread]
+            [
+                f"{file}, line {line.line} is not an entry and was skipped: {line.text!r}"
+                for line in cache.unread
+            ]
         )
     _say(f"{counted(len(merged.entries), 'entry', 'entries')}: wrote {out}")
 
@@ -154,7 +157,7 @@ def retarget(
         str | None, typer.Option("--ort", help="onnxruntime table: json, flatbuffers or text.")
     ] = None,
     model: Annotated[
-        Path | None, typer.Option(help="Take the tensor names of this ONNX model, paired by order.")
+        Path | None, typer.Option(help="Use the tensor names of this ONNX model, paired by order.")
     ] = None,
 ) -> None:
     """Write a cache for another TensorRT release, for onnxruntime, or for another export of its model."""
@@ -163,7 +166,9 @@ def retarget(
     from qdqtool.errors import UsageError
 
     if (release is None and onnxruntime is None and model is None) or (release and onnxruntime):
-        raise UsageError("wants --trt, --ort or --model", fix="say who will read the cache: --trt 10.3")
+        raise UsageError(
+            "needs --trt, --ort or --model", fix="name the reader of the cache, such as --trt 10.3"
+        )
     cache = read_cache(file)
     if model is not None:
         from qdqtool.graph.onnx_io.load import load
@@ -182,12 +187,14 @@ def retarget(
 @PLUGIN.command()
 def lint(
     file: File,
-    model: Annotated[Path | None, typer.Option(help="The float ONNX model it is for.")] = None,
-    against: Annotated[Path | None, typer.Option(help="Ranges by maximum of the same model.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Float ONNX model that the cache belongs to.")] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="Cache with the maximum ranges of the same model.")
+    ] = None,
     fail_on: Annotated[str, typer.Option(help="Exit with 1 at error, warning, info or never.")] = "error",
     as_json: Json = False,
 ) -> int:
-    """Find what is wrong with a cache, by itself and for a model."""
+    """Find mistakes in a cache, alone and for a model."""
     from qdqtool.calibration.caches import read_cache
     from qdqtool.calibration.caches.linting import lint_cache
     from qdqtool.core.findings import Severity
@@ -195,7 +202,7 @@ def lint(
 
     limits = {severity.value: severity.rank for severity in Severity} | {"never": 99}
     if fail_on not in limits:
-        raise UsageError(f"--fail-on {fail_on}", fix=f"take one of {', '.join(limits)}")
+        raise UsageError(f"--fail-on {fail_on}", fix=f"choose one of {', '.join(limits)}")
     view = None
     if model is not None:
         from qdqtool.graph.onnx_io.load import load
@@ -214,7 +221,7 @@ def to_qdq(
     recipe: RecipeName = None,
     changes: Changes = None,
     samples: Annotated[
-        str, typer.Option(help="With insert.types=fp16: samples that show what overflows.")
+        str, typer.Option(help="With insert.types=fp16: samples that find nodes that overflow.")
     ] = "",
 ) -> None:
     """Turn a float model and its calibration cache into a Q/DQ model for TensorRT 10, 11 and RTX."""

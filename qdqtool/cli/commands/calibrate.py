@@ -1,19 +1,20 @@
 """Choose a range for every tensor that placement wants quantized.
 
 The samples run once on onnxruntime, one by one, and only histograms are kept: memory does not grow with the number of
-samples, and their order changes nothing. The histograms stay beside the table (`table.histograms.npz`): the same
-command after an interruption goes on from there, and another --method needs no second pass.
+samples, and their order does not matter. The histograms are stored next to the table (`table.histograms.npz`): after an
+interruption the same command continues from there, and another --method needs no second pass.
 
-Many machines: give each of them the same command with --shard 1/4 ... 4/4 and -o part-1.npz ..., then --merge the
-parts (with --samples too where the recipe corrects biases); or let `--cluster dask://host:8786` spread shards over the
-workers of a Dask scheduler; a bare --cluster starts workers on this machine. The table is the same, bit for bit.
+On several machines: run the same command on each with --shard 1/4 ... 4/4 and -o part-1.npz ..., then --merge the parts
+(also pass --samples if the recipe corrects biases). Or let `--cluster dask://host:8786` distribute the shards to the
+workers of a Dask scheduler; --cluster without an address starts workers on this machine. The table is the same, bit for
+bit.
 
-A depthwise convolution whose input channels are of such different size that one scale rounds some of them away is
-named at the end (CAL150), with what to do about it.
+If one scale is too coarse for small input channels of a depthwise convolution, finding CAL150 at the end names it, with
+a fix.
 
     qdqtool calibrate model.onnx --samples images/ --method all -o table.json
 
-`--why TENSOR` prints the decisions that made the range of one tensor. `--journal` prints the candidates that
+`--why TENSOR` prints the decisions behind the range of one tensor. `--journal` prints the candidates that
 `calibrate.method=auto` tried. Both are in the table too, as `origin` of each range and as `journal`.
 """
 
@@ -69,7 +70,7 @@ def calibrate(
     ] = None,
     shard: Annotated[str | None, typer.Option(help="Run only this part of the samples: 2/8.")] = None,
     merge: Annotated[
-        list[str] | None, typer.Option(help="Add up the histograms of shards: file, folder or pattern.")
+        list[str] | None, typer.Option(help="Merge the histograms of shards: file, folder or pattern.")
     ] = None,
     cluster: Annotated[
         str | None, typer.Option(help="Spread over Dask: dask://host:8786; alone or `local`, this machine.")
@@ -100,12 +101,12 @@ def calibrate(
     from qdqtool.pipeline import calibration
 
     if nan not in {None, "error", "skip"}:
-        raise UsageError(f"--nan {nan} is neither error nor skip", fix="take one of the two")
+        raise UsageError(f"invalid value {nan!r} for --nan", fix="choose error or skip")
     _check_ways(samples, shard, merge, cluster)
     if (why is not None or journal) and (as_json or shard is not None):
         raise UsageError(
-            "--why and --journal print text about a table",
-            fix="with --json take `origin` of a range and `journal`; with --shard ask when the shards are merged",
+            "--why and --journal cannot be combined with --json or --shard",
+            fix="with --json read `origin` and `journal`; with --shard add the option to the merge",
         )
     _, chosen = fitting_recipe(
         recipe,
@@ -139,14 +140,16 @@ def calibrate(
         if histograms is not None:
             save_histograms(histograms, found)
         if AUTO in methods and not samples:
-            said = "each tensor takes its own best calibrator: to choose it by the network's outputs takes --samples too"
+            said = (
+                "each tensor uses its own best calibrator; add --samples to choose by the network's outputs"
+            )
             stderr().print(said, highlight=False)
         if chosen.weights.rounds_by_outputs and not samples:
             stderr().print(
-                "weights are rounded to the nearest: the rest takes --samples too", highlight=False
+                "weights are rounded to nearest; add --samples for the other roundings", highlight=False
             )
         if chosen.calibrate.bias == "correct" and not samples:
-            stderr().print("biases are not corrected: that takes --samples too", highlight=False)
+            stderr().print("biases are not corrected; add --samples to correct them", highlight=False)
     elif cluster is not None:
         found = _from_cluster(job, methods, kept, cluster)
     else:
@@ -164,9 +167,9 @@ def _check_ways(samples: str, shard: str | None, merge: list[str] | None, cluste
     from qdqtool.errors import UsageError
 
     if not samples and not merge:
-        raise UsageError("wants --samples or --merge", fix="name the samples, or the shards to add up")
+        raise UsageError("needs --samples or --merge", fix="pass the samples, or the shards to merge")
     if (shard is not None) + bool(merge) + (cluster is not None) > 1:
-        raise UsageError("--shard, --merge and --cluster exclude each other", fix="take one of them")
+        raise UsageError("--shard, --merge and --cluster cannot be combined", fix="take one of them")
 
 
 def _collected(
@@ -178,10 +181,10 @@ def _collected(
     with _bar() as on_progress:
         found = job.collect(job.collect_options(methods), kept, shard, on_progress)
     for name in job.samples.skipped:
-        stderr().print(f"left out, NaN or Inf: {name}", markup=False, highlight=False)
+        stderr().print(f"skipped because of NaN or Inf: {name}", markup=False, highlight=False)
     if cache_problem():
         stderr().print(
-            f"loops are compiled anew in every process: {cache_problem()}", markup=False, highlight=False
+            f"loops are compiled again in every process: {cache_problem()}", markup=False, highlight=False
         )
     return found
 
@@ -257,14 +260,16 @@ def _decided(table: CalibrationTable, tensor: str) -> list[str]:
             f"{tensor!r} has no range",
             fix=f"did you mean {close[0]!r}?"
             if close
-            else "name a tensor of the table, which prints without --why",
+            else "name a tensor of the table; run without --why to print the table",
             where="--why",
         )
     entry = ranges[tensor]
     several = f", the largest of {counted(len(entry.amax), 'channel')}" if len(entry.amax) > 1 else ""
     steps = [*entry.origin, f"range {max(entry.amax):.6g}{several}"]
     if entry.block is None:
-        steps.append(f"{entry.format} step {max(entry.scales):.6g}, rounded up to what the file stores")
+        steps.append(
+            f"{entry.format} step {max(entry.scales):.6g}, rounded up to a value that the file can store"
+        )
     return [readable(tensor), *(f"  {number}. {readable(step)}" for number, step in enumerate(steps, 1))]
 
 
@@ -274,7 +279,7 @@ def _show_journal(table: CalibrationTable) -> None:
     if table.journal is not None:
         show_journal(table.journal.search, table.journal.objective, table.journal.rows)
         return
-    said = "nothing was tried: only calibrate.method=auto compares candidates by the outputs of the network"
+    said = "no candidates were tried: only calibrate.method=auto compares candidates by the network's outputs"
     stdout().print(said, highlight=False)
 
 

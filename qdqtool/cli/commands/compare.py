@@ -1,13 +1,12 @@
 """Measure how far two models are apart on the same samples.
 
-Each side is an ONNX file, run on onnxruntime with its Q/DQ nodes exactly as they stand, FP16 and BF16 rounded after every node; with --emulate, or "int:" before
-the path of either side, it is run with the integer arithmetic of INT8 kernels; a TensorRT engine (.plan, .engine, .trt), run on this machine's GPU
-in a process of its own if --trust says that its code may run; or outputs that were stored elsewhere (.npz, the JSON of
-Polygraphy and of trtexec --exportOutput, .raw files, a folder of them). With labels, top-1 and top-5 of both come with a 95 %
-confidence interval of the difference.
+Each side is one of three things. An ONNX file runs on onnxruntime with unchanged Q/DQ nodes, and FP16 and BF16 are
+rounded after every node; with --emulate, or "int:" before its path, it runs with the integer arithmetic of INT8
+kernels. A TensorRT engine (.plan, .engine, .trt) runs on this machine's GPU in a separate process, if --trust allows
+its code. Stored outputs are .npz, the JSON of Polygraphy or of trtexec --exportOutput, .raw files, or a folder of them.
+With labels, top-1 and top-5 of both sides are shown with a 95 % confidence interval of the difference.
 
---explain says whether a candidate differs from its own Q/DQ model by rounding, by fusion, or by something that neither
-explains.
+--explain shows whether a candidate differs from its Q/DQ model because of rounding, fusion, or another reason.
 
     qdqtool compare model.onnx model.qdq.onnx --samples inputs.npz
 """
@@ -25,7 +24,7 @@ from qdqtool.cli.signatures import ComparingRecipe, CustomOps, Device, for_devic
 
 def compare(
     reference: Annotated[str, typer.Argument(help="Side to compare with, usually the float model.")],
-    candidate: Annotated[str, typer.Argument(help="Side to judge, usually the Q/DQ model.")],
+    candidate: Annotated[str, typer.Argument(help="Side to evaluate, usually the Q/DQ model.")],
     samples: Annotated[
         str | None,
         typer.Option(
@@ -52,7 +51,9 @@ def compare(
     layers: Annotated[
         Path | None, typer.Option(help="Layer information of the candidate's engine, for --explain.")
     ] = None,
-    trust: Annotated[bool, typer.Option(help="Engines may be loaded; loading runs their code.")] = False,
+    trust: Annotated[
+        bool, typer.Option(help="Allow loading of engines; loading an engine runs its code.")
+    ] = False,
     device: Device = None,
     custom_ops: CustomOps = None,
     as_json: Annotated[

@@ -4,22 +4,22 @@
     qdqtool convert model.qdq.onnx -o model.fp16.onnx --keep '/head/*' --samples samples/
     qdqtool convert model.onnx -o model.fp16.onnx --samples samples/
 
-In strongly typed networks, the only ones that 11 has, types stand in the model. Models with and without Q/DQ are
-taken; INT8 stays INT8. No Cast lands behind a DQ, where it would keep the next node from INT8: pairs take the type of
-what reads them, and their scales with them, which needs opset 19 (BF16: 22).
+In strongly typed networks, the only kind in TensorRT 11, the types are in the model. The model may have Q/DQ; INT8
+stays INT8. No Cast is written after a DQ, where it would keep the next node from INT8: pairs and their scales get the
+type of their reader, which needs opset 19 (BF16: 22).
 
-FP32 stay, each named with its reason:
-- nodes that match --keep or whose operator is in --keep-op (default: those that make large values of small ones, as
-  Pow, Exp and ReduceSum), and what follows them until the values are small again, as in a norm that is written out:
-  TensorRT for RTX takes the Casts around it into the kernels that are there anyway, so it costs nothing;
-- nodes whose results such a type destroys: indices, lengths and angles that are computed in float (FP16 has no 2049,
-  BF16 no 257), the spectrogram before a logarithm, squares before their root;
-- with samples, whatever touches a tensor beyond 65504, or one below 0.00006, which loses digits; with
-  insert.overflow=name such tensors are only named;
-- what ONNX has in FP32 only, foreign operators, bodies of If, Loop and Scan;
+These stay FP32, and each is reported with its reason:
+- nodes that match --keep or whose operator is in --keep-op (default: operators that turn small values into large ones,
+  such as Pow, Exp and ReduceSum), and the nodes after them until the values are small again, as in a decomposed norm:
+  TensorRT for RTX fuses the Casts around it into existing kernels, so this costs nothing;
+- nodes that lose their result in the narrow type: indices, lengths and angles computed in float (FP16 cannot store
+  2049, BF16 cannot store 257), the spectrogram before a logarithm, squares before their root;
+- with samples: nodes that read or write a tensor with values beyond 65504, or below 0.00006, which lose digits; with
+  insert.overflow=name such tensors are only reported;
+- operators that ONNX defines in FP32 only, operators of other domains, bodies of If, Loop and Scan;
 - inputs and outputs, unless --half-io.
 
-Constants beyond 65504 (masks of -1e9) are clipped and named. Check the result: qdqtool compare model.onnx
+Constants beyond 65504 (masks of -1e9) are clipped and reported. Check the result: qdqtool compare model.onnx
 model.fp16.onnx --samples ...
 """
 
@@ -46,8 +46,8 @@ def convert(
     keep_op: Annotated[
         list[str] | None, typer.Option(help="Operator that stays FP32; replaces the default list.")
     ] = None,
-    samples: Annotated[str, typer.Option(help="Samples that show what overflows.")] = "",
-    half_io: Annotated[bool, typer.Option("--half-io", help="Inputs and outputs get the type too.")] = False,
+    samples: Annotated[str, typer.Option(help="Samples that find nodes that overflow.")] = "",
+    half_io: Annotated[bool, typer.Option("--half-io", help="Convert inputs and outputs too.")] = False,
     recipe: RecipeName = None,
     changes: Changes = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,

@@ -2,7 +2,7 @@
 
     qdqtool diff build-8.5.log build-8.6.log
 
-Of a log with several runs the last one counts. To compare two engines by their layers, use `qdqtool engine diff`.
+If a log has several runs, the last one is used. To compare two engines by their layers, use `qdqtool engine diff`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _last(path: Path) -> LogRun:
     run = read(path).runs[-1]
     if not run.events and not run.funnel and run.performance is None:
         raise InputFileError(
-            "tells nothing of a build",
+            "is not the log of a build",
             fix="pass the log of a verbose build; engines: qdqtool engine diff",
             where=str(path),
         )

@@ -1,7 +1,6 @@
 """Show what is installed, which GPU and which TensorRT are here, what works, and how to get what is missing.
 
-Nothing is built or loaded: packages are looked up by their metadata, the GPU is asked through its driver, trtexec
-through its --help.
+Builds and loads nothing: it reads the metadata of packages, asks the driver for the GPU, and runs trtexec --help.
 
     qdqtool doctor
     qdqtool doctor --json

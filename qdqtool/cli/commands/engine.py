@@ -1,9 +1,9 @@
-"""Look into an engine: layers, types, formats, costs, times, its graph, and how it differs from another one.
+"""Inspect an engine: layers, types, formats, costs, times, its graph, and how it differs from another one.
 
-Reads layer dumps, the files of `--exportLayerInfo` of every TensorRT release since 8.2, whole build logs, and a profile alone; times
-come from `--exportProfile` files, logs of runs with `--dumpProfile` or Nsight Systems (`nsys export --type sqlite`), and
-what the optimizer did to each layer from the verbose log of the build (`--log`). Packed files (xz, gzip, bzip2) and files of any size will do. No GPU and no TensorRT
-is needed.
+Reads layer dumps, the files of `--exportLayerInfo` of every TensorRT release since 8.2, whole build logs, and a profile
+alone. Times come from `--exportProfile` files, logs of runs with `--dumpProfile`, or Nsight Systems (`nsys export
+--type sqlite`). The verbose log of the build (`--log`) adds what the optimizer did to each layer. Files may be
+compressed (xz, gzip, bzip2) and of any size. It needs no GPU and no TensorRT.
 
     qdqtool engine show runs/digits/layers.json
     qdqtool engine layers layers.json --where precision=fp32 --sort bytes --out layers.csv
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from qdqtool.engine.diff import Explored
 
 PLUGIN = typer.Typer(
-    help="Look into an engine: layers, types, formats, costs, times, its graph, differences.",
+    help="Inspect an engine: layers, types, formats, costs, times, its graph, differences.",
     no_args_is_help=True,
 )
 _LABEL = 30
@@ -51,14 +51,17 @@ Profile = Annotated[
     ),
 ]
 CostModelName = Annotated[
-    str, typer.Option("--cost-model", help="How bytes are counted: exact, or trex as NVIDIA's explorer did.")
+    str,
+    typer.Option("--cost-model", help="How to count bytes: exact, or trex (as NVIDIA's TREx explorer does)."),
 ]
 DeviceName = Annotated[
     str, typer.Option("--device", help="GPU for the roofline: a name, or the metadata JSON of a trtexec run.")
 ]
 Log = Annotated[
     Path | None,
-    typer.Option(help="Verbose log of the build: what the optimizer did to every layer, how it was tuned."),
+    typer.Option(
+        help="Verbose log of the build: what the optimizer did to each layer, and how it was tuned."
+    ),
 ]
 Where = Annotated[
     list[str] | None, typer.Option("--where", "-w", help="Only layers with column=glob: precision=int8.")
@@ -76,12 +79,12 @@ def show(
     tell: Annotated[
         bool, typer.Option("--tell", help="Print everything about each layer instead of a table.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all that is known as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Print the layers of an engine in launch order, with costs and times.
 
-    With the log of the build also its Q and DQ nodes, the optimizer's events and the search for its kernel; where FILE
-    is a whole log, it is read as such too.
+    With the log of the build it also shows the layer's Q and DQ nodes, the optimizer's events and the kernel search; if
+    FILE is a whole log, it is used as this log too.
     """
     from qdqtool.cli.engine_words import stories, summary
     from qdqtool.core.kinds import ENGINE_VIEW
@@ -220,7 +223,7 @@ def graph(
 @PLUGIN.command()
 def about(
     file: Annotated[Path, typer.Argument(help="JSON of --exportTimes, --exportOutput, or metadata.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print what it holds as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the content as JSON.")] = False,
 ) -> None:
     """Say what another file of trtexec holds: times of inferences, outputs, options, device."""
     from qdqtool.core.artefacts import Artefact
@@ -237,13 +240,11 @@ def about(
 
 @PLUGIN.command("is-int8")
 def is_int8(
-    file: Annotated[
-        Path, typer.Argument(help="Run folder, layer information, or a Q/DQ model, which is built.")
-    ],
+    file: Annotated[Path, typer.Argument(help="Run folder, layer information, or a Q/DQ model to build.")],
     reference: Annotated[
         Path | None,
         typer.Option(
-            "--float", help="The same of the float engine; a model alone is built without its Q/DQ."
+            "--float", help="Float engine, in the same forms; default for a model: built without its Q/DQ."
         ),
     ] = None,
     plans: Annotated[
@@ -256,16 +257,19 @@ def is_int8(
         list[Path] | None, typer.Option("--profile", "-p", help="Times of the INT8 and of the float engine.")
     ] = None,
     least: Annotated[
-        float, typer.Option("--min-share", help="Least share of INT8 compute kernels.", min=0.0, max=1.0)
+        float,
+        typer.Option(
+            "--min-share", help="Smallest accepted share of INT8 compute kernels.", min=0.0, max=1.0
+        ),
     ] = 0.0,
-    sm: Annotated[str, typer.Option(help="Architecture that a model is built for.")] = "86",
+    sm: Annotated[str, typer.Option(help="GPU architecture to build a model for.")] = "86",
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
 ) -> int:
-    """Say whether an engine that is called INT8 really is; exit with 1 where it is not.
+    """Say whether an engine that is called INT8 really is; exit with 1 if it is not.
 
-    The kernels decide. A float build of the same model, plan files, outputs and times are further signs; each of these
-    options is given twice, for the INT8 and for the float engine. A Q/DQ model is built with TensorRT for RTX, once as
-    it is and once in float, and its outputs are compared on onnxruntime.
+    The kernels give the answer. A float build of the same model, plan files, outputs and times are further evidence;
+    pass each of these options twice, for the INT8 and for the float engine. A Q/DQ model is built with TensorRT for RTX
+    twice, with and without its Q/DQ, and the outputs are compared on onnxruntime.
     """
     from qdqtool.cli import engine_files
     from qdqtool.cli.verdict import tell
@@ -275,7 +279,7 @@ def is_int8(
     if file.suffix == ".onnx":
         if plans or outputs or profiles:
             raise UsageError(
-                "a model is built and compared afresh", fix="leave out --plan, --outputs and --profile"
+                "a model is built and measured by this command", fix="remove --plan, --outputs and --profile"
             )
         found = engine_files.built(file, reference, sm)
     else:
@@ -287,7 +291,7 @@ def is_int8(
     missed = engine_files.missed(found, least)
     code = tell(missed)
     if missed and (file.suffix == ".onnx" or file.is_dir()):
-        _talk(f"{Command('audit', (str(file),))} says of every node why")
+        _talk(f"{Command('audit', (str(file),))} explains every node")
     return code
 
 
@@ -304,7 +308,7 @@ def _explore(
 
     if cost_model not in {model.value for model in CostModel}:
         raise UsageError(
-            f"no cost model is called {cost_model!r}", fix="choose exact or trex", where="--cost-model"
+            f"unknown cost model {cost_model!r}", fix="choose exact or trex", where="--cost-model"
         )
     engine, times = read_timed(file)
     seen = view(

@@ -9,9 +9,9 @@
     qdqtool explain QDQ120
     qdqtool explain 'Could not find any implementation for node Conv_1.'
 
-An error text of a builder, or of a program around it, is answered with its cause and a fix; of several lines, the one that
-decides counts. A word in front says what is meant where that is not plain: `pass`, `tactic`, `format`. Without a word it
-lists all pages.
+For an error text of a builder, or of a program around it, it prints the cause and a fix; if the text has several lines,
+it uses the decisive one. If a name is ambiguous, write its kind before it: `pass`, `tactic`, `format`. Without an
+argument it lists all pages.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _cause_words(cause: Cause) -> str:
     if cause.lint:
         rows.append(("before", f"{Command('lint')} finds it before a build: {cause.lint}"))
     if cause.before:
-        rows.append(("chain", "lines before it decide, if they say one of these:"))
+        rows.append(("chain", "earlier lines decide; look for one of these:"))
         rows += [("", by_name(name).meaning) for name in cause.before]
     return "\n".join([f"{cause.area}: {cause.name}", *(f"  {title:<10}{text}" for title, text in rows)])
 
@@ -95,7 +95,7 @@ def _tactic(name: str) -> str:
     from qdqtool.trt.tactics import explain_tactic
 
     found = explain_tactic(name)
-    yes_no = {True: "yes", False: "no", None: "the name does not say"}
+    yes_no = {True: "yes", False: "no", None: "not in the name"}
     rows = (
         ("architecture", found.architecture),
         ("operation", found.operation),
@@ -141,9 +141,9 @@ def _page(name: str) -> str:
         name.lower(), known := {word.lower(): word for word in known_words()}, n=1, cutoff=0.6
     )
     hint = (
-        f"did you mean {known[close[0]]!r}?" if close else f"see {Command('explain')} for the pages there are"
+        f"did you mean {known[close[0]]!r}?" if close else f"see {Command('explain')} for a list of all pages"
     )
-    raise UsageError(f"nothing is called {name!r}", fix=hint)
+    raise UsageError(f"unknown name {name!r}", fix=hint)
 
 
 def _is_kernel(name: str) -> bool:

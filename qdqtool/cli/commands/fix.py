@@ -1,14 +1,14 @@
 """Try the fixes of an audit with the real builder, and keep those that help.
 
-For every fallback, every node, shortcut and attention that is float and every needless kernel, the edit that a rule
-proposes is applied and built. It stays only if the node runs INT8, or kernels or bytes go, while accuracy stays within
---max-drop. Settings with which placement would quantize a float node, as the report prints them (`--set
-place.last_layer=int8`), are built too, and kept if kernels and bytes together do not grow; nodes that a recipe keeps float by
-name stay float. Edits are tried in groups, so that a group that helps costs one build. The result is a new run folder with
-the table of all trials and the inputs that changed; the old one is not touched. What random samples can show, kernels
-and bytes, is tried with them too, but no range of theirs is kept.
+For every fallback, every float node, shortcut and attention, and every needless kernel, it applies the edit that a rule
+proposes, and builds the model. It keeps the edit only if the node runs INT8, or if there are fewer kernels or bytes,
+and the accuracy loss is within --max-drop. It also builds the settings from the report with which placement would
+quantize a float node (`--set place.last_layer=int8`), and keeps them if the sum of kernels and bytes does not grow;
+nodes that a recipe keeps float by name stay float. Edits are tried in groups, so a useful group needs one build. The
+result is a new run folder with the table of all trials and the inputs that changed; the old folder stays unchanged.
+With random samples it can compare kernels and bytes, but it keeps no range that was measured on them.
 
-Stopped at any time, the same command goes on with the engines it has built.
+If it is stopped, the same command continues with the engines that it already built.
 
     qdqtool fix runs/mine --samples calibration/
     qdqtool fix model.qdq.onnx --samples random:8 --budget 10 --out runs/fixed
@@ -37,22 +37,25 @@ def fix(
     ] = None,
     samples: Annotated[
         str,
-        typer.Option(help="Samples for accuracy and missing ranges; 'none' measures nothing."),
+        typer.Option(help="Samples for accuracy and missing ranges; 'none' skips the measurement."),
     ] = "random:8",
     labels: Annotated[str | None, typer.Option(help="Class indices of the samples.")] = None,
     max_drop: Annotated[
-        float, typer.Option(help="Points (with --labels), else dB of SQNR, that may be lost.", min=0.0)
+        float, typer.Option(help="Allowed loss: in points with --labels, otherwise in dB of SQNR.", min=0.0)
     ] = 1.0,
-    budget: Annotated[int, typer.Option(help="Engines built at most.", min=0)] = 20,
+    budget: Annotated[int, typer.Option(help="Largest number of engine builds.", min=0)] = 20,
     time_budget: Annotated[
-        float | None, typer.Option(help="Seconds after which nothing more is tried.", min=0.0)
+        float | None, typer.Option(help="Time limit in seconds; no trial starts after it.", min=0.0)
     ] = None,
-    build_cache: Annotated[Path | None, typer.Option(help="Folder of finished builds to share.")] = None,
+    build_cache: Annotated[
+        Path | None, typer.Option(help="Folder that keeps finished builds for later runs.")
+    ] = None,
     sm: Annotated[
         str, typer.Option(help="Architectures to build for, as 86,89; default: the recipe's.")
     ] = "",
     ignore: Annotated[
-        list[str] | None, typer.Option(help="Accept a check's findings: QDQ210=known and measured.")
+        list[str] | None,
+        typer.Option(help="Accept the findings of a check, with a reason: QDQ210=known and measured."),
     ] = None,
     changes: Changes = None,
     fail_on: Annotated[
@@ -89,7 +92,7 @@ def fix(
         cache=build_cache,
     )
     if is_unfinished(folder):
-        note = f"goes on in {folder}, where an earlier search was stopped"
+        note = f"continues an earlier search in {folder}"
         stderr().print(note, markup=False, highlight=False)
     with Bars() as bars:
         report, findings = search(request, lambda done, total: bars.show("build", done, total))

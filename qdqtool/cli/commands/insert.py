@@ -1,10 +1,10 @@
 """Write the Q/DQ model that a placement and a calibration table describe.
 
 The pairs are what TensorRT accepts and fuses: symmetric INT8 with zero point 0, one scalar scale per activation, one
-scale per output channel for weights, a pair of its own for every consumer, and a float bias.
+scale per output channel for weights, a separate pair for every consumer, and a float bias.
 
-With --types fp16 or bf16 the float rest changes its type too, as `qdqtool convert` explains; --samples then tells what
-overflows.
+With --types fp16 or bf16 the float nodes change their type too, as in `qdqtool convert`; --samples then finds the nodes
+that overflow.
 
     qdqtool insert model.onnx --placement placement.json --calibration table.json --out model.qdq.onnx
 """
@@ -27,11 +27,13 @@ def insert(
     out: Annotated[Path, typer.Option("--out", "-o", help="Q/DQ model to write.")],
     recipe: RecipeName = None,
     changes: Changes = None,
-    types: Annotated[str | None, typer.Option(help="Type of the float rest: fp32, fp16 or bf16.")] = None,
-    weights: Annotated[
-        str | None, typer.Option(help="qdq: float weights behind Q and DQ; int8: DQ only.")
+    types: Annotated[
+        str | None, typer.Option(help="Type of all nodes that are not quantized: fp32, fp16 or bf16.")
     ] = None,
-    samples: Annotated[str, typer.Option(help="With fp16: samples that show what overflows.")] = "",
+    weights: Annotated[
+        str | None, typer.Option(help="qdq: float weights with Q and DQ; int8: INT8 weights with DQ only.")
+    ] = None,
+    samples: Annotated[str, typer.Option(help="With fp16: samples that find nodes that overflow.")] = "",
 ) -> None:
     """Write the Q/DQ model that a placement and a calibration table describe."""
     from qdqtool.cli.options import load_recipe

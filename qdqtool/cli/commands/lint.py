@@ -1,8 +1,8 @@
 """Find what is wrong with a Q/DQ model before any build: what, where, what TensorRT will do, and the fix.
 
-Works on every Q/DQ model, wherever it comes from. Each rule has a code; `--rules` lists them, `qdqtool explain CODE` says more,
-`--select QDQ120,QDQ125` looks for some only, and `--ignore CODE=reason` accepts a rule's findings for a reason that is
-kept in every report. `--target` takes rtx, a family (8, 10, 11) or a release (8.2, 10.13).
+Works on every Q/DQ model, from any tool. Each rule has a code: `--rules` lists them, `qdqtool explain CODE` explains
+one, `--select QDQ120,QDQ125` checks only some, and `--ignore CODE=reason` accepts the findings of a rule; the reason is
+kept in every report. `--target` is rtx, a family (8, 10, 11) or a release (8.2, 10.13).
 
     qdqtool lint model.qdq.onnx --target 10.13
     qdqtool lint model.qdq.onnx --format github --fail-on warning
@@ -37,11 +37,10 @@ def lint(
     target: Annotated[str, typer.Option(help=TARGET_HELP)] = "rtx",
     old_target: Annotated[str | None, typer.Option("--for", hidden=True)] = None,
     sm: Annotated[list[str] | None, typer.Option(help="GPU architecture, as 86 or 86,120.")] = None,
-    select: Annotated[
-        list[str] | None, typer.Option(help="Look for these codes only: QDQ120,QDQ125.")
-    ] = None,
+    select: Annotated[list[str] | None, typer.Option(help="Check these codes only: QDQ120,QDQ125.")] = None,
     ignore: Annotated[
-        list[str] | None, typer.Option(help="Accept a code's findings: QDQ141=known and measured.")
+        list[str] | None,
+        typer.Option(help="Accept the findings of a code, with a reason: QDQ141=known and measured."),
     ] = None,
     fail_on: Annotated[str, typer.Option(help="Exit with 1 at error, warning, info or never.")] = "error",
     sarif: Annotated[Path | None, typer.Option(help="Write SARIF 2.1.0 here.")] = None,
@@ -83,7 +82,7 @@ def lint(
             write_text(junit, ci.write(ci_report(report, model.as_posix()), "junit"))
         if len(models) > 1 and form == "text":
             _print(f"{model}:", "bold")
-        _tell(report, model, form)
+        _print_report(report, model, form)
         code = max(code, _exit_code(report, fail_on))
     return code
 
@@ -98,7 +97,7 @@ def _with_files(report: LintReport, model: Path) -> LintReport:
     return replace(report, findings=named)
 
 
-def _tell(report: LintReport, model: Path, form: str) -> None:
+def _print_report(report: LintReport, model: Path, form: str) -> None:
     """Print one report in the requested form."""
     from qdqtool.core.kinds import LINT
     from qdqtool.io import ci
@@ -134,7 +133,7 @@ def _check_limit(limit: str) -> None:
 
     if limit not in {"error", "warning", "info", "never"}:
         raise UsageError(
-            f"{limit!r} is no severity", fix="choose error, warning, info or never", where="--fail-on"
+            f"{limit!r} is not a severity", fix="choose error, warning, info or never", where="--fail-on"
         )
 
 
@@ -164,13 +163,13 @@ def _show(report: LintReport, model: Path) -> None:
     else:
         said = f"a float model; {Command('run')} quantizes it"
     waived = f", {len(report.waived)} waived" if report.waived else ""
-    _print(f"{counted(report.pairs, 'Q/DQ pair')} looked at for {report.target}: {said}{waived}")
+    _print(f"{counted(report.pairs, 'Q/DQ pair')} checked for {report.target}: {said}{waived}")
     repairable = [finding.fix for finding in report.findings if repair_commands(finding.fix)]
     if repairable:
         words = shlex.split("".join(node_options(repairable)))
         words += ["--samples", "DATA"] * any("--samples" in fix for fix in repairable)
         command = Command("repair", (str(model), "--out", "repaired.onnx", *words))
-        _print(f"`repair` takes on {len(repairable)} of them: {command.line}")
+        _print(f"`repair` can fix {len(repairable)} of them: {command.line}")
 
 
 def _talk(notes: tuple[str, ...]) -> None:

@@ -5,10 +5,10 @@
     qdqtool migrate calibration.cache
     qdqtool migrate old_build/
 
-Flags are mapped or dropped with the reason. Calibrators become explicit Q/DQ (`qdqtool cache to-qdq`), --fp16 and
-layer precisions become types in the model (`qdqtool convert --types fp16 --keep NODE`), algorithm selectors become
-pins in an editable timing cache, and times of 10 are told apart from times of 11, which are measured with other defaults.
-Scripts are read by their syntax tree and never run; nothing is changed.
+Flags are mapped to new ones, or removed with the reason. Calibrators become explicit Q/DQ (`qdqtool cache to-qdq`),
+--fp16 and layer precisions become types in the model (`qdqtool convert --types fp16 --keep NODE`), algorithm selectors
+become pins in an editable timing cache, and times of 10 are separated from times of 11, which are measured with other
+defaults. Scripts are read by their syntax tree and never run; nothing is changed.
 """
 
 from __future__ import annotations

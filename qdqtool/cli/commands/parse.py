@@ -4,8 +4,8 @@
     trtexec --onnx=a.onnx --int8 --verbose 2>&1 | qdqtool parse - --tee build.log
 
 Logs of trtexec, the Python and C++ loggers, Polygraphy, TensorRT for RTX and programs around them, TensorRT 5 to 11,
-compressed or not, with several runs in one file. Reading from a pipe shows the phase and the layer being tuned while
-the build runs, and exits with 4 when the build failed, or broke off before it said how it ended.
+compressed or not, with several runs in one file. When it reads from a pipe, it shows the phase and the tuned layer
+while the build runs; it exits with 4 if the build failed, or if the log ends before the result.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ def parse(
         typer.Option(help="Exit with 1 when more than 5 % of a run's lines were not understood."),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Show lists in full, where the digest shows their first entries.")
+        bool, typer.Option("--all", help="Show full lists instead of their first entries.")
     ] = False,
     cache: Annotated[
         Path | None,
-        typer.Option(help="Calibration cache: says which tensors without a scale it holds, and which not."),
+        typer.Option(help="Calibration cache to search for the tensors without a scale."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all that the log tells as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything in the log as JSON.")] = False,
 ) -> int:
     """Read any log of a TensorRT builder: what became of every Q/DQ pair, tactics, memory, times, failures."""
     if cache and (as_json or unread):
         raise UsageError(
-            "--cache adds to the digest, which --json and --unread do not print", fix="leave one of them out"
+            "--cache adds to the digest, which --json and --unread do not print", fix="remove one of them"
         )
     piped = log == "-"
     words = _Words(every=every, unread=unread, cache=_tensors_of(cache) if cache else None)
@@ -76,7 +76,7 @@ def parse(
     with ExitStack() as stack:
         copy = stack.enter_context(_copy(tee)) if tee else None
         display = stack.enter_context(_Display(wanted=piped))
-        seen = _Seen("standard input" if piped else log)
+        seen = _LogSummary("standard input" if piped else log)
         if exports.wanted:
             _exported(_opened(log, copy), display, exports, seen, None if as_json else words)
         elif as_json:
@@ -88,7 +88,7 @@ def parse(
     return 1 if fail_on == "unread" and seen.misread else 0
 
 
-class _Seen:
+class _LogSummary:
     """Summary of all runs of a log.
 
     Args:
@@ -121,7 +121,7 @@ class _Seen:
                 waiting.clear()
         if any(run.lines for run in waiting):
             raise InputFileError(
-                "holds no line that a TensorRT builder prints",
+                "is not a TensorRT build log: no line matches",
                 fix="pass the log of a build; layer information and profiles: qdqtool engine show FILE",
                 where=self._where,
             )
@@ -132,8 +132,7 @@ class _Seen:
             if run.unread_share > MISREAD:
                 self.misread = True
                 stderr().print(
-                    f"run {run.number}: {run.unread_share:.0%} of its lines were not understood, so that its figures "
-                    "may be incomplete; see them with --unread",
+                    f"run {run.number}: {run.unread_share:.0%} of its lines were not understood, so its figures may be incomplete; list them with --unread",
                     style="yellow",
                     markup=False,
                 )
@@ -220,7 +219,7 @@ def _tensors_of(cache: Path) -> frozenset[str]:
     return frozenset(read_cache(cache).by_tensor())
 
 
-def _as_json(source: TextSource, display: _Display, seen: _Seen) -> None:
+def _as_json(source: TextSource, display: _Display, seen: _LogSummary) -> None:
     """Print the log as JSON, with one run in memory at a time."""
     from qdqtool.buildlog import runs
     from qdqtool.buildlog.outputs import write_json
@@ -229,7 +228,7 @@ def _as_json(source: TextSource, display: _Display, seen: _Seen) -> None:
 
 
 def _exported(
-    source: TextSource, display: _Display, exports: _Exports, seen: _Seen, words: _Words | None
+    source: TextSource, display: _Display, exports: _Exports, seen: _LogSummary, words: _Words | None
 ) -> None:
     """Write the requested files, and print the digest or the JSON."""
     from qdqtool.buildlog import open_runs

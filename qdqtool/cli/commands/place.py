@@ -1,7 +1,7 @@
 """Say where Q/DQ would go, and why; the model is not changed.
 
-Every weighted node gets a line: which of its inputs are quantized, and the reasons that settled it. Tensors
-that share one scale are listed behind. `qdqtool explain RULE` prints what a rule wants and on what evidence.
+Prints one line per node with weights: which of its inputs are quantized, and the reasons. Tensors that share one scale
+are listed at the end. `qdqtool explain RULE` explains a rule, with its evidence.
 
     qdqtool place model.onnx --recipe transformer-int8
 """

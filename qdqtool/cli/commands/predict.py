@@ -1,11 +1,11 @@
 """Say what TensorRT makes of a Q/DQ model.
 
-The precision of each node is predicted from rules. For TensorRT for RTX the model is also built, which takes seconds and no GPU:
-kernels, layers and the fate of every Q and DQ are those of this engine. `--no-build` leaves that out, and the number of
-kernels is unknown then. For classic TensorRT, whose builder needs a GPU, layers are predicted too.
+The precision of each node is predicted from rules. For TensorRT for RTX the model is also built, which takes seconds
+and needs no GPU: kernels, layers, and what happens to every Q and DQ, come from this engine. `--no-build` skips the
+build; then the number of kernels is unknown. For classic TensorRT, whose builder needs a GPU, layers are predicted too.
 
-Shown are the counts, the compute nodes that run in float, and the Q and DQ that cost a kernel; `--all` shows every node
-with its layer, and every Q and DQ: moved, fused into a layer, folded, merged, or left as a kernel.
+Shows the counts, the compute nodes that run in float, and the Q and DQ nodes that need a kernel. `--all` shows every
+node with its layer, and every Q and DQ: moved, fused into a layer, folded, merged, or left as a kernel.
 
     qdqtool predict model.qdq.onnx --all
     qdqtool predict model.qdq.onnx --target 10.13
@@ -34,12 +34,14 @@ def predict(
     sm: Annotated[list[str] | None, typer.Option(help="GPU architecture, as 86 or 86,120.")] = None,
     old_target: Annotated[str | None, typer.Option("--profile", hidden=True)] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Show every compute node, and the fate of every Q and DQ.")
+        bool, typer.Option("--all", help="Show every compute node, and what happens to every Q and DQ.")
     ] = False,
     is_built: Annotated[
         bool, typer.Option("--build/--no-build", help="Build with TensorRT for RTX to count kernels.")
     ] = True,
-    build_cache: Annotated[Path | None, typer.Option(help="Folder of finished builds to share.")] = None,
+    build_cache: Annotated[
+        Path | None, typer.Option(help="Folder that keeps finished builds for later runs.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the artefact instead of the table.")] = False,
 ) -> None:
     """Say what TensorRT makes of a Q/DQ model."""

@@ -1,13 +1,13 @@
 """Quantization-aware training of a PyTorch network, from a PTQ start to an audited engine.
 
-The recipe's section `qat` names two functions. `qat.model` returns the trained float network. `qat.data` takes the
-name of a split ("train", "validate", "test") and returns its samples: a pair (inputs, targets) of arrays, a dataset
-of pairs, or an iterable of batches. Relative files are looked up beside the recipe.
+The recipe's section `qat` names two functions. `qat.model` returns the trained float network. `qat.data` gets the name
+of a split ("train", "validate", "test") and returns its samples: a pair (inputs, targets) of arrays, a dataset of
+pairs, or an iterable of batches. Relative paths start at the recipe's folder.
 
-What happens is what `qdqtool.qat` does in a training loop of one's own: the network gets quantizers where placement wants
-them, they start from calibrated ranges (`calibrated.onnx`), the network is trained, and `trained.onnx` is written. Both
-Q/DQ models are then linted, built, audited and compared with the float network in run folders, `ptq` and `qat`. Stopped at
-any time, the same command goes on from the last finished epoch.
+The steps are the same as with `qdqtool.qat` in your own training loop: the network gets quantizers at the inputs that
+placement chose, the quantizers start from calibrated ranges (`calibrated.onnx`), the network is trained, and
+`trained.onnx` is written. Both Q/DQ models are then linted, built, audited and compared with the float network in the
+run folders `ptq` and `qat`. If it is stopped, the same command continues from the last finished epoch.
 
     qdqtool qat run qat-digits --out runs/qat
 """
@@ -35,7 +35,9 @@ def run(
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change one value of the recipe: qat.epochs=5.")
     ] = None,
-    build_cache: Annotated[Path | None, typer.Option(help="Folder of finished builds to share.")] = None,
+    build_cache: Annotated[
+        Path | None, typer.Option(help="Folder that keeps finished builds for later runs.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print qat.json instead of the table.")] = False,
 ) -> None:
     """Fine-tune with quantizers where placement wants them, then export, build, audit and compare."""

@@ -6,10 +6,10 @@
 
 Places, calibrates and inserts Q/DQ. The model is read and prepared once, the samples run once; the calibrator is then
 chosen by the outputs of 32 samples and biases are corrected with 32, unless the recipe says otherwise. The last line
-above is the leanest way: one pass that notes minima and maxima.
+above is the fastest way: one pass that records minima and maxima.
 
-`run` does the same as steps that can be resumed, builds an engine, audits and compares; `insert` takes ranges that are
-known already.
+`run` does the same in steps that can be resumed, and also builds an engine, audits and compares; `insert` uses existing
+ranges.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """List, show, check and write recipes, and print the schema of everything a recipe can say.
 
-A recipe may begin with `extends: NAME` (a shipped recipe, or a file in its own folder): it then only says what differs. A file
-outside that folder needs `--trust`.
+A recipe may begin with `extends: NAME` (a shipped recipe, or a file in its own folder): it then contains only the
+values that differ. A file outside that folder needs `--trust`.
 
     qdqtool recipe list
     qdqtool recipe show conv-int8
@@ -94,7 +94,7 @@ def new(
         sys.stdout.write(text)
         return
     if out.exists():
-        raise UsageError("is there already", fix="choose another name, or delete it first", where=str(out))
+        raise UsageError("exists already", fix="choose another name, or delete it first", where=str(out))
     write_text(out, text)
     name, file = quote(str(model)), quote(str(out))
     stderr().print(f"wrote {out}", markup=False, highlight=False)

@@ -1,14 +1,14 @@
-"""Make somebody else's Q/DQ model legal and fast for TensorRT.
+"""Make third-party Q/DQ model legal and fast for TensorRT.
 
-Takes models of onnxruntime (Q/DQ, QOperator and dynamic), tf2onnx, quark, PyTorch exporters, modelopt and
+Reads models of onnxruntime (Q/DQ, QOperator and dynamic), tf2onnx, quark, PyTorch exporters, modelopt and
 pytorch-quantization: uint8 and zero points, integers that are clipped or moved, INT32 biases, scales of shape [1] or
-per channel on activations, shared and doubled pairs, pairs between a Conv and its activation, weights behind a
-Transpose or with scales along the wrong axis, Concat with different scales, Casts to FP16, integer operators, integer
-inputs and outputs with a zero point. Every change is listed with its reason, and the outputs before and after are
-compared on onnxruntime. The original stays as it is. The exit code is 1 where `lint` still finds an error in the written model.
+per channel on activations, shared and doubled pairs, pairs between a Conv and its activation, weights after a Transpose
+or with scales along the wrong axis, Concat with different scales, Casts to FP16, integer operators, integer inputs and
+outputs with a zero point. Every change is listed with its reason, and the outputs before and after are compared on
+onnxruntime. The original file stays unchanged. The exit code is 1 if `lint` still finds an error in the written model.
 
-What `lint` finds but no repair may decide alone, --float and --int8 decide, node by node: a layer that is better left
-float, weights that are to be quantized again.
+Some findings of `lint` need your decision, per node: `--float NODE` for a layer that is better float, `--int8 NODE` for
+weights to quantize again.
 
     qdqtool repair theirs.onnx --out repaired.onnx --samples inputs.npz
     qdqtool repair theirs.onnx --out repaired.onnx --float /head/Gemm --int8 /conv1/Conv
@@ -49,22 +49,22 @@ def repair(
     to_float: Annotated[
         list[str] | None,
         typer.Option(
-            "--float", help="Take the Q/DQ off this node's inputs, or this Q/DQ off all that read it."
+            "--float", help="Remove the Q/DQ from the inputs of this node, or remove this Q/DQ node."
         ),
     ] = None,
     to_int8: Annotated[
         list[str] | None,
         typer.Option(
             "--int8",
-            help="Quantize this node's weights afresh, per channel; its activation with --samples DATA.",
+            help="Quantize the weights of this node again, per channel; with --samples DATA also its activation.",
         ),
     ] = None,
-    target: Annotated[str | None, typer.Option(help=f"{TARGET_HELP} The recipe's without.")] = None,
+    target: Annotated[str | None, typer.Option(help=f"{TARGET_HELP} Default: the recipe's target.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the repair as JSON instead of a summary.")
     ] = False,
 ) -> int:
-    """Make somebody else's Q/DQ model legal and fast for TensorRT."""
+    """Make third-party Q/DQ model legal and fast for TensorRT."""
     from qdqtool.cli.options import load_recipe
     from qdqtool.cli.screen import progress, stderr
     from qdqtool.cli.verdict import accuracy_missed, tell
@@ -122,7 +122,7 @@ def _show(found: RepairReport) -> None:
         say(f"    fix: {left.fix}")
     if found.comparison is not None:
         terminal.render_comparison(found.comparison, stdout())
-    by = f", in a model of {found.origin}" if found.origin else ""
+    by = f", in a model quantized by {found.origin}" if found.origin else ""
     say(
         f"{counted(len(found.changes), 'change')}{by}" if found.changes else f"nothing to repair{by}",
         style="bold",

@@ -1,9 +1,9 @@
 """Show the report of a run, and write it as a page or as pictures.
 
-Reads report.json of a run folder; where it is missing, the report is put together from the artefacts of the steps that
-ran. Instead of a folder, layer information of any engine will do (--exportLayerInfo, a layer dump, a build log): it is
-audited, with its times from --profile and what the optimizer did from --log. The page is one file that needs no
-network; with --against it shows two runs side by side, and says what makes them differ.
+Reads report.json of a run folder; if it is missing, the report is assembled from the files of the finished steps.
+Instead of a folder you can pass layer information of any engine (--exportLayerInfo, a layer dump, a build log): it is
+audited, with times from --profile and the optimizer's steps from --log. The page is one file that needs no network;
+with --against it shows two runs side by side, with the causes of their differences.
 
     qdqtool report runs/digits
     qdqtool report runs/digits --journal
@@ -116,9 +116,7 @@ def _under(opened: Opened, device: str) -> Report:
     from qdqtool.errors import UsageError
 
     if opened.explored is None:
-        raise UsageError(
-            "there are no layers to compare with a GPU", fix="leave --device away", where="--device"
-        )
+        raise UsageError("no layers to compare with a GPU", fix="remove --device", where="--device")
     gpu = find_device(device)
     bounds = [bound(layer, gpu) or "" for layer in opened.explored.view.layers]
     layers = tuple(replace(row, bound=words) for row, words in zip(opened.report.layers, bounds, strict=True))

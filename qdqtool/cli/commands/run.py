@@ -1,19 +1,19 @@
 """Do the whole pipeline: from an ONNX model to an audited INT8 engine and a report.
 
-A float model is prepared, placed, calibrated, given Q/DQ, built, audited and compared with itself. A model that has
-Q/DQ already is linted, repaired, predicted, built, audited and compared with its float form, or with the float model that
-`--reference` names; a float model with
-`--calibration-cache` becomes such a model first. Without `--samples` random ones are taken: placement, engine and audit
-are as they would be, ranges and accuracy mean nothing.
+A float model is prepared, placed, calibrated, given Q/DQ, built, audited and compared with itself. A model with Q/DQ is
+linted, repaired, predicted, built, audited and compared with its float form, or with the float model in `--reference`;
+a float model with `--calibration-cache` first becomes a model with Q/DQ. Without `--samples` it uses random data:
+placement, engine and audit are valid, but ranges and accuracy mean nothing.
 
-With `--max-drop` or `--min-sqnr` the smallest set of nodes leaves INT8 that meets the limit, for FP8 (where every target
-runs it), FP16 or the type of the float part, whatever makes the fastest engine (estimated); the report says what it costs in
-kernels and bytes. The folder `quantized` in the run folder holds the run with every node quantized.
+With `--max-drop` or `--min-sqnr` it finds the smallest set of nodes that must not be INT8 to meet the limit. These
+nodes run in FP8 (if every target supports it), FP16 or the type of the float part, whichever gives the fastest engine
+(estimated); the report shows the cost in kernels and bytes. The subfolder `quantized` contains the run with every node
+quantized.
 
-A model may come from PyTorch, where torch is installed: a .pt2 file of torch.export (with `--trust`, since such files may
-run code), or a function that returns a module and its example inputs. It is exported into the run folder.
+If torch is installed, a model may come from PyTorch: a .pt2 file of torch.export (with `--trust`, because such files
+may run code), or a function that returns a module and its example inputs. It is exported into the run folder.
 
-Finished steps are kept in the run folder; the same command again goes on where files are not up to date.
+Finished steps are kept in the run folder; the same command continues with the files that are not up to date.
 
     qdqtool run model.onnx
     qdqtool run model.onnx --samples images/ --labels labels.tsv --recipe conv-int8 --out runs/first
@@ -45,13 +45,8 @@ from qdqtool.cli.signatures import (
 )
 
 _RANDOM = "random:16"
-_RANDOM_FLOAT = (
-    "no --samples: random ones are taken. Placement, engine and audit are right; ranges and accuracy mean nothing, so do "
-    "not deploy this engine"
-)
-_RANDOM_QDQ = (
-    "no --samples: random ones are taken. The engine and its audit are right; accuracy means nothing"
-)
+_RANDOM_FLOAT = "no --samples: using random data. Placement, engine and audit are valid; ranges and accuracy mean nothing, so do not deploy this engine"
+_RANDOM_QDQ = "no --samples: using random data. The engine and its audit are valid; accuracy means nothing"
 
 
 def run(
@@ -74,7 +69,7 @@ def run(
     eval_samples: Annotated[str | None, typer.Option(help="Evaluation samples; default: --samples.")] = None,
     labels: Annotated[str | None, typer.Option(help="Class indices of the evaluation samples.")] = None,
     calibration_cache: Annotated[
-        Path | None, typer.Option(help="Take the ranges of this TensorRT or onnxruntime cache.")
+        Path | None, typer.Option(help="Use the ranges of this TensorRT or onnxruntime cache.")
     ] = None,
     reference: Annotated[
         Path | None, typer.Option(help="Float model that a model with Q/DQ is compared with.")
@@ -84,19 +79,23 @@ def run(
         list[str] | None,
         typer.Option("--set", help="Change one value of the recipe: place.first_layer=float."),
     ] = None,
-    builder: Annotated[str | None, typer.Option(help="Which builder: a backend's name.")] = None,
+    builder: Annotated[str | None, typer.Option(help="Builder to use: the name of a backend.")] = None,
     target: Annotated[str | None, typer.Option(help=TARGET_HELP)] = None,
     sm: Annotated[str | None, typer.Option(help="GPU architectures to build for: 86,89.")] = None,
     min_shapes: Annotated[str, typer.Option(help="Smallest shapes: input:1x3x224x224,other:1x8.")] = "",
     opt_shapes: Annotated[str, typer.Option(help="Usual shapes.")] = "",
     max_shapes: Annotated[str, typer.Option(help="Largest shapes.")] = "",
-    build_cache: Annotated[Path | None, typer.Option(help="Folder of finished builds to share.")] = None,
+    build_cache: Annotated[
+        Path | None, typer.Option(help="Folder that keeps finished builds for later runs.")
+    ] = None,
     max_drop: Annotated[
         float | None,
-        typer.Option(help="Keep as few nodes float as lose at most so many points of the task metric."),
+        typer.Option(
+            help="Largest allowed loss of the task metric, in points; keeps as few nodes float as possible."
+        ),
     ] = None,
     min_sqnr: Annotated[
-        float | None, typer.Option(help="Keep as few nodes float as leave this SQNR in dB.")
+        float | None, typer.Option(help="Smallest allowed SQNR, in dB; keeps as few nodes float as possible.")
     ] = None,
     fail_on: Annotated[
         str | None,
@@ -108,7 +107,7 @@ def run(
     fail_on_unrealised: Annotated[
         bool,
         typer.Option(
-            "--fail-on-unrealised", help="Exit with 1 when a node runs in another format than asked."
+            "--fail-on-unrealised", help="Exit with 1 if a node does not run in the requested format."
         ),
     ] = False,
     device: Device = None,

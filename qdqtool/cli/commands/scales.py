@@ -1,8 +1,8 @@
 """Read the scales of a Q/DQ model back: per node and module, and as a calibration table of its float model.
 
-Takes what anybody trained or quantized: pytorch-quantization, modelopt, PT2E, TensorFlow QAT, onnxruntime, quark, our
-own. With `--out` the ranges become a calibration.json, and with `--model` the float model is written that they belong
-to, so that `qdqtool place` and `qdqtool insert` can quantize it afresh with the scales that were trained.
+Reads models of every tool: pytorch-quantization, modelopt, PT2E, TensorFlow QAT, onnxruntime, quark, qdqtool. `--out`
+writes the ranges as a calibration.json, and `--model` writes the float model they belong to. Then `qdqtool place` and
+`qdqtool insert` can quantize the model again with the trained scales.
 
     qdqtool scales model.qdq.onnx
 """

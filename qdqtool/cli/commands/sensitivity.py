@@ -1,10 +1,11 @@
 """Find the nodes whose quantization costs most accuracy, and say which ones to keep float.
 
 Works on onnxruntime alone, so it needs neither a GPU nor the precision API that TensorRT 11 removed. Every quantized
-node is switched on and off in one model that is opened once; a quick estimate on a few samples ranks all nodes, the top
-ones are then run on all samples, alone and left out. For these the table says why they are noisy (clipped, too coarse, an
-outlier channel, weights) and which changes made the outputs quieter when they were tried. With --min-sqnr or --max-drop the smallest set of float nodes that
-meets the limit is found: nodes are added by what they bring beside the others, and taken back where they need not be. With --out, a study that was stopped goes on where it was.
+node is switched on and off in one model that is opened once. A quick estimate on a few samples ranks all nodes; the top
+nodes are then measured on all samples, each quantized alone and each kept float. For these the table shows the cause of
+the noise (clipped, too coarse, an outlier channel, weights) and the tried changes that reduced it. With --min-sqnr or
+--max-drop it finds the smallest set of float nodes that meets the limit: it adds nodes by their gain in combination
+with the others, and removes nodes that are not needed. With --out, an interrupted study continues.
 
     qdqtool sensitivity model.qdq.onnx --samples inputs.npz --min-sqnr 25
 """
@@ -37,31 +38,38 @@ def sensitivity(
     eval_samples: Annotated[
         str | None, typer.Option(help="Samples to measure on; default: --samples.")
     ] = None,
-    labels: Annotated[str | None, typer.Option(help="Class indices of the samples measured on.")] = None,
+    labels: Annotated[str | None, typer.Option(help="Class indices of these samples.")] = None,
     recipe: FittingRecipe = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change one value of the recipe: compare.limit=64.")
     ] = None,
     target: BuilderTarget = None,
     sm: BuilderGpus = None,
-    top: Annotated[int, typer.Option(min=1, help="Nodes that are run exactly.")] = 10,
-    quick: Annotated[int, typer.Option(min=1, help="Samples of the estimate.")] = 4,
+    top: Annotated[
+        int, typer.Option(min=1, help="Number of nodes to measure on all samples, not to estimate.")
+    ] = 10,
+    quick: Annotated[int, typer.Option(min=1, help="Number of samples for the estimate.")] = 4,
     group: Annotated[
-        list[str] | None, typer.Option(help="Glob pattern: nodes that match are switched together.")
+        list[str] | None,
+        typer.Option(help="Glob pattern: matching nodes switch between float and quantized together."),
     ] = None,
     min_sqnr: Annotated[
-        float | None, typer.Option(help="Advise the smallest float set that keeps this SQNR in dB.")
+        float | None,
+        typer.Option(help="Recommend the smallest set of float nodes with at least this SQNR, in dB."),
     ] = None,
     max_drop: Annotated[
-        float | None, typer.Option(help="Advise the smallest float set that loses at most so many points.")
+        float | None,
+        typer.Option(help="Recommend the smallest set of float nodes that loses at most this many points."),
     ] = None,
     causes: Annotated[
-        bool, typer.Option(help="Say why the noisiest nodes are noisy, and try what may help.")
+        bool, typer.Option(help="Explain why the noisiest nodes are noisy, and try changes that may help.")
     ] = True,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for sensitivity.json and finished runs.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=0, help="Samples at the same time; 0: one per processor.")] = 0,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Samples to run in parallel; 0: one per processor.")
+    ] = 0,
     journal: Annotated[
         bool, typer.Option("--journal", help="Print the changes that were tried, and what each gained.")
     ] = False,

@@ -1,32 +1,32 @@
 """Search over configurations for the best accuracy at the best speed; resumable, and shared by many workers.
 
-What is searched stands in the recipe's section `sweep`: values for any key of the recipe, and how many of the most
-sensitive nodes stay float. Each trial is a whole run of the line; histograms and finished builds are shared. Accuracy
-is measured. Time is what `sweep.speed` says: "estimated" from the layers of the real engine by a roofline of
-`sweep.device`; "engine" measured on the GPU that is here; "measured" as latency on onnxruntime's CPU; "none" leaves it
-out. What is measured is measured in turns with one reference: the base recipe's engine, or the float model. With
-`--storage postgresql://...` the same command on other machines joins the work, and `--cluster` lets all workers of a
-Dask cluster join; a worker that dies loses its running trial only.
+The recipe's section `sweep` defines the search space: values for any key of the recipe, and how many of the most
+sensitive nodes stay float. Each trial is a whole run; histograms and finished builds are shared. Accuracy is measured.
+`sweep.speed` sets the source of times: "estimated" from the layers of the real engine by a roofline of `sweep.device`;
+"engine" measured on this machine's GPU; "measured" as latency on onnxruntime's CPU; "none" for no times. Measurements
+alternate with one reference: the base recipe's engine, or the float model. With `--storage postgresql://...` the same
+command on other machines joins the work, and `--cluster` uses all workers of a Dask cluster; a worker that dies loses
+only its running trial.
 
-With `--on ssh://user@host` (or `--on local`) trtexec times the trials on that machine, in turns. The sweep chooses by these
-times. Models and times stay there, so that the same command continues. `--dry-run` prints the commands.
+With `--on ssh://user@host` (or `--on local`) trtexec times the trials on that machine, in alternation. The sweep
+chooses by these times. Models and times stay there, so the same command can continue. `--dry-run` prints the commands.
 
 Without a connection, `--export FOLDER` writes the models of all trials and one script that times them with trtexec on a
-machine that has one; the same command with `--import times.json` then takes its times as measured, and chooses by them.
+machine that has one; the same command with `--import times.json` then chooses by these measured times.
 
-A Dask worker runs what its scheduler sends, so `--cluster` contacts only the address that is named, and a bare one stays
-on this machine (127.0.0.1). Dask and PostgreSQL are neither encrypted nor authenticated unless you say so: take a `tls://`
-address with certificates in Dask's configuration, and `?sslmode=verify-full` in the address of the database. The password
-may stand in ~/.pgpass or PGPASSWORD instead of the address; it is hidden in messages and in the list of processes.
+A Dask worker runs what its scheduler sends, so `--cluster` contacts only the given address; without an address it stays
+on this machine (127.0.0.1). Dask and PostgreSQL are not encrypted or authenticated by default: use a `tls://` address
+with certificates in Dask's configuration, and `?sslmode=verify-full` in the address of the database. Put the password
+into ~/.pgpass or PGPASSWORD instead of the address; it is hidden in messages and in the list of processes.
 
     --set 'sweep.space={"calibrate.method": [max, mse], "calibrate.bias": [keep, correct],
                         "place.per_channel": [true, false], "insert.types": [fp32, fp16]}'
 
     qdqtool sweep model.onnx --samples calibration/ --eval-samples evaluation/ --labels labels.tsv --out runs/sweep
 
-Formats can be searched for each group of layers, for the architectures that `--sm` names: a choice that one of them does
-not run is a failed trial, which says so. The fastest that keeps a limit of accuracy becomes the run folder OUT/pick
-with `--pick 'max-drop 0.5'`, and without labels with a limit of noise, `--pick 'min-sqnr 30'`:
+Formats can be searched for each group of layers, for the architectures in `--sm`: a format that one of them cannot run
+gives a failed trial with this reason. `--pick 'max-drop 0.5'` writes the fastest trial within an accuracy limit to the
+run folder OUT/pick; without labels use a noise limit, `--pick 'min-sqnr 30'`:
 
     qdqtool sweep model.onnx --samples data/ --sm 89 --set 'sweep.space={"place.formats.*fc*": [int8, fp8]}' --pick 'min-sqnr 30' --out runs/fp8
 """
@@ -58,7 +58,7 @@ def sweep(
     eval_samples: Annotated[str | None, typer.Option(help="Evaluation samples; default: --samples.")] = None,
     labels: Annotated[str | None, typer.Option(help="Class indices of the evaluation samples.")] = None,
     changes: Changes = None,
-    builder: Annotated[str | None, typer.Option(help="Which builder: a backend's name.")] = None,
+    builder: Annotated[str | None, typer.Option(help="Builder to use: the name of a backend.")] = None,
     target: Annotated[str | None, typer.Option(help=TARGET_HELP)] = None,
     sm: Annotated[
         str | None,
@@ -67,7 +67,9 @@ def sweep(
     min_shapes: Annotated[str, typer.Option(help="Smallest shapes: input:1x3x224x224,other:1x8.")] = "",
     opt_shapes: Annotated[str, typer.Option(help="Usual shapes.")] = "",
     max_shapes: Annotated[str, typer.Option(help="Largest shapes.")] = "",
-    build_cache: Annotated[Path | None, typer.Option(help="Folder of finished builds to share.")] = None,
+    build_cache: Annotated[
+        Path | None, typer.Option(help="Folder that keeps finished builds for later runs.")
+    ] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Trials; default: the whole grid, or 50.")] = None,
     storage: Annotated[str, typer.Option(help="sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DB.")] = "",
     study: Annotated[str, typer.Option(help="Name of the study in the storage.")] = "",
@@ -89,7 +91,7 @@ def sweep(
     ] = None,
     times: Annotated[
         Path | None,
-        typer.Option("--import", help="The times.json of that script, in the place of estimates."),
+        typer.Option("--import", help="The times.json that this script wrote; replaces estimated times."),
     ] = None,
     journal: Annotated[
         bool, typer.Option("--journal", help="Print every trial with its gain, kept or not, and why.")
@@ -98,8 +100,10 @@ def sweep(
     on: Annotated[
         str, typer.Option(help="Time all trials with trtexec on this machine: local, or ssh://user@host.")
     ] = "",
-    trtexec: Annotated[str, typer.Option(help="With --on: path of trtexec there.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --on: print what would be done.")] = False,
+    trtexec: Annotated[str, typer.Option(help="With --on: path of trtexec on that machine.")] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --on: print the commands without running them.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print sweep.json instead of the table.")] = False,
 ) -> None:
     """Search over configurations for the best accuracy at the best speed."""
@@ -161,7 +165,7 @@ def sweep(
         stdout().print(sentence, markup=False, highlight=False)
     if export is not None:
         stdout().print(
-            f"where trtexec is: python {export / 'time_trials.py'}; then this command with --import {export / 'times.json'}",
+            f"on the machine with trtexec: python {export / 'time_trials.py'}; then run this command again with --import {export / 'times.json'}",
             markup=False,
             highlight=False,
         )

@@ -5,13 +5,13 @@
     qdqtool time m.onnx --device tensorrt             # models on another device
     qdqtool time fp16.onnx int8.onnx --on ssh://orin  # engines of these models, built and timed there
 
-The candidates take turns (A B, B A, ...), so heat and clocks hit all alike. Each round gives one ratio; the answer is
-their geometric mean with Student's 95 % interval. When the interval holds 1, no difference is
-shown. Engines are timed between CUDA events, without transfers: by trtexec where there is one, with CUDA graphs and
-spin-wait as releases from 11 do by default, else through the Python package. Models are timed by the wall clock.
+The candidates alternate (A B, B A, ...), so heat and clocks affect all equally. Each round gives one ratio; the result
+is their geometric mean with Student's 95 % interval. If the interval contains 1, no difference is shown. Engines are
+timed between CUDA events, without transfers: with trtexec if it is installed, with CUDA graphs and spin-wait as
+releases from 11 do by default; otherwise with the Python package. Models are timed by the wall clock.
 
-Loading an engine runs code that is in it: only --trust allows it. Timing of engines was never run with real GPUs in
-qdqtool's tests; its calls are checked against the real bindings by stand-ins.
+Loading an engine runs the code inside it, so it needs --trust. Timing of engines was never tested on real GPUs;
+qdqtool's tests check its calls against the real bindings with stand-ins.
 """
 
 from __future__ import annotations
@@ -42,15 +42,17 @@ def time(
             help="Where models run: cpu, cuda:1, tensorrt:trt_fp16_enable=1, rtx, ...",
         ),
     ] = "cpu",
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each candidate.")] = 10,
-    iterations: Annotated[int, typer.Option(min=1, help="Inferences per turn.")] = 100,
-    warm_up: Annotated[float, typer.Option(min=0, help="Milliseconds of running before measuring.")] = 200.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds per candidate.")] = 10,
+    iterations: Annotated[int, typer.Option(min=1, help="Inferences per round.")] = 100,
+    warm_up: Annotated[float, typer.Option(min=0, help="Warm-up time in milliseconds.")] = 200.0,
     shapes: Annotated[str, typer.Option(help="Shapes of dynamic inputs: input:1x3x224x224.")] = "",
-    inputs: Annotated[Path | None, typer.Option(help=".npz file of inputs; random without one.")] = None,
-    trust: Annotated[bool, typer.Option(help="Engines may be loaded; loading runs their code.")] = False,
+    inputs: Annotated[Path | None, typer.Option(help=".npz file of inputs; default: random data.")] = None,
+    trust: Annotated[
+        bool, typer.Option(help="Allow loading of engines; loading an engine runs its code.")
+    ] = False,
     any_release: Annotated[bool, typer.Option(help="Try engines of another TensorRT release.")] = False,
     flags: Annotated[str, typer.Option(help='More flags for trtexec: "--infStreams=2".')] = "",
-    profile: Annotated[bool, typer.Option(help="Time every layer too, in runs of their own.")] = False,
+    profile: Annotated[bool, typer.Option(help="Also time every layer, in separate runs.")] = False,
     save: Annotated[
         Path | None, typer.Option(help="Folder for times and outputs in trtexec's formats.")
     ] = None,
@@ -61,7 +63,7 @@ def time(
         str,
         typer.Option(help="Build and time models with trtexec on this machine: local, or ssh://user@host."),
     ] = "",
-    trtexec: Annotated[str, typer.Option(help="With --on: path of trtexec there.")] = "",
+    trtexec: Annotated[str, typer.Option(help="With --on: path of trtexec on that machine.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the timing as JSON.")] = False,
 ) -> None:
     """Time models or engines in turns: is B faster than A, by how much, with what certainty?"""
@@ -75,7 +77,7 @@ def time(
     from qdqtool.errors import UsageError
 
     if via not in get_args(Via):
-        raise UsageError(f"there is no clock {via!r}", fix=f"choose one of {', '.join(get_args(Via))}")
+        raise UsageError(f"unknown clock {via!r}", fix=f"choose one of {', '.join(get_args(Via))}")
     request = TimeRequest(
         candidates=tuple(candidates),
         via=cast("Via", via),
@@ -106,7 +108,7 @@ def _elsewhere(on: str, candidates: list[Path], trtexec: str, save: Path | None)
     """Build and time models on another machine, and return the times.
 
     Raises:
-        UsageError: a candidate is no ONNX model: engines are of one machine.
+        UsageError: a candidate is not an ONNX model: engines are of one machine.
     """
     from tempfile import TemporaryDirectory
 
@@ -115,7 +117,9 @@ def _elsewhere(on: str, candidates: list[Path], trtexec: str, save: Path | None)
 
     for path in candidates:
         if path.suffix != ".onnx":
-            raise UsageError("--on builds ONNX models there", fix="pass .onnx files", where=str(path))
+            raise UsageError(
+                "--on builds ONNX models on that machine", fix="pass .onnx files", where=str(path)
+            )
     with TemporaryDirectory(prefix="qdqtool-time-") as folder:
         return time_models(host_of(on), candidates, save or Path(folder), trtexec)
 

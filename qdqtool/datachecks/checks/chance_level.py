@@ -1,7 +1,7 @@
-"""The float model guesses: its accuracy is no better than chance.
+"""The accuracy of the float model is no better than chance.
 
-Then either the labels do not belong to the samples, or the samples are not what the model was trained on. No figure
-about quantization means anything until that is put right: "0.0 % -> 0.0 %, within noise" is not a success.
+Then the labels do not belong to the samples, or the samples are not like the training data. Figures about quantization
+mean nothing until this is corrected: "0.0 % -> 0.0 %, within noise" is not a success.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
         return
     yield Doubt(
         subject="labels",
-        reason=f"the float model is right on {seen.hits} of {counted(count, 'sample')}, which guessing among {seen.classes} classes "
-        "would reach",
+        reason=f"the float model is right on {seen.hits} of {counted(count, 'sample')}, which is no better than guessing among {seen.classes} classes",
         fix="check that labels and samples are in the same order, and that samples are prepared as in training",
     )
 

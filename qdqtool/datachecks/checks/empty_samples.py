@@ -1,7 +1,7 @@
-"""Samples that say nothing: the same one again, one value everywhere, or a channel that never moves.
+"""Useless samples: duplicates, one value everywhere, or a channel that never changes.
 
-A repeated sample counts twice and shows nothing new; a constant one is most often a failed read, a blank picture or
-padding. Both make a set look larger than it is. A colour that is the same in every picture was lost on the way.
+A repeated sample counts twice and shows nothing new; a constant one is usually a failed read, a blank image or padding.
+Both make a set look larger than it is. A colour channel that is the same in every image was lost in preprocessing.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def _of(name: str, samples: SampleSet) -> Iterator[Doubt]:
         most = Counter(samples.digests).most_common(1)[0][1]
         yield Doubt(
             subject=name,
-            reason=f"{again} of {seen} {name} samples repeat another one; one is there {counted(most, 'time')}",
-            fix="leave repeated samples out",
+            reason=f"{again} of {seen} {name} samples are duplicates; one occurs {counted(most, 'time')}",
+            fix="remove duplicate samples",
         )
     if len(samples.constant) > _SHARE * seen:
         yield Doubt(
             subject=name,
-            reason=f"{len(samples.constant)} of {seen} {name} samples hold one value everywhere, first "
+            reason=f"{len(samples.constant)} of {seen} {name} samples have the same value everywhere, first "
             f"{samples.constant[0]!r}",
-            fix="leave blank samples out, or correct how they are read",
+            fix="remove blank samples, or correct how they are read",
         )
     for each in samples.inputs:
         least = _STILL * max(each.deviations, default=0.0)

@@ -1,8 +1,8 @@
 """Too few calibration samples: other samples would have given other ranges.
 
-The calibration samples are split into random halves, and each half is calibrated by itself (99.99 % of the
-magnitudes). Where the two disagree, the ranges have not converged, and more samples would move them. No fixed number of
-samples is asked for: 30 can be plenty and 300 too few. A single sample cannot be split, and says nothing about others.
+The calibration samples are split into random halves, and each half is calibrated separately (99.99 % of the
+magnitudes). If the two disagree, the ranges have not converged, and more samples would change them. There is not afixed
+number of samples: 30 can be plenty and 300 too few. A single sample cannot be split, and shows nothing about others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.wording import counted
 from qdqtool.datachecks.evidence import CONVERGED, DataCheck, DataEvidence, Doubt
 
-_FIX = "calibrate on more samples, drawn like those that the engine will see"
+_FIX = "calibrate on more samples, similar to those that the engine will see"
 
 
 def find(evidence: DataEvidence) -> Iterator[Doubt]:
@@ -22,7 +22,7 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
     if not (evidence.meaningful and evidence.calibrated):
         return
     if count == 1:
-        reason = "1 calibration sample: nothing is known of how far ranges vary from sample to sample"
+        reason = "1 calibration sample: it is unknown how much ranges vary between samples"
         yield Doubt(subject="calibration", reason=reason, fix=_FIX, severity=Severity.ERROR)
     elif spread is not None and spread.typical > CONVERGED:
         yield Doubt(

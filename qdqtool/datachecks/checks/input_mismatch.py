@@ -1,7 +1,7 @@
 """Calibration and evaluation samples were prepared differently.
 
-Compared are the ranges and spreads of every float input, and for pictures of three channels also their order. Ranges
-that were chosen on 0..255 are useless for values of -1..1, and the other way round everything is clipped.
+Compares the ranges and spreads of every float input, and for images with three channels also their order. Ranges for
+0..255 are useless for values of -1..1; in the opposite case everything is clipped.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _difference(mine: InputStatistics, other: InputStatistics) -> str | None:
         return f"calibration and evaluation samples have different sizes: {words}"
     distance = abs(_mean(mine) - _mean(other))
     if distance > large > 0:
-        return f"calibration and evaluation samples lie apart: {words}"
+        return f"calibration and evaluation samples have different values: {words}"
     if _is_reversed(mine, other):
         return (
             "the channels of calibration and evaluation samples seem to have opposite order (RGB and BGR): their means are "
@@ -53,7 +53,8 @@ def _difference(mine: InputStatistics, other: InputStatistics) -> str | None:
 def _is_reversed(mine: InputStatistics, other: InputStatistics) -> bool:
     """Return True if the first colour channel is clearly stronger in one set, and the last one in the other set.
 
-    Sets that are sorted by class differ so as well (the sky of aeroplanes is blue); the other order has to explain most.
+    Sets that are sorted by class can differ like this too (the sky behind aeroplanes is blue); so the swapped order
+    must explain most of the difference.
     """
     if min(abs(mine.tilt), abs(other.tilt)) <= _ERRORS or mine.tilt * other.tilt >= 0:
         return False

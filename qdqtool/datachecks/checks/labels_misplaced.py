@@ -1,7 +1,7 @@
 """The labels are shifted or permuted: another assignment of classes fits the float model far better.
 
-Shifted by one: a background class that only one side counts. Permuted: classes sorted by name on one side and by
-number on the other. A permutation is learned on one half of the samples and judged on the other.
+Shifted by one: a background class that only one side counts. Permuted: classes sorted by name on one side and by number
+on the other. A permutation is learned on one half of the samples and tested on the other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
         if hits > _BETTER * seen.hits and 4 * hits > count:
             yield Doubt(
                 subject="labels",
-                reason=f"the labels seem to be {words}: {hits} of {counted(count, 'sample fits', 'samples fit')} then, {seen.hits} as they are",
+                reason=f"the labels seem to be {words}: {hits} of {counted(count, 'sample fits', 'samples fit')} then, {seen.hits} without the shift",
                 fix="shift the labels by one: only one side counts a background class",
             )
             return
@@ -42,8 +42,8 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
         yield Doubt(
             subject="labels",
             reason=f"the classes seem to be numbered differently: with other numbers {right} of {counted(half, 'sample fits', 'samples fit')}, "
-            f"{direct} as they are",
-            fix="number the classes as the model does",
+            f"{direct} without that",
+            fix="number the classes like the model",
         )
 
 

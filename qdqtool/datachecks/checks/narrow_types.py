@@ -1,8 +1,9 @@
 """FP16 or BF16 costs more accuracy than quantization.
 
-The float part of the Q/DQ model was given a type of 16 bits (`insert.types`), and the same model with that part in FP32 keeps
-far more of the signal: more than half of all noise comes from the type. Named are the nodes at whose outputs most is lost, and
-what keeping them FP32 was measured to bring. Values that leave the type's range, or sums of large and small values, cause it.
+The float part of the Q/DQ model was given a type of 16 bits (`insert.types`), and the same model with that part in FP32
+has far less noise: more than half of all noise comes from the type. The finding names the nodes at whose outputs most
+is lost, and the measured gain of keeping them FP32. The causes are values beyond the range of the type, or sums of
+large and small values.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """The float model does clearly better when its pictures are prepared in another usual way.
 
-Tried are the orders RGB and BGR and the usual scales: 0..255, 0..1, -1..1, ImageNet's mean and standard deviation, and
+Tries the orders RGB and BGR and the usual scales: 0..255, 0..1, -1..1, ImageNet's mean and standard deviation, and
 0..255 less Caffe's mean. A model that is fed other values than in its training loses accuracy before anything is
-quantized. Its ranges are chosen on values that it will never see.
+quantized. Its ranges are then chosen on wrong values.
 
-With labels, the preparation with the most hits counts. Without labels, every picture and its mirror image are asked for
-their class: the two should agree, and other pictures should get other classes. The agreement is given in nats (pointwise
-mutual information). It finds a wrong scale nearly always, and a wrong order of colours only sometimes. A model that
-tells left from right, such as one that reads text, shows nothing, and preparations from metadata are believed. Pictures of
-one class look like a network that answers the same to everything: then the finding says so, and stays a warning.
+With labels, the preparation with the most hits counts. Without labels, every image and its mirror image are classified:
+the two should agree, and other pictures should get other classes. The agreement is given in nats (pointwise mutual
+information). It finds a wrong scale nearly always, and a wrong order of colours only sometimes. A model that
+distinguishes left from right, such as one that reads text, shows nothing, and preparations from metadata are believed.
+Pictures of one class look like a network with a constant answer: then the finding says so, and stays a warning.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
     yield Doubt(
         subject="preprocessing",
         reason=f"the float model is right on {_share(best.asis)} of {counted(len(best.asis.truth), 'sample')} as they are, and on "
-        f"{_share(best.predictions)} with {best.name}" + ("" if is_certain else ", which may be luck"),
-        fix=f"{'' if is_certain else 'if the model was trained so, '}prepare all samples like that{_settings(best.settings)}",
+        f"{_share(best.predictions)} with {best.name}" + ("" if is_certain else ", which may be chance"),
+        fix=f"{'' if is_certain else 'if the model was trained like that, '}prepare all samples like that{_settings(best.settings)}",
         severity=Severity.ERROR if is_certain else Severity.INFO,
     )
 
@@ -59,7 +59,7 @@ def _without_labels(found: Mirrored) -> Doubt:
         subject="preprocessing",
         reason=f"the answers of the float model to {counted(found.samples, 'picture')} and to their mirror images agree by "
         f"{found.asis:.2f} nats as they are, and by {found.best:.2f} with {found.name}{doubt}",
-        fix=f"if the model was trained so, prepare all samples like that{_settings(found.settings)}",
+        fix=f"if the model was trained like that, prepare all samples like that{_settings(found.settings)}",
         severity=Severity.ERROR if is_wrong else Severity.WARNING,
     )
 

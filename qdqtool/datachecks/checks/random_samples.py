@@ -1,7 +1,7 @@
 """The samples were random numbers: ranges and accuracy mean nothing.
 
-Random samples show whether a model can be quantized and built. What its ranges should be, and what quantization costs,
-only samples like those in use can tell.
+Random samples show whether a model can be quantized and built. Only samples similar to the real inputs give the right
+ranges and the accuracy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
         yield Doubt(
             subject="calibration" if evidence.calibrated else "evaluation",
             reason=f"the samples were random: {'ranges and accuracy mean' if evidence.calibrated else 'accuracy means'} nothing",
-            fix="pass samples like those that the engine will see: --samples DATA",
+            fix="pass samples that are similar to the engine's inputs: --samples DATA",
         )
 
 

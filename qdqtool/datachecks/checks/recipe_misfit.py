@@ -1,7 +1,7 @@
 """Another shipped recipe is made for networks of this kind.
 
-The recipes differ in what such networks need: bias correction for depthwise convolutions, other calibrators for
-transformers, float heads for detectors. `qdqtool recipe new MODEL` writes the fitting one with its reasons.
+Recipes differ by kind of network: bias correction for depthwise convolutions, other calibrators for transformers, float
+heads for detectors. `qdqtool recipe new MODEL` writes the matching recipe with its reasons.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
         return
     yield Doubt(
         subject="recipe",
-        reason=f"{evidence.recipe} is not the recipe for this network: {name} is, because {why}",
+        reason=f"{evidence.recipe} is not the best recipe for this network; {name} fits, because {why}",
         fix=f"--recipe {name}, or {Command('recipe', ('new', 'MODEL'))}",
     )
 

@@ -1,7 +1,7 @@
 """Accuracy was measured on samples that the ranges were chosen on.
 
-Ranges fit the samples they were calibrated on best, so that the loss on those samples is too small an estimate; even
-"quantized is better than float" can come of it. Samples are compared by the digest of their values.
+Ranges fit the calibration samples best, so the measured loss on those samples is too small; the quantized model can
+even seem better than the float model. Samples are compared by the digest of their values.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.wording import counted
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt
 
-_FIX = "keep the two apart: eval_samples of their own, or slices such as x.npz[:200] and x.npz[200:]"
+_FIX = "use separate samples for evaluation (eval_samples), or slices such as x.npz[:200] and x.npz[200:]"
 
 
 def find(evidence: DataEvidence) -> Iterator[Doubt]:
@@ -22,7 +22,7 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
     if evidence.evaluation is None:
         yield Doubt(
             subject="evaluation",
-            reason="accuracy was measured on the calibration samples themselves",
+            reason="accuracy was measured on the calibration samples",
             fix=_FIX,
         )
         return

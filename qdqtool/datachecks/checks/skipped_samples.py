@@ -18,8 +18,8 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
         if samples is not None and samples.skipped:
             yield Doubt(
                 subject=name,
-                reason=f"{samples.skipped} of {samples.count} {name} samples hold NaN or Inf and were left out",
-                fix="look at the first of them, and at the preprocessing",
+                reason=f"{samples.skipped} of {samples.count} {name} samples contain NaN or Inf and were skipped",
+                fix="check the first of them, and the preprocessing",
             )
 
 

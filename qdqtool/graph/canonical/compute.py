@@ -49,6 +49,6 @@ def compute(
         with np.errstate(divide="raise", invalid="raise", over="raise"):
             made = ReferenceEvaluator(model).run(wanted, dict(inputs))
     except (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
-        _log.info("left %s %r as it is: %s", node.op_type, node.name, error)
+        _log.info("left %s %r unchanged: %s", node.op_type, node.name, error)
         return None
     return {name: np.asarray(value) for name, value in zip(wanted, made, strict=True)}

@@ -81,7 +81,9 @@ def unconfirmed(
             names = [name for name in node.output if name and (theirs is None or name in theirs)]
             wrong = [name for name in names if theirs is None or not _agree(values[name], theirs[name])]
             if wrong:
-                _log.info("left %s %r as it is: onnxruntime does not confirm it", node.op_type, node.name)
+                _log.info(
+                    "left %s %r unchanged: onnxruntime does not confirm the change", node.op_type, node.name
+                )
             bad.update(wrong)
     for node, outputs in made:
         if not bad.isdisjoint((*node.input, *outputs)):

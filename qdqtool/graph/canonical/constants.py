@@ -100,7 +100,7 @@ def _dense(sparse: onnx.SparseTensorProto, path: Path, room: int) -> onnx.Tensor
     name, dims = sparse.values.name, tuple(sparse.dims)
     values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
     wrong = InputFileError(
-        f"sparse tensor {name!r} has indices that do not fit its shape {list(dims)}, or takes more than {room:,} bytes",
+        f"sparse tensor {name!r} has indices that do not match its shape {list(dims)}, or needs more than {room:,} bytes",
         fix="export the model again with plain initializers",
         where=str(path),
     )

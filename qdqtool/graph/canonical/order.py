@@ -19,7 +19,7 @@ def sort(nodes: Sequence[onnx.NodeProto], given: Iterable[str], path: Path) -> l
     `given` are the tensors that need no node: inputs and initializers.
 
     Raises:
-        InputFileError: a tensor is made twice or by nobody, or nodes wait for each other.
+        InputFileError: a tensor is produced twice or not at all, or nodes form a cycle.
     """
     known = set(given)
     maker = _makers(nodes, known, path)
@@ -51,7 +51,7 @@ def _needs(node: onnx.NodeProto, maker: dict[str, int], given: set[str], path: P
     for name in names:
         if name not in given and name not in maker:
             raise InputFileError(
-                f"node {node.name!r} reads {name!r}, which nothing makes", fix=_FIX, where=str(path)
+                f"node {node.name!r} reads {name!r}, which no node produces", fix=_FIX, where=str(path)
             )
     return tuple(dict.fromkeys(maker[name] for name in names if name in maker))
 
@@ -62,7 +62,7 @@ def _makers(nodes: Sequence[onnx.NodeProto], given: set[str], path: Path) -> dic
     for position, node in enumerate(nodes):
         for output in node.output:
             if output and (output in maker or output in given):
-                what = f"tensor {output!r} is made twice, the second time by node {node.name!r}"
+                what = f"tensor {output!r} is produced twice, the second time by node {node.name!r}"
                 raise InputFileError(what, fix=_FIX, where=str(path))
             if output:
                 maker[output] = position
@@ -70,5 +70,5 @@ def _makers(nodes: Sequence[onnx.NodeProto], given: set[str], path: Path) -> dic
 
 
 def _cycle(node: onnx.NodeProto, path: Path) -> InputFileError:
-    what = f"nodes wait for each other in a cycle, among them {node.name!r}"
+    what = f"nodes depend on each other in a cycle, among them {node.name!r}"
     return InputFileError(what, fix=f"{_FIX}: an ONNX graph has no cycles", where=str(path))

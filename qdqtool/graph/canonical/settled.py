@@ -30,7 +30,7 @@ _ROUNDED = re.compile(
 def settle(graph: onnx.GraphProto) -> dict[str, int]:
     """Replace dynamic input dimensions by the only length that fits; return symbol -> length.
 
-    Takes a graph whose shapes are inferred; expressions of the symbol stay until shapes are inferred anew. A symbol of
+    Takes a graph whose shapes are inferred; expressions of the symbol stay until shapes are inferred again. A symbol of
     which two nodes demand two lengths keeps its name: that model does not run, and a runtime says so best.
     """
     free = {name for value in graph.input for name in _named(value) if isinstance(name, str)}

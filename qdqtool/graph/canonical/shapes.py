@@ -65,7 +65,7 @@ def infer(proto: onnx.ModelProto, path: Path, *, keep: bool = True) -> str | Non
         found = _resolved(light) if is_new else {}
     except PassExceeded as error:
         raise InputFileError(
-            f"asks shape inference for the absurd: it {error}",
+            f"makes shape inference impossible: it {error}",
             fix="export the model again; a constant that gives a size, a range or a repetition is far too large",
             where=str(path),
         ) from error
@@ -161,7 +161,7 @@ def _seeds(
 ) -> Iterator[onnx.ValueInfoProto]:
     """Yield types of tensors that inference leaves unknown, from the type constraints of the operator's schema.
 
-    onnx 1.22 knows no result of GroupNormalization, and of nothing behind one. Shapes do not change with types, and a
+    onnx 1.22 knows no result of GroupNormalization, and of nothing after one. Shapes do not change with types, and a
     normalization has the shape of its input.
     """
     graph = known.graph

@@ -3,9 +3,9 @@
 The version converter leaves a Hardmax as it is, although its meaning changed: `write_out_hardmax` does by hand what the converter
 does to Softmax. `unflatten` undoes that: four nodes where one says the same.
 
-Before opset 13, Softmax flattened its input to a matrix from `axis` on. The converter writes that out as
-Shape, Flatten, Softmax and Reshape, which hides the softmax of an attention from every pattern. Where all dimensions
-behind one axis are 1 (always so for the last axis), a single Softmax along that axis computes the same.
+Before opset 13, Softmax flattened its input to a matrix from `axis` on. The converter writes that out as Shape,
+Flatten, Softmax and Reshape, which hides the softmax of an attention from every pattern. If all dimensions after one
+axis are 1 (always so for the last axis), a single Softmax along that axis computes the same.
 """
 
 from __future__ import annotations

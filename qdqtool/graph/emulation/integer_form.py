@@ -65,7 +65,7 @@ def integer_form(model: Model, regions: Regions | None = None, *, reciprocal: bo
 
     Args:
         model: a model with Q/DQ nodes; one without comes back as it is.
-        regions: names of ONNX nodes that one kernel computes, as an engine's layers state them; None takes the usual
+        regions: names of ONNX nodes that one kernel computes, as an engine's layers state them; None uses the usual
             epilogues (activations, Add and Mul after the product), () takes every node for itself.
         reciprocal: quantize by multiplying with 1 / scale in place of dividing, as some kernels do; the two differ
             in rare ties only.
@@ -101,7 +101,7 @@ class _IntegerWriter:
 
     Attributes:
         edit: the model under change.
-        wide: FP32 tensors behind FP16 results, by the result's name.
+        wide: FP32 tensors after FP16 results, by the result's name.
     """
 
     def __init__(self, model: Model) -> None:

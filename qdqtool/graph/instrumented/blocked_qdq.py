@@ -6,7 +6,7 @@ a network of small layers more than all convolutions. Q/DQ compute element by el
 
     x - Q - DQ - Conv - + shift - Clip       is optimized as       x - Tanh - Conv - Clip   =>   x - Tanh - ConvClip (NCHWc)
 
-with a function in the place of each pair that the optimizer hands through its layout, and the pairs and the shifts are put
+with a function instead of each pair that the optimizer hands through its layout, and the pairs and the shifts are put
 into what it saved. What these tensors are called is known because each is returned from the optimized model.
 
 Source: the operators of the domain com.microsoft.nchwc in a model that onnxruntime saved after optimizing it.
@@ -80,7 +80,7 @@ def with_stand_ins(
     """Return the model with stand-ins for all pairs whose scale is one of these inputs; None if there is nothing to gain.
 
     `shifts` names, by convolution, the tensor that is to be added to its bias; `view` knows the shapes of weights, and
-    `tail` is what is to be put behind the model.
+    `tail` is what is to be put after the model.
     """
     edit = Edit(model)
     used = {node.op_type for node in edit.nodes}

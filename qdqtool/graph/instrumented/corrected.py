@@ -7,13 +7,14 @@
     x - Q/DQ - Conv ----------------- + ------- Relu ...
 
 The samples are fed as one batch, so that a layer's shift is known before the next layer runs: one run corrects the
-whole network and returns what comes out of it then. Samples that do not fit into memory together are fed as several batches. Each is
-told the differences that those before it showed, and goes on with the shifts that all of them together ask for: what the last
-one runs with are the shifts that are returned. (Batches that correct themselves alone show the same in the mean only as far as means pass
-through the network linearly: with some orders of the samples the boxes of a YOLOv8 lost half of what correction gains; `docs/verified.md` has the figures.) The shift is shrunk by its uncertainty over the samples as
-`pipeline.ranges.executor.believed` does it. What the float network's layers give in the mean is measured by `channel_means`, which
-returns the means of a convolution's input and leaves the rest to `Means.of`: for single samples the products of all weights
-with these means would cost a good part of what the network costs.
+whole network and returns what comes out of it then. Samples that do not fit into memory together are fed as several
+batches. Each is told the differences that those before it showed, and continues with the shifts that all of them
+together ask for: what the last one runs with are the shifts that are returned. (Batches that correct themselves alone
+show the same in the mean only as far as means pass through the network linearly: with some orders of the samples the
+boxes of a YOLOv8 lost half of what correction gains; `docs/verified.md` has the figures.) The shift is shrunk by its
+uncertainty over the samples as `pipeline.ranges.executor.believed` does it. What the float network's layers give in the
+mean is measured by `channel_means`, which returns the means of a convolution's input and leaves the rest to `Means.of`:
+for single samples the products of all weights with these means would cost a good part of what the network costs.
 
 A convolution is linear, so the mean of its output follows from the mean of each channel of its input, but for the border:
 taps that meet padding count for the share of places where they do not, as if the input were the same everywhere. Both
@@ -105,7 +106,7 @@ def _through(means: NDArray[np.float32], taps: NDArray[np.float32]) -> NDArray[n
 class Tail:
     """The part that computes the shifts of some nodes, for a model that only returns their mean outputs.
 
-    It is put behind the model when that is optimized: its nodes, some fifteen per layer, would be most of the graph, and
+    It is put after the model when that is optimized: its nodes, some fifteen per layer, would be most of the graph, and
     nothing can be fused in them.
 
     Attributes:
@@ -135,7 +136,7 @@ class Corrected:
         differences: name of an output by node, the differences that the shift is the mean of, (samples, channels).
         split: name of an input that says how many samples the batch holds.
         doubt: name of an input, see `feeds`.
-        tail: what is still to be put behind the model, where some nodes are bare.
+        tail: what is still to be put after the model, if some nodes are bare.
     """
 
     model: Model
@@ -278,7 +279,7 @@ def _ranked(model: Model, edit: Edit, nodes: Collection[str]) -> list[tuple[onnx
 def _rank(view: GraphView, node: onnx.NodeProto) -> int:
     """Return the number of dimensions of a layer's output; 0 if unknown.
 
-    Shapes may be lost behind a Reshape to a computed shape (exports of PaddlePaddle); a convolution writes as many
+    Shapes may be lost after a Reshape to a computed shape (exports of PaddlePaddle); a convolution writes as many
     dimensions as its weights have.
     """
     known = node.input[1] if node.op_type in CONVOLUTIONS else node.output[0]

@@ -148,7 +148,7 @@ def computable(model: Model, computed: AbstractSet[OperatorName]) -> Model:
     edit.outputs += [declared[name] for name in entering if name in declared and name not in kept]
     words = " and ".join(sorted(f"{domain}::{op}" for domain, op in lacking))
     edit.notes.append(
-        f"not seen: all that depends on {words}, which onnxruntime lacks; --custom-ops names a library that has it"
+        f"not measured: all tensors that depend on {words}, which onnxruntime lacks; pass a library that has it with --custom-ops"
     )
     edit.prune()
     return edit.finish()

@@ -35,7 +35,7 @@ class _PairedWeight:
 
     Attributes:
         result: what the pair writes.
-        constant: the weight in front of it.
+        constant: the weight before it.
         scale: one, or one per channel along `axis`.
     """
 
@@ -62,7 +62,8 @@ class _PairedWeight:
 def with_folded_weights(model: Model, folder: Path) -> Model:
     """Return the model with the FP32 weights of INT8 pairs with zero point 0 replaced by the pairs' results, bit by bit.
 
-    They lie in a file in `folder`, which nobody else reads and which must last as long as the model. Pairs of other formats stay.
+    They lie in a file in `folder`, which no other process reads and which must last as long as the model. Pairs of
+    other formats stay.
     """
     edit = Edit(model)
     weights = {back.name: weight for weight, back in _pairs(edit)}

@@ -81,7 +81,7 @@ def noise_parts(
 ) -> tuple[Model, dict[str, LayerParts]]:
     """Return a model that returns the noise parts of these nodes of a Q/DQ model, and the names of its outputs by node.
 
-    Nodes whose first output is no float tensor, or whose inputs are not quantized, are left out. `plain_model` is the
+    Nodes whose first output is not a float tensor, or whose inputs are not quantized, are left out. `plain_model` is the
     float model, whose constants need not be those that the Q/DQ model quantizes.
     """
     found = _Parts(model, plain_model or model)

@@ -27,7 +27,7 @@ class Probe:
         source: the model, as bytes or as the path of a file.
         inputs: what it is fed, like the original.
         outputs: the watched tensors in the order asked for.
-        home: the folder in which the file's weights are looked for, where that is not its own.
+        home: the folder in which the file's weights are looked for, if that is not its own.
     """
 
     source: bytes | Path
@@ -41,8 +41,9 @@ def probe(
 ) -> Probe:
     """Return a model that returns `tensors` and computes nothing else; tensors may be inputs, constants or results.
 
-    With `folder`, which nobody else reads, the model becomes a file in it, weights beside it; otherwise it stays in memory, below 2 GiB.
-    `staying`, weights that lie in files of one folder are not copied: that is the model's `home`.
+    With `folder`, which no other process reads, the model becomes a file in it, weights beside it; otherwise it stays
+    in memory, below 2 GiB. `staying`, weights that lie in files of one folder are not copied: that is the model's
+    `home`.
 
     Raises:
         UsageError: a tensor is not in the main graph, or a large model came without a folder.
@@ -52,8 +53,8 @@ def probe(
     for name in tensors:
         if not (name in made or name in edit.constants or any(value.name == name for value in edit.inputs)):
             raise UsageError(
-                f"no tensor of the main graph is called {name!r}",
-                fix="name an input, a constant or the output of a node",
+                f"the main graph has no tensor {name!r}",
+                fix="pass the name of an input, a constant or a node output",
                 where=str(model.path),
             )
     edit.outputs = [declaration(model.proto, name) for name in dict.fromkeys(tensors)]

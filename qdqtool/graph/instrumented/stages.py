@@ -2,15 +2,15 @@
 
     x -> Q -> DQ -> Conv         node off        x -> Conv
 
-A stage is a model of its own, from the tensors that are alive in front of it to those that are alive behind it, so that
-a run of one subset of nodes goes on from wherever another run had the same nodes quantized up to there. Weights stay
+A stage is a separate model, from the tensors that are alive before it to those that are alive after it, so that a run
+of one subset of nodes continues from wherever another run had the same nodes quantized up to there. Weights stay
 constants in every form: onnxruntime folds and packs them as it does in the whole model. (With a `Where` between both
 forms of each weight, as the first edition had it, nothing is folded or packed, and a run takes several times as long.)
 
 Every node that reads dequantized values can be switched. A bias that was corrected for the quantization of its node is
-switched with it, and that of a node that stays float, which was corrected for what comes before it, with the nearest node in front
-that can be: with all of them off it is the float network that runs. Cuts lie in front of products only: in front of anything
-else they would separate what onnxruntime fuses, and change the last bit of results.
+switched with it, and that of a node that stays float, which was corrected for what comes before it, with the nearest
+node in front that can be: with all of them off it is the float network that runs. Cuts lie before products only: before
+anything else they would separate what onnxruntime fuses, and change the last bit of results.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _HANDED_ON: Final = frozenset(
     {DType.FLOAT32, DType.FLOAT16, DType.FLOAT64, DType.INT64, DType.INT32, DType.UINT8, DType.BOOL}
 )
 """Types that NumPy and onnxruntime share; only their tensors are passed between stages."""
-_TABLE_FIX: Final = "keep the calibration table beside the model that was made with it"
+_TABLE_FIX: Final = "keep the calibration table with the model that was written with it"
 _NONE: Final[Mapping[str, onnx.TensorProto]] = {}
 
 
@@ -63,7 +63,7 @@ class GraphStage:
         switchable: its nodes that can be switched, and those whose bias is.
         inputs: tensors from outside that its nodes read.
         outputs: what it makes for later stages and for the caller.
-        alive: tensors that are needed behind it, made here or before.
+        alive: tensors that are needed after it, made here or before.
     """
 
     switchable: tuple[str, ...]
@@ -152,7 +152,7 @@ class StagedModel:
     def sizes(self, fed: Mapping[str, tuple[int, ...]]) -> dict[str, int] | None:
         """Return the bytes of every tensor that a stage passes on, for inputs of these shapes; None if shapes are unknown.
 
-        Shape inference often stops in front of the outputs: those count as much as the largest tensor that is known.
+        Shape inference often stops before the outputs: those count as much as the largest tensor that is known.
         """
         unknown: list[str] = []
         bound: dict[int | str, int] = {

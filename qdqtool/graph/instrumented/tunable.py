@@ -55,7 +55,8 @@ class Tunable:
 def tunable(model: Model, nodes: Collection[str] = (), tensors: Collection[str] | None = None) -> Tunable:
     """Return the tunable form of a Q/DQ model; the biases of `nodes` become tunable, and must be constant.
 
-    Only pairs on `tensors` are tuned, without them all: an emulation of blocks rounds its scales by pairs of its own. Weights, and activations whose scales are made per block at run time, stay as they are.
+    Only pairs on `tensors` are tuned, without them all: an emulation of blocks rounds its scales by separate pairs.
+    Weights, and activations whose scales are made per block at run time, stay as they are.
     """
     edit = Edit(model)
     scales: dict[str, str] = {}

@@ -4,7 +4,7 @@ Of a large model most steps need names, types and shapes only. Its heavy weights
 bytes lie, and what the file looked like when it was read. `array` and `content` read one when it is wanted, `whole` puts
 all of them back for a reader that takes messages only.
 
-A reference is an external tensor with a mark that is drawn anew in every process, so that no file can hold one: what a
+A reference is an external tensor with a mark that is drawn again in every process, so that no file can hold one: what a
 stranger's model says of external data goes through `external` and nowhere else.
 """
 
@@ -42,7 +42,7 @@ _NARROW: Final = "qdqtool.narrow"
 """Key that marks a reference to values that are stored in the file in another type."""
 # Not to be guessed: no file from outside can claim to be a weight of this process.
 _TOKEN: Final = secrets.token_hex(16)
-_AGAIN: Final = "leave the file alone while it is worked on, and run the command again"
+_AGAIN: Final = "do not change the file while the command runs; run the command again"
 
 
 def refer(tensor: onnx.TensorProto, file: Path, stream: BinaryIO, offset: int, size: int) -> None:
@@ -186,10 +186,10 @@ def _opened(tensor: onnx.TensorProto) -> Iterator[BinaryIO]:
     try:
         with file.open("rb") as stream:
             if _stamp(stream) != entries[_MARK].partition(":")[2]:
-                raise InputFileError("changed while it was worked on", fix=_AGAIN, where=str(file))
+                raise InputFileError("changed while the command was running", fix=_AGAIN, where=str(file))
             yield stream
     except OSError as error:
-        what = f"holds tensor {tensor.name!r} and cannot be read any more: {error.strerror}"
+        what = f"holds tensor {tensor.name!r} and can no longer be read: {error.strerror}"
         raise InputFileError(what, fix=_AGAIN, where=str(file)) from error
 
 
@@ -200,7 +200,7 @@ def _read(tensor: onnx.TensorProto) -> bytes:
         stream.seek(int(entries["offset"]))
         found = stream.read(size)
     if len(found) != size:
-        raise InputFileError("shrank while it was read", fix=_AGAIN, where=entries["location"])
+        raise InputFileError("became shorter while it was read", fix=_AGAIN, where=entries["location"])
     element = entries.get(_NARROW)
     return found if element is None else bits(np.frombuffer(found, "<f4"), int(element)).tobytes()
 

@@ -44,7 +44,7 @@ def attach(proto: onnx.ModelProto, path: Path) -> int:
                 found.append(_placed(tensor, path))
                 total += found[-1].size
                 if total > (most := budget()):
-                    what = f"brings the weights to {counted(total, 'byte', grouped=True)}, more than {said(most)}"
+                    what = f"increases the weights to {counted(total, 'byte', grouped=True)}, more than {said(most)}"
                     fix = f"allow more with --max-memory or {VARIABLE}, or use a smaller model"
                     raise _bad(path, tensor, what, fix)
         places += found
@@ -93,9 +93,8 @@ def _check_held(places: list[_Place], total: int, path: Path) -> None:
             there += held_bytes(stream, named, total - there)
     if total - there > _UNHELD:
         raise InputFileError(
-            f"claims {counted(total, 'byte', grouped=True)} of weights in other files, which hold {there:,} of them: "
-            "they are sparse, or tensors share places",
-            fix=f"copy the files whole (`cp --sparse=never`), or allow it with --max-memory or {VARIABLE}",
+            f"claims {counted(total, 'byte', grouped=True)} of weights in other files, which hold {there:,} of them: the files are sparse, or tensors overlap",
+            fix=f"copy the complete files (`cp --sparse=never`), or allow it with --max-memory or {VARIABLE}",
             where=str(path),
         )
 
@@ -115,10 +114,13 @@ def _take(place: _Place, path: Path, refer: bool) -> None:
             content = stream.read(size)
     except OSError as error:
         what = f"needs external data in {file.name!r}, which cannot be read: {error.strerror}"
-        raise _bad(path, tensor, what, f"put {file.name!r} beside the model") from error
+        raise _bad(path, tensor, what, f"put {file.name!r} next to the model") from error
     if len(content) != size:
         raise _bad(
-            path, tensor, f"needs {file.name!r}, which shrank while it was read", "run the command again"
+            path,
+            tensor,
+            f"needs {file.name!r}, which became shorter while it was read",
+            "run the command again",
         )
     tensor.raw_data = content
     tensor.ClearField("external_data")
@@ -139,7 +141,7 @@ def _inside(tensor: onnx.TensorProto, location: str, path: Path) -> Path:
         raise _bad(path, tensor, f"points outside the model's folder: {location!r}", fix)
     if not is_file(file):
         what = f"needs external data in {location!r}, which is missing"
-        raise _bad(path, tensor, what, f"put {location!r} beside the model")
+        raise _bad(path, tensor, what, f"put {location!r} next to the model")
     return file
 
 

@@ -76,14 +76,14 @@ def _loaded(path: Path) -> Model:
     _count(
         notes,
         densify(graph, path),
-        "sparse initializer written out: TensorRT reads plain ones only",
-        "sparse initializers written out: TensorRT reads plain ones only",
+        "sparse initializer stored as a plain one: TensorRT reads plain initializers only",
+        "sparse initializers stored as plain ones: TensorRT reads plain initializers only",
     )
     _count(
         notes,
         drop_repeats(graph),
-        "repeated initializer dropped, the last of each kept",
-        "repeated initializers dropped, the last of each kept",
+        "repeated initializer removed; the last one is kept",
+        "repeated initializers removed; the last one of each name is kept",
     )
     _count(
         notes,
@@ -95,8 +95,8 @@ def _loaded(path: Path) -> Model:
     _count(
         notes,
         name_nodes(graph.node),
-        "node without a name of its own was named after its output",
-        "nodes without a name of their own were named after their outputs",
+        "node without a unique name was named after its output",
+        "nodes without a unique name were named after their outputs",
     )
     _sort(proto, notes, path)
     proto, raised = raise_opset(proto, max(LOWEST, written_for(proto)), path)
@@ -122,7 +122,7 @@ def _infer(proto: onnx.ModelProto, path: Path) -> list[str]:
         if not settled:
             return [*said, *([note] if note else [])]
         said += [
-            f"the free dimension {name!r} is {length}: no other length fits the weights"
+            f"the dynamic dimension {name!r} is {length}: no other length matches the weights"
             for name, length in settled.items()
         ]
 
@@ -137,8 +137,8 @@ def _inline(proto: onnx.ModelProto, notes: list[str], path: Path) -> onnx.ModelP
     _count(
         notes,
         len(made.functions),
-        "local function of a plug-in kept: TensorRT takes the plug-in if there is one",
-        "local functions of plug-ins kept: TensorRT takes the plug-ins if there are some",
+        "local function of a plug-in kept: TensorRT uses the plug-in if it exists",
+        "local functions of plug-ins kept: TensorRT uses the plug-ins if they exist",
     )
     return made
 
@@ -151,7 +151,9 @@ def _sort(proto: onnx.ModelProto, notes: list[str], path: Path) -> None:
     for value in graph.output:
         if value.name not in made:
             raise InputFileError(
-                f"returns {value.name!r}, which nothing makes", fix="export the model again", where=str(path)
+                f"returns {value.name!r}, which no node produces",
+                fix="export the model again",
+                where=str(path),
             )
     if [id(node) for node in ordered] != [id(node) for node in graph.node]:
         notes.append("nodes sorted into topological order")
@@ -201,8 +203,8 @@ def _too_early(proto: onnx.ModelProto, reason: str) -> tuple[str, str] | None:
     if node is None or not later:
         return None
     return (
-        f"{op} {node.name!r} has the attribute {attribute}, which came with opset {min(later)}; the model says {opset}",
-        f"export with opset {min(later)} or newer, or set the number in the model if it was written for that one",
+        f"{op} {node.name!r} has the attribute {attribute}, which came with opset {min(later)}; the model declares opset {opset}",
+        f"export with opset {min(later)} or newer, or set the opset number in the model, if it was written for that opset",
     )
 
 
@@ -223,7 +225,7 @@ def body_notes(graph: onnx.GraphProto) -> list[str]:
     """Return notes on nodes with bodies, by operator."""
     counts = Counter(node.op_type for node in graph.node if any(True for _ in bodies(node)))
     return [
-        counted(count, f"{op} node: its bodies are left alone", f"{op} nodes: their bodies are left alone")
+        counted(count, f"{op} node: its bodies are not changed", f"{op} nodes: their bodies are not changed")
         for op, count in sorted(counts.items())
     ]
 
@@ -242,10 +244,10 @@ _ANY = "?"
 def name_negative(proto: onnx.ModelProto) -> int:
     """Replace every negative input dimension by a symbol, and clear those of other tensors; return how many.
 
-    Dimensions of inputs that say nothing (spox, or "?") get a symbol of their own each, too: nothing says that they are alike,
-    and a builder takes those of one name for equal.
+    Dimensions of inputs that say nothing (spox, or "?") get a separate symbol each, too: nothing says that they are
+    alike, and a builder takes those of one name for equal.
 
-    A dimension of -1 is no number to compute with: onnx's converter and its shape inference carry it on as one, and
+    A dimension of -1 is not a number to compute with: onnx's converter and its shape inference carry it on as one, and
     end in negative sizes.
     """
     count = sum(_clear(value, symbols=True) for value in proto.graph.input)
@@ -315,7 +317,5 @@ def check_values(graph: onnx.GraphProto, path: Path) -> tuple[str, ...]:
                 fix="train or export the model again; such weights make every output NaN",
                 where=str(path),
             )
-        notes.append(
-            f"constant {tensor.name!r} holds {counted(count, 'infinite value')} and was left as it is"
-        )
+        notes.append(f"constant {tensor.name!r} holds {counted(count, 'infinite value')} and was not changed")
     return tuple(notes)

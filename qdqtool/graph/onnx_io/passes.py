@@ -1,7 +1,7 @@
 """Runs onnx's native passes in a child process with a limit of memory and of processor time.
 
-A model of a hundred bytes can ask shape inference for terabytes: a Range of constants in front of a Cast is computed
-value by value, a Concat of a shape with itself doubles it, a ConstantOfShape has as many dimensions as its input has
+A model of a hundred bytes can ask shape inference for terabytes: a Range of constants before a Cast is computed value
+by value, a Concat of a shape with itself doubles it, a ConstantOfShape has as many dimensions as its input has
 elements. Such a pass ends in `std::bad_alloc`, in the kernel's out-of-memory killer or in a segmentation fault, and
 none of these can be caught in the process that they hit. So the passes run where they can be ended.
 
@@ -80,7 +80,7 @@ class _Worker:
         Raises:
             PassRefused: the pass does not accept the model.
             PassExceeded: the pass was ended; this worker serves no more.
-            SystemFault: the child ended by itself.
+            SystemFault: the child ended unexpectedly.
         """
         seconds = _SECONDS + _SECONDS_PER_MIB * len(content) // (1 << 20)
         limits = {"memory": min(_MEMORY + _MEMORY_PER_BYTE * len(content), budget()), "seconds": seconds}
@@ -134,16 +134,14 @@ class _Worker:
     def _death(self) -> Exception:
         code = self._process.wait()
         if (_TIME_IS_UP is None and self._gave_up) or code == -(_TIME_IS_UP or 0) != 0:
-            return PassExceeded("took more time than a model of its size may take")
+            return PassExceeded("exceeded the time limit for a model of its size")
         if self._gave_up or code == -(_KILLED or 0) != 0:
             # Neither is the model's doing: its own time was not up.
             what = (
-                "got too little of the processor"
-                if self._gave_up
-                else "was killed from outside, for memory perhaps"
+                "got too little processor time" if self._gave_up else "was killed, perhaps for lack of memory"
             )
             return SystemFault(
-                f"the process that checks models {what}; the model was not judged",
+                f"the process that checks models {what}; the model was not checked",
                 fix="run the command again when the machine is less busy",
                 where=sys.executable,
             )
@@ -151,8 +149,8 @@ class _Worker:
             return PassExceeded(f"crashed (exit code {code})")
         # Only a signal is native code's answer to a model: this is a library that is missing, or memory for none.
         return SystemFault(
-            f"the process that checks models ended by itself (exit code {code}); the model was not judged",
-            fix=f"run the command again; {Command('doctor')} says whether the installation is whole",
+            f"the process that checks models ended unexpectedly (exit code {code}); the model was not checked",
+            fix=f"run the command again; {Command('doctor')} checks the installation",
             where=sys.executable,
         )
 

@@ -28,7 +28,7 @@ def main() -> None:
         try:
             body, head = passes[request["pass"]](content, **request["arguments"]), {}
         except MemoryError:
-            body, head = b"", {"exceeded": "took more memory than a model of its size may take"}
+            body, head = b"", {"exceeded": "exceeded the memory limit for a model of its size"}
         except Exception as error:  # noqa: BLE001 -- onnx raises a dozen classes; each is a verdict on the model
             body, head = b"", {"refused": str(error).strip() or type(error).__name__}
         lift_limits()

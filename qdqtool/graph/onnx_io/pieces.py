@@ -224,7 +224,7 @@ def _fields(stream: BinaryIO, position: int, end: int) -> Iterator[_Field]:
         content = stream.tell()
         field = _Field(tag >> 3, position, content, content + size)
         if field.end > end:
-            raise DecodeError("a field is longer than what holds it")
+            raise DecodeError("a field is longer than its message")
         yield field
         position = field.end
 

@@ -55,7 +55,7 @@ def _checked(path: Path) -> onnx.ModelProto:
         proto.opset_import.add(version=_ANY_OPSET)  # only operators of other domains, such as ai.onnx.ml
     opset = default_opset(proto)
     if not 0 < opset <= newest:
-        what = f"uses opset {opset}" if opset else "says no opset"
+        what = f"uses opset {opset}" if opset else "declares no opset"
         raise InputFileError(
             f"{what}; the installed onnx package reads 1 to {newest}",
             fix=_AGAIN + " with a known opset",
@@ -100,7 +100,7 @@ def _head(path: Path) -> bytes:
             raise InputFileError("is a folder", fix="pass the .onnx file inside it", where=str(path))
         if path.stat().st_size > _PROTOBUF_LIMIT:
             raise InputFileError(
-                "is larger than 2 GiB, more than one protobuf file can hold",
+                "is larger than 2 GiB, more than a protobuf file allows",
                 fix="export the model with external data",
                 where=str(path),
             )
@@ -131,7 +131,7 @@ def _parse(path: Path, head: bytes) -> onnx.ModelProto:
     except DecodeError as error:
         raise InputFileError(f"is {kind}", fix=_AGAIN, where=str(path)) from error
     if any(map(misspelt, parts(proto))):
-        raise InputFileError(f"is {kind}: it holds broken names", fix=_AGAIN, where=str(path))
+        raise InputFileError(f"is {kind}: it contains broken names", fix=_AGAIN, where=str(path))
     return proto
 
 
@@ -154,16 +154,16 @@ _TYPE_NAMES = frozenset(onnx.TensorProto.DataType.keys())
 def guarded(path: Path) -> Iterator[None]:
     """Guard the reading of the model at `path`: report exceptions inside as faults of the file.
 
-    The readers check what they know can be wrong and say it better; this is for what nobody has seen yet.
+    The readers check what they know can be wrong and say it better; this is for unknown cases.
 
     Raises:
-        InputFileError: the content contradicts itself, or needs more memory than there is.
+        InputFileError: the content contradicts itself, or needs more memory than available.
     """
     try:
         yield
     except MemoryError as error:
         raise InputFileError(
-            "needs more memory than there is",
+            "needs more memory than available",
             fix=f"use a machine with more memory, or a smaller model; --max-memory and {VARIABLE} set the budget",
             where=str(path),
         ) from error

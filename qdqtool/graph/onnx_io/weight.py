@@ -56,13 +56,13 @@ def flaw(tensor: onnx.TensorProto) -> str | None:
     """
     name = type_name(tensor)
     if not name or name == "UNDEFINED":
-        return f"has element type number {tensor.data_type}, which ONNX does not know"
+        return f"has element type number {tensor.data_type}, which ONNX does not define"
     if any(dim < 0 for dim in tensor.dims) or prod(tensor.dims) > _LARGEST:
         return f"has the impossible shape {list(tensor.dims)}"
     if tensor.HasField("segment"):
         return "is stored in segments, which no release of onnx reads"
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        return "holds strings in a file of its own, which ONNX forbids" if name == "STRING" else None
+        return "stores strings in an external file, which ONNX forbids" if name == "STRING" else None
     if any(not _is_text(entry) for entry in tensor.string_data):
         return "holds strings that are not UTF-8"
     if tensor.HasField("raw_data"):

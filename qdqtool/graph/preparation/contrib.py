@@ -71,7 +71,7 @@ def without_builder(view: GraphView) -> Iterator[str]:
         if node.domain == DOMAIN and node.op in WITHOUT_A_BUILDER:
             counts.setdefault(node.op, []).append(node.name)
     for op, names in counts.items():
-        yield f"no TensorRT builds {op} ({counted(len(names), 'node')}, first {names[0]!r}) without a plug-in: {WITHOUT_A_BUILDER[op]}"
+        yield f"no TensorRT release builds {op} ({counted(len(names), 'node')}, first {names[0]!r}) without a plug-in: {WITHOUT_A_BUILDER[op]}"
 
 
 class _Writer:

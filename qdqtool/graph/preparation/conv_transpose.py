@@ -6,8 +6,9 @@
 Output pixel s * m + r of a transposed convolution reads inputs near m through every s-th weight, from weight (r + pad)
 mod s on: one small convolution for each of the s x s places r. All of them are one Conv with s x s times the output
 channels, whose kernel covers what any of them reads (1x1 where the kernel is as large as the stride); DepthToSpace puts
-the places side by side. Exact: the sums are the same, with zeros added where a place reads less than others. If the output is
-no multiple of the stride (kernel 3, stride 2, padding 1), a longer one is computed, and a Slice cuts off its end.
+the places side by side. Exact: the sums are the same, with zeros added where a place reads less than others. If the
+output is not a multiple of the stride (kernel 3, stride 2, padding 1), a longer one is computed, and a Slice cuts off
+its end.
 
 TensorRT has INT8 kernels and fusions for Conv that it does not have for ConvTranspose, TensorRT for RTX has none. By
 build (RTX 1.7.1): of Conv, Relu, ConvTranspose, Relu, Conv with 32 channels and stride 1 two of three layers run in INT8,
@@ -57,7 +58,7 @@ def as_convolution(
     Args:
         weight: [inputs, outputs/group, kernel...], of any type: what stands where in it shows where it goes.
         strides: steps along each axis of the kernel.
-        pads: in front of all axes, then behind them.
+        pads: before all axes, then after them.
         extra: output padding of each axis.
         group: groups of channels.
     """
@@ -73,7 +74,7 @@ class _Axis:
 
     Attributes:
         taps: for every place and every input that the kernel covers, which weight is read; -1 for none.
-        pads: zeros in front of and behind the input.
+        pads: zeros before and behind the input.
         cut: values at the end that are no part of the result.
     """
 

@@ -34,10 +34,10 @@ _GROWTH = 4 << 20
 def fold_constants(model: Model) -> Model:
     """Return the model with every node computed whose inputs are constants, and Shape of a static tensor.
 
-    Kept as they are: what an If decides on (onnxruntime would put the branch in the place of the If before it knows
-    the types behind it, and refuse some models that it runs otherwise), Q/DQ nodes, random operators, control flow, anything outside the default domain, values whose
-    size is unknown beforehand or that grow by more than 4 MiB, arithmetic that divides by zero, and what onnxruntime
-    computes differently.
+    Kept as they are: what an If decides on (onnxruntime would put the branch instead of the If before it knows the
+    types after it, and refuse some models that it runs otherwise), Q/DQ nodes, random operators, control flow, anything
+    outside the default domain, values whose size is unknown beforehand or that grow by more than 4 MiB, arithmetic that
+    divides by zero, and what onnxruntime computes differently.
     """
     total = 0
     kept: frozenset[str] = frozenset()
@@ -132,8 +132,8 @@ def take_decided_branches(model: Model) -> Model:
         return model
     note = counted(
         total,
-        "If node whose condition is known was replaced by the branch that is taken",
-        "If nodes whose condition is known were replaced by the branch that is taken",
+        "If node whose condition is known was replaced by its active branch",
+        "If nodes whose condition is known were replaced by their active branches",
     )
     # what was said of those that are gone would contradict it
     kept = [said for said in model.notes if said not in stale]
@@ -260,7 +260,7 @@ def _rename(node: onnx.NodeProto, renamed: dict[str, str]) -> None:
 
 
 # --- nodes that change nothing ---------------------------------------------------------------------------------------
-# Takes out nodes that change nothing: Identity, inference Dropout, and Cast to the type that is there already.
+# Takes out nodes that change nothing: Identity, inference Dropout, and Cast to the type that exists already.
 
 
 def bypass(edit: Edit, view: GraphView) -> int:

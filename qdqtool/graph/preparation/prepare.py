@@ -52,7 +52,7 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
     named = write_squeezed_axes(edit, model.view)
     if named:
         edit.notes.append(
-            f"{counted(named, 'Squeeze node')} without axes got those of length 1: TensorRT fixes the rank of the result"
+            f"{counted(named, 'Squeeze node')} without axes got the axes of length 1: TensorRT fixes the rank of the result"
         )
         model = edit.finish()
         edit = Edit(model)
@@ -79,20 +79,18 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
     flat = flatten(edit, model.view) if options.flatten else 0
     if flat:
         edit.notes.append(
-            f"{counted(flat, 'product behind an attention reads', 'products behind an attention read')} two dimensions, so that kernels dequantize weights"
+            f"{counted(flat, 'MatMul after an attention reads', 'MatMul nodes after an attention read')} two dimensions, so that kernels dequantize weights"
         )
         model = edit.finish()
         edit = Edit(model)
     folded = fold_batchnorm(edit) if options.fold_batchnorm else 0
     if folded:
-        edit.notes.append(f"{counted(folded, 'BatchNormalization node')} folded into the layer in front")
+        edit.notes.append(f"{counted(folded, 'BatchNormalization node')} folded into the layer before")
     turned = 0
     if options.conv_transpose:
         turned = write_convolutions(edit, model.view, strided=bool(options.strided_conv_transpose))
     if turned:
-        edit.notes.append(
-            f"{counted(turned, 'ConvTranspose node')} written as the Conv that computes the same"
-        )
+        edit.notes.append(f"{counted(turned, 'ConvTranspose node')} written as an equivalent Conv")
     constants = len(edit.constants)
     unused = edit.prune()
     if unused:
@@ -163,8 +161,8 @@ def give_constants(model: Model, values: Mapping[str, Given]) -> Model:
         return model
     if len(given) == len(inputs):
         raise UsageError(
-            "every input would be a constant: nothing would be left to compute",
-            fix="leave out the input that samples are for",
+            "every input would be a constant, so nothing would remain to compute",
+            fix="remove the input that samples are for",
             where=_WHERE,
         )
     edit = Edit(model)
@@ -185,14 +183,14 @@ def _tensor(entry: onnx.ValueInfoProto, value: Given) -> np.ndarray[tuple[int, .
     stored = exact.astype(dtype)
     if exact.dtype.kind not in "biuf" or (stored.dtype.kind in "biu" and (stored != exact).any()):
         raise UsageError(
-            f"{value!r} is no value of {dtype}, the type of {entry.name!r}",
+            f"{value!r} is not a value of {dtype}, the type of {entry.name!r}",
             fix=f"give a {dtype}",
             where=_WHERE,
         )
     if several and stored.size != int(np.prod(shape)):
         raise UsageError(
-            f"{entry.name!r} has {counted(int(np.prod(shape)), 'value')}, and {stored.size} are given",
-            fix="give one number for all, or each of them",
+            f"{entry.name!r} has {counted(int(np.prod(shape)), 'value')}, but {stored.size} are given",
+            fix="pass a single number, or one per value",
             where=_WHERE,
         )
     return stored.reshape(shape) if several else np.full(shape, stored, dtype)

@@ -66,7 +66,7 @@ def _shape(edit: Edit, name: str, tensor: str, leading: tuple[int | str, ...], c
 # madmom and DNSMOS end so. With axes the results are the same for every length but 1, where the free dimension stays.
 #
 # Exporters note the rank of the sample that they traced: of one frame, which is squeezed away as well. What they note of the
-# result and of all behind it is dropped then: it is wrong for every other length.
+# result and of all behind the builder removes it then: it is wrong for every other length.
 
 _AXES_ARE_AN_INPUT = 13
 """Opset from which the axes are an input; before, they are an attribute."""

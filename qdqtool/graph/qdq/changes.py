@@ -59,7 +59,7 @@ def _scale(edit: Edit, each: ScaledInput, model: Model) -> None:
     rank = len(model.view.info(each.tensor).shape or ())
     maker = model.view.producer(each.tensor)
     if maker is None or rank <= each.axis:
-        what = f"has no node that makes {each.tensor!r}, or does not say its shape"
+        what = f"has no node that produces {each.tensor!r}, or its shape is unknown"
         raise InputFileError(what, fix=_FIX, where=str(model.path))
     factor = edit.constant(f"{each.tensor}_factors", factors.reshape(-1, *([1] * (rank - 1 - each.axis))))
     whole = edit.fresh(f"{each.tensor}_whole")

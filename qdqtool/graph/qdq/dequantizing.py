@@ -56,7 +56,7 @@ class _Weight:
         kind: the type of the floats.
         tensor: what holds the value now.
         stored, zero, scale: all of the tensor's shape.
-        into: the product's result and its factor where the scale comes behind the product.
+        into: the product's result and its factor where the scale comes after the product.
     """
 
     cast: Node
@@ -305,11 +305,11 @@ def _write(edit: Edit, weight: _Weight, form: _StoredForm) -> Change:
     behind = ""
     if weight.into is not None:
         edit.redirect(*weight.into)
-        behind = ", the factor behind its product taken in"
+        behind = ", including the factor after its product"
     return Change(
         rule="cast_weight",
         subject=cast.name,
         what=f"Cast and what follows became DequantizeLinear of {form.words}{behind}",
-        reason="TensorRT takes stored integers only in front of DequantizeLinear",
+        reason="TensorRT accepts stored integers only as input of DequantizeLinear",
         error=0.0 if form.exact and weight.into is None else None,
     )

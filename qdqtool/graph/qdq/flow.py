@@ -1,6 +1,6 @@
 """Meaning of a Q/DQ model: its float graph, the quantization of each slot, and the nodes that write it.
 
-Patterns are matched on the float graph (`plain`). Which quantized values an input reads, directly or behind operators
+Patterns are matched on the float graph (`plain`). Which quantized values an input reads, directly or after operators
 that only move values, is answered here once for all rules.
 """
 

@@ -54,13 +54,13 @@ def insert(
 ) -> Model:
     """Return the model with a separate Q/DQ pair for every quantized slot.
 
-    Zero point 0, but for activations whose range has another one (`insert_for_engine` writes these for TensorRT); activations
-    with one scalar scale, weights with a scale per channel or block along the placement's axis; tensors that a tie wants apart get the next larger scale. Biases stay float, shifted where the
-    table says so. `options.weights` other than "qdq" stores quantized weights behind a DequantizeLinear alone, which
-    formats with blocks always do; the opset is raised where a format needs a newer one;
-    `options.types` other than "fp32" turns the float rest into that type as `convert` does, with the overflows that
-    `reach` found on samples.
-    Nodes are named `<tensor>_<node>_<input>_QuantizeLinear` and `..._DequantizeLinear`.
+    Zero point 0, but for activations whose range has another one (`insert_for_engine` writes these for TensorRT);
+    activations with one scalar scale, weights with a scale per channel or block along the placement's axis; tensors
+    that a tie wants apart get the next larger scale. Biases stay float, shifted where the table says so.
+    `options.weights` other than "qdq" stores quantized weights after a DequantizeLinear alone, which formats with
+    blocks always do; the opset is raised where a format needs a newer one; `options.types` other than "fp32" turns the
+    float rest into that type as `convert` does, with the overflows that `reach` found on samples. Nodes are named
+    `<tensor>_<node>_<input>_QuantizeLinear` and `..._DequantizeLinear`.
 
     Raises:
         UsageError: the model has Q/DQ nodes already, or blocks do not divide the axis of their weight.
@@ -126,7 +126,7 @@ def refuse_quantized(model: Model) -> None:
     there = quantized_ops(model)
     if there:
         raise UsageError(
-            f"has quantized operators already: {', '.join(there)}",
+            f"already has quantized operators: {', '.join(there)}",
             fix=f"start from the float model, or keep this one: run {REPAIR} on it, then build and audit",
             where=str(model.path),
         )
@@ -160,10 +160,7 @@ def _with_note_of_blocks(
     if not computed:
         return model
     tensors = counted(len(set(computed)), "tensor")
-    note = (
-        f"{tensors}, the first {computed[0]!r}, in blocks with computed scales in spite of insert.blocks=constant: "
-        "a sum along the blocks stands in front, and TensorRT for RTX 1.7.1 fails to build constant ones there"
-    )
+    note = f"{tensors}, the first {computed[0]!r}, in blocks with computed scales although insert.blocks=constant: a sum along the blocks comes before, and TensorRT for RTX 1.7.1 cannot build constant scales there"
     return Model(proto=model.proto, path=model.path, notes=(*model.notes, note))
 
 
@@ -172,7 +169,7 @@ def _with_weights_apart(
 ) -> tuple[Model, dict[Slot, Quantization]]:
     """Give every MatMul or Gemm with a quantized weight and a float activation a separate weight.
 
-    TensorRT for RTX 1.7.1 dequantizes a weight inside the kernel of one product only: with two, also where each has its
+    TensorRT for RTX 1.7.1 dequantizes a weight inside the kernel of one product only: with two, also if each has its
     own DequantizeLinear, equal nodes are merged, and one kernel writes the float weight in every inference. Copies with
     equal lists of scales of less than 512 bytes have the same fate (30 builds), so each has one scale a step larger.
     """
@@ -225,7 +222,7 @@ def assignment_of(
             what = f"slot {slot} does not read {decision.tensor!r} in this model"
             raise InputFileError(what, fix=f"run {Command('place')} on this model", where=str(model.path))
         if spec is None:
-            raise UsageError(f"{slot} asks for no format", fix=f"run {Command('place')} on this model")
+            raise UsageError(f"{slot} has no format", fix=f"run {Command('place')} on this model")
         key = (decision.tensor, spec)
         if key not in known:
             chosen = rounded.get(decision.tensor)
@@ -300,7 +297,7 @@ def _quantization(
         raise InputFileError(f"the table has no range for {tensor!r}", fix=_RECALIBRATE, where=where)
     constant = decision.kind is SlotKind.WEIGHT
     if constant and view.constant_shape(tensor) is None:
-        what = f"{tensor!r} is called a weight but is not constant"
+        what = f"{tensor!r} is marked as a weight but is not constant"
         raise InputFileError(what, fix=f"run {Command('place')} on this model", where=where)
     axis, block = spec.axis, spec.block
     if block is None or axis is None:
@@ -369,21 +366,19 @@ def _in_blocks(
 def _misfit(found: TensorRange, axis: int | None, shape: tuple[int, ...] | None) -> str | None:
     """Return the reason why a range cannot become a scale. `shape` is None for run-time tensors, which take one scale only."""
     if found.axis != axis:
-        return f"is along axis {found.axis}, the placement asks for axis {axis}"
+        return f"is along axis {found.axis}, but the placement requires axis {axis}"
     amax = np.asarray(found.amax, np.float64)
     if not (np.isfinite(amax) & (amax > 0)).all():
         return "is not a positive number"
     if axis is None:
         if shape == ():
             return "belongs to a scalar constant, which TensorRT cannot quantize"
-        return (
-            None if len(found.amax) == 1 else f"has {counted(len(found.amax), 'value')} where one is needed"
-        )
+        return None if len(found.amax) == 1 else f"has {counted(len(found.amax), 'value')}, but needs one"
     if shape is None:
         return "is per channel, which TensorRT allows for constants only"
     fits = 0 <= axis < len(shape) and shape[axis] == len(found.amax)
     return (
         None
         if fits
-        else f"has {counted(len(found.amax), 'value')}, which do not fit axis {axis} of shape {list(shape)}"
+        else f"has {counted(len(found.amax), 'value')}, which do not match axis {axis} of shape {list(shape)}"
     )

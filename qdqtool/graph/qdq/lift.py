@@ -46,16 +46,16 @@ class IrregularityKind(str, Enum):
     BIAS = "integer bias"
     SCALE_RANK = "scale of shape [1]"
     CHANNELS = "activation per channel"
-    SCALE_VALUE = "scale that is no positive number"
-    SCALE_TYPE = "scale of another type"
-    LEVEL = "global scale that is no scalar"
+    SCALE_VALUE = "scale that is not a positive number"
+    SCALE_TYPE = "scale of a wrong type"
+    LEVEL = "global scale that is not a scalar"
     RUN_TIME = "scale computed at run time"
     BLOCKS = "blocks that do not match"
     ONE_LEVEL = "FP4 with float scales"
     LONE_QUANTIZE = "Q without DQ"
     LONE_DEQUANTIZE = "DQ of computed integers"
     TWO_SCALES = "Q and DQ differ"
-    DOUBLED = "pair behind a pair"
+    DOUBLED = "pair after a pair"
     RETURNED = "pair before a model output"
     DOMAIN = "Q/DQ of another domain"
     SATURATION = "no saturation"
@@ -69,15 +69,15 @@ NORMAL_FORMS: Final = {
     IrregularityKind.BIAS: "a float bias",
     IrregularityKind.SCALE_RANK: "a scale without dimensions",
     IrregularityKind.CHANNELS: "one scale for the activation",
-    IrregularityKind.SCALE_VALUE: "the range's largest magnitude divided by the format's largest number",
-    IrregularityKind.SCALE_TYPE: "a scale of the float type of what is quantized",
-    IrregularityKind.LEVEL: "a scalar float that is positive: one global scale for all block scales",
+    IrregularityKind.SCALE_VALUE: "the largest magnitude of the range divided by the largest number of the format",
+    IrregularityKind.SCALE_TYPE: "a scale of the same float type as the quantized tensor",
+    IrregularityKind.LEVEL: "a positive float scalar: one global scale for all block scales",
     IrregularityKind.RUN_TIME: "a constant scale from calibration",
     IrregularityKind.BLOCKS: "a block_size that divides the axis, and as many scales as there are blocks",
-    IrregularityKind.ONE_LEVEL: "FP8 scales of blocks of 16 behind one float scale, without which TensorRT computes in float",
+    IrregularityKind.ONE_LEVEL: "FP8 scales of blocks of 16 with one global float scale; without it TensorRT computes in float",
     IrregularityKind.LONE_QUANTIZE: "a pair of Q and DQ",
     IrregularityKind.LONE_DEQUANTIZE: "a pair of Q and DQ",
-    IrregularityKind.TWO_SCALES: "a pair whose two nodes have one scale and one zero point",
+    IrregularityKind.TWO_SCALES: "a pair whose two nodes have the same scale and zero point",
     IrregularityKind.DOUBLED: "the outer pair alone",
     IrregularityKind.RETURNED: "a float output",
     IrregularityKind.DOMAIN: "QuantizeLinear and DequantizeLinear of ONNX",

@@ -97,7 +97,9 @@ class _PairWriter:
         node = self._nodes.get(slot.node)
         if node is None or slot.index >= len(node.input) or not node.input[slot.index]:
             raise InputFileError(
-                f"the model has no input {slot}", fix="name one of this model", where=str(self._model.path)
+                f"the model has no input {slot}",
+                fix="pass an input of this model",
+                where=str(self._model.path),
             )
         tensor = node.input[slot.index]
         shared = (tensor, slot if quantization.pair is None else quantization.pair)
@@ -211,7 +213,7 @@ class _PairWriter:
         value, scale = self._model.view.constant(tensor), quantization.scale
         if value is None or scale is None:
             raise InputFileError(
-                f"{tensor!r} is to be stored as {quantization.format} but is not constant",
+                f"{tensor!r} should be stored as {quantization.format} but is not constant",
                 fix=f"run {Command('place')} on this model",
                 where=str(self._model.path),
             )

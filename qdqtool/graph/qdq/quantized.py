@@ -26,8 +26,8 @@ class Quantization:
     Attributes:
         format: how values are stored.
         scale: float32, (): one scale; (channels,): one per channel along `axis`; the tensor's shape with `axis` divided
-            by `block`: one per block. Block scales of formats with two levels are those of the first level. None where
-            the model computes a scale per block at run time.
+            by `block`: one per block. Block scales of formats with two levels are those of the first level. None if the
+            model computes a scale per block at run time.
         axis: channel axis, or the axis that blocks divide; None for one scale.
         block: values along `axis` that share a scale; None without blocks.
         global_scale: second level of formats with two levels, else None.

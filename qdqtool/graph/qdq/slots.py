@@ -1,4 +1,4 @@
-"""Quantizes single inputs anew or makes them float: each edited input gets a separate Q/DQ pair or none."""
+"""Quantizes single inputs again or makes them float: each edited input gets a separate Q/DQ pair or none."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FLOAT = "float"
 
 
 def requantize(model: Model, edits: Iterable[SlotEdit]) -> Model:
-    """Return the Q/DQ model with these inputs quantized anew, whatever fed them before; other consumers keep their pairs.
+    """Return the Q/DQ model with these inputs quantized again, whatever fed them before; other consumers keep their pairs.
 
     Raises:
         UsageError: the model has no such input, or its integers come from a place that has no float form.
@@ -58,12 +58,16 @@ def _requantized(model: Model, edits: Iterable[SlotEdit], zeros: Mapping[Slot, i
         node = nodes.get(change.slot.node)
         if node is None or change.slot.index >= len(node.input):
             raise UsageError(
-                f"there is no input {change.slot}", fix="name one of this model", where=str(model.path)
+                f"the model has no input {change.slot}",
+                fix="pass an input of this model",
+                where=str(model.path),
             )
         source = _source(edit, model, makers, node.input[change.slot.index])
         if source is None:
             raise UsageError(
-                f"what {change.slot} reads has no float form", fix="edit its producer", where=str(model.path)
+                f"the input of {change.slot} has no float form",
+                fix="edit its producer",
+                where=str(model.path),
             )
         node.input[change.slot.index] = source
         if change.known:

@@ -115,7 +115,7 @@ def with_fitting_axes(model: Model) -> tuple[Model, tuple[Change, ...]]:
                 rule="scale_length",
                 subject=pair.quantize or pair.dequantize or "",
                 what=f"axis {pair.axis} became {axis}",
-                reason=f"its {counted(len(pair.scale), 'scale')} fit no other axis, and the parser refuses the one that was written",
+                reason=f"its {counted(len(pair.scale), 'scale')} match only this axis, and the parser refuses the old one",
                 error=0.0,
             )
         )
@@ -139,7 +139,7 @@ def check_counts(model: Model, pair: QdqPair) -> None:
         axis = pair.axis
         dim = shape[axis] if axis is not None and -len(shape) <= axis < len(shape) else None
         if dim is None or (isinstance(dim, int) and dim != count):
-            what = f"{counted(count, 'scale')}, which do not fit axis {pair.axis} of shape {list(shape)}"
+            what = f"{counted(count, 'scale')}, which do not match axis {pair.axis} of shape {list(shape)}"
     if what is not None:
         node = pair.dequantize or pair.quantize
         raise InputFileError(

@@ -7,7 +7,7 @@
 
 Evidence: RTX 1.7.1. The fused kernel of an attention with one query, `_gemv_mha`, reads and writes INT8 (SM86) and FP8
 (SM89) itself: 64 tokens, 4 heads of 32, 38,656 bytes instead of 137,728 in 4 kernels each. With 16 queries the cache
-stays INT8 and one kernel more runs (282,624 instead of 458,752 bytes). The Concat may stand between Q and DQ as well.
+stays INT8 and one kernel more runs (282,624 instead of 458,752 bytes). The Concat may also be between Q and DQ.
 """
 
 from __future__ import annotations
@@ -64,8 +64,7 @@ def with_stored_caches(model: Model, floats: GraphView, placement: Placement) ->
     edit.prune()
     inputs, outputs = sum(len(cache.inputs) for cache in caches), sum(len(cache.outputs) for cache in caches)
     edit.notes.append(
-        f"{counted(inputs, 'input')} and {counted(outputs, 'output')} hold keys and values in few bits now, as place.kv_cache asks "
-        f"({caches[0].inputs[0]} ...): the first step gets zeros of that type, later ones what the step before returned"
+        f"{counted(inputs, 'input')} and {counted(outputs, 'output')} now store keys and values in low bits, as place.kv_cache requests ({caches[0].inputs[0]} ...): feed zeros of that type to the first step, and the returned values to each next step"
     )
     return edit.finish(retyped=True)
 

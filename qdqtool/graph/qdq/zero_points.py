@@ -334,15 +334,15 @@ class ConstantWriter:
 
     # --- what consumers ask for --------------------------------------------------------------------------------------
 
-    def _wanted(self, tensor: str) -> float:
+    def _common_shift(self, tensor: str) -> float:
         """Return the constant that every consumer wants subtracted from a tensor; 0 if they do not agree."""
         if tensor in self.edit.pinned:
             return 0.0
-        asked = [self._asked(node, index) for node, index in self.edit.readers(tensor)]
+        asked = [self._shift_of_consumer(node, index) for node, index in self.edit.readers(tensor)]
         first = asked[0] if asked else 0.0
         return first if all(_is_nothing(one - first, first) for one in asked) else 0.0
 
-    def _asked(self, node: onnx.NodeProto, index: int) -> float:
+    def _shift_of_consumer(self, node: onnx.NodeProto, index: int) -> float:
         if node.domain not in STANDARD_DOMAINS:
             return 0.0
         if node.op_type == QUANTIZE and index == 0:
@@ -352,9 +352,9 @@ class ConstantWriter:
             pair = self._dissolved_by(node)
             return 0.0 if pair is None else pair.constant
         if node.op_type in LAYOUT | {"Pad"} and index == 0:
-            return self._wanted(node.output[0])
+            return self._common_shift(node.output[0])
         if node.op_type == "Add" and self._is_run_time(node.input[1 - index]):
-            return self._wanted(node.output[0]) - self._held.get(node.input[1 - index], 0.0)
+            return self._common_shift(node.output[0]) - self._held.get(node.input[1 - index], 0.0)
         return 0.0
 
     def _is_run_time(self, tensor: str) -> bool:
@@ -430,7 +430,7 @@ class ConstantWriter:
         if bias is None:
             self._behind(node, response)
             return
-        wanted = self._wanted(node.output[0])
+        wanted = self._common_shift(node.output[0])
         change = response.reshape(-1) if _is_per_channel(response) else np.zeros(())
         change = change - wanted
         if change.any():
@@ -624,7 +624,7 @@ class ConstantWriter:
         constant = next((index for index in (1, 0) if node.input[index] in edit.constants), None)
         value = None if constant is None else edit.value(node.input[constant])
         if constant is not None and value is not None and value.dtype in _FLOATS:
-            wanted = self._wanted(node.output[0])
+            wanted = self._common_shift(node.output[0])
             if not _is_nothing(wanted - held, wanted):
                 change = held - wanted if node.op_type == "Add" else wanted - held
                 new = value.astype(np.float64) + change

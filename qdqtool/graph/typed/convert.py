@@ -61,7 +61,7 @@ def convert(
         InputFileError: the opset cannot be raised to one with Q/DQ or operators of the type.
     """
     if options.types == "fp32":
-        raise UsageError("a model is FP32 already", fix="ask for fp16 or bf16")
+        raise UsageError("the model already is FP32", fix="choose fp16 or bf16")
     narrow = TYPES[options.types]
     model = with_opset(_checked(model), options.types, quantized=_has_pairs(model))
     model = rescale_integers(model, narrow)
@@ -73,7 +73,7 @@ def convert(
     reasons = kept(model.view, request, narrow)
     edit = Edit(model)
     forms = Forms(edit, model.view, narrow, reasons, keep_io=options.keep_io)
-    told = _told(edit, forms, reasons, narrow)
+    told = _kept_nodes(edit, forms, reasons, narrow)
     narrowed = sum(any(NARROW in forms.made(name) for name in node.output) for node in edit.nodes)
     rewrite = Rewrite(edit, model.view, narrow, forms)
     rewrite.run()
@@ -89,7 +89,7 @@ def convert(
     )
     edit.notes += _sentences(found, narrow, protected=options.overflow == "keep")
     edit.notes += [
-        f"no node is called {pattern!r}" for pattern in unused(model.view, (*request.nodes, *request.others))
+        f"no node matches {pattern!r}" for pattern in unused(model.view, (*request.nodes, *request.others))
     ]
     result = edit.finish(retyped=True)
     return result, replace(found, notes=result.notes)
@@ -119,7 +119,7 @@ def _checked(model: Model) -> Model:
     for node in model.view.nodes:
         if node.op in PAIRS and node.domain not in {"", "ai.onnx"}:
             raise UsageError(
-                f"node {node.name!r} is a {node.op} of {node.domain}, which TensorRT takes in FP32 only",
+                f"node {node.name!r} is a {node.op} of {node.domain}, which TensorRT accepts in FP32 only",
                 fix=f"run {REPAIR} on the model first",
                 where=str(model.path),
             )
@@ -130,7 +130,7 @@ def _has_pairs(model: Model) -> bool:
     return any(node.op in PAIRS for node in model.view.nodes)
 
 
-def _told(edit: Edit, forms: Forms, reasons: Mapping[str, str], narrow: Narrow) -> tuple[KeptNode, ...]:
+def _kept_nodes(edit: Edit, forms: Forms, reasons: Mapping[str, str], narrow: Narrow) -> tuple[KeptNode, ...]:
     """Return nodes that stay FP32: nodes that were chosen, and nodes whose operator has no other type."""
     told = []
     for node in edit.nodes:
@@ -147,9 +147,9 @@ def _forced(node: onnx.NodeProto, opset: int, narrow: Narrow) -> str | None:
     if node.op_type == DEQUANTIZE or signature(node, opset, narrow.word).makes(0):
         return None
     if any(attribute.type == onnx.AttributeProto.GRAPH for attribute in node.attribute):
-        return "bodies of control flow are left alone"
+        return "bodies of control flow are not converted"
     if node.domain not in {"", "ai.onnx"}:
-        return "a foreign operator is left alone"
+        return "an operator of another domain is not converted"
     return f"the operator has no {narrow.dtype} form in opset {opset}"
 
 
@@ -159,7 +159,7 @@ def _sentences(found: Conversion, narrow: Narrow, *, protected: bool) -> list[st
     notes = []
     if found.clipped:
         notes.append(
-            f"{counted(len(found.clipped), 'constant reaches', 'constants reach')} beyond {word} and {'was' if len(found.clipped) == 1 else 'were'} clipped to "
+            f"{counted(len(found.clipped), 'constant exceeds', 'constants exceed')} {word} and {'was' if len(found.clipped) == 1 else 'were'} clipped to "
             f"{narrow.largest:g}: {listed([*map(repr, found.clipped)], _NAMED)}"
         )
     if found.faint:
@@ -168,9 +168,7 @@ def _sentences(found: Conversion, narrow: Narrow, *, protected: bool) -> list[st
             f"{counted(len(found.faint), 'constant is', 'constants are')} so small that {word} loses digits: {few}"
         )
     if found.reach is None and protected and found.dtype is DType.FLOAT16:
-        notes.append(
-            f"no samples were given, so nobody knows what reaches beyond {word}; that becomes infinite"
-        )
+        notes.append(f"no samples were given, so values beyond {word} are unknown; they become infinite")
     strayed = found.reach.strayed if found.reach is not None else ()
     source = "by their ranges" if found.reach is not None and not found.reach.samples else "on the samples"
     over = [f"{tensor.tensor!r} ({tensor.largest:.4g})" for tensor in strayed if tensor.kind == "overflow"]

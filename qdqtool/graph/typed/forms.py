@@ -1,12 +1,12 @@
 """Chooses the type of each FP32 tensor, and the type in which each consumer reads it.
 
-Each FP32 tensor may exist in two forms, wide (FP32) and narrow (16 bits). Its maker gives one of them; a Cast makes
-the other only where somebody needs it, and constants are simply stored in the form that is read.
+Each FP32 tensor may exist in two forms, wide (FP32) and narrow (16 bits). Its maker gives one of them; a Cast makes the
+other only if a reader needs it, and constants are simply stored in the form that is read.
 
-Q/DQ nodes take the type of what reads them, so that no Cast ever stands behind one: a DequantizeLinear makes the form
+Q/DQ nodes take the type of what reads them, so that no Cast ever stands after one: a DequantizeLinear makes the form
 that its reader wants, twice where two readers differ, and the QuantizeLinear before it has the same. Both sides of a
-pair have one type, with one scale of that type; a Cast may stand before the pair, where TensorRT takes it into the
-kernel that quantizes.
+pair have one type, with one scale of that type; a Cast may be before the pair, where TensorRT takes it into the kernel
+that quantizes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Forms:
         if tensor not in self._made:
             # Scales that are dequantized themselves could ask for each other: the first answer is a guess.
             self._made[tensor] = frozenset({NARROW})
-            self._made[tensor] = self._given(tensor)
+            self._made[tensor] = self._producer_forms(tensor)
         return self._made[tensor]
 
     def read(self, node: onnx.NodeProto, index: int) -> Form:
@@ -94,17 +94,17 @@ class Forms:
         """Model inputs and outputs, which keep their names whatever their type."""
         return frozenset(value.name for value in (*self._edit.inputs, *self._edit.outputs))
 
-    def _given(self, tensor: str) -> frozenset[Form]:
+    def _producer_forms(self, tensor: str) -> frozenset[Form]:
         node = self._makers.get(tensor)
         if node is None or not self.is_float(tensor):
             return frozenset()
         if node.op_type == DEQUANTIZE:
-            return frozenset(self._wanted(tensor)) or frozenset({NARROW})
+            return frozenset(self._reader_forms(tensor)) or frozenset({NARROW})
         signed = signature(node, self._edit.opset, self._narrow.word)
         narrow = node.name not in self._kept and signed.makes(list(node.output).index(tensor))
         return frozenset({NARROW if narrow else WIDE})
 
-    def _wanted(self, tensor: str) -> Iterator[Form]:
+    def _reader_forms(self, tensor: str) -> Iterator[Form]:
         """Yield the forms in which a tensor is read."""
         for node, index in self._readers.get(tensor, ()):
             yield self.read(node, index)

@@ -98,6 +98,6 @@ FORMS = ("sarif", "junit", "markdown", "github")
 def write(report: CiReport, form: str) -> str:
     """Render the report in one of `FORMS`."""
     if form not in FORMS:
-        raise UsageError(f"no format is called {form!r}", fix=f"choose {', '.join(FORMS)}", where="--format")
+        raise UsageError(f"unknown format {form!r}", fix=f"choose {', '.join(FORMS)}", where="--format")
     text: str = import_module(f"{__name__}.{form}").write(report)
     return text

@@ -95,7 +95,7 @@ class Placed:
     """The float model, placement and table of a run folder.
 
     Attributes:
-        reach: which tensors a narrow float type cannot hold, where samples were run to see that.
+        reach: which tensors a narrow float type cannot hold, if samples were run to see that.
         notes: why `reach` is missing although samples were run.
     """
 
@@ -126,7 +126,9 @@ class Placed:
                 ranges[decision.tensor] = _range(decision.tensor, edit)
         return RangedPlacement(
             placement=replace(
-                self._placement, decisions=tuple(decisions), ties=_held(self._placement.ties, ranges)
+                self._placement,
+                decisions=tuple(decisions),
+                ties=_remaining_ties(self._placement.ties, ranges),
             ),
             table=replace(self._table, ranges=tuple(ranges[name] for name in sorted(ranges))),
         )
@@ -183,8 +185,8 @@ def _decided(decision: Decision, edit: SlotEdit | None) -> Decision:
         stance=Stance.REQUEST if edit.known else Stance.VETO,
         reason=f"the builder ran it in {edit.format.name.upper()}"
         if edit.known
-        else "the engine is leaner, or only possible, without this pair",
-        fix="" if edit.known else "nothing to do: a build has shown it",
+        else "the engine is smaller, or can only be built, without this pair",
+        fix="" if edit.known else "nothing to do: a build has proven it",
     )
     return replace(
         decision,
@@ -202,7 +204,7 @@ def _quantizing(decision: Decision, spec: QuantSpec, known: TensorRange | None) 
     return SlotEdit(slot=decision.slot, scales=scales, axis=spec.axis, format=spec.format)
 
 
-def _held(ties: Iterable[Tie], ranges: Mapping[str, TensorRange]) -> tuple[Tie, ...]:
+def _remaining_ties(ties: Iterable[Tie], ranges: Mapping[str, TensorRange]) -> tuple[Tie, ...]:
     """Return the ties without the tensors that got a separate range from an edit."""
     held = []
     for tie in ties:
@@ -238,8 +240,8 @@ class Resolved:
 
     Attributes:
         edits: those worth making.
-        guessed: tensors whose range comes from random samples: it shows what a builder makes of the edits, and is no
-            range to keep.
+        guessed: tensors whose range comes from random samples: it shows what a builder makes of the edits, and is not
+            arange to keep.
     """
 
     edits: tuple[SlotEdit, ...]
@@ -307,8 +309,8 @@ class Ranges:
         if key in self._known:
             return _steps(self._known[key], edit.format, per_channel=edit.axis is not None)
         if not self._is_float(key[0]):
-            return f"{key[0]!r} holds no floating-point numbers"
-        return f"no samples to measure the range of {key[0]!r} on; pass --samples"
+            return f"{key[0]!r} does not contain floating-point numbers"
+        return f"no samples to measure the range of {key[0]!r}; pass --samples"
 
     def _is_float(self, tensor: str) -> bool:
         return self._model.view.info(tensor).dtype.is_float

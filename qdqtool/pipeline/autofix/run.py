@@ -107,7 +107,7 @@ def fix(request: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Findin
         _deliver(request, builder, search, notes)
         FIXES.write(folder / "fixes.json", report)
         if (folder / "accuracy.json").is_file() and (folder / "placement.json").is_file():
-            _tell(request)
+            _write_report(request)
         return report, search.best.audit.findings
 
 
@@ -121,7 +121,7 @@ def _opened(request: FixRequest, builder: CandidateBuilder, bench: Path) -> FixS
         return FixSearch(builder, bench, request.bounds)
     except BuildError as error:
         raise BuildError(
-            f"cannot be built as it is: {error.what}",
+            f"cannot be built unchanged: {error.what}",
             fix=f"run {REPAIR} on it first; {error.fix}",
             where=str(request.subject),
         ) from error
@@ -132,7 +132,9 @@ def _refuse_used(request: FixRequest) -> None:
     there = {path.name for path in request.out.iterdir()} - {".lock"} if request.out.is_dir() else set()
     if request.out.resolve() == request.subject.resolve() or (there and not is_unfinished(request.out)):
         raise UsageError(
-            "the new run folder must be new", fix="name another with --out", where=str(request.out)
+            "the new run folder must not exist yet",
+            fix="choose another folder with --out",
+            where=str(request.out),
         )
 
 
@@ -186,7 +188,7 @@ def is_unfinished(out: Path) -> bool:
 def _cache(request: FixRequest) -> Iterator[Path]:
     """Yield the shared folder of finished builds, or one in the new run folder that is removed at the end.
 
-    It stays when the process is killed, interrupted, or stopped by a failing disk: the same command goes on with it.
+    It stays when the process is killed, interrupted, or stopped by a failing disk: the same command continues with it.
     """
     builds = request.out / _BUILDS
     builds.mkdir(exist_ok=True)
@@ -260,7 +262,7 @@ def _deliver(
             shutil.copyfile(request.subject / name, out / name)
 
 
-def _tell(request: FixRequest) -> None:
+def _write_report(request: FixRequest) -> None:
     """Write report.json and the HTML page as a run does, with all trials."""
     asked = RunRequest(
         model=request.out / "model.prepared.onnx",
@@ -301,9 +303,9 @@ def _report(request: FixRequest, search: FixSearch, builder: CandidateBuilder) -
 def _reached(reach: DynamicRangeReport | None, samples: SampleSource | None) -> tuple[str, ...]:
     """Return notes on how well the overflow of FP16 was checked."""
     if samples is None:
-        return ("whether FP16 overflows was not looked at: there were no samples",)
+        return ("overflows in FP16 were not checked: there were no samples",)
     if reach is not None and not samples.meaningful:
-        return ("whether FP16 overflows was seen on random samples only; pass --samples",)
+        return ("overflows in FP16 were checked on random samples only; pass --samples",)
     return ()
 
 
@@ -315,7 +317,7 @@ def recipe_of(folder: Path) -> Path | None:
     """Return the recipe of a run folder; None for a model file, or without a recipe.
 
     Raises:
-        InputFileError: it is no run folder.
+        InputFileError: it is not a run folder.
     """
     if not folder.is_dir():
         return None

@@ -209,7 +209,7 @@ class FixSearch:
         elif missed:
             self._split(group, self._shortfall(missed[0].candidate, made), made)
         elif lost:
-            self._split(group, f"{', '.join(lost[:3])} ran quantized before and does not any more", made)
+            self._split(group, f"{', '.join(lost[:3])} ran quantized before and no longer does", made)
         elif any(attempt.guessed for attempt in group):
             self._ask_for_samples(group, made)
         else:
@@ -223,8 +223,7 @@ class FixSearch:
             self._close(
                 attempt,
                 FixOutcome.UNDONE,
-                f"{made.cost} instead of {self.best.cost}: it helps, but the range of {tensors[0]!r}{more} is that of "
-                "random samples; pass --samples DATA to keep it",
+                f"{made.cost} instead of {self.best.cost}: it helps, but the range of {tensors[0]!r}{more} was measured on random samples; pass --samples DATA to keep this fix",
                 made,
             )
 
@@ -296,7 +295,7 @@ class FixSearch:
         drop = 0.0 if isinf(value) else self.first_accuracy - value
         if drop > self._bounds.max_drop:
             told = f"{self.metric} would fall from {self.first_accuracy:.4g} to {value:.4g}"
-            self._split(group, f"{told}, allowed are {self._bounds.max_drop:g}", made)
+            self._split(group, f"{told}, allowed: {self._bounds.max_drop:g}", made)
             return
         if group[0].candidate.goal is Goal.CLOSER and not self._is_closer(noise, made):
             why = f"no significant gain of more than {_CLOSER_DB:g} dB"
@@ -357,9 +356,9 @@ class FixSearch:
             self._answer(
                 FixTrial(
                     subject=node,
-                    edit="take Q/DQ off its inputs",
+                    edit="remove the Q/DQ from its inputs",
                     outcome=FixOutcome.KEPT,
-                    why="the builder could not find any implementation with them; without them it builds",
+                    why="the builder finds no implementation with them; without them it builds",
                     edits=tuple(edits),
                 )
             )
@@ -375,7 +374,7 @@ class FixSearch:
                 subject=finding.subject,
                 edit="",
                 outcome=FixOutcome.NOT_TRIED,
-                why=f"left alone: {finding.reason}; {finding.fix}",
+                why=f"not changed: {finding.reason}; {finding.fix}",
             )
             for finding in _unanswered(self.best.audit.findings, told, self.best)
         ]

@@ -75,7 +75,7 @@ def _for_training(recipe: Recipe) -> Recipe:
     plain = WeightOptions(rounding="mse" if recipe.weights.rounding == "mse" else "nearest", equalize="none")
     if recipe.weights.rounds_by_outputs or recipe.weights.equalize not in {"none", AUTO}:
         _LOGGER.warning(
-            "weights.rounding=%s and weights.equalize=%s are for calibration alone: training goes without",
+            "weights.rounding=%s and weights.equalize=%s apply to calibration only: training ignores them",
             recipe.weights.rounding,
             recipe.weights.equalize,
         )
@@ -94,7 +94,7 @@ def calibrate(model: PreparedModel, loader: Iterable[Any], limit: int) -> Calibr
     feeds = gathered(feeds_of(loader, model.inputs, limit))
     with _float(model) as (path, ready):
         if not feeds:
-            raise InputFileError("the loader gives no samples", fix="pass at least one batch", where="loader")
+            raise InputFileError("the loader has no samples", fix="pass at least one batch", where="loader")
         table = from_first(lambda: _calibration(model, path, ready, feeds, {}).table())
         model.set_calibration(table, ready.view)
     return table

@@ -178,8 +178,7 @@ def _result(work: _Work, model: PreparedModel, trained: Trained, reports: tuple[
     notes = []
     if trained.noise > _NOISE:
         notes.append(
-            f"a validation score is uncertain by {trained.noise:.1f} points (standard error): epochs within that were "
-            "taken for equal and the latest of them kept; more validation samples would choose better"
+            f"a validation score is uncertain by {trained.noise:.1f} points (standard error): epochs within this error count as equal, and the latest of them was kept; more validation samples give a better choice"
         )
     if trained.kept == 0:
         notes.append(

@@ -81,7 +81,7 @@ OnProgress = Callable[[str, int, "int | None"], None]
 """Function called with a step, the pieces that are done, and their total number."""
 
 
-class _Told:
+class _StepProgress:
     """A listener that reports the progress of each step."""
 
     def __init__(self, tell: OnProgress) -> None:
@@ -118,13 +118,13 @@ class SweepContext:
         self._line = trial_line(self._outputs)
         until = "build" if isinstance(self.speed, OnGpu) else "insert"
         base = replace(self.base, out=self.base.out / "base")
-        self._base_run = runner.start(base, until, None if tell is None else _Told(tell))
+        self._base_run = runner.start(base, until, None if tell is None else _StepProgress(tell))
         every = len(self._base_run.evaluation)
         held = every >= 2 * _ENOUGH if self.options.hold_back is None else self.options.hold_back
         if held and every < 2:
             raise UsageError(
-                "one evaluation sample cannot be divided",
-                fix="give more --eval-samples, or set sweep.hold_back=false",
+                "one evaluation sample cannot be split",
+                fix="pass more --eval-samples, or set sweep.hold_back=false",
                 where="sweep.hold_back",
             )
         self._parts: tuple[tuple[int, int] | None, tuple[int, int] | None] = (
@@ -285,7 +285,7 @@ class SweepContext:
                     accuracy, tried = self._tried(request, self._parts[0])
                     _thin_out(request.out)
             except BuildError as error:
-                log.warning("%s is left out of the chart: %s", name, error)
+                log.warning("%s is not in the chart: %s", name, error)
                 continue
             low, high = (None, None) if accuracy is None else _interval(accuracy)
             # Against itself FP32 has no noise: what is left is the order of sums.
@@ -340,8 +340,8 @@ def _check_placement(request: RunRequest) -> None:
         raise BuildError(error.what, fix=error.fix, where=error.where) from error
     if not PLACEMENT.read(work.path("placement.json")).quantized:
         raise BuildError(
-            "nothing is quantized with these settings, so this is the float model, which has a point of its own",
-            fix="leave some node to quantize: smaller sweep.keep_float, or another format than float",
+            "these settings quantize nothing; the float model is a separate point",
+            fix="quantize at least one node: a smaller sweep.keep_float, or a format other than float",
         )
 
 

@@ -117,7 +117,7 @@ def with_times(sweep: Sweep, path: Path) -> Sweep:
     times = read_times(path)
     if times.digest != digest(sweep):
         raise InputFileError(
-            "was measured for other trials than this sweep has",
+            "was measured for trials of another sweep",
             fix="export this sweep again with --export, and time that",
             where=str(path),
         )
@@ -177,20 +177,20 @@ def read_times(path: Path) -> MeasuredTimes:
     """Read the times that the script wrote.
 
     Raises:
-        InputFileError: the file is damaged, or holds what is no time.
+        InputFileError: the file is damaged, or holds what is not a time.
     """
     try:
         found = _TIMES.validate_python(read_json(path))
     except ValidationError as error:
         raise InputFileError(
-            f"is no file of times: {error.errors()[0]['msg']}",
-            fix=f"give the times.json that {SCRIPT} wrote",
+            f"is not a file of times: {error.errors()[0]['msg']}",
+            fix=f"pass the times.json that {SCRIPT} wrote",
             where=str(path),
         ) from error
     wrong = [ms for rounds in found.rounds.values() for ms in rounds if not (math.isfinite(ms) and ms > 0)]
     if wrong:
         raise InputFileError(
-            f"holds {wrong[0]} ms, which is no time", fix=f"run {SCRIPT} again", where=str(path)
+            f"holds {wrong[0]} ms, which is not a valid time", fix=f"run {SCRIPT} again", where=str(path)
         )
     return found
 

@@ -78,7 +78,7 @@ def pick(sweep: Sweep, words: str) -> Trial:
             "this sweep has no times", fix="set sweep.speed=estimated, engine or measured", where="--pick"
         )
     if name == "min-sqnr":
-        fitting = _quiet(sweep, limit)
+        fitting = _above_sqnr(sweep, limit)
     elif name == "max-ms":
         fitting = [trial for trial in sweep.pareto if _ms(trial) <= limit][::-1]
     else:
@@ -87,7 +87,7 @@ def pick(sweep: Sweep, words: str) -> Trial:
     if not fitting:
         raise UsageError(
             f"no {'trial' if name == 'min-sqnr' else 'Pareto point'} meets {words!r}",
-            fix="loosen the limit, or search more",
+            fix="relax the limit, or run more trials",
             where="--pick",
         )
     return fitting[0]
@@ -106,14 +106,14 @@ def limit_of(words: str) -> tuple[str, float]:
         limit = math.nan
     if math.isnan(limit) or name not in _LIMITS:
         raise UsageError(
-            f"{words!r} is no limit",
+            f"{words!r} is not a limit",
             fix="write 'max-drop 0.5', 'min-accuracy 70', 'min-sqnr 30' or 'max-ms 1.5'",
             where="--pick",
         )
     return name, limit
 
 
-def _quiet(sweep: Sweep, least: float) -> list[Trial]:
+def _above_sqnr(sweep: Sweep, least: float) -> list[Trial]:
     """Return the trials with at least this SQNR, fastest first; of equally fast trials, the best SQNR first.
 
     Raises:
@@ -122,7 +122,7 @@ def _quiet(sweep: Sweep, least: float) -> list[Trial]:
     known = [(level, trial) for trial in sweep.trials if (level := _sqnr(sweep, trial)) is not None]
     if not known and any(trial.outcome is not None for trial in sweep.trials):
         raise UsageError(
-            "no trial of this sweep says its SQNR", fix="sweep again, into another folder", where="--pick"
+            "no trial of this sweep has an SQNR", fix="sweep again, into another folder", where="--pick"
         )
     known.sort(key=lambda entry: (_ms(entry[1]), -entry[0], entry[1].number))
     return [trial for level, trial in known if level >= least]
@@ -171,7 +171,7 @@ def _outcome(entry: Any, space: Space, known: object) -> Outcome:
     """
     choice = choice_of(entry)
     if not space.holds(choice):
-        raise ValueError(f"trial {entry.number} is of another sweep")
+        raise ValueError(f"trial {entry.number} is not from this sweep")
     found = _OUTCOME.validate_python(known)
     return replace(found, settings=space.settings(choice), kept_float=space.kept(choice))
 

@@ -1,8 +1,8 @@
 """Times exported models on this or another machine: sends the folder over ssh, runs its script, fetches times.json.
 
 The machine needs an ssh server, Python 3.8, tar and trtexec. What was sent and timed stays there in
-`~/.cache/qdqtool/DIGEST`, so that the same command goes on where it was stopped. No password is asked for, and no host key accepted: ssh must
-log in by key to a host that is known.
+`~/.cache/qdqtool/DIGEST`, so that the same command continues where it was stopped. No password is asked for, and no host
+key accepted: ssh must log in by key to a host that is known.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ _SHORT: Final = 16
 _TROUBLES: Final = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "its host key is another one than before",
-        "check whether the machine was set up anew; if so: ssh-keygen -R {name}, then ssh {target} once",
+        "its host key has changed",
+        "check whether the machine was reinstalled; if so: ssh-keygen -R {name}, then ssh {target} once",
     ),
     (
         r"Host key verification failed|host key is known",
-        "its host key is not known",
-        "connect once by hand, compare the key and accept it: ssh {target}",
+        "its host key is unknown",
+        "connect once manually, compare the key and accept it: ssh {target}",
     ),
     (
         r"Permission denied|Too many authentication failures",
-        "it wants a password or a key that ssh does not have",
+        "it requires a password or a key that ssh does not have",
         "install your key there: ssh-copy-id {target}",
     ),
     (
         r"Could not resolve hostname|Name or service not known",
-        "there is no host of this name",
+        "the host does not exist",
         "check the name: {word}",
     ),
     (
@@ -138,7 +138,7 @@ def time_on(host: Host, folder: Path, trtexec: str = "") -> Path:
     Raises:
         MissingPackage: no connection, no Python, or no trtexec there.
         BuildError: no model has an engine there.
-        InputFileError: what came back is no file of times.
+        InputFileError: what came back is not a file of times.
     """
     if not host.target:
         _check(host, _ran(host, [sys.executable, str(folder / SCRIPT), *_named(trtexec)]))
@@ -192,7 +192,7 @@ def time_models(host: Host, models: Sequence[Path], folder: Path, trtexec: str =
             why = found.failed.get(f"{number:04}", "it was not timed")
             raise BuildError(
                 f"has no engine on {host.word}: {why}",
-                fix="lint the model for the release there: qdqtool lint MODEL --target",
+                fix="lint the model for the release on that machine: qdqtool lint MODEL --target",
                 where=str(path),
             )
         clock = f"GPU compute time by trtexec on {found.gpu} ({host.word}), one median per round"
@@ -241,7 +241,7 @@ def _ran(
         done = subprocess.run(command, input=given or b"", capture_output=True, check=False)  # noqa: S603
     except FileNotFoundError as error:
         raise MissingPackage(
-            f"there is no program {command[0]}", fix="install an ssh client", where="--on"
+            f"the program {command[0]} is not installed", fix="install an ssh client", where="--on"
         ) from error
     if host.target and done.returncode == _REFUSED:
         raise _unreachable(host, done.stderr.decode("utf-8", "replace"))
@@ -255,9 +255,9 @@ def _unreachable(host: Host, said: str) -> MissingPackage:
     for pattern, what, fix in _TROUBLES:
         if re.search(pattern, said):
             return MissingPackage(f"cannot reach {host.word}: {what}", fix=fix.format(**names), where="--on")
-    words = " ".join(said.split())[:300] or "ssh ended without a word"
+    words = " ".join(said.split())[:300] or "ssh ended without a message"
     return MissingPackage(
-        f"cannot reach {host.word}: {words}", fix=f"try it by hand: ssh {host.target}", where="--on"
+        f"cannot reach {host.word}: {words}", fix=f"try it manually: ssh {host.target}", where="--on"
     )
 
 
@@ -267,7 +267,7 @@ def _check(host: Host, done: subprocess.CompletedProcess[bytes]) -> None:
     if done.returncode == _NO_TRTEXEC:
         raise MissingPackage(
             f"{host.word} has no trtexec: {said}",
-            fix="install TensorRT there, or name the program with --trtexec /path/to/trtexec",
+            fix="install TensorRT there, or pass the program with --trtexec /path/to/trtexec",
             where="--on",
         )
     if done.returncode == _NO_PROGRAM:
@@ -277,10 +277,11 @@ def _check(host: Host, done: subprocess.CompletedProcess[bytes]) -> None:
     if done.returncode == 1:
         raise BuildError(
             f"no model has an engine on {host.word}: {said}",
-            fix="look at the release there (trtexec --help) and at `failed` in times.json; build for it with --target",
+            fix="check the release there (trtexec --help) and `failed` in times.json; build for that release with --target",
             where="--on",
         )
     if done.returncode:
         raise InputFileError(
-            f"the script ended with {done.returncode} on {host.word}: {said}", fix="run it there by hand"
+            f"the script ended with {done.returncode} on {host.word}: {said}",
+            fix="run it manually on that machine",
         )

@@ -102,7 +102,7 @@ def _key(choice: Choice) -> str:
 
 
 def _untried_values(space: Space, taken: Sequence[Choice], left: Sequence[Choice]) -> Choice | None:
-    """Return the next choice with a value that nobody tried and first values otherwise; calibrators come first."""
+    """Return the next choice with a value without a trial and first values otherwise; calibrators come first."""
     for name in sorted(space.values, key=lambda name: name != METHOD):
         tried = {choice.get(name) for choice in taken}
         for value in space.values[name]:

@@ -133,7 +133,7 @@ def _counts(wanted: tuple[int, ...], nodes: int) -> list[int]:
     found = sorted({count for count in wanted if count < nodes})
     if not found:
         raise UsageError(
-            f"keeps all {counted(nodes, 'quantized node')} float, so that nothing is left to quantize",
+            f"keeps all {counted(nodes, 'quantized node')} float, so nothing is left to quantize",
             fix=f"name fewer: {Setting('sweep.keep_float', '[0,1]')}",
             where="sweep.keep_float",
         )

@@ -48,7 +48,7 @@ class Try:
     """The result of one configuration, except for its accuracy.
 
     Attributes:
-        ms: milliseconds of one inference; 0 where no time counts.
+        ms: milliseconds of one inference; 0 if no time counts.
         low, high: 95 % interval of a measured time.
         nodes_int8, nodes_total: compute nodes: in the engine, or as placed where there is none.
         kernels: kernels of the engine; None without one.
@@ -99,7 +99,7 @@ class OnGpu:
         found = gpus()
         if not found:
             raise MissingPackage(
-                "there is no NVIDIA GPU here to time engines on",
+                "this machine has no NVIDIA GPU to time engines on",
                 fix="set sweep.speed=estimated, or run the sweep on a machine with a GPU; see qdqtool doctor",
             )
         self.device = found[0].name

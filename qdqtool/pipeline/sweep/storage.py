@@ -70,8 +70,8 @@ def undamaged(url: str) -> Iterator[None]:
     except (LookupError, TypeError, ValueError) as error:
         why = without_password(f"{type(error).__name__}: {error}".splitlines()[0], url)
         raise InputFileError(
-            f"the study holds what no sweep can have left ({why})",
-            fix="somebody else wrote to it, or it is damaged: begin anew with another --study, or another --out",
+            f"the study was not written by this tool, or is damaged ({why})",
+            fix="start again with another --study, or another --out",
             where=url,
         ) from error
 
@@ -84,8 +84,8 @@ class Storage:
 
         Raises:
             MissingPackage: optuna or the driver of the database is not installed.
-            UsageError: `url` is no such address.
-            InputFileError: nobody answers there, or it cannot be used.
+            UsageError: `url` is not such an address.
+            InputFileError: no server answers, or it cannot be used.
         """
         try:
             import optuna
@@ -110,7 +110,7 @@ class Storage:
             ) from error
         except (sqlalchemy.exc.ArgumentError, sqlalchemy.exc.NoSuchModuleError, ValueError) as error:
             raise UsageError(
-                f"is no address of a storage: {str(error).splitlines()[0]}",
+                f"is not the address of a storage: {str(error).splitlines()[0]}",
                 fix="write sqlite:///file.db or postgresql://user:password@host/database",
                 where=url,
             ) from error
@@ -186,7 +186,7 @@ def _alone_beside(path: Path) -> Iterator[None]:
 def _patience(url: str) -> dict[str, int]:
     """Return driver options that limit the wait on a dead connection, such as one through a dead router.
 
-    Half a minute without a word and the connection counts as lost; SQLite waits as long for another process's lock.
+    Half a minute without a message and the connection counts as lost; SQLite waits as long for another process's lock.
     """
     if url.startswith("sqlite:"):
         return {"timeout": 30}

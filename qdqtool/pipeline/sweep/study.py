@@ -1,10 +1,10 @@
 """The study that all workers of a sweep share: assigns trials to workers, and ends trials of dead workers.
 
-One worker at a time claims a trial: it looks at all others and takes a choice that nobody has. So every choice is tried
-once, whatever number of workers begin at the same moment, and no queue stands in the storage, which every look at the
-study would read again. A running trial shows every few seconds that its worker lives. Of one that has shown nothing for
-a minute, by the clock of a waiting worker, the choice is free again; on the machine where its worker ran, at once.
-Should that worker live after all, what it found no longer counts.
+One worker at a time claims a trial: it reads all others and takes a free choice. So every choice is tried once,
+whatever number of workers begin at the same moment, and no queue stands in the storage, which every look at the study
+would read again. A running trial shows every few seconds that its worker lives. Of one that has shown nothing for a
+minute, by the clock of a waiting worker, the choice is free again; on the machine where its worker ran, at once. Should
+that worker live after all, what it found no longer counts.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class Study:
                     self.study.set_user_attr(key, value)
                 elif known != value:
                     raise UsageError(
-                        f"the study {name!r} was made with another {key}",
-                        fix="choose another --out or --study, or go on with the inputs it was made for",
+                        f"the study {name!r} was written with another {key}",
+                        fix="choose another --out or --study, or continue with its original inputs",
                         where=self.url,
                     )
 
@@ -128,7 +128,7 @@ class Study:
     def agreed(self, key: str, make: Callable[[], list[str]]) -> list[str]:
         """Return the value that the first worker made and stored under `key` for all workers.
 
-        It is kept as the first trial of a study of its own: trials are numbered one after the other, so that of two
+        It is kept as the first trial of a separate study: trials are numbered one after the other, so that of two
         workers that finish at the same instant both take the same one's.
         """
         import optuna

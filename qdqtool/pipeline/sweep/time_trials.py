@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--iterations", type=int, default=100)
     options = parser.parse_args()
     if not shutil.which(options.trtexec):
-        sys.stderr.write(f"there is no {options.trtexec}: name it with --trtexec PATH\n")
+        sys.stderr.write(f"{options.trtexec} is not installed: pass --trtexec PATH\n")
         return 3
     manifest = json.loads((HERE / "manifest.json").read_text("utf-8"))
     known = said(options.trtexec, "--help").stdout

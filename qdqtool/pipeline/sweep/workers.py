@@ -53,7 +53,7 @@ def join_all(
                 tell("workers done", done + 1, len(futures))
         except KilledWorker as error:
             raise MissingPackage(
-                f"workers died again and again: {error}",
+                f"workers died repeatedly: {error}",
                 fix="give them more memory; finished trials are kept",
             ) from error
         finally:

@@ -19,7 +19,7 @@ _PAGE = r"""
 <h2 id="fixes-{{ run.key }}">What to fix</h2>
 {% elif report.verdicts %}
 <h2 id="fixes-{{ run.key }}">What to fix</h2>
-<p>Nothing: every compute node runs as asked, and no check found anything.</p>
+<p>Nothing: every compute node runs as requested, and no check has findings.</p>
 {% endif %}
 {% if report.fallbacks %}
 <h3>Compute nodes that are not quantized in the engine</h3>

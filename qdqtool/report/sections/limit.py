@@ -17,7 +17,7 @@ from qdqtool.report.section import Row, Section
 _NAME = "limit"
 _PAGE = r"""
 {% set limit = report.sections["limit"] %}
-<h2 id="limit-{{ run.key }}">Float nodes that the limit of accuracy took</h2>
+<h2 id="limit-{{ run.key }}">Float nodes that the accuracy limit required</h2>
 {% for name, text in words.limit_rows(limit) %}<p>{{ name }}: {{ text }}</p>{% endfor %}
 {% if limit.path %}
 <div class="wide-table" tabindex="0"><table class="sortable">
@@ -27,12 +27,12 @@ _PAGE = r"""
 {% endfor %}</tbody></table></div>
 {% endif %}
 {% if limit.alternatives %}
-<h3>What these nodes were tried in</h3>
+<h3>Formats that were tried for these nodes</h3>
 <p>Times are estimated for {{ limit.device }}.</p>
 <div class="wide-table" tabindex="0"><table class="sortable">
 {{ m.head(["FP8", "FP16", "Float", "SQNR", "Limit", "Kernels", "Activations", "Engine", "ms (estimated)"], ["FP8", "FP16", "Float", "SQNR", "Kernels", "Activations", "Engine", "ms (estimated)"]) }}
 <tbody>{% for one in limit.alternatives %}
-<tr>{% for word in ["fp8", "fp16", "float"] %}{{ m.number_cell(one.formats.values() | select("equalto", word) | list | length) }}{% endfor %}{{ m.number_cell(one.sqnr_db, " dB") }}<td>{{ "kept, taken" if one.keeps and one.formats == limit.formats else "kept" if one.keeps else "missed" }}</td>{% if one.cost %}{{ m.number_cell(one.cost.kernels) }}{{ m.number_cell(one.cost.activation_bytes) }}{{ m.number_cell(one.cost.engine_bytes) }}<td class="number" data-value="{{ one.ms }}">{{ "%.4f" | format(one.ms) }}</td>{% else %}<td colspan="4">not built</td>{% endif %}</tr>
+<tr>{% for word in ["fp8", "fp16", "float"] %}{{ m.number_cell(one.formats.values() | select("equalto", word) | list | length) }}{% endfor %}{{ m.number_cell(one.sqnr_db, " dB") }}<td>{{ "met, chosen" if one.keeps and one.formats == limit.formats else "met" if one.keeps else "not met" }}</td>{% if one.cost %}{{ m.number_cell(one.cost.kernels) }}{{ m.number_cell(one.cost.activation_bytes) }}{{ m.number_cell(one.cost.engine_bytes) }}<td class="number" data-value="{{ one.ms }}">{{ "%.4f" | format(one.ms) }}</td>{% else %}<td colspan="4">not built</td>{% endif %}</tr>
 {% endfor %}</tbody></table></div>
 {% endif %}
 """

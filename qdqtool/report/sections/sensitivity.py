@@ -5,7 +5,7 @@ from __future__ import annotations
 from qdqtool.report.section import Section
 
 _PAGE = r"""
-{% macro tried(cure) %}<td>{{ cure.what }}</td><td>{{ cure_gain(cure) }}{{ "" if cure.helps else ", not sure" }}</td><td>{% for setting in cure.settings %}<code>{{ setting }}</code> {% endfor %}</td>{% endmacro %}
+{% macro tried(cure) %}<td>{{ cure.what }}</td><td>{{ cure_gain(cure) }}{{ "" if cure.helps else ", not significant" }}</td><td>{% for setting in cure.settings %}<code>{{ setting }}</code> {% endfor %}</td>{% endmacro %}
 <h2 id="sensitivity-{{ run.key }}">Sensitivity</h2>
 <p>{{ words.float_set(report.sensitivity.whole) }} with every node quantized, {{ report.sensitivity.samples }} samples <span class="source">measured</span>. Nodes with fewer samples are estimates.</p>
 <div class="wide-table" tabindex="0"><table class="sortable">

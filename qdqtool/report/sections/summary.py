@@ -39,7 +39,7 @@ _PAGE = r"""
 {{ m.tile("Bytes kept float", words.size(finding.bytes), "estimated", finding.fix) }}
 {% endfor %}
 {% set time = run.time %}
-{% if time %}{{ m.tile("Time of all kernels", "%.4g ms" | format(time), "measured", "one by one; an undisturbed inference takes less") }}{% endif %}
+{% if time %}{{ m.tile("Time of all kernels", "%.4g ms" | format(time), "measured", "kernel by kernel; a normal inference takes less") }}{% endif %}
 {% if summary.engine_bytes is not none %}{{ m.tile("Engine", words.size(summary.engine_bytes), "measured") }}{% endif %}
 {% if report.findings or summary.nodes_total is not none %}
 {{ m.tile("Findings", summary.findings.values() | sum, "recorded", words.severities(summary.findings)) }}
@@ -64,7 +64,7 @@ def _rows(report: Report) -> Iterator[Row]:
         yield "Activations", _activations(summary)
         for finding in report.findings:
             if finding.check == _KEPT_FLOAT and finding.bytes:
-                yield "Kept float", _kept(finding)
+                yield "Kept float", _float_copies(finding)
     if summary.engine_bytes is not None:
         yield "Engine", f"{words.size(summary.engine_bytes)}  [measured]"
     if summary.nodes_total is not None:
@@ -82,7 +82,7 @@ def _activations(summary: Summary) -> str:
     return f"{words.size(dumped)} [recorded], {words.size(fused)} with fused epilogues [estimated]"
 
 
-def _kept(finding: Finding) -> str:
+def _float_copies(finding: Finding) -> str:
     """Return the bytes of the float copies, and the setting that saves them if there is one. The finding has the full text."""
     settings = " ".join(f"--set {shlex.quote(text)}" for text in settings_in(finding.fix))
     what = finding.reason.partition(":")[0]

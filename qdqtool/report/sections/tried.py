@@ -15,7 +15,7 @@ from qdqtool.report.section import Row, Section
 _NAME = "tried"
 _PAGE = r"""
 <h2 id="tried-{{ run.key }}">What was tried</h2>
-<p class="soft">Gains with 95 % intervals over the samples that both candidates ran. A gain of ranges is over the best single calibrator or the table before; of float nodes and cures, over the quantized network.</p>
+<p class="soft">Gains with 95 % intervals over the samples that both candidates ran. Ranges are compared with the best single calibrator or the previous table; float nodes and cures are compared with the quantized network.</p>
 <div class="wide-table" tabindex="0"><table class="sortable">
 {{ m.head(["Search"] + report.sections["tried"]["head"], ["Samples"]) }}
 <tbody>

@@ -12,7 +12,7 @@ _PAGE = r"""
 <h1>{{ words.verdict(summary) }}</h1>
 <p title="{{ summary.model }}">{{ summary.model | brief }}{% if summary.builder %}, built by {{ summary.builder }}{% endif %}</p>
 {% set codes = run.groups | map(attribute="code") | list %}
-<ul class="answers" aria-label="What the verdict rests on">
+<ul class="answers" aria-label="Evidence for the verdict">
 {% for question, answer in judged.answers %}
 {% set code, rest = answer.evidence.partition(" ")[::2] %}
 <li class="{{ answer.level(question) }}">{{ titles[question] }} <b>{{ answer.state }}</b> <span>{% if code in codes and run.manual(code) %}<a href="#page-{{ code }}-{{ run.key }}">{{ code }}</a> {{ rest | prose }}{% else %}{{ answer.evidence | prose }}{% endif %}</span></li>

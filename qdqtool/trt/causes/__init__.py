@@ -85,7 +85,7 @@ def decisive(texts: Sequence[str]) -> tuple[int, Cause] | None:
     """Return the position and the cause of the text that decides why a build failed; None if no text is known.
 
     The first exact cause, else the first general one. If the general one is the end of a chain ("Could not find any
-    implementation"), the causes in front of it that are known to lead to it decide, warnings too.
+    implementation"), the causes before it that are known to lead to it decide, warnings too.
     """
     found = [(at, cause) for at, text in enumerate(texts) if (cause := cause_of(text)) is not None]
     fails = [(at, cause) for at, cause in found if cause.effect == "fails"] or found

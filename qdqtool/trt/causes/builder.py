@@ -9,7 +9,7 @@ _FREE = (
     "close other programs on the GPU or build for smaller shapes; a workspace limit below the free memory makes the builder choose "
     "smaller kernels (trtexec --memPoolSize=workspace:1024, in MiB)"
 )
-_OTHER_RELEASE = "it is a fault of the builder for this GPU, not of workspace or Q/DQ: build with another release of TensorRT, and report it to NVIDIA"
+_OTHER_RELEASE = "this is a fault of the builder for this GPU; workspace and Q/DQ are not the cause: build with another release of TensorRT, and report it to NVIDIA"
 
 MACHINE = (
     Cause(
@@ -17,7 +17,7 @@ MACHINE = (
         area="driver",
         pattern=r"no builder can be created|CUDA initialization failure|no CUDA-capable device",
         meaning="TensorRT finds no usable GPU, or the GPU's driver is too old for it",
-        fix="run on a machine with an NVIDIA GPU, or use --builder rtx, which needs none; see qdqtool doctor",
+        fix="run on a machine with an NVIDIA GPU, or use --builder rtx, which needs no GPU; see qdqtool doctor",
         fault="machine",
     ),
     Cause(
@@ -47,8 +47,8 @@ MACHINE = (
         name="kernel-crash",
         area="driver",
         pattern=r"an illegal memory access|unspecified launch failure|misaligned address",
-        meaning="a kernel crashed on the GPU while it was tried, and everything after it failed too",
-        fix="update TensorRT and the driver; leave out tactics with --flags --tacticSources, or exclude the node",
+        meaning="a kernel crashed on the GPU while the builder tried it, and all later steps failed too",
+        fix="update TensorRT and the driver; disable tactics with --flags --tacticSources, or exclude the node",
     ),
 )
 """Causes about the GPU, the driver and the machine."""
@@ -81,8 +81,8 @@ ENGINE = (
         name="not-refittable",
         area="refit",
         pattern=r"cannot be refitted|no such role for this layer|does not use\) this layer",
-        meaning="these weights cannot be replaced in this engine: it was built without refitting, fused them away, or names them otherwise",
-        fix="build with --refit (kREFIT), and ask the refitter for the names it knows",
+        meaning="these weights cannot be replaced in this engine: it was built without refitting, the builder fused them, or they have other names",
+        fix="build with --refit (kREFIT), and list the names that the refitter accepts",
     ),
 )
 """Causes about engines that cannot be loaded or changed."""
@@ -122,14 +122,14 @@ DLA = (
         area="dla",
         pattern=r"Failure to submit program to DLA|Error Code \d+: DLA|nvdlaUtils|NvMediaDla|forceToUseNvmIO|RegionType::kNVM",
         meaning="the DLA compiler refused the program: too large, or with inputs and outputs that DLA cannot read",
-        fix="build for a smaller batch or fewer layers on DLA, with DLA formats at its borders (--inputIOFormats=int8:dla_linear)",
+        fix="build for a smaller batch or fewer layers on DLA, with DLA formats for its inputs and outputs (--inputIOFormats=int8:dla_linear)",
         releases="5 to 10, and 11.4.1",
     ),
     Cause(
         name="dla-standalone",
         area="dla",
         pattern=r"EngineCapability::kDLA_STANDALONE",
-        meaning="a DLA loadable is no engine of TensorRT's runtime",
+        meaning="a DLA loadable is not an engine for TensorRT's runtime",
         fix="load it with cuDLA, or build without --buildDLAStandalone",
         releases="8.4 to 10, and 11.4.1",
     ),
@@ -148,7 +148,7 @@ DLA = (
         area="dla",
         pattern=r"not supported for DLA|is not supported on DLA|DLA validation failed|Unsupported on DLA",
         meaning="DLA cannot run this layer: with --allowGPUFallback it runs on the GPU",
-        fix="nothing if the GPU may run it; else replace the layer",
+        fix="nothing if the GPU may run it; otherwise replace the layer",
         effect="warns",
         releases="5 to 10, and 11.4.1",
     ),
@@ -160,7 +160,7 @@ KERNELS = (
         name="nvrtc",
         area="myelin",
         pattern=r"NVRTC [Cc]ompilation fail|nvrtc_compile\.cpp|nvrtc compilation failed",
-        meaning="the builder could not compile a kernel that it had written itself (NVRTC compilation failure)",
+        meaning="the builder could not compile a kernel that it generated (NVRTC compilation failure)",
         fix=_OTHER_RELEASE,
         releases="8.5 and newer",
     ),
@@ -169,14 +169,14 @@ KERNELS = (
         area="memory",
         pattern=r"due to insufficient workspace|requires workspace memory greater than|sufficient workspace memory|Scratch requested: \d+, available"
         r"|implementation for node .*(?:insufficient workspace|increas\w+ the workspace)",
-        meaning="there is no kernel for this node that fits into the workspace",
-        fix="give it more, as a number of MiB: --flags=--memPoolSize=workspace:8192",
+        meaning="no kernel for this node fits into the workspace",
+        fix="raise the workspace limit, in MiB: --flags=--memPoolSize=workspace:8192",
     ),
     Cause(
         name="device-memory",
         area="memory",
         pattern=r"Tactic Device request: \d+\s*MB,? Available|Device memory is insufficient to use tactic",
-        meaning="kernels were skipped because less memory was free on the GPU than they asked for",
+        meaning="kernels were skipped because the GPU had less free memory than they need",
         fix=_FREE,
         effect="warns",
     ),
@@ -199,14 +199,14 @@ KERNELS = (
         name="no-runner",
         area="kernel",
         pattern=r"has no runners that implement it",
-        meaning="the builder has no kernel for a node of this kind, in whatever precision",
+        meaning="the builder has no kernel for a node of this kind, in any precision",
         fix="end the model before the node, and compute the rest outside the engine",
     ),
     Cause(
         name="turing-float",
         area="kernel",
         pattern=r"Turing \(SM75\): FP32 GEMM is not supported",
-        meaning="a float matrix product is FP32, for which SM75 has no kernel",
+        meaning="a float MatMul is FP32, and SM75 has no kernel for it",
         fix=f"{Setting('insert.types', 'fp16')}",
         releases="RTX",
     ),
@@ -214,17 +214,15 @@ KERNELS = (
         name="myelin-check",
         area="myelin",
         pattern=r"MyelinCheckException|No Myelin Error exists|Error Code \d+: Myelin|resulted in null program|D?CHECK\(.*\) failed",
-        meaning="the compiler of regions (Myelin) failed on a check of its own",
-        fix=f"run {Command('lint')} on the model, which knows some of these; update the builder; if it stays, find the node by excluding nodes "
-        "from placement",
+        meaning="Myelin, the builder's compiler, failed an internal check",
+        fix=f"run {Command('lint')} on the model, which finds some of these; update the builder; if the error remains, find the node by excluding nodes from placement",
     ),
     Cause(
         name="no-kernel",
         area="kernel",
         pattern=r"[Cc]ould not find any implementation|[Nn]o implementation (?:of|for)|[Nn]o tactics? (?:available|to implement)",
-        meaning="there is no kernel for this node in the precision asked for",
-        fix=f"{Setting('place.exclude', '[NODE]')} keeps the node float in a model that is quantized here; with a calibrator or a "
-        "cache allow floats too (--fp16); a float model: build with another release of TensorRT",
+        meaning="no kernel for this node has the requested precision",
+        fix=f"{Setting('place.exclude', '[NODE]')} keeps the node float in a model that is quantized here; with a calibrator or a cache, also allow FP16 (--fp16); for a float model, build with another release of TensorRT",
         rank="general",
         before=(
             "nvrtc",
@@ -240,9 +238,8 @@ KERNELS = (
         name="myelin",
         area="myelin",
         pattern=r"myelin",
-        meaning="the optimizer failed on a check of its own",
-        fix=f"run {Command('lint')} on the model, which knows some of these; update the builder; if it stays, find the node by excluding nodes "
-        "from placement",
+        meaning="the optimizer failed an internal check",
+        fix=f"run {Command('lint')} on the model, which finds some of these; update the builder; if the error remains, find the node by excluding nodes from placement",
         rank="general",
     ),
 )
@@ -253,7 +250,7 @@ CALIBRATION = (
         name="ranges-set",
         area="calibration",
         pattern=r"Calibrator is not being used\. Users must provide dynamic range",
-        meaning="no calibrator runs: only tensors whose range the application sets, as from a calibration table, run INT8",
+        meaning="no calibrator runs: only tensors whose range the application sets, for example from a calibration table, run INT8",
         fix="check that the table is found and names the tensors of this model: "
         f"{Command('cache', ('lint', 'TABLE', '--model', 'MODEL'))} (onnxruntime: trt_int8_calibration_table_name; a cache that TensorRT "
         "wrote needs trt_int8_use_native_calibration_table)",
@@ -289,7 +286,7 @@ CALIBRATION = (
         area="check",
         pattern=r"autodetected range of \[.*\] is not finite",
         meaning="an output holds values that are infinite or not a number",
-        fix=f"compare in more bits: find the first node that overflows FP16, and keep it in FP32 ({Command('convert', ('--keep',))})",
+        fix=f"compare in a wider type: find the first node that overflows FP16, and keep it in FP32 ({Command('convert', ('--keep',))})",
         effect="warns",
     ),
     Cause(
@@ -298,7 +295,7 @@ CALIBRATION = (
         pattern=r"Difference exceeds tolerance|Mismatched outputs|FAILED \| (?:Mismatch|Output Validation|Errors detected)"
         r"|(?:Inf|NaN) Detected|Error Metrics",
         meaning="the engine was built; its outputs differ by more than the tolerance, or are not finite",
-        fix=f"measure what it costs with {Command('compare')}; keep the nodes with the largest error float ({Command('sensitivity')})",
+        fix=f"measure the loss with {Command('compare')}; keep the nodes with the largest error float ({Command('sensitivity')})",
     ),
     Cause(
         name="scale-missing",
@@ -322,8 +319,8 @@ CALIBRATION = (
         name="not-obeyed",
         area="kernel",
         pattern=r"o implementation of (?:layer )?.* obeys the requested constraints|non-conforming implementation was chosen",
-        meaning="no kernel has the precision that was asked for, so another precision was taken",
-        fix="demand it with --precisionConstraints=obey, which fails instead; or put the types into the model as Q/DQ",
+        meaning="no kernel has the requested precision, so another precision was used",
+        fix="enforce it with --precisionConstraints=obey, which makes the build fail instead; or put the types into the model as Q/DQ",
         releases="7 to 10",
         effect="float",
     ),
@@ -340,7 +337,7 @@ HOSTS = (
         name="deepstream-no-calibration",
         area="host",
         pattern=r"INT8 calibration file not specified\. Trying FP16 mode",
-        meaning="DeepStream was told INT8 (network-mode=1) without a calibration file, and builds FP16",
+        meaning="DeepStream was configured for INT8 (network-mode=1) without a calibration file, so it builds FP16",
         fix="set int8-calib-file in the nvinfer configuration to a calibration cache; a model with Q/DQ: build the engine with trtexec, "
         "and set model-engine-file",
         effect="float",
@@ -368,7 +365,7 @@ HOSTS = (
         name="jetson-no-calibrator",
         area="host",
         pattern=r"without providing valid calibrator, disabling INT8",
-        meaning="jetson-inference got no calibrator, and takes INT8 out of the choice",
+        meaning="jetson-inference has no calibrator, so it disables INT8",
         fix="give a calibrator, or a model with Q/DQ",
         effect="float",
     ),
@@ -394,14 +391,14 @@ HOSTS = (
         area="host",
         pattern=r"(?:TensorRT|NvTensorRTRTX)\w*(?: EP|ExecutionProvider)?.{0,60}(?:No graph will run|not supported by|rejected|fall ?back)",
         meaning="onnxruntime gives these nodes to another provider: they run without TensorRT",
-        fix="see which nodes with the provider's verbose log; replace or convert them",
+        fix="find the nodes in the provider's verbose log; replace or convert them",
         effect="float",
     ),
     Cause(
         name="torch-fallback",
         area="host",
         pattern=r"run in (?:PyTorch|Torch)\b|Enabling PyTorch fallback|not supported by .{0,30}converters?|falling back to (?:PyTorch|eager)",
-        meaning="Torch-TensorRT leaves these operations to PyTorch: they are in no TensorRT engine",
+        meaning="Torch-TensorRT runs these operations in PyTorch, not in a TensorRT engine",
         fix="add a converter, or replace the operation; require_full_compilation=True makes it an error",
         effect="float",
     ),
@@ -418,7 +415,7 @@ HOSTS = (
         area="host",
         pattern=r"export failure.*'NoneType' object|TensorRT engine build returned None|a bytes-like object is required, not 'NoneType'"
         r"|incompatible function arguments.*deserialize_cuda_engine|no attribute 'create_execution_context'",
-        meaning="the builder returned no engine, and the program went on without one",
+        meaning="the builder returned no engine, and the program continued without one",
         fix="read the builder's error before this line",
         rank="echo",
     ),
@@ -426,7 +423,7 @@ HOSTS = (
         name="triton-load",
         area="host",
         pattern=r"unable to (?:create|load|deserialize) (?:TensorRT engine|plan file)|failed to load '.*' version|failed to load all models",
-        meaning="Triton could not load the engine; the line before says why",
+        meaning="Triton could not load the engine; the line before gives the reason",
         fix="build the engine with the TensorRT release of this Triton container, on its GPU",
         rank="general",
         before=("other-version", "other-device", "lean-runtime", "plugin-missing"),
@@ -435,7 +432,7 @@ HOSTS = (
         name="llm-build",
         area="host",
         pattern=r"Failed to build (?:serialized|LLM) engine|Engine building failed|Failed to initialize executor|Building serialized network failed",
-        meaning="the program around TensorRT reports that the build failed; an error before this line says why",
+        meaning="the program around TensorRT reports that the build failed; an error before this line gives the reason",
         fix="read the builder's error before this line",
         rank="echo",
     ),
@@ -466,8 +463,8 @@ REST = (
         name="no-outputs",
         area="file",
         pattern=r"[Nn]etwork must have at least one output",
-        meaning="the network is empty: the file is not an ONNX model, declares no outputs, or was not parsed to its end",
-        fix="pass an ONNX model with at least one output; an error of the parser before this line decides",
+        meaning="the network is empty: the file is not an ONNX model, declares no outputs, or was not parsed completely",
+        fix="pass an ONNX model with at least one output; if the parser reports an error before this line, fix that error",
         fault="model file",
         rank="general",
     ),
@@ -485,14 +482,14 @@ REST = (
         pattern=r"INVALID_NODE|INVALID_GRAPH|Assertion failed:|While parsing node number|Invalid Node - |ERROR: \S+ In function \w+"
         r"|In node \d+ ",
         meaning="the parser refuses a node: one of its conditions does not hold",
-        fix="change this node where the model is exported, or cut the model before it",
+        fix="change this node in the export of the model, or cut the model before it",
         rank="vague",
     ),
     Cause(
         name="internal-check",
         area="kernel",
         pattern=r"Internal Error \((?!Assertion engine)",
-        meaning="the builder failed on a check of its own",
+        meaning="the builder failed an internal check",
         fix="read the error before it; if there is none, build with another release of TensorRT",
         rank="vague",
     ),
@@ -528,7 +525,7 @@ ECHOES = (
         area="check",
         pattern=_ECHOES,
         meaning="this line only repeats that the build failed",
-        fix=f"read the errors before it: {Command('parse', ('LOG',))} names the one that decides",
+        fix=f"read the errors before it: {Command('parse', ('LOG',))} names the decisive one",
         rank="echo",
     ),
 )

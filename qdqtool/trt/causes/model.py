@@ -7,15 +7,15 @@ from qdqtool.core.commands import REPAIR, Command, Setting
 
 _RATE = Setting("prepare.constants", '{"sr": 16000}')
 _DECIDE_IF = (
-    "give the model fixed shapes (python -m onnxruntime.tools.make_dynamic_shape_fixed): `run`, `quantize` and `convert` then "
-    "replace every If that shapes decide by the branch that is taken. If an input decides (a sampling rate), make it "
-    f"a constant: {_RATE}"
+    "give the model fixed shapes (python -m onnxruntime.tools.make_dynamic_shape_fixed): `run`, `quantize` and `convert` "
+    "then replace every If that depends on shapes by the branch that runs. If it depends on an input (a sampling rate), "
+    f"make that input a constant: {_RATE}"
 )
 _SHAPES = (
     "give --min-shapes, --opt-shapes and --max-shapes (build.opt_shapes in a recipe), as input:1x3x224x224; "
     "trtexec: --minShapes, --optShapes and --maxShapes"
 )
-_NEWER = "build with another release of TensorRT; if it stays, report it to NVIDIA with the model"
+_NEWER = "build with another release of TensorRT; if the error remains, report it to NVIDIA with the model"
 
 PARSER = (
     Cause(
@@ -31,7 +31,7 @@ PARSER = (
         area="file",
         pattern=r"MODEL_DESERIALIZE_FAILED|Failed to parse the ONNX model|Could not open file|Model missing or format not recognized"
         r"|Could not parse deploy file|Model should be in bin or model format",
-        meaning="the file cannot be parsed as an ONNX model: it is missing, damaged, cut short or something else",
+        meaning="the file cannot be parsed as an ONNX model: it is missing, damaged, truncated or another kind of file",
         fix="check the path and the format, or export the model again",
         fault="model file",
     ),
@@ -48,7 +48,7 @@ PARSER = (
         area="file",
         pattern=r"Failed to import initializer|Failed to open file|[Ee]xternal data",
         meaning="a weight cannot be read: its file beside the model is missing or too short, or its type is not known",
-        fix="put the file with the weights next to the model, under the name the model gives it",
+        fix="put the file with the weights next to the model, under the name in the model",
         fault="model file",
         rank="general",
         before=("constant-type",),
@@ -58,14 +58,14 @@ PARSER = (
         area="format",
         pattern=r"Found unsupported (?:datatype|input type)",
         meaning="a constant has a type that TensorRT does not read, such as INT16, UINT16 or FP8 E5M2",
-        fix=f"{REPAIR} makes INT8 of INT16; {Command('lint')} names the node",
+        fix=f"{REPAIR} converts INT16 to INT8; {Command('lint')} names the node",
         lint="QDQ105",
     ),
     Cause(
         name="zero-point",
         area="format",
         pattern=r"shiftIsAllZeros|[Nn]on-zero zero point",
-        meaning="the zero point is not 0; TensorRT knows symmetric quantization only",
+        meaning="the zero point is not 0; TensorRT supports symmetric quantization only",
         fix=f"{REPAIR} quantizes with zero point 0 (signed INT8)",
         lint="QDQ101",
     ),
@@ -81,7 +81,7 @@ PARSER = (
         name="int32-bias",
         area="format",
         pattern=r"has type Int32 but must have type|only activation types allowed as input|weights are not permitted since they are of type Int32",
-        meaning="an INT32 tensor stands before DequantizeLinear, as onnxruntime writes for biases",
+        meaning="an INT32 tensor feeds a DequantizeLinear, as onnxruntime writes it for biases",
         fix=f"{REPAIR} stores biases as floats (onnxruntime: extra option QuantizeBias=False)",
         lint="QDQ105",
     ),
@@ -91,8 +91,8 @@ PARSER = (
         pattern=r"scale and zero point must have the same volume|[Nn]umber of scales|scale.{0,40}must (?:be equal to|match).{0,40}channel"
         r"|numScales ==|^(?!.*pluginV2Runner).*[sS]cales\.size\(\) == 1|K == scale\.count\(\)"
         r"|quantize_scale_node: (?:shift|scale|power) weights has count",
-        meaning="the number of scales or zero points does not fit the tensor, or another layer wants one scale for all channels",
-        fix=f"{Command('lint')} names the pair; {REPAIR} corrects the axis where it can",
+        meaning="the number of scales or zero points does not match the tensor, or another layer needs one scale for all channels",
+        fix=f"{Command('lint')} names the pair; {REPAIR} corrects the axis if possible",
         lint="QDQ116",
     ),
     Cause(
@@ -109,7 +109,7 @@ PARSER = (
         area="format",
         pattern=r"Could not fuse 2nd input \(kernel weights\)|reportWeightlessTwoInputConvolutionAsError",
         meaning="a quantized convolution reads weights that the builder cannot fold: the weight's Q or DQ has another reader or is an output, "
-        "an operator stands between, or the activation has no Q/DQ",
+        "an operator is in between, or the activation has no Q/DQ",
         fix=f"give each convolution a weight with its own Q/DQ and nothing between them, and its activation a pair; {Command('lint')} names "
         f"the node, {REPAIR} corrects most",
         releases="8",
@@ -126,7 +126,7 @@ PARSER = (
         name="uint8",
         area="format",
         pattern=r"does not support UINT8 types for intermediate|UINT8 zero_point only on DLA",
-        meaning="UINT8 is no type of quantized tensors here, except on DLA",
+        meaning="quantized tensors cannot be UINT8, except on DLA",
         fix=f"{REPAIR} turns UINT8 into INT8 with zero point 0",
         lint="QDQ101",
     ),
@@ -157,7 +157,7 @@ FORMATS = (
         area="format",
         pattern=r"[Dd]ouble quantization scale factor(?: \(global scale factor\) must be a build-time constant| is required to be constant)"
         r"|Scale input must be an initializer",
-        meaning="the second scale of NVFP4 is computed at run time, and has to be a constant",
+        meaning="the second scale of NVFP4 is computed at run time, but must be a constant",
         fix="calibrate it and store it in the model: export with a static global scale",
         releases="10.8 and newer, RTX",
     ),
@@ -165,7 +165,7 @@ FORMATS = (
         name="fp4-scale-type",
         area="format",
         pattern=r"[Dd]ouble.?quant\w*.?scale.{0,80}(?:FP32|kFLOAT|[Ff]loat32|of type Float|type)",
-        meaning="the second scale of NVFP4 has another type than FP32 or the input",
+        meaning="the second scale of NVFP4 has neither type FP32 nor the type of the input",
         fix="store it as FP32",
         releases="10.8 and newer, RTX",
     ),
@@ -174,8 +174,8 @@ FORMATS = (
         area="format",
         pattern=r"blocked axis should be known at build time|requires the axis dimension to be known at build time"
         r"|does not support inferred dimensions",
-        meaning="the axis that is cut into blocks (the last of the input) has a free size, and must be known when the engine is built",
-        fix="fix this dimension in the model: the weight of the MatMul that reads it says its size",
+        meaning="the blocked axis (the last of the input) has a dynamic size, but must be known at build time",
+        fix="fix this dimension in the model; the weight of the MatMul that reads it has the same size",
         releases="10.8 and newer, RTX",
         lint="QDQ199",
     ),
@@ -184,7 +184,7 @@ FORMATS = (
         area="format",
         pattern=r"blocked axis to be one of the two|Only block_size(?: == 16| 32) is supported|block_shape must be"
         r"|must have scalar block_size|blocking dimension must be the last or second to last",
-        meaning="blocks have another size or axis than the kernels know: 16 values (FP4) or 32 (MXFP8) along one of the last two axes",
+        meaning="blocks have a size or axis without kernels; supported are 16 values (FP4) or 32 (MXFP8) along one of the last two axes",
         fix="quantize in blocks of that size along the summed axis",
         releases="10.8 and newer, RTX",
         lint="QDQ110",
@@ -193,7 +193,7 @@ FORMATS = (
         name="no-fp4",
         area="format",
         pattern=r"HW-specific datatypes?: .*fp4",
-        meaning="FP4 is in the model and a target GPU has none",
+        meaning="the model contains FP4, but a target GPU does not support it",
         fix="build for sm120 or newer, or quantize to FP8 (sm89 or newer) or INT8",
         lint="QDQ117",
     ),
@@ -201,7 +201,7 @@ FORMATS = (
         name="no-int4",
         area="format",
         pattern=r"HW-specific datatypes?: int4",
-        meaning="INT4 is in the model and a target GPU has none",
+        meaning="the model contains INT4, but a target GPU does not support it",
         fix="build for sm80 or newer, or store the weights as INT8",
         lint="QDQ109",
     ),
@@ -210,7 +210,7 @@ FORMATS = (
         area="format",
         pattern=r"odd tensor volume",
         meaning="a weight holds an odd number of 4-bit values",
-        fix="pad its columns to an even number, store it as INT8, or leave it float",
+        fix="pad its columns to an even number, store it as INT8, or keep it float",
         lint="QDQ109",
     ),
     Cause(
@@ -218,7 +218,7 @@ FORMATS = (
         area="format",
         pattern=r"HW-specific datatypes?: fp8|fp8.*not supported|require hardware with FP8 support|Unsupported SM version for FP8"
         r"|FP8 FMHA cannot be enabled",
-        meaning="FP8 is in the model and a target GPU has none",
+        meaning="the model contains FP8, but a target GPU does not support it",
         fix="build for sm89 or newer, or quantize to INT8",
         lint="QDQ111",
     ),
@@ -226,7 +226,7 @@ FORMATS = (
         name="int8-and-fp8",
         area="format",
         pattern=r"INT8 and FP8 mixed precision is allowed only",
-        meaning="INT8 and FP8 are both in the model, which needs a strongly typed network on this GPU",
+        meaning="the model contains both INT8 and FP8, which needs a strongly typed network on this GPU",
         fix="build with --stronglyTyped, or quantize to one of the two formats",
         releases="10 and newer",
     ),
@@ -239,14 +239,14 @@ TYPING = (
         area="typing",
         pattern=r"condition: !config\.getFlag\(BuilderFlag::k(?:FP16|BF16|INT8|FP8|INT4)|getFlag\(BuilderFlag::k\w+\)\. .*[Ss]trongly",
         meaning="a precision flag was set for a strongly typed network, whose types are those of the model",
-        fix=f"leave out --fp16, --bf16, --int8, --fp8 and --best; put the types into the model ({Command('convert')}, Q/DQ)",
+        fix=f"remove --fp16, --bf16, --int8, --fp8 and --best; put the types into the model ({Command('convert')}, Q/DQ)",
         releases="8.6 and newer",
     ),
     Cause(
         name="set-type",
         area="typing",
         pattern=r"cannot be called for a strongly typed network|!mNetwork->usingStronglyTyped\(\)",
-        meaning="the program asks for a layer's precision or output type, which a strongly typed network does not allow",
+        meaning="the program sets a layer's precision or output type, but a strongly typed network does not allow that",
         fix="put a Cast into the model (or use add_cast), or build a weakly typed network (up to TensorRT 10)",
         releases="8.6 and newer",
     ),
@@ -257,9 +257,8 @@ TYPING = (
         r"|must (?:all )?(?:be|have)\b.{0,60}\bsame (?:input |data )?types?\b|Operands must have same type|requires all \w+ inputs same type"
         r"|Type mismatch detected for a strongly typed network|Found mixed input types"
         r"|[Ii]nput types .{0,60}(?:differ|do not match|must match)|stronglyTyped \|\| \(common\w+Type ==",
-        meaning="two tensors that meet in one layer have different types (Half and Float, or Int32 and Float), and a strongly typed network "
-        "casts nothing by itself",
-        fix=f"add a Cast before the layer where the model is exported, or convert the whole model with {Command('convert')}",
+        meaning="two inputs of a layer have different types (Half and Float, or Int32 and Float), and a strongly typed network does not insert casts",
+        fix=f"add a Cast before the layer in the export of the model, or convert the whole model with {Command('convert')}",
         releases="8.6 and newer; always in 11 and RTX",
         lint="QDQ112",
     ),
@@ -285,7 +284,7 @@ TYPING = (
         name="conv-float16",
         area="typing",
         pattern=r"No low-precision conv kernel available for this strongly-typed",
-        meaning="a quantized convolution reads and writes FP16 in a strongly typed network, and has no kernel for that",
+        meaning="a quantized convolution reads and writes FP16 in a strongly typed network, but no kernel does that",
         fix="keep the convolution and its Q/DQ in FP32, with Casts around them",
         releases="11, RTX",
     ),
@@ -304,14 +303,14 @@ SHAPES = (
         name="nested-if",
         area="shape",
         pattern=r"graphScope\.cpp.*kUNDEFINED",
-        meaning="the builder's analysis of an If in a branch of another fails",
+        meaning="the builder fails on an If inside a branch of another If",
         fix=_DECIDE_IF,
     ),
     Cause(
         name="loop-count",
         area="shape",
         pattern=r"infer the shape of scan output .* since no trip limit was set",
-        meaning="the Loop has no trip count, and collects values of every pass: how many is not known when the engine is built",
+        meaning="the Loop has no trip count, and collects values of every pass: how many is unknown at build time",
         fix="export the loop with a trip count, its first input; recurrent layers, as LSTM or GRU nodes",
     ),
     Cause(
@@ -326,14 +325,14 @@ SHAPES = (
         area="shape",
         pattern=r"shape tensor must have \d or \d reshape dimensions|Dynamic shapes are not equal for slice|must be a build.time constant|Assertion !isInFlight"
         r"|must be an initializer|inputs\.at\(\d+\)\.is_weights\(\)",
-        meaning="a shape or parameter is computed when the model runs, and the builder needs it as a constant",
+        meaning="a shape or parameter is computed at run time, but the builder needs a constant",
         fix="simplify the model (constant folding: polygraphy surgeon sanitize --fold-constants), or export it with fixed shapes",
     ),
     Cause(
         name="weight-count",
         area="shape",
         pattern=r"count of \d+ weights in|number of kernel weights does not match|failed validation",
-        meaning="a layer's weights do not fit the shape of its input",
+        meaning="a layer's weights do not match the shape of its input",
         fix="export the model again; in code, check the shapes of kernel and bias",
     ),
     Cause(
@@ -341,7 +340,7 @@ SHAPES = (
         area="shape",
         pattern=r"must have (?:the )?same (?:dimensions|number of dimensions|rank|shape|extra dimension|leading dimension|extent)"
         r"|rank must be same|follow broadcast rules|condition input tensor must be the same",
-        meaning="the shapes of tensors that meet in one layer do not fit each other",
+        meaning="the shapes of a layer's inputs do not match",
         fix="check the shapes that were given for the inputs; export the model again with shape inference",
     ),
     Cause(
@@ -355,7 +354,7 @@ SHAPES = (
         name="range-check",
         area="shape",
         pattern=r"vector::_M_range_check|std::out_of_range|_Map_base::at",
-        meaning="the builder or parser reads beyond a list of its own: a fault of this release, often with an unusual shape or axis",
+        meaning="the builder or parser reads beyond the end of an internal list: a fault of this release, often with an unusual shape or axis",
         fix=_NEWER,
     ),
 )
@@ -366,8 +365,8 @@ PLUGINS = (
         name="plugin-scale",
         area="plugin",
         pattern=r"pluginV2Runner.{0,200}scales\.size\(\) == 1",
-        meaning="a plug-in takes or gives INT8, and the tensor there has no scale, or one per channel where it needs a single one",
-        fix="calibrate the tensors at the plug-in, or let it take floats (supportsFormatCombination); the lines before name tensors without "
+        meaning="a plug-in reads or writes INT8, but the tensor has no scale, or has one per channel instead of a single one",
+        fix="calibrate the tensors at the plug-in, or let the plug-in accept floats (supportsFormatCombination); earlier lines name the tensors without "
         "a scale",
     ),
     Cause(
@@ -375,7 +374,7 @@ PLUGINS = (
         area="plugin",
         pattern=r"[Pp]lugin not found|could not find plugin|was not found in (?:the )?plugin registry|IPluginCreator(?:Interface)? not found|Cannot find plugin:"
         r"|plugin creator .*not found|failed to load \w+ plugin",
-        meaning="the model or engine names a plug-in that is not registered, or an operator that the parser took for one",
+        meaning="the model or engine names a plug-in that is not registered, or an operator that the parser treats as a plug-in",
         fix="load its library (trtexec --plugins=FILE or --staticPlugins=FILE; in code init_libnvinfer_plugins), or replace the operator",
         lint="QDQ149",
     ),
@@ -391,7 +390,7 @@ PLUGINS = (
         name="plugin-format",
         area="plugin",
         pattern=r"no supported formats|candidateRequirements\.empty\(\)",
-        meaning="a plug-in or layer accepts none of the types and formats that are allowed",
+        meaning="a plug-in or layer accepts none of the allowed types and formats",
         fix="allow the type that the plug-in supports (FP16 or FP32 around it); check its supportsFormatCombination",
     ),
     Cause(
