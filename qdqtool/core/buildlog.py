@@ -150,7 +150,7 @@ class TacticRow:
         tactic: its id; "" if a runner has none for these formats.
         kernel: its name, "" if the release does not print it.
         ms: time in milliseconds; None if it was not timed, or failed.
-        workspace: bytes that it asked for in vain.
+        workspace: bytes that it requested but did not get.
         verdict: "timed", "failed", "fastest" (of its kernels and formats), "chosen", or why it was not tried.
     """
 
@@ -247,11 +247,11 @@ class Failure:
     """Reason for a failed build: the deciding message, its meaning and the fix.
 
     Attributes:
-        line, text: the message that decides, whole.
-        meaning, fix: those of its cause; "" if it is unknown.
+        line, text: the decisive message, complete.
+        meaning, fix: from its cause; "" if the cause is unknown.
         cause: the name of the cause.
-        node: the node or layer that it is about; "" if none is named.
-        evidence: the lines of the chain, the deciding one first.
+        node: the node or layer in question; "" if none is named.
+        evidence: lines of the chain, the decisive line first.
     """
 
     line: int
@@ -272,7 +272,7 @@ class Answer:
         failed: whether the run failed.
         precision: what the engine computes in, or what was allowed; "" if the log does not say.
         why_not: why the build failed, or why layers are not INT8 (or in another low-bit format); "" if nothing is
-            amiss.
+            wrong.
         fix: what to do about it.
         evidence: the lines that show it.
     """
@@ -323,8 +323,8 @@ class RunHeader:
         argv: the command as words.
         status: passed, failed, waived, built (an engine was generated, no verdict printed), or cut.
         first_line: number of its first line in the log.
-        carrier: what its lines are wrapped in, as learned from the log; "" if the builder's own prefix is the first.
-        process: what the launcher calls the process that printed it; "" if one process speaks alone.
+        carrier: the prefix format around its lines, learned from the log; "" if the builder's prefix comes first.
+        process: the launcher's name of the process that printed it; "" for a single process.
         unread_share: share of the builder's lines that are unknown; above 0.05 the log may be misread.
         lines: all its lines; the read ones are `lines - blank - foreign - unread`.
         blank: empty lines.
@@ -339,7 +339,7 @@ class RunHeader:
         int8_refused: layers whose INT8 kernels were refused -> the tensor whose scale was missing.
         dla_refused: layers that DLA refused -> why.
         unobeyed: layers for which no kernel has the requested precision.
-        overruled: layers that got a faster kernel of another precision than was asked for.
+        overruled: layers that got a faster kernel of a different precision than requested.
         accuracy: what trtexec's accuracy check measured.
         warnings, errors: all wordings.
     """
@@ -389,7 +389,7 @@ class LogRun(RunHeader):
         placement: "GPU" and "DLA" -> layers.
         bindings: the engine's inputs and outputs by name.
         tactics: every kernel that was tried, in the order of the log.
-        statements: everything else that was said, by the name of its wording ("memory-change", "trace-average" ...).
+        statements: all other messages, by the name of their wording ("memory-change", "trace-average" ...).
     """
 
     network: LogNetwork = field(default_factory=LogNetwork)

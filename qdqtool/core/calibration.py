@@ -46,15 +46,16 @@ class TensorRange:
         high: largest value seen; None if unknown.
         method: the calibrator that chose it ("max", "entropy", "cache", ...).
         note: anything a reader must know ("zero in every sample", "tied to x").
-        gain_db: with the method `auto`, how much signal to noise the network's outputs, or the scores that go into the
-            softmax that ends it, gained by the choice that set this range: a calibrator instead of the worst one, or
-            another one in this part of the network; None if nothing was chosen, or all calibrators agree.
-        format: what the range was chosen for; the same range serves other formats, each with its own largest number.
+        gain_db: with the method `auto`, gain in signal to noise at the network's outputs (or at the scores before a
+            final softmax) from the choice that set this range: a calibrator instead of the worst one, or another one in
+            this part of the network; None if nothing was chosen, or all calibrators agree.
+        format: the format that the range was chosen for; the range also works for other formats, each with its own
+            largest number.
         block: values along `axis` that share one scale, which is made from the values when they are written; None
-            without blocks. `amax` is then that of the whole tensor.
-        zero_point: the INT8 number that stands for 0. Other than 0 the range is not symmetric: it ends at the values of -128
-            and 127, and `amax` is 127 steps.
-        origin: the decisions that made `amax`, in their order, each in plain words.
+            without blocks. `amax` is then for the whole tensor.
+        zero_point: the INT8 number for the value 0. If it is not 0, the range is not symmetric: it ends at the values
+            of -128 and 127, and `amax` is 127 steps.
+        origin: the decisions behind `amax`, in order, each in words.
     """
 
     tensor: str
@@ -113,8 +114,8 @@ class Equalized:
     Attributes:
         way: as `weights.equalize` names it.
         constants: names of the constants that changed, sorted.
-        gain_db: how much signal to noise the network's outputs, or the scores that go into the softmax that ends it,
-            gained; None if not measured.
+        gain_db: gain in signal to noise at the network's outputs (or at the scores before a final softmax); None if not
+            measured.
     """
 
     way: str
@@ -135,7 +136,7 @@ class ZeroPoints:
     Attributes:
         tensors: how many have one.
         saturating: how many replace their Relu or Clip by the saturation of Q.
-        gain_db: how much signal to noise the outputs gained over symmetric ranges; None if not measured.
+        gain_db: gain in signal to noise at the outputs over symmetric ranges; None if not measured.
         kernels: of the engine without and with them; None if none was built.
         bytes: activation bytes of both engines, as dumped; None if unknown.
     """
@@ -166,16 +167,16 @@ class CalibrationTable(Shown):
 
     Attributes:
         ranges: activations and weights.
-        samples: how many samples were seen; None when the ranges came from somewhere else.
+        samples: number of samples; None if the ranges come from another source.
         meaningful: False when the samples were random, so that accuracy means nothing.
         source: what the samples were, in words.
         shifts: bias corrections in graph order; empty if none was asked for.
         findings: ranges that will cost accuracy, in graph order.
         zero_points: tensors whose ranges are not symmetric; None if all are.
         weights: constants that calibration changed; None if it changed none.
-        equalized: which channels were scaled, and what that gained; None if none were.
-        weights_digest: SHA-256 of the file beside calibration.json that holds them; "" without one.
-        notes: steps that were left out, and why, one sentence each.
+        equalized: the scaled channels and the gain; None if none were scaled.
+        weights_digest: SHA-256 of the file next to calibration.json with these constants; "" without one.
+        notes: skipped steps with their reasons, one sentence each.
         journal: the candidates that were compared by the outputs of the network; None if none were.
         provider: the execution provider of onnxruntime on which the samples ran; not written for its CPU.
     """
@@ -232,7 +233,7 @@ class CalibrationFile(Artefact[CalibrationTable]):
         """Read the table at `path`, with the weights that it changes.
 
         Raises:
-            InputFileError: as `Artefact.read`, or the file of weights is missing, damaged or another one.
+            InputFileError: as `Artefact.read`, or the file of weights is missing, damaged or the wrong one.
         """
         data = Artefact.read(self, path)
         if not data.weights_digest:

@@ -116,11 +116,11 @@ class MismatchExplanation:
     Attributes:
         output: its name.
         cause: the verdict.
-        sqnr_db: how near the candidate is to the Q/DQ graph; None if they are equal.
+        sqnr_db: SQNR of the candidate against the Q/DQ graph; None if they are equal.
         nearest: which emulation is nearest to the candidate.
         nearest_db: how near that one is; None if they are equal.
-        rounding_db: how far exact integer arithmetic and other lawful roundings alone move this output; None if they do
-            not move it.
+        rounding_db: SQNR of the change that exact integer arithmetic and other valid roundings alone move this output;
+            None if they do not move it.
     """
 
     output: str
@@ -138,7 +138,7 @@ class Comparison(Shown):
     Attributes:
         reference: what the first runner is, in words.
         candidate: what the second runner is.
-        samples: how many samples both saw.
+        samples: number of samples that both ran.
         meaningful: False when the samples were random.
         outputs: metrics per output.
         task: task metrics, if there are labels.

@@ -39,10 +39,10 @@ class DynamicRangeReport:
     """Magnitudes of a model's tensors, compared with the range of a type.
 
     Attributes:
-        dtype: the type they are to have.
+        dtype: the new type.
         samples: how many samples were run; 0 if ranges of a calibration were believed instead.
         tensors: how many tensors were watched.
-        strayed: those that the type cannot hold, largest first.
+        strayed: tensors that the type cannot represent, largest first.
     """
 
     dtype: DType
@@ -72,9 +72,9 @@ class Conversion(Shown):
         kept: nodes that stayed FP32, in graph order.
         casts: Cast nodes that were added.
         clipped: constants with values beyond the type's largest number, which took that number instead.
-        faint: constants that lie below the type's smallest normal number altogether.
-        reach: what the samples said; None if none were run.
-        notes: what else was changed, one sentence each.
+        faint: constants entirely below the type's smallest normal number.
+        reach: results of the samples; None if none were run.
+        notes: other changes, one sentence each.
     """
 
     model: str

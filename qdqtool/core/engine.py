@@ -72,14 +72,14 @@ class EngineLayer:
         constants: weights and other constants where the dump lists them apart.
         outputs: results.
         tactic: kernel name, or "".
-        onnx_nodes: names of the ONNX nodes it says it contains.
+        onnx_nodes: names of the ONNX nodes that it lists.
         certainty: whether `onnx_nodes` was stated in metadata or inferred from the name.
         stream: stream id, or None.
         attributes: the remaining fields of the dump as text, sorted by key.
-        role: what the layer is for, judged from its kind, name and tensors.
+        role: purpose of the layer, derived from its kind, name and tensors.
         precision: type of the arithmetic of a COMPUTE layer, type of the output of the others.
         precision_certainty: how `precision` is known.
-        pointwise: whether it works element by element, so that the compute kernel before it could take it in.
+        pointwise: whether it works element by element, so the compute kernel before it could include it.
         tensor_cores: whether its kernel runs on tensor cores; None if its name does not tell.
         profile: number of the optimization profile it was built for.
     """

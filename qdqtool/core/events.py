@@ -79,7 +79,7 @@ class PassCount:
         attempts: `Running: X on Y` lines.
         effects: attempts in which the pass did something; a pass that another one calls, or that an old release
             reports without an attempt, adds an effect and no attempt.
-        first_line: where it first speaks.
+        first_line: line of its first message.
     """
 
     attempts: int
@@ -121,14 +121,14 @@ class LedgerRow:
     Attributes:
         node: its name.
         kind: "Q" or "DQ".
-        end: what became of it. FOLDED: computed at build time. INPUT, WEIGHT, OUTPUT: part of the compute node
-            `into`. MERGED: its twin `into` stands for it. SPLIT: its clones above the Concat `into` stand for it.
-            CANCELLED: met its opposite `into`, and both became nothing or one rescaling. COPY: the layer `into` runs
-            it. KERNEL: somewhere inside the generated kernel or region `into`. MOVED: last seen passing `into`, and
-            the log does not say more. UNKNOWN: the log does not say.
+        end: what became of it. FOLDED: computed at build time. INPUT, WEIGHT, OUTPUT: part of the compute node `into`.
+            MERGED: its duplicate `into` replaces it. SPLIT: its clones before the Concat `into` replace it. CANCELLED:
+            removed together with its opposite `into`, or merged with it into one rescaling. COPY: the layer `into` runs
+            it. KERNEL: somewhere inside the generated kernel or region `into`. MOVED: it moved through `into`; the log
+            shows no more. UNKNOWN: the log does not show it.
         into: see `end`; "" if there is nothing to name.
-        lines: numbers of the log lines that tell its story.
-        steps: the story.
+        lines: numbers of the log lines with its history.
+        steps: its history.
         clone_of: the node of the model that it was cloned from; "" for nodes of the model.
     """
 
@@ -169,7 +169,7 @@ class ComputeNode:
         reason: why, in words.
         lines: log lines that show it.
         layer: the engine layer that runs it, "" if the log names none.
-        contradiction: how that layer's own tensors disagree; "" if they agree or are not printed.
+        contradiction: how the tensors of that layer disagree; "" if they agree or are not printed.
     """
 
     node: str

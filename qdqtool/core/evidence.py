@@ -12,8 +12,9 @@ False alarms at 95 % confidence if both are equally good, for 2, 8, 32 and 256 s
     a log-normal of sigma 1 less its mean       18.0, 21.7, 15.3, 8.9 %   (rare losses that few samples do not show)
     the same with the other sign                 1.3,  0.4,  1.1, 2.5 %
 
-So symmetric heavy tails make the test careful. Rare large losses make it rash: ask `accuracy.intervals.largest_loss` and
-`largest_mean` for a bound of those. Differences in decibels are closer to normal than differences of energies.
+So the test is conservative for symmetric heavy tails. For rare large losses it has too many false alarms: use
+`accuracy.intervals.largest_loss` and `largest_mean` for a bound on them. Differences in decibels are closer to normal
+than differences of energies.
 """
 
 from __future__ import annotations

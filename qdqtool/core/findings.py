@@ -112,7 +112,7 @@ class Finding:
         fix: what to do about it.
         bytes: activation bytes at stake, if the check can tell (estimated from the dump).
         evidence: where to look.
-        hazard: what is bad about findings of this kind, in one sentence.
+        hazard: the problem with findings of this kind, in one sentence.
         claims: the parts of the reason and the fix that a build can contradict.
     """
 

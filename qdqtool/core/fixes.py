@@ -107,7 +107,7 @@ class FixTrial:
         rule: the rule that proposed it; "" for an effect that only a build showed.
         before: the engine without it; None if nothing was built.
         after: the engine with it, and with the others that were built in one go.
-        settings: recipe values that make the same change in a new run, as `--set` takes them; () if there are none.
+        settings: recipe values that make the same change in a new run, as values for `--set`; () if there are none.
     """
 
     subject: str

@@ -30,7 +30,7 @@ class TrialRecord:
         outcome: kept; better (significantly, but only a report: nothing was changed); tied (no significant difference, and
             another one is kept, or it is part of a mean); rejected; dropped (stopped before it ran all samples); not tried.
         why: the reason of the outcome, one sentence.
-        settings: recipe values that make the change, as `--set` takes them.
+        settings: recipe values that make the change, as values for `--set`.
         value: the objective with it, in the unit of the journal; None if it was not measured on all samples.
         gain: the gain over the candidate that it was compared with, in the same unit; None if it is not known.
         low: lower end of the 95 % interval of `gain`, over samples that both ran; None if it is not known.

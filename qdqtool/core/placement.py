@@ -62,9 +62,9 @@ class SlotKind(str, Enum):
 class Opinion:
     """One rule's opinion on one slot, with its reason.
 
-    A REQUEST may carry a `spec`; all requests for a slot must agree on it. `fix` says what would have to change for a
-    VETO to go away ("" if nothing would). A REQUEST with `only_if_shared` counts only if the same values are quantized
-    for another consumer anyway. `claim` is the part of the reason that a build can contradict.
+    A REQUEST may carry a `spec`; all requests for a slot must agree on it. `fix` is the change that would remove a VETO
+    ("" if none). A REQUEST with `only_if_shared` counts only if the same values are quantized for another consumer too.
+    `claim` is the part of the reason that a build can contradict.
     """
 
     slot: Slot
@@ -85,8 +85,8 @@ class Tie:
         tensors: all of them.
         rule: who says so.
         reason: what it is good for.
-        apart: those of them whose scale is written one representable step larger. No integer changes by that, but the
-            builder does not take a pair for a repetition of the one before.
+        apart: tensors whose scale is written one representable step larger. This changes no integer, but the builder
+            then does not treat a pair as a repetition of the pair before.
     """
 
     tensors: tuple[str, ...]

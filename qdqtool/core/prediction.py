@@ -16,12 +16,12 @@ class PredictedNode:
     Attributes:
         node: its name.
         op: its ONNX operator.
-        precision: type of its arithmetic; for a node that computes nothing, of the values it hands on.
-        layer: name of the layer that holds it; "" if it leaves no trace or no layers are known.
+        precision: type of its arithmetic; for a node that computes nothing, type of its output.
+        layer: name of the layer that contains it; "" if there is none or the layers are unknown.
         compute: whether it multiplies: a convolution, a matrix product, a recurrence, an attention.
         reason: why, in words.
-        realised: what is computed in, in the words of an audit: "fp8", "int4-weights" where the kernel itself dequantizes
-            a stored weight, "float"; "" for a node that computes nothing.
+        realised: format of the arithmetic, in the words of an audit: "fp8", "int4-weights" where the kernel itself
+            dequantizes a stored weight, "float"; "" for a node that computes nothing.
     """
 
     node: str

@@ -71,7 +71,7 @@ class QatResult(Shown):
         unit: "%" for shares.
         samples: test samples.
         rows: FP32, PTQ and QAT.
-        engine: who made the quantizers.
+        engine: the library of the quantizers.
         device: where it was trained.
         best_epoch: the epoch whose weights were taken.
         epochs: all of them.

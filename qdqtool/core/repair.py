@@ -20,7 +20,7 @@ class Change:
         rule: the rule whose fix it is.
         subject: the node or tensor that was changed.
         what: what was done to it.
-        reason: what TensorRT would have made of it.
+        reason: what TensorRT would do with it.
         error: largest difference of a constant's values, as a share of the largest magnitude; 0 if the change is exact;
             None if it depends on the data, which the comparison measures.
         edits: the inputs to be quantized otherwise, where the change is nothing but that: who asks the rule applies
@@ -59,7 +59,7 @@ class RepairReport(Shown):
     Attributes:
         model: file name of the model.
         changes: what was fixed.
-        remaining: what was not, and how to fix it.
+        remaining: faults that were not fixed, and how to fix them.
         comparison: the model before against the model after, on the same samples; None if it was not asked for.
         notes: what opening the model changed.
         origin: the tool that quantized the model, as far as names show; "" if they do not.

@@ -207,14 +207,14 @@ class Report(Shown):
     """All data of the report page; the HTML is generated from this alone.
 
     Attributes:
-        summary: ten seconds of reading.
+        summary: the short version.
         fallbacks: compute nodes that are not quantized in the engine, or not in the format asked for.
         verdicts: all compute nodes.
         findings: most severe first.
         comparison: accuracy against the float model; None if nothing was compared.
         ranges: activation ranges, sorted by tensor.
         layers: engine layers in launch order.
-        notes: what every step wants a person to know.
+        notes: notes of all steps for the reader.
         ledger: what happened to every Q and DQ node, if the builder's log shows it.
         funnel: layers left after each stage of the builder, if its log shows it.
         sensitivity: what each node costs in accuracy, if it was studied.

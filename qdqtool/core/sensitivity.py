@@ -64,7 +64,7 @@ class Cure:
 
     Attributes:
         what: in words.
-        settings: the change, as `--set` takes it.
+        settings: the change, as values for `--set`.
         gain_db: SQNR of the outputs with it minus that without; None if it leaves no noise at all.
         gain_low: lower end of the 95 % interval over samples, which both models ran; None if it is not known.
         gain_high: upper end.
@@ -99,10 +99,10 @@ class NodeSensitivity:
         node: its name; for a group, the names of its nodes lie in `members`.
         op: operator type; "group" for a group.
         members: nodes that are switched together.
-        share: its part of the noise that all nodes make one by one (0 to 1), as far as measured.
+        share: its part (0 to 1) of the noise of all nodes, each measured alone.
         alone_db: SQNR of the outputs when nothing else is quantized; None if it makes no noise.
         without_db: SQNR when everything but this node is quantized; None if not measured.
-        gain_db: what keeping it float brings: `without_db` minus the SQNR of the whole; None if not measured.
+        gain_db: gain of keeping it float: `without_db` minus the SQNR of the whole; None if not measured.
         task: accuracy when everything but this node is quantized, against the float model; None without labels.
         samples: number of samples used: few for an estimate, all for an exact run.
         exact: whether all samples were used.
@@ -110,7 +110,7 @@ class NodeSensitivity:
             both were measured; None if it is not known.
         alone_high: upper end.
         cause: why it is noisy; None if it was not analysed: for nodes with an estimate, and for groups.
-        cures: what was tried for this node, what helps most first; those that bring nothing come last.
+        cures: tried changes for this node, the best first.
     """
 
     node: str
@@ -171,7 +171,7 @@ class Sensitivity(Shown):
         curve: keeping the most sensitive nodes float, one more at a time as far as they were measured.
         advice: the smallest set that meets the limit; None if no limit was set or nothing meets it.
         notes: what a reader must know.
-        cures: what was tried for the whole network, what helps most first.
+        cures: tried changes for the whole network, the best first.
     """
 
     model: str

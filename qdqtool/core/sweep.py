@@ -15,7 +15,7 @@ class Outcome:
     """One configuration and its results.
 
     Attributes:
-        settings: the recipe keys that differ from the base, as `--set` takes them.
+        settings: the recipe keys that differ from the base, as values for `--set`.
         accuracy: the metric of the sweep on the evaluation samples (measured).
         ms: time of one inference; `Sweep.speed` says where it comes from.
         nodes_int8: compute nodes that run INT8 in the engine; without an engine, that are placed so.
@@ -99,8 +99,8 @@ class Trial:
         state: "complete", "failed" or "running".
         outcome: None unless complete.
         reason: why it failed; "" for others.
-        settings: what it tried, as `--set` takes it; () if the study does not say.
-        checked: its accuracy on samples that chose nothing; None if none were held back, or others beat it.
+        settings: what it tried, as values for `--set`; () if the study does not say.
+        checked: its accuracy on held-out samples; None without held-out samples, or outside the Pareto front.
     """
 
     number: int
@@ -120,9 +120,9 @@ class Sweep(Shown):
         metric: what `accuracy` is ("top1", "sqnr_db", ...).
         unit: its unit.
         reference: the metric of the float model; None for metrics that need two runners.
-        device: what the times are for; "" if nothing is timed.
+        device: the GPU that the times are for; "" if nothing is timed.
         spread: recorded over estimated time on recorded engines, smallest and largest; None for other times.
-        pareto: trials that no other beats in both accuracy and time, fastest first.
+        pareto: trials of the Pareto front of accuracy and time, fastest first.
         trials: all of them.
         speed: "estimated", "measured" or "not timed".
         floats: the network in FP32 and in FP16, for comparison.

@@ -45,8 +45,8 @@ class RunVerdict:
     """The verdict on the result of a run: whether it can be used.
 
     Attributes:
-        answer: "good", "doubtful" or "bad": the worst that the table gives for the three answers.
-        asked: whether the engine computes in the formats that were asked for.
+        answer: "good", "doubtful" or "bad": the worst value of the three answers.
+        asked: whether the engine computes in the requested formats.
         accurate: whether the outputs or the task metric are good enough.
         worth: whether the engine is faster than the same network in FP16.
         settle: the one command that answers the first unknown question; "" if none is unknown.

@@ -71,9 +71,9 @@ class WeightChanges:
     """Changes of constants, by name. The nodes do not change, so a placement of the model stays valid.
 
     Attributes:
-        values: new float values; together they compute what the old ones did.
+        values: new float values; together they compute the same as the old ones.
         rounded: weights in their format.
-        scaled: inputs that are multiplied, if no constant could take the factor.
+        scaled: inputs that are multiplied, if no constant can absorb the factor.
     """
 
     values: Mapping[str, NDArray[Any]] = field(default_factory=lambda: MappingProxyType({}))
