@@ -18,8 +18,7 @@ from ruamel.yaml import YAML
 from qdqtool.accuracy.layouts import NoScores
 from qdqtool.accuracy.scores import ScorePair, score_pair
 from qdqtool.calibration.samples import open_samples
-from qdqtool.calibration.samples.conform import conform
-from qdqtool.calibration.samples.raw import RawSample
+from qdqtool.calibration.samples.conform import RawSample, conform
 from qdqtool.core.recipe import Preprocess
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.ranges.samples import spread

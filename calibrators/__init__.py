@@ -26,11 +26,8 @@ import pkgutil
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from calibrators.calibrator import Calibrator
-    from calibrators.error import CalibrationDataError
-    from calibrators.grid import Grid
+    from calibrators.calibrator import CalibrationDataError, Calibrator, Grid, Range
     from calibrators.histogram import Histogram, Tally, merge, scratch
-    from calibrators.ranges import Range
 
 __all__ = [
     "CalibrationDataError",
@@ -46,11 +43,11 @@ __all__ = [
 ]
 
 _PLACES = {
-    "CalibrationDataError": "error",
+    "CalibrationDataError": "calibrator",
     "Calibrator": "calibrator",
-    "Grid": "grid",
+    "Grid": "calibrator",
     "Histogram": "histogram",
-    "Range": "ranges",
+    "Range": "calibrator",
     "Tally": "histogram",
     "merge": "histogram",
     "scratch": "histogram",

@@ -1,13 +1,71 @@
-"""The interface that every file in `methods` implements."""
+"""The interface that every file in `methods` implements, and the types in it: ranges, grids and errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from calibrators.grid import Grid
+import numpy as np
+from numpy.typing import NDArray
+
 from calibrators.histogram import Histogram
-from calibrators.ranges import Range
+
+# --- error -----------------------------------------------------------------------------------------------------------
+# The only error class of this package.
+
+
+class CalibrationDataError(ValueError):
+    """The given numbers cannot make a range. The message says which numbers, and how many."""
+
+
+# --- ranges ----------------------------------------------------------------------------------------------------------
+# The result of a calibrator.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Range:
+    """The magnitude that becomes the largest number of a format.
+
+    Attributes:
+        amax: finite, never negative, never above the largest magnitude seen; 0 when nothing but zeros was seen.
+        method: the calibrator that chose it.
+    """
+
+    amax: float
+    method: str
+
+
+# --- grid ------------------------------------------------------------------------------------------------------------
+# The magnitudes that a number format can store.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Grid:
+    """The magnitudes of a symmetric format, in units of the format: 0, 1 ... 127 for INT8; 0, 0.5, 1, 1.5, 2, 3, 4, 6 for FP4.
+
+    Attributes:
+        magnitudes: (levels,) float64, ascending from 0; a range's amax becomes the last one.
+    """
+
+    magnitudes: NDArray[np.float64]
+
+    @property
+    def top(self) -> float:
+        """The largest magnitude: scale = amax / top."""
+        return float(self.magnitudes[-1])
+
+    @property
+    def is_even(self) -> bool:
+        """True if neighbours differ by 1, as for integers."""
+        return bool((np.diff(self.magnitudes) == 1).all())
+
+
+def grid_of(magnitudes: Sequence[float] | NDArray[np.float64]) -> Grid:
+    """Return the grid of these magnitudes, given in any order. Signs and duplicates are ignored."""
+    return Grid(magnitudes=np.unique(np.abs(np.asarray(magnitudes, np.float64))))
+
+
+# --- calibrator ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

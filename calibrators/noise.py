@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrators.calibrator import Grid
 from calibrators.compiled import compiled
-from calibrators.grid import Grid
 from calibrators.histogram import Histogram
 
 _NO_RANGE: Final = 1e-6

@@ -28,9 +28,11 @@ the real Python bindings of 8.6.1 and 10.7.0 over empty libraries; never run in 
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -41,10 +43,196 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrators.device import DeviceBuffers
-from calibrators.error import CalibrationDataError
-from calibrators.feeds import feeds_of, uniform
-from calibrators.trouble import Trouble, warn_of
+from calibrators.calibrator import CalibrationDataError
+
+# --- trouble ---------------------------------------------------------------------------------------------------------
+# Errors inside a call from C++, which prints an exception at most and then ignores it.
+
+
+LOG = logging.getLogger("calibrators.tensorrt")
+
+
+class CalibrationDataWarning(RuntimeWarning):
+    """Warning: an engine may have been built from half a calibration, and the program did not check."""
+
+
+class Trouble:
+    """The first error of a calibration. It is logged at once, and raised as soon as Python can raise it.
+
+    Attributes:
+        error: the first error that nobody has heard of yet; None when all is well.
+        unheard: the same in words, for `warn_of`: unlike the error it leads to no frame, so what keeps it keeps
+            nothing else alive.
+    """
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+        self.unheard: list[str] = []
+
+    def note(self, error: BaseException) -> None:
+        """Keep the first error and log it."""
+        if self.error is not None:
+            return
+        self.error = error
+        self.unheard.append(f"calibration failed: {type(error).__name__}: {error}")
+        LOG.error(
+            "%s. TensorRT takes this for the end of the data: do not use the engine that it builds now",
+            self.unheard[0],
+        )
+
+    def remind(self, consequence: str) -> None:
+        """Log the consequence of the error."""
+        LOG.error("%s: %s", consequence, *self.unheard)
+
+    def forget(self) -> BaseException | None:
+        """Return the error, and mark it as reported."""
+        error, self.error = self.error, None
+        self.unheard.clear()
+        return error
+
+
+def warn_of(unheard: list[str]) -> None:
+    """Warn of an error that was never reported, when the calibrator is deleted or Python ends."""
+    for text in unheard:
+        warnings.warn(
+            f"{text}. Nobody called finish() or left a `with` block, so the engine may be half calibrated",
+            CalibrationDataWarning,
+            stacklevel=2,
+        )
+
+
+# --- device ----------------------------------------------------------------------------------------------------------
+# Device memory for the inputs of a network, with cuda-python.
+
+
+class DeviceBuffers:
+    """One block of GPU memory for each input, reused for every batch."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[str, _DevicePiece] = {}
+
+    def upload(self, name: str, array: NDArray[Any]) -> int:
+        """Return the device address of the values of `array`, which must be C-contiguous.
+
+        Raises:
+            CalibrationDataError: CUDA refuses.
+        """
+        piece = self._pieces.get(name)
+        if piece is None or piece.size < array.nbytes:
+            if piece is not None:
+                self._pieces.pop(name).free()
+            piece = self._pieces[name] = _DevicePiece(array.nbytes)
+        piece.copy(array)
+        return piece.address
+
+    def free(self) -> None:
+        """Free all device memory.
+
+        Raises:
+            CalibrationDataError: CUDA refuses.
+        """
+        while self._pieces:
+            self._pieces.popitem()[1].free()
+
+
+class _DevicePiece:
+    def __init__(self, size: int) -> None:
+        self._cuda = _cuda()
+        self.size = size
+        self.address = int(_checked(self._cuda.cudaMalloc(max(size, 1)))[0])
+
+    def copy(self, array: NDArray[Any]) -> None:
+        kind = self._cuda.cudaMemcpyKind.cudaMemcpyHostToDevice
+        _checked(self._cuda.cudaMemcpy(self.address, array.ctypes.data, array.nbytes, kind))
+
+    def free(self) -> None:
+        _checked(self._cuda.cudaFree(self.address))
+
+
+def _cuda() -> Any:
+    """Return the CUDA runtime module of cuda-python, under its new or its old name."""
+    try:
+        return import_module("cuda.bindings.runtime")
+    except ImportError:
+        return import_module("cuda.cudart")
+
+
+def _checked(answer: tuple[Any, ...]) -> tuple[Any, ...]:
+    status, *values = answer
+    if int(status) != 0:
+        raise CalibrationDataError(f"CUDA refused: {status}")
+    return tuple(values)
+
+
+# --- feeds -----------------------------------------------------------------------------------------------------------
+# Samples in the form that a TensorRT calibrator needs: equal shapes in every batch, finite values, FP32.
+
+
+def feeds_of(sample: Any) -> Mapping[str, NDArray[Any]]:
+    """Return the arrays of a sample. A sample is a dictionary, or an object with a dictionary in `feeds`.
+
+    Raises:
+        CalibrationDataError: neither.
+    """
+    feeds = getattr(sample, "feeds", sample)
+    if not isinstance(feeds, Mapping):
+        raise CalibrationDataError(f"a sample is a {type(sample).__name__}, not a dictionary of arrays")
+    return feeds
+
+
+def uniform(samples: Iterable[Any], names: Sequence[str]) -> Iterator[tuple[NDArray[Any], ...]]:
+    """Return the arrays called `names` of every sample, in that order.
+
+    TensorRT reads as many bytes as the network's shape has, whatever was copied: every sample has the shapes of the
+    first. One with fewer rows (the rest of a data set) is filled up with its own rows, so that nothing is left out.
+
+    Raises:
+        CalibrationDataError: no samples, an array is missing or has another shape, or holds NaN or Inf.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    number = 0
+    for number, sample in enumerate(samples, start=1):
+        feeds = feeds_of(sample)
+        missing = [name for name in names if name not in feeds]
+        if missing:
+            raise CalibrationDataError(
+                f"sample {number} has no array for input {missing[0]!r}; it has {', '.join(map(str, feeds))}"
+            )
+        yield tuple(_fitted(f"sample {number}, input {name!r}", name, feeds[name], shapes) for name in names)
+    if number == 0:
+        raise CalibrationDataError("there are no samples")
+
+
+def calibration_type(array: Any) -> NDArray[Any]:
+    """Return a C-contiguous array. Floats become FP32, the only float type of calibration; integers and booleans stay."""
+    array = np.asarray(array)
+    wanted = np.float32 if array.dtype.kind == "f" else array.dtype
+    return np.ascontiguousarray(array, wanted).reshape(array.shape)
+
+
+def _fitted(where: str, name: str, given: Any, shapes: dict[str, tuple[int, ...]]) -> NDArray[Any]:
+    array = calibration_type(given)
+    if array.dtype.kind not in "fiub":
+        raise CalibrationDataError(f"{where}: {array.dtype} is no type of numbers")
+    if array.size == 0:
+        raise CalibrationDataError(f"{where}: has no values, its shape is {array.shape}")
+    bad = array.size - int(np.count_nonzero(np.isfinite(array)))
+    if bad:
+        raise CalibrationDataError(f"{where}: {bad} of {array.size} values NaN or Inf")
+    wanted = shapes.setdefault(name, array.shape)
+    if array.shape == wanted:
+        return array
+    is_short = array.ndim > 0 and 0 < array.shape[0] < wanted[0] and array.shape[1:] == wanted[1:]
+    if not is_short:
+        raise CalibrationDataError(f"{where}: shape {array.shape}, but the first sample has {wanted}")
+    LOG.warning(
+        "%s: batch of %d instead of %d, filled up with its own rows", where, array.shape[0], wanted[0]
+    )
+    return np.resize(array, wanted)
+
+
+# --- tensorrt --------------------------------------------------------------------------------------------------------
+
 
 _BASES = {
     "EntropyCalibrator2": "IInt8EntropyCalibrator2",

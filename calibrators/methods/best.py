@@ -10,11 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 import calibrators
-from calibrators.calibrator import Calibrator
-from calibrators.grid import Grid
+from calibrators.calibrator import Calibrator, Grid, Range
 from calibrators.histogram import Histogram
 from calibrators.noise import noise_of
-from calibrators.ranges import Range
 
 
 def best(histogram: Histogram, grid: Grid) -> Range:

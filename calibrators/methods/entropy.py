@@ -20,12 +20,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrators.calibrator import Calibrator
+from calibrators.calibrator import Calibrator, Grid, Range
 from calibrators.compiled import compiled
-from calibrators.grid import Grid
 from calibrators.histogram import Histogram, coarsened
 from calibrators.methods.max import largest
-from calibrators.ranges import Range
 
 BINS: Final = 2048 + 1
 """Bins of the published method plus one, because a maximum that is a power of two begins a new bin."""

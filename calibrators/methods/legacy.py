@@ -11,11 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from calibrators.calibrator import Calibrator
-from calibrators.error import CalibrationDataError
-from calibrators.grid import Grid
+from calibrators.calibrator import CalibrationDataError, Calibrator, Grid, Range
 from calibrators.histogram import Histogram, coarsened
-from calibrators.ranges import Range
 
 # A range is told to one part in 2048.
 BINS: Final = 2048

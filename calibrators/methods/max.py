@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from calibrators.calibrator import Calibrator
-from calibrators.grid import Grid
+from calibrators.calibrator import Calibrator, Grid, Range
 from calibrators.histogram import Histogram
-from calibrators.ranges import Range
 
 
 def largest(histogram: Histogram, grid: Grid) -> Range:  # noqa: ARG001 -- the maximum is that of every format

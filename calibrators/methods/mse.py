@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from calibrators.calibrator import Calibrator
-from calibrators.grid import Grid
+from calibrators.calibrator import Calibrator, Grid, Range
 from calibrators.histogram import Histogram
 from calibrators.noise import quietest, running_moments
-from calibrators.ranges import Range
 
 
 def mse(histogram: Histogram, grid: Grid) -> Range:

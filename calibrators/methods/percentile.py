@@ -10,11 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from calibrators.calibrator import Calibrator
-from calibrators.error import CalibrationDataError
-from calibrators.grid import Grid
+from calibrators.calibrator import CalibrationDataError, Calibrator, Grid, Range
 from calibrators.histogram import Histogram
-from calibrators.ranges import Range
 
 
 def percentile(histogram: Histogram, grid: Grid, percent: float = 99.99) -> Range:  # noqa: ARG001 -- a share is one in every format

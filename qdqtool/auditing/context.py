@@ -25,8 +25,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import GraphView
 from qdqtool.matching.evidence import NodeEvidence
-from qdqtool.matching.losses import violations
-from qdqtool.matching.registry import rulebook
+from qdqtool.matching.registry import rulebook, violations
 from qdqtool.trt.histories import histories
 from qdqtool.trt.tensor_formats import padded_bytes
 

@@ -18,10 +18,8 @@ from qdqtool.core.placement import Opinion
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.evidence import Explanation, NodeEvidence
-from qdqtool.matching.losses import violations
-from qdqtool.matching.registry import Rulebook
+from qdqtool.matching.registry import Rulebook, refusals, violations
 from qdqtool.matching.rule import CLASSIC, Rule, Violation
-from qdqtool.matching.vetoes import refusals
 
 
 def builders(*, rtx: bool, targets: tuple[str, ...]) -> tuple[Target, ...]:

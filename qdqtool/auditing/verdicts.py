@@ -23,8 +23,8 @@ from qdqtool.engine.layer_text import DUMP
 from qdqtool.engine.roles import is_attention
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.flow import Flow
-from qdqtool.matching.asked import asked_of
 from qdqtool.matching.evidence import NodeEvidence, operands
+from qdqtool.matching.operands import asked_of
 from qdqtool.matching.registry import Rulebook, rulebook
 from qdqtool.trt.names import LayerMatch, join
 from qdqtool.trt.ops import ATTENTIONS, COMPUTE

@@ -8,27 +8,127 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial, reduce
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from calibrators.calibrator import Calibrator
-from calibrators.error import CalibrationDataError
-from calibrators.grid import Grid
+from calibrators.calibrator import CalibrationDataError, Calibrator, Grid, Range
 from calibrators.histogram import Histogram, empty, merge
-from calibrators.ranges import Range
-from qdqtool.calibration.bounds import Bound, bounds
+from calibrators.weights import channel_max, channel_mse
 from qdqtool.calibration.histograms import Histograms
-from qdqtool.calibration.weights import NEVER_FIRED, weight_range
 from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, TensorRange
 from qdqtool.core.equivalence import classes
 from qdqtool.core.grids import grid_for
-from qdqtool.core.placement import Decision, Placement, SlotKind
+from qdqtool.core.placement import Decision, Placement, QuantSpec, SlotKind
 from qdqtool.core.quant_format import INT8, QuantFormat
 from qdqtool.core.recipe import AUTO, CalibrationOptions
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.platform import processors
+from qdqtool.trt.ops import carried_inputs, carried_outputs, hard_bound
 
 if TYPE_CHECKING:
-    from qdqtool.graph.view import GraphView
+    from qdqtool.graph.view import GraphView, Node
+
+
+# --- bounds ----------------------------------------------------------------------------------------------------------
+# Finds tensors whose values stay within a known interval for every sample.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bound:
+    """Largest magnitude that a tensor can have.
+
+    Attributes:
+        amax: that magnitude.
+        op: the operator that sees to it.
+        saturates: whether values near the bound carry the meaning (a probability of 1), so that none may be clipped.
+    """
+
+    amax: float
+    op: str
+    saturates: bool
+
+
+def bounds(view: GraphView) -> dict[str, Bound]:
+    """Return the bounded tensors of a graph. Operators that only move values pass a bound on; a Concat passes on the largest."""
+    bounded: dict[str, Bound] = {}
+    for node in view.nodes:
+        bound = _passed_on(view, node, bounded) or _own(view, node)
+        if bound is not None:
+            bounded |= dict.fromkeys(carried_outputs(node), bound)
+    return bounded
+
+
+def _passed_on(view: GraphView, node: Node, bounded: dict[str, Bound]) -> Bound | None:
+    """Return the largest bound of all inputs whose values `node` passes on; None if one of these inputs has no bound."""
+    given = [bounded.get(node.inputs[index]) for index in carried_inputs(view, node)]
+    known = [bound for bound in given if bound is not None]
+    if not known or len(known) < len(given):
+        return None
+    largest = max(known, key=lambda bound: bound.amax)
+    return Bound(amax=largest.amax, op=largest.op, saturates=any(bound.saturates for bound in known))
+
+
+def _own(view: GraphView, node: Node) -> Bound | None:
+    limit = hard_bound(view, node)
+    return None if limit is None else Bound(amax=limit[0], op=node.op, saturates=limit[1])
+
+
+# --- weights ---------------------------------------------------------------------------------------------------------
+# Ranges of constants, computed from their values.
+
+
+NEVER_FIRED: Final = 1.0
+"""Range of a tensor that holds only zeros, which any range represents exactly."""
+
+
+def weight_range(decision: Decision, view: GraphView, method: str) -> TensorRange:
+    """Compute the range of a constant by "max" or "mse", per channel if the placement requests it.
+
+    Raises:
+        InputFileError: not a constant, or it holds NaN or Inf.
+    """
+    values = view.constant(decision.tensor)
+    if values is None:
+        raise InputFileError(
+            f"weight {decision.tensor!r} is not a constant", fix="fold constants first (prepare)"
+        )
+    spec = decision.spec or QuantSpec()
+    # Blocks get their scales, and the search for them, from the values when they are written.
+    axis = spec.axis if spec.block is None else None
+    search = method == "mse" and spec.block is None
+    try:
+        amax = channel_mse(values, axis, grid_for(spec.format)) if search else channel_max(values, axis)
+    except CalibrationDataError as error:
+        raise InputFileError(
+            f"weight {decision.tensor!r}: {error}",
+            fix="repair or export the model again",
+            where=decision.slot.node,
+        ) from error
+    dead = int((amax == 0).sum())
+    filler = float(amax.max()) or NEVER_FIRED
+    return TensorRange(
+        tensor=decision.tensor,
+        amax=tuple(float(value) or filler for value in amax),
+        axis=axis,
+        format=spec.format,
+        block=spec.block,
+        low=float(values.min()),
+        high=float(values.max()),
+        method=method,
+        origin=(_step(axis, spec, search=search),),
+        note=f"{dead} of {counted(amax.size, 'channel')} hold zeros only" if dead else "",
+    )
+
+
+def _step(axis: int | None, spec: QuantSpec, *, search: bool) -> str:
+    if spec.block is not None:
+        return f"largest magnitude; each block of {spec.block} gets its scale from its values when they are written"
+    what = "least squared error" if search else "largest magnitude"
+    return f"{what} of the whole tensor" if axis is None else f"{what} of each channel along axis {axis}"
+
+
+# --- table -----------------------------------------------------------------------------------------------------------
+
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")

@@ -19,10 +19,9 @@ from qdqtool.engine.layer_info import read
 from qdqtool.engine.layer_table import node_facts
 from qdqtool.engine.profile_forms import read_profile
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.graph.annotate import annotate
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
-from qdqtool.graph.picture import picture
+from qdqtool.graph.picture import annotate, picture
 from qdqtool.graph.qdq.unquantize import float_graph
 from qdqtool.io.files import unreadable, write_text
 from qdqtool.pipeline.writing import write

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibrators.grid import Grid, grid_of
+from calibrators.calibrator import Grid, grid_of
 from qdqtool.core.dtypes import DType
 from qdqtool.core.quant_format import QuantFormat
 

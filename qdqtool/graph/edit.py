@@ -9,8 +9,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from qdqtool.graph.canonical.naming import TakenNames
-from qdqtool.graph.canonical.order import sort
+from qdqtool.graph.canonical.order import TakenNames, sort
 from qdqtool.graph.canonical.shapes import infer
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import array

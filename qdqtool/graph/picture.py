@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -13,6 +14,35 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineTensor
 from qdqtool.core.explore import EngineView, LayerView
 from qdqtool.graph.model import Model
+
+# --- annotate --------------------------------------------------------------------------------------------------------
+# Writes facts about nodes into the model, so that viewers such as Netron show them.
+
+
+_LOWEST_IR = 10
+"""First IR version whose nodes have metadata."""
+
+
+def annotate(model: Model, facts: Mapping[str, Mapping[str, str]]) -> Model:
+    """Return a copy of `model` whose nodes carry `facts` (by node name) as metadata and as documentation.
+
+    Metadata is what recent viewers show; the documentation string repeats it for older ones. Nothing that computes is
+    changed.
+    """
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    proto.ir_version = max(proto.ir_version, _LOWEST_IR)
+    for node in proto.graph.node:
+        known = facts.get(node.name, {})
+        for key in sorted(known):
+            node.metadata_props.add(key=key, value=known[key])
+        if known:
+            node.doc_string = "\n".join(f"{key}: {known[key]}" for key in sorted(known))
+    return replace(model, proto=proto)
+
+
+# --- picture ---------------------------------------------------------------------------------------------------------
+
 
 _DOMAIN = "engine"
 _TYPES = {

@@ -3,7 +3,7 @@
     recording ─ Conv ─ squares ─ Add ─ Log      quiet values count as much as loud ones in a logarithm
     probability ─ Sub (1 - p) ─ Log             FP16 rounds to 0, and the logarithm gives minus infinity
     x ─ Mul (x * x) ─ ReduceMean ─ Sqrt         squares overflow and underflow in FP16
-    ids ─ Cast ─ Add ─ Cast ─ Gather            integers must be exact (`qdqtool.graph.counting`)
+    ids ─ Cast ─ Add ─ Cast ─ Gather            integers must be exact
 
 Placement (the rule `logarithm`), the conversion to FP16 and BF16, and the audit (QDQ212) all use these functions. Advice of one
 therefore never destroys nodes that another protects.
@@ -11,25 +11,279 @@ therefore never destroys nodes that another protects.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import inf, prod
+from typing import Final
 
-from qdqtool.graph.counting import ANGLE, Counting
+import numpy as np
+
+from qdqtool.core.dtypes import DType
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import (
     AVERAGE_POOLS,
     CASTS,
     COMBINING,
+    MATRIX_PRODUCTS,
+    MOVING,
     PICKING,
     PRODUCTS,
     QDQ,
     REPEATING,
     RESHAPING,
     SATURATING,
+    SELECTING,
+    SHAPE_MAKERS,
     SPECTRAL,
     STANDARD_DOMAINS,
+    WRITES,
     computed_once,
 )
+
+# --- counting --------------------------------------------------------------------------------------------------------
+# Finds arithmetic on integers that an exporter wrote in float.
+#
+#     ids ─ Cast (float) ─ Add ─ Cast (int) ─ Gather        FP16 has no 2049: another row is gathered
+#     Shape ─ Cast (float) ─ Mul ─ Floor ─ Less             a mask of another length
+#     positions ─ Cast (float) ─ MatMul ─ Sin               an angle of 1000 is off by a quarter
+#
+# Indices, lengths and compared integers must be exact. FP16 holds all integers up to 2048, BF16 up to 256. Chains whose values are
+# known to stay within that limit (flags, small offsets) stay exact and may be narrow.
+
+
+ROUNDING = frozenset({"Ceil", "Floor", "Mod", "Round"})
+"""Operators that turn a small difference into a whole step."""
+
+
+ANGLES = frozenset({"Cos", "Sin", "Tan"})
+
+
+COMPARING = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+
+
+COUNTING = (
+    (COMBINING - PRODUCTS)
+    | MOVING
+    | CASTS
+    | {"ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"}
+    | ROUNDING
+    | frozenset(WRITES)
+    | {
+        *("Abs", "Clip", "CumSum", "Exp", "GatherElements", "GatherND", "Log", "Mean", "Neg"),
+        *("Pad", "Range", "Reciprocal", "ReduceProd", "Relu", "Sign", "Sqrt", "Trilu"),
+    }
+)
+"""Operators that compute indices, lengths and positions: arithmetic, and operators that move values."""
+
+
+EXACT_INPUTS = {"OneHot": (0, 1), "Range": (0, 1, 2), "Resize": (1, 2), "Upsample": (1,)}
+"""Float inputs that hold a count, a size or an index."""
+
+
+NO_LARGER = MOVING | {
+    *("Abs", "Cast", "Ceil", "Floor", "Neg", "ReduceMax", "ReduceMin", "Relu", "Round", "Sign", "Trilu"),
+}
+"""Operators that return integers for integers, none larger than those of their first input."""
+
+
+ADDING_TWO = frozenset({"Add", "Sub"})
+
+
+CHOOSING = frozenset({"Concat", "Max", "Min"})
+"""Operators whose every output value is a value of one of their inputs."""
+
+
+ANGLE: Final = "an angle"
+_INDICES: Final = SHAPE_MAKERS | SELECTING | {"Range"}
+"""Operators that make indices or lengths."""
+_BIG_CONSTANT: Final = 1 << 20
+"""A constant with more values is taken for a table of weights, and is not read."""
+_FREQUENCIES: Final = MATRIX_PRODUCTS | {"Einsum"}
+"""Operators that multiply positions by frequencies, to compute angles."""
+_TYPES: Final = {DType.BOOL: 1.0, DType.INT8: 128.0, DType.UINT8: 255.0}
+"""Largest magnitude of each small type."""
+
+
+class Counting:
+    """The integer chains of one graph.
+
+    Args:
+        view: the graph.
+        exact: the largest integer up to which the float type holds all integers.
+    """
+
+    def __init__(self, view: GraphView, exact: float) -> None:
+        self._view = view
+        self._exact = exact
+        self._whole: dict[str, float] = {}
+        self._from_index: set[str] = set()
+        self._counts: set[str] = set()
+        self._plain: set[str] = set()
+        """Float tensors computed by arithmetic alone from inputs, constants and integers."""
+        self._angles: set[str] = set()
+        """Float tensors after a product of computed positions and frequencies; the product may also be a network layer."""
+        for info in view.inputs:
+            self._plain.add(info.name)
+        for node in view.nodes:
+            self._look_at(node)
+
+    @cached_property
+    def nodes(self) -> dict[str, str]:
+        """Nodes that must stay exact: node name -> description of what the node computes."""
+        found: dict[str, str] = {}
+        for node in self._view.nodes:
+            if node.domain in STANDARD_DOMAINS:
+                for tensor, word, is_reader in self._ends(node):
+                    self._keep(tensor, word, found)
+                    if is_reader:
+                        found.setdefault(node.name, word)
+        for info in self._view.outputs:
+            if info.name in self._counts and info.name in self._plain:
+                self._keep(info.name, "an integer that the model returns", found)
+        return found
+
+    def _ends(self, node: Node) -> Iterator[tuple[str, str, bool]]:
+        """Yield the tensors that this node needs exact, a description, and True if the node itself must read FP32."""
+        floats = self._floats(node)
+        known = [name for name in floats if name in self._counts or name in self._plain]
+        exact = [name for name in known if not self._is_exact(name)]
+        counted = [name for name in exact if name in self._counts]
+        if _gives_integers(self._view, node):
+            yield from ((name, "an integer", True) for name in exact)
+        elif node.op in COMPARING and (counted or self._has_large_constant(floats)):
+            yield from ((name, "a value that is compared with integers", True) for name in floats)
+        elif node.op in SELECTING | ROUNDING and counted:
+            yield from ((name, "an index or a length", True) for name in exact)
+        elif node.op in ANGLES:
+            yield from ((name, ANGLE, True) for name in floats if name in self._plain or name in self._angles)
+        elif node.op in EXACT_INPUTS:
+            for index in EXACT_INPUTS[node.op]:
+                if index < len(node.inputs) and node.inputs[index] in exact:
+                    yield node.inputs[index], "a size or an index", node.op == "OneHot"
+        for name in node.outputs:
+            if name in self._from_index and name in self._counts and name in self._plain:
+                yield name, "an index or a length", False
+
+    def _keep(self, tensor: str, word: str, found: dict[str, str]) -> None:
+        """Add the nodes that compute a tensor by arithmetic on inputs and integers."""
+        waiting = [tensor]
+        while waiting:
+            here = waiting.pop()
+            node = self._view.producer(here)
+            if node is None or node.name in found or not self._is_known(here) or self._is_exact(here):
+                continue
+            found[node.name] = word
+            waiting += [name for name in self._floats(node) if not self._view.is_constant(name)]
+
+    def _is_known(self, tensor: str) -> bool:
+        return tensor in self._counts or tensor in self._plain or tensor in self._angles
+
+    def _look_at(self, node: Node) -> None:
+        """Record facts about the outputs of a node."""
+        if node.domain not in STANDARD_DOMAINS:
+            return
+        self._follow_indices(node)
+        bound = self._bound(node)
+        if bound is not None:
+            self._whole.update(dict.fromkeys(node.outputs[:1], bound))
+        if not node.outputs or not self._is_float(node.outputs[0]):
+            return
+        floats, name = self._floats(node), node.outputs[0]
+        given = [source for source in floats if not self._view.is_constant(source)]
+        if node.op in _FREQUENCIES:
+            if given and self._plain.issuperset(given) and self._counts.intersection(given):
+                self._angles.add(name)
+            return
+        if node.op not in COUNTING:
+            return
+        counts = any(source in self._counts for source in given)
+        if self._is_integer_cast(node) or (given and all(map(self._is_exact, given))):
+            counts = not self._is_exact(name)
+        if self._plain.issuperset(given):
+            self._plain.update(node.outputs)
+        elif all(source in self._plain or source in self._angles for source in given):
+            self._angles.update(node.outputs)
+        if counts:
+            self._counts.update(node.outputs)
+
+    def _follow_indices(self, node: Node) -> None:
+        """Record indices: moving, casting or adding to an index gives an index; comparing indices gives a flag."""
+        if node.op in _INDICES:
+            self._from_index.update(name for name in node.outputs if not self._is_float(name))
+        elif node.op in COUNTING and any(name in self._from_index for name in node.inputs):
+            self._from_index.update(node.outputs)
+
+    def _is_integer_cast(self, node: Node) -> bool:
+        return node.op == "Cast" and not self._view.info(node.inputs[0]).dtype.is_float
+
+    def _is_exact(self, tensor: str) -> bool:
+        """Return True if the tensor holds only integers that the float type represents exactly."""
+        return self._largest(tensor) <= self._exact
+
+    def _has_large_constant(self, floats: list[str]) -> bool:
+        """Return True if model inputs are compared with integers that the float type cannot represent exactly."""
+        constants = [name for name in floats if self._view.is_constant(name)]
+        others = [name for name in floats if name not in constants]
+        return all(name in self._plain for name in others) and any(
+            self._exact < self._largest(name) < inf for name in constants
+        )
+
+    def _is_float(self, tensor: str) -> bool:
+        return self._view.info(tensor).dtype is DType.FLOAT32
+
+    def _floats(self, node: Node) -> list[str]:
+        return [name for name in node.inputs if name and self._is_float(name)]
+
+    def _largest(self, tensor: str) -> float:
+        """Return the largest magnitude of a tensor of integers; infinite if unknown or if the tensor may hold fractions."""
+        if tensor in self._whole:
+            return self._whole[tensor]
+        if (dtype := self._view.info(tensor).dtype) in _TYPES:
+            return _TYPES[dtype]
+        shape = self._view.constant_shape(tensor)
+        if shape is None or prod(shape) > _BIG_CONSTANT:
+            return inf
+        value = self._view.constant(tensor)
+        found = inf
+        if value is not None and value.dtype.kind in "iufb":
+            wide = value.astype(np.float64)
+            if np.array_equal(wide, np.rint(wide)):
+                found = float(np.abs(wide).max(initial=0.0))
+        self._whole[tensor] = found
+        return found
+
+    def _all_largest(self, tensors: Sequence[str]) -> list[float]:
+        """Return the largest magnitude of each tensor; does not read weights if another tensor is unbounded."""
+        computed = [self._largest(name) for name in tensors if not self._view.is_constant(name)]
+        return [inf] * len(tensors) if inf in computed else [self._largest(name) for name in tensors]
+
+    def _bound(self, node: Node) -> float | None:
+        """Return the largest magnitude of the integers in the first output; None if unknown."""
+        if node.op.startswith("Arg"):
+            shape, axis = self._view.info(node.inputs[0]).shape or (), node.integer("axis", 0)
+            size = shape[axis] if -len(shape) <= axis < len(shape) else ""
+            return float(size - 1) if isinstance(size, int) else None
+        if node.op == "Clip" and not self._is_float(node.outputs[0]) and len(node.inputs) == 3:
+            return max(self._all_largest(node.inputs[1:]))
+        if node.op == "Where":
+            return max(self._all_largest(node.inputs[1:3]))
+        if node.op in CHOOSING:
+            return max(self._all_largest(node.inputs))
+        if node.op in ADDING_TWO:
+            return sum(self._all_largest(node.inputs))
+        if node.op == "Mul":
+            factors = self._all_largest(node.inputs)
+            return 0.0 if 0.0 in factors else prod(factors)
+        return self._largest(node.inputs[0]) if node.op in NO_LARGER else None
+
+
+def _gives_integers(view: GraphView, node: Node) -> bool:
+    return node.op == "Cast" and not view.info(node.outputs[0]).dtype.is_float
+
+
+# --- sensitive -------------------------------------------------------------------------------------------------------
+
 
 ROOTS = frozenset({"Div", "Log", "Pow", "Reciprocal", "Sqrt"})
 """Operators that return squares to the size of the squared values."""

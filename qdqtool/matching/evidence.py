@@ -11,8 +11,7 @@ from qdqtool.core.placement import Decision, SlotKind
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.asked import arithmetic_word
-from qdqtool.matching.operands import Factor, factor
+from qdqtool.matching.operands import Factor, arithmetic_word, factor
 from qdqtool.trt.names import LayerMatch
 from qdqtool.trt.ops import DEQUANTIZE, RECURRENT
 

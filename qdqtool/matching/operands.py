@@ -2,20 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
-from qdqtool.core.quant_format import FLOAT, FP8, INT8, asked_as
+from qdqtool.core.quant_format import FLOAT, FORMATS, FP8, INT4, INT8, NAMES, asked_as
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.quantized import Quantization
+from qdqtool.graph.row_sums import RowSums
 from qdqtool.graph.view import Node
-from qdqtool.matching.asked import format_of
 from qdqtool.trt.ops import weight_axis
+
+# --- asked -----------------------------------------------------------------------------------------------------------
+# The number format that the Q/DQ nodes before a node ask for.
+
+
+def format_of(pair: QdqPair | None, quantization: Quantization | None) -> str:
+    """Return the format of the values of a pair; an irregular pair is named after its type."""
+    if quantization is not None:
+        return quantization.format.name
+    if pair is None:
+        return FLOAT
+    # UINT8 is read as INT8 where its zero point is 0, and refused otherwise.
+    return NAMES.get(DType.INT8 if pair.dtype is DType.UINT8 else pair.dtype, str(pair.dtype))
+
+
+def asked_of(flow: Flow, node: Node, inputs: Iterable[int]) -> str:
+    """Return the format that the Q/DQ nodes before these inputs ask for."""
+    asked: dict[bool, set[str]] = {True: set(), False: set()}
+    for index in inputs:
+        asked[flow.is_fixed(node, index)].add(
+            format_of(flow.origin(node, index), flow.quantization(node, index))
+        )
+    return asked_as(asked[True], asked[False])
+
+
+def arithmetic_word(asked: str) -> str:
+    """Return the name of the arithmetic in a requested format, for use in a sentence."""
+    name = asked.split("+", maxsplit=1)[0].split("-", maxsplit=1)[0]
+    # INT4 is a format of weights alone; UINT8 and wider integers are read as INT8 where they are read at all.
+    return name.upper() if name in FORMATS and name != INT4.name else "INT8"
+
+
+# --- operands --------------------------------------------------------------------------------------------------------
 
 
 class State(str, Enum):
@@ -142,3 +175,20 @@ def _activation(flow: Flow, node: Node, index: int, target: Target, shape: tuple
     if shape == (1,):
         return State.RANK_ONE if target.is_rtx and node.op.startswith("Conv") else State.READY
     return State.PER_CHANNEL
+
+
+# --- constant blocks -------------------------------------------------------------------------------------------------
+# FP4 quantizations with constant block scales that would share a kernel with a sum over rows.
+
+
+def in_sums(flow: Flow) -> Iterator[tuple[QdqPair, str]]:
+    """Yield pairs with constant two-level scales, and the sum over rows whose kernel would quantize them."""
+    sums = RowSums(flow.view)
+    constant = {pair.dequantize for pair in flow.scales if pair.kind is SlotKind.WEIGHT}
+    for pair in flow.pairs:
+        if pair.quantize is None or pair.dtype is not DType.FLOAT4 or pair.kind is SlotKind.WEIGHT:
+            continue
+        scale = flow.view.producer(flow.view.by_name[pair.quantize].inputs[1])
+        total = None if scale is None or scale.name not in constant else sums.in_front(pair.tensor)
+        if total is not None:
+            yield pair, total.name

@@ -7,12 +7,16 @@ answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from typing import TypeVar
 
+from qdqtool.core.placement import Opinion, Stance
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.core.target import Target
 from qdqtool.errors import MissingPackage
-from qdqtool.matching.rule import Rule
+from qdqtool.graph.qdq.flow import Flow
+from qdqtool.matching.rule import Rule, Violation
 from qdqtool.plugins import Registry
 
 RULES = Registry(package="qdqtool.rules")
@@ -63,3 +67,43 @@ def code_names() -> dict[str, str]:
 @lru_cache(maxsize=1)
 def _loaded() -> dict[str, Rule]:
     return {name: RULES.load(name) for name in sorted(RULES.coded().values())}
+
+
+# --- losses ----------------------------------------------------------------------------------------------------------
+# Compute nodes that do not compute in the format that is asked of them, according to the rules.
+
+
+def violations(flow: Flow, target: Target, book: Rulebook | None = None) -> Iterator[tuple[str, Violation]]:
+    """Yield the violations that the rules find for a builder, with the rule's code and severity, in the order of codes."""
+    book = book or rulebook()
+    for name, rule in sorted(book.rules.items(), key=lambda entry: entry[1].code):
+        if rule.check is not None and target.family in rule.targets:
+            for violation in book.asked(name, partial(rule.check, flow, target)):
+                yield rule.code, replace(violation, severity=violation.severity or rule.severity)
+
+
+def losses(flow: Flow, target: Target) -> dict[str, Violation]:
+    """Return one violation by name of the affected compute node; of several, the one with the lowest code."""
+    found: dict[str, Violation] = {}
+    for _, violation in violations(flow, target):
+        for product in violation.products:
+            found.setdefault(product, violation)
+    return found
+
+
+# --- vetoes ----------------------------------------------------------------------------------------------------------
+# Nodes that placement keeps float, and why; other checks do not ask for Q/DQ on them.
+
+
+def refusals(flow: Flow, target: Target, book: Rulebook | None = None) -> dict[str, Opinion]:
+    """Return the first veto on an input, by node, for this builder, from the float graph of a Q/DQ graph."""
+    options = PlacementOptions(target=target.name, sm=target.sm)
+    book = book or rulebook()
+    found: dict[str, Opinion] = {}
+    for name, rule in book.rules.items():
+        for statement in (
+            () if rule.place is None else book.asked(name, partial(rule.place, flow.plain, options))
+        ):
+            if isinstance(statement, Opinion) and statement.stance is Stance.VETO:
+                found.setdefault(statement.slot.node, replace(statement, rule=name))
+    return found

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.building.retry import build_with_retries
-from qdqtool.backends.targets import target_of
+from qdqtool.backends.gpu import target_of
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.core.findings import Severity
 from qdqtool.core.protocols import Builder

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from qdqtool.calibration.samples import SampleInput, Samples, open_samples
-from qdqtool.calibration.samples.part import SamplePart
+from qdqtool.calibration.samples.batches import SamplePart
 from qdqtool.core.kinds import PREPARATION
 from qdqtool.core.preparation import Preparation
 from qdqtool.core.protocols import SampleSource

@@ -16,7 +16,7 @@ from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.core.protocols import Runner
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import QdqError, UsageError
-from qdqtool.graph.canonical.peak import peak_bytes
+from qdqtool.graph.canonical.shapes import peak_bytes
 from qdqtool.io.memory import budget
 from qdqtool.platform import bounded_memory
 from qdqtool.runtime.runner import open_model

@@ -20,10 +20,8 @@ from qdqtool.core.wording import counted
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.view import Node
-from qdqtool.matching.constant_blocks import in_sums
-from qdqtool.matching.losses import losses, violations
-from qdqtool.matching.operands import Product, products
-from qdqtool.matching.registry import stopping
+from qdqtool.matching.operands import Product, in_sums, products
+from qdqtool.matching.registry import losses, stopping, violations
 from qdqtool.matching.rule import Violation
 from qdqtool.matching.small import has_free_batch, is_folded
 from qdqtool.prediction.classic import ClassicPlan, Demands

@@ -60,9 +60,8 @@ from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.asked import arithmetic_word
 from qdqtool.matching.evidence import Explanation, NodeEvidence
-from qdqtool.matching.operands import product_of
+from qdqtool.matching.operands import arithmetic_word, product_of
 from qdqtool.matching.products import both_or_neither, compute_nodes, veto, weight_specs
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import (

@@ -16,7 +16,7 @@ import onnx
 import pytest
 
 from qdqtool.backends import BUILDERS
-from qdqtool.backends.targets import target_of
+from qdqtool.backends.gpu import target_of
 from qdqtool.cli.app import run
 from qdqtool.core.build import BuildCost, BuildProgress, BuildRequest, BuildResult, InputProfile
 from qdqtool.engine.layer_info import read as read_layers

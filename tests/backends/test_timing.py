@@ -19,10 +19,8 @@ from qdqtool.backends.flags import parse_flags
 from qdqtool.backends.plan import read_plan
 from qdqtool.backends.timing import engine_times
 from qdqtool.backends.timing.engine_times import EngineClock
-from qdqtool.backends.timing.faster import judge
 from qdqtool.backends.timing.measure import TimeRequest, Timing, measure
-from qdqtool.backends.timing.rounds import Effort, take_turns
-from qdqtool.backends.timing.series import Series, summarize
+from qdqtool.backends.timing.series import Effort, Series, judge, summarize, take_turns
 from qdqtool.backends.timing.trtexec_times import compute_times, layer_times, raw_name, spell_times
 from qdqtool.errors import BuildError, InputFileError, MissingPackage, UsageError
 from tests.backends import graphs, stand_in_tensorrt, stand_in_trtexec

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import calibrators
-from calibrators.error import CalibrationDataError
-from calibrators.grid import Grid, grid_of
+from calibrators.calibrator import CalibrationDataError, Grid, grid_of
 from calibrators.histogram import Histogram, coarsened, empty, histogram_of
 from calibrators.methods.entropy import entropy
 from calibrators.methods.legacy import legacy

@@ -20,9 +20,8 @@ import numpy as np
 import pytest
 
 import calibrators.tensorrt
-from calibrators.error import CalibrationDataError
-from calibrators.feeds import calibration_type
-from calibrators.trouble import CalibrationDataWarning
+from calibrators.calibrator import CalibrationDataError
+from calibrators.tensorrt import CalibrationDataWarning, calibration_type
 from tests.shared import ROOT
 
 NAMES = ("EntropyCalibrator2", "MinMaxCalibrator", "EntropyCalibrator", "LegacyCalibrator")

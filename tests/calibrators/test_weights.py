@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from calibrators.error import CalibrationDataError
+from calibrators.calibrator import CalibrationDataError
 from calibrators.weights import channel_max, channel_mse
 from qdqtool.core.grids import grid_for
 from qdqtool.core.quant_format import FORMATS, INT8

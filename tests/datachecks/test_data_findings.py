@@ -12,8 +12,8 @@ from PIL import Image
 
 import qdqtool
 from qdqtool.calibration.samples import open_samples, sample_objects
+from qdqtool.calibration.samples.batches import SamplePart
 from qdqtool.calibration.samples.opening import Samples
-from qdqtool.calibration.samples.part import SamplePart
 from qdqtool.core.comparison import Comparison, Measure, OutputComparison, TaskAccuracy
 from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Feeds

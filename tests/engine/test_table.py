@@ -17,10 +17,9 @@ from qdqtool.engine.dot import dot
 from qdqtool.engine.layer_table import cells, node_facts, select, table_of
 from qdqtool.engine.view import view
 from qdqtool.errors import UsageError
-from qdqtool.graph.annotate import annotate
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
-from qdqtool.graph.picture import picture
+from qdqtool.graph.picture import annotate, picture
 from qdqtool.io.tables import csv_of
 from qdqtool.trt.names import normalized, parts, stem
 from tests import models

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from qdqtool.core.recipe import InsertOptions
-from qdqtool.graph.emulation.integer_form import integer_form
-from qdqtool.graph.emulation.integer_sums import Axes, cut, is_exact, windows
+from qdqtool.graph.emulation.integer_form import Axes, cut, integer_form, is_exact, windows
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.insert import insert

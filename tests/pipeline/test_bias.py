@@ -19,8 +19,7 @@ from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.recipe import CalibrationOptions, InsertOptions, PlacementOptions, Preprocess
 from qdqtool.errors import InputFileError
-from qdqtool.graph.instrumented.probe import probe
-from qdqtool.graph.instrumented.segment import boundary, segment
+from qdqtool.graph.instrumented.probe import boundary, probe, segment
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.bias import shift_biases, shiftable

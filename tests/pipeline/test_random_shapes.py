@@ -17,7 +17,7 @@ from qdqtool.cli.app import run
 from qdqtool.core.dtypes import DType
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.graph.canonical.peak import peak_bytes
+from qdqtool.graph.canonical.shapes import peak_bytes
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline import random_shapes
 from qdqtool.pipeline.random_shapes import runnable_shapes, shapes_of

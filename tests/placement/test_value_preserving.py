@@ -18,8 +18,8 @@ from onnx import TensorProto
 from onnxruntime import InferenceSession
 
 from qdqtool.api import quantize
-from qdqtool.calibration.bounds import bounds
 from qdqtool.calibration.caches.converting import scales_of
+from qdqtool.calibration.table import bounds
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.graph.onnx_io.load import load

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from qdqtool.backends.gpu import Gpu
-from qdqtool.backends.timing.faster import judge
 from qdqtool.backends.timing.measure import TimeRequest, Timing
-from qdqtool.backends.timing.series import Series, summarize
+from qdqtool.backends.timing.series import Series, judge, summarize
 from qdqtool.cli.app import run as cli
 from qdqtool.pipeline.sweep import speed
 from tests.sweep.digits import result, words

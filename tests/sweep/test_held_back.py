@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from qdqtool.calibration.samples import open_samples
-from qdqtool.calibration.samples.part import SamplePart
+from qdqtool.calibration.samples.batches import SamplePart
 from qdqtool.cli.app import run as cli
 from qdqtool.cli.fitting import fitted
 from qdqtool.core.kinds import SWEEP

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from qdqtool.backends.building.products import ENGINE, LAYERS, LOG
 from qdqtool.backends.flags import parse_flags
-from qdqtool.backends.releases import banner_release, spell
+from qdqtool.backends.plan import banner_release, spell
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.core.kinds import BUILD
 from qdqtool.errors import InputFileError, UsageError

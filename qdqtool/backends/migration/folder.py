@@ -9,8 +9,7 @@ from pathlib import Path
 from qdqtool.backends.migration.advice import Advice, Migration
 from qdqtool.backends.migration.command_line import migrate_command
 from qdqtool.backends.migration.script import migrate_script
-from qdqtool.backends.plan import read_plan
-from qdqtool.backends.releases import banner_release, spell
+from qdqtool.backends.plan import banner_release, read_plan, spell
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.files import require_file, unreadable
 

@@ -11,12 +11,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from qdqtool.backends.building.crashes import crash, tail
-from qdqtool.backends.building.facts import facts_of
+from qdqtool.backends.building.guards import facts_of
 from qdqtool.backends.building.procedure import Made, go_through
 from qdqtool.backends.building.products import ENGINE, LAYERS, LOG
 from qdqtool.backends.building.refusals import Mistake, clean, is_noise, last_parsed, refusal
 from qdqtool.backends.flags import absolute, parse_flags
-from qdqtool.backends.targets import target_of
+from qdqtool.backends.gpu import target_of
 from qdqtool.core.build import BuildCost, BuildProgress, BuildRequest, BuildResult, OnProgress
 from qdqtool.errors import MissingPackage, QdqError, SystemFault, UsageError
 from qdqtool.io import child

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from qdqtool.backends.flags import Flag
-from qdqtool.backends.native.failure import refused_flag
+from qdqtool.backends.native.settings import refused_flag
 
 _CLASSES = {
     "EntropyCalibration2": "IInt8EntropyCalibrator2",

@@ -11,15 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from qdqtool.backends.building.facts import ModelFacts
-from qdqtool.backends.building.guards import Abilities, Guard, choose_typing, guards
+from qdqtool.backends.building.guards import Abilities, Guard, ModelFacts, choose_typing, guards
 from qdqtool.backends.flags import Flag, parse_flags
 from qdqtool.backends.gpu import gpus
 from qdqtool.backends.native.calibrator import attach_cache
-from qdqtool.backends.native.failure import BuildFailure
 from qdqtool.backends.native.logger import logger_of, monitor_of
 from qdqtool.backends.native.mistakes import mistakes_of
 from qdqtool.backends.native.settings import (
+    BuildFailure,
     configure,
     constrain,
     load_plugins,

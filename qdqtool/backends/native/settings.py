@@ -11,7 +11,26 @@ from typing import Any
 
 from qdqtool.backends.building.guards import Strong
 from qdqtool.backends.flags import PRECISIONS, Flag, bytes_of
-from qdqtool.backends.native.failure import refused_flag
+
+# --- failure ---------------------------------------------------------------------------------------------------------
+# Exception for a build in the child process that ends without an engine.
+
+
+class BuildFailure(Exception):  # noqa: N818 -- says what happened
+    """A build ended without an engine; `event` gives the parent process the reason."""
+
+    def __init__(self, event: str, **facts: Any) -> None:
+        super().__init__(event)
+        self.event = {"event": event, **facts}
+
+
+def refused_flag(flag: Flag, why: str) -> BuildFailure:
+    """Return the failure for a flag that the library does not support, or whose value is invalid."""
+    return BuildFailure("refused flag", flag=str(flag), why=why)
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
 
 Setter = Callable[[Any, Any, Flag], None]
 """Function that takes the library, the config and the flag."""

@@ -6,8 +6,8 @@ import importlib
 import threading
 from typing import Any
 
-from qdqtool.backends.native.failure import BuildFailure
 from qdqtool.backends.native.job import build, parse, targets_of
+from qdqtool.backends.native.settings import BuildFailure
 from qdqtool.errors import of_system
 from qdqtool.io.child import Tell, meet
 from qdqtool.platform import peak_mib

@@ -13,8 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from qdqtool import errors
 from qdqtool.backends.building.crashes import last_line
-from qdqtool.backends.plan import MODULES, read_plan
-from qdqtool.backends.releases import spell
+from qdqtool.backends.plan import MODULES, read_plan, spell
 from qdqtool.backends.running.frames import Arrays, read, write
 from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Feeds

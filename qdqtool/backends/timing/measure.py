@@ -9,12 +9,18 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Literal
 
 from qdqtool.backends.flags import Flag
-from qdqtool.backends.plan import EnginePlan, read_plan
-from qdqtool.backends.releases import spell
-from qdqtool.backends.timing.faster import TimingVerdict, judge
+from qdqtool.backends.plan import EnginePlan, read_plan, spell
 from qdqtool.backends.timing.remote import EngineRun, time_engines
-from qdqtool.backends.timing.rounds import Effort, OnTurn, take_turns
-from qdqtool.backends.timing.series import Series, SeriesSummary, summarize
+from qdqtool.backends.timing.series import (
+    Effort,
+    OnTurn,
+    Series,
+    SeriesSummary,
+    TimingVerdict,
+    judge,
+    summarize,
+    take_turns,
+)
 from qdqtool.backends.timing.trtexec_times import LayerTime, TrtexecClock, spell_times
 from qdqtool.backends.trtexec.program import Program, ask, find_trtexec
 from qdqtool.core.artefacts import Artefact

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from qdqtool import errors
 from qdqtool.backends.building.crashes import last_line
+from qdqtool.backends.native.logger import logger_of
 from qdqtool.backends.plan import MODULES, EnginePlan
-from qdqtool.backends.timing.rounds import Effort, OnTurn
-from qdqtool.backends.timing.series import Series
+from qdqtool.backends.timing.engine_times import EngineClock
+from qdqtool.backends.timing.series import Effort, OnTurn, Series, take_turns
+from qdqtool.backends.timing.trtexec_times import raw_name
 from qdqtool.core.build import Shape
 from qdqtool.errors import BuildError, QdqError, UsageError
 from qdqtool.io import child
+from qdqtool.io.child import Tell, meet
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +68,7 @@ def time_engines(
     with tempfile.TemporaryDirectory(prefix="qdqtool-time-") as folder:
         log = Path(folder) / "log"
         verdict, ended = child.ask(
-            "qdqtool.backends.timing.worker",
+            "qdqtool.backends.timing.remote",
             _order(plans, run, MODULES[makers.pop()]),
             on_event={"turn": turn},
             errors=log,
@@ -102,3 +108,52 @@ def _failure(verdict: dict[str, Any], ended: child.Ended, path: Path, said: str)
         fix="rebuild the engine with this release and on this GPU",
         where=str(path),
     )
+
+
+# --- worker ----------------------------------------------------------------------------------------------------------
+# Child process that loads and times engines: reads one request, writes events; the library's messages go to the log.
+
+
+def main() -> None:
+    """Handle the one request on standard input."""
+    request, tell = meet()
+    try:
+        tell({"event": "timed", **measure(importlib.import_module(request["module"]), request, tell)})
+    except QdqError as error:
+        tell({"event": "failed", "kind": type(error).__name__, "what": error.what, "fix": error.fix})
+    except (ImportError, OSError) as error:
+        tell({"event": "failed", "kind": "MissingPackage", "what": str(error), "fix": "see qdqtool doctor"})
+
+
+def measure(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
+    """Load the engines and measure them in turns; if requested, profile layers and save outputs.
+
+    Raises:
+        QdqError: an engine cannot be loaded or run, or the inputs do not fit.
+    """
+    logger = logger_of(trt)
+    feeds = dict(np.load(request["inputs"], allow_pickle=False)) if request["inputs"] else {}
+    shapes = {name: tuple(shape) for name, shape in request["shapes"].items()}
+    clocks = []
+    for path in map(Path, request["plans"]):
+        clock = EngineClock(trt, logger, path.read_bytes(), shapes, feeds)
+        clock.name = path.name
+        clocks.append(clock)
+    effort = Effort(**request["effort"])
+    series = take_turns(
+        clocks, effort, lambda done, total: tell({"event": "turn", "done": done, "total": total})
+    )
+    profiles = [clock.profile(effort.iterations) for clock in clocks] if request["profile"] else []
+    if request["save"]:
+        _save(clocks, Path(request["save"]))
+    return {"clock": clocks[0].measures, "rounds": [each.rounds for each in series], "profiles": profiles}
+
+
+def _save(clocks: list[EngineClock], folder: Path) -> None:
+    for clock in clocks:
+        for name, array in clock.outputs().items():
+            (folder / f"{clock.name}.{raw_name(name, 'output', array)}").write_bytes(array.tobytes())
+
+
+if __name__ == "__main__":
+    main()

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.backends.flags import Flag
-from qdqtool.backends.plan import EnginePlan
-from qdqtool.backends.releases import spell
+from qdqtool.backends.plan import EnginePlan, spell
 from qdqtool.backends.trtexec.program import Program
 from qdqtool.errors import BuildError, InputFileError
 from qdqtool.io import child

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from qdqtool.backends.building.guards import Strong
 from qdqtool.backends.flags import Flag
-from qdqtool.backends.releases import Release, banner_release, spell
+from qdqtool.backends.plan import Release, banner_release, spell
 from qdqtool.errors import MissingPackage, UsageError
 from qdqtool.io import child
 

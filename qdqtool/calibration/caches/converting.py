@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qdqtool.calibration.caches.contents import Cache
-from qdqtool.calibration.table import groups
-from qdqtool.calibration.weights import weight_range
+from qdqtool.calibration.table import groups, weight_range
 from qdqtool.core.calibration import INT8_LEVELS, CalibrationTable, TensorRange
 from qdqtool.core.conversion import DynamicRangeReport, OutOfRangeTensor
 from qdqtool.core.dtypes import DType

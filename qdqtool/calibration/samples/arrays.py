@@ -5,6 +5,7 @@ Rows are streamed, so that a file of any size needs the memory of one sample. Pi
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import math
 import zipfile
@@ -18,14 +19,69 @@ from typing import IO, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.calibration.samples.conform import fits, fitted_shape, single
-from qdqtool.calibration.samples.raw import RawSample
+from qdqtool.calibration.samples.conform import RawSample, fits, fitted_shape, single
 from qdqtool.core.recipe import Preprocess
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import digest_file, require_file
-from qdqtool.io.npy import ArrayHeader, read_elements, read_exactly, read_header
+from qdqtool.io.json_files import read_json
+from qdqtool.io.npy import ArrayHeader, decode_array, read_elements, read_exactly, read_header
+
+# --- polygraphy files ------------------------------------------------------------------------------------------------
+# Samples in the JSON files that Polygraphy writes with `--save-inputs`.
+#
+# A file is a list of feeds; each maps input names to {"array": base64 of an .npy file, "polygraphy_class": "ndarray"}.
+
+
+class PolygraphyInputs:
+    """Source of the feeds in one file. Its JSON text is kept in memory; arrays are decoded one feed at a time."""
+
+    meaningful = True
+
+    def __init__(self, path: Path) -> None:
+        self.description = f"Polygraphy inputs {path.name}"
+        self._path = path
+        content = read_json(path)
+        if not isinstance(content, list) or not all(isinstance(feed, dict) for feed in content):
+            raise InputFileError(
+                "is not a list of feeds", fix="write it with `polygraphy run --save-inputs`", where=str(path)
+            )
+        self._feeds: list[Mapping[str, Any]] = content
+
+    def digest(self) -> str:
+        return digest_file(self._path)
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+    def read(self, numbers: range) -> Iterator[RawSample]:
+        for number in numbers:
+            where = f"{self._path}[{number}]"
+            arrays = {
+                name: _array(value, f"{where}, input {name!r}") for name, value in self._feeds[number].items()
+            }
+            yield RawSample(name=where, arrays=arrays)
+
+
+def _array(value: object, where: str) -> NDArray[Any]:
+    text = value.get("array") if isinstance(value, dict) else None
+    if not isinstance(text, str):
+        raise _not_an_array("no base64 text under 'array'", where)
+    try:
+        return decode_array(base64.b64decode(text, validate=True))
+    except ValueError as error:
+        raise _not_an_array(str(error), where) from error
+
+
+def _not_an_array(what: str, where: str) -> InputFileError:
+    return InputFileError(
+        f"is not an array: {what}", fix="write the file with `polygraphy run --save-inputs`", where=where
+    )
+
+
+# --- arrays ----------------------------------------------------------------------------------------------------------
+
 
 # --- arrays in files -------------------------------------------------------------------------------------------------
 

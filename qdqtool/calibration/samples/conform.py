@@ -1,15 +1,15 @@
-"""Fits a raw sample to the inputs of the model, or refuses it with the reason."""
+"""Raw samples, as their sources give them, and how one is fitted to the inputs of the model or refused."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.calibration.samples.raw import RawSample
 from qdqtool.calibration.samples.transform import scale_values, shape_array
 from qdqtool.core.commands import Command, Setting
 from qdqtool.core.dtypes import DType
@@ -17,6 +17,52 @@ from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import Preprocess
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError
+
+# --- raw -------------------------------------------------------------------------------------------------------------
+# Raw samples and their sources, before they are fitted to the model.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RawSample:
+    """One sample as stored in its source.
+
+    Attributes:
+        name: where it came from, for messages ("cat.jpg", "x.npz[17]").
+        arrays: by model input name.
+        label: class index, or None.
+        is_image: whether the arrays are decoded images, which are always preprocessed.
+        is_ready: whether the arrays are made for the model's inputs, and never preprocessed.
+    """
+
+    name: str
+    arrays: Mapping[str, NDArray[Any]]
+    label: int | None = None
+    is_image: bool = False
+    is_ready: bool = False
+
+
+class RawSource(Protocol):
+    """Source of samples of one kind, in an order that never changes."""
+
+    @property
+    def description(self) -> str:
+        """Description of the samples."""
+
+    @property
+    def meaningful(self) -> bool:
+        """False for random data."""
+
+    def digest(self) -> str:
+        """Return a digest that changes whenever the samples change."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, numbers: range) -> Iterator[RawSample]:
+        """Yield the samples with these ascending numbers."""
+
+
+# --- conform ---------------------------------------------------------------------------------------------------------
+
 
 _COLOURS = frozenset({1, 3, 4})
 NUMPY_TYPES = {

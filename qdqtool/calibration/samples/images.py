@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from qdqtool.calibration.samples.conform import fitted_shape, single
-from qdqtool.calibration.samples.raw import RawSample
+from qdqtool.calibration.samples.conform import RawSample, fitted_shape, single
 from qdqtool.calibration.samples.transform import MOST_FED, shape_image, shaped_size
 from qdqtool.core.recipe import Preprocess
 from qdqtool.core.tensors import TensorInfo

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.calibration.samples.conform import NUMPY_TYPES
-from qdqtool.calibration.samples.raw import RawSample
+from qdqtool.calibration.samples.conform import NUMPY_TYPES, RawSample
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError

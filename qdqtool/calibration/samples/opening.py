@@ -7,13 +7,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from qdqtool.calibration.samples.arrays import ArrayFiles, open_file
-from qdqtool.calibration.samples.conform import conform, fixed_batch, nonfinite, tiled
+from qdqtool.calibration.samples.arrays import ArrayFiles, PolygraphyInputs, open_file
+from qdqtool.calibration.samples.conform import RawSource, conform, fixed_batch, nonfinite, tiled
 from qdqtool.calibration.samples.images import Images, pictures
 from qdqtool.calibration.samples.labels import Labels, labels_beside, read_labels
 from qdqtool.calibration.samples.objects import Code, SampleObjects
-from qdqtool.calibration.samples.polygraphy_files import PolygraphyInputs
-from qdqtool.calibration.samples.raw import RawSource
 from qdqtool.calibration.samples.spec import NanPolicy, SampleSpec, is_there
 from qdqtool.calibration.samples.synthetic import Random
 from qdqtool.core.commands import Setting

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.calibration.samples.conform import fixed_batch
-from qdqtool.calibration.samples.raw import RawSample
+from qdqtool.calibration.samples.conform import RawSample, fixed_batch
 from qdqtool.core.dtypes import DType
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.core.wording import counted

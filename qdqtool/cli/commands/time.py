@@ -72,7 +72,7 @@ def time(
     from qdqtool.backends.flags import parse_flags, split_flags
     from qdqtool.backends.shapes import parse_shapes
     from qdqtool.backends.timing.measure import TIMING, TimeRequest, Via, measure
-    from qdqtool.backends.timing.rounds import Effort
+    from qdqtool.backends.timing.series import Effort
     from qdqtool.cli.screen import progress
     from qdqtool.errors import UsageError
 

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from qdqtool.graph.canonical.naming import TakenNames
+from qdqtool.graph.canonical.order import TakenNames
 from qdqtool.graph.onnx_io.walk import copied, names, parts
 
 _SCALES = 2

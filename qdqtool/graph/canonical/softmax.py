@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 
 import onnx
 
-from qdqtool.graph.canonical.naming import TakenNames
+from qdqtool.graph.canonical.order import TakenNames
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.walk import captured, copied, names, parts

@@ -17,7 +17,7 @@ QLinearConv); QuantizeLinear rounds half to even and saturates.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import onnx
@@ -25,15 +25,167 @@ import onnx
 from qdqtool.core.dtypes import DType
 from qdqtool.core.quant_format import INT8
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.emulation.integer_operands import Operand, Operands, attribute
-from qdqtool.graph.emulation.integer_sums import axes, cut, is_exact, windows
 from qdqtool.graph.emulation.wide_regions import Regions, Wide, widen
 from qdqtool.graph.model import Model
-from qdqtool.graph.qdq.find import QUANTIZE
-from qdqtool.trt.ops import CONVOLUTIONS, PRODUCTS
+from qdqtool.graph.qdq.encode import encode
+from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
+from qdqtool.graph.view import node_of
+from qdqtool.trt.ops import CONVOLUTIONS, PRODUCTS, weight_axis
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+# --- integer operands ------------------------------------------------------------------------------------------------
+# Inputs of a compute node that represent INT8 integers times a scale.
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Operand:
+    """Integers and scale of a DequantizeLinear.
+
+    Attributes:
+        source: tensor of the integers.
+        scale: float32 scalar, or a vector along `axis`.
+        axis: channel axis of a vector of scales; None for a scalar.
+        value: the integers themselves where they are constant.
+    """
+
+    source: str
+    scale: NDArray[np.float32]
+    axis: int | None
+    value: NDArray[np.int8] | None
+
+
+class Operands:
+    """Finds operands in a model under edit; caches each answer."""
+
+    def __init__(self, edit: Edit) -> None:
+        self._edit = edit
+        self._makers = edit.producers()
+        self._known: dict[str, Operand | None] = {}
+
+    def of(self, tensor: str) -> Operand | None:
+        """Return the operand that makes `tensor`; None unless it is symmetric INT8 with constant scales."""
+        if tensor not in self._known:
+            self._known[tensor] = self._read(tensor)
+        return self._known[tensor]
+
+    def _read(self, tensor: str) -> Operand | None:
+        node = self._makers.get(tensor)
+        if node is None or node.op_type != DEQUANTIZE:
+            return None
+        scale = self._edit.value(node.input[1])
+        if scale is None or scale.ndim > 1 or not self._is_symmetric(node):
+            return None
+        axis = None if scale.size == 1 else attribute(node, "axis", 1)
+        flat = scale.astype(np.float32).reshape(() if axis is None else -1)
+        floats, integers = self._constant(node.input[0])
+        known = floats if integers is None else integers
+        if axis is not None:
+            if known is None:
+                return None
+            axis %= known.ndim
+        if integers is None and floats is not None:
+            integers = encode(floats, flat, INT8, axis)
+        if integers is not None and integers.dtype != np.int8:
+            return None
+        return Operand(source=node.input[0], scale=flat, axis=axis, value=integers)
+
+    def _is_symmetric(self, node: onnx.NodeProto) -> bool:
+        """Return True if the zero point exists, is INT8 and is zero; without one the integers would be UINT8."""
+        zero = self._edit.value(node.input[2]) if len(node.input) > 2 else None
+        return zero is not None and zero.dtype == np.int8 and not zero.any()
+
+    def _constant(self, tensor: str) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
+        """Return the floats that are quantized to `tensor`, and its integers; None for those that are not constant."""
+        node = self._makers.get(tensor)
+        floats = self._edit.value(node.input[0]) if node is not None and node.op_type == QUANTIZE else None
+        return floats, self._edit.value(tensor)
+
+
+def attribute(node: onnx.NodeProto, name: str, default: T) -> T:
+    """Return the value of an attribute, or `default` if the node does not have it."""
+    found = (entry for entry in node.attribute if entry.name == name)
+    value: T = next((onnx.helper.get_attribute_value(entry) for entry in found), default)
+    return value
+
+
+# --- integer sums ----------------------------------------------------------------------------------------------------
+# Cuts a product of integers into parts whose sums FP32 holds exactly.
+
+
+_EXACT = 1 << 24
+"""Integers below this are exact in FP32, whatever the order of the sum."""
+_LARGEST = 128
+"""Largest magnitude of an INT8 value."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axes:
+    """Axes of the weights and of the activation of a compute node.
+
+    Attributes:
+        output: weight axis of the output channels.
+        summed: weight axis along which a sum can be cut.
+        source: activation axis that goes with `summed`.
+        cuttable: whether the sum can be cut at all; channels of a grouped convolution cannot.
+    """
+
+    output: int
+    summed: int
+    source: int
+    cuttable: bool = True
+
+
+def axes(node: onnx.NodeProto, rank: int) -> Axes:
+    """Return the axes of a Conv, ConvTranspose, Gemm or MatMul whose weights have `rank` dimensions."""
+    known = node_of(node)
+    output = weight_axis(known, 1, rank)
+    if node.op_type in CONVOLUTIONS:
+        first = int(node.op_type == "ConvTranspose")
+        return Axes(output=first, summed=1 - first, source=1, cuttable=attribute(node, "group", 1) == 1)
+    if node.op_type == "Gemm" and output is not None:
+        return Axes(output=output, summed=1 - output, source=0 if attribute(node, "transA", 0) else 1)
+    return Axes(output=max(0, rank - 1), summed=max(0, rank - 2), source=-1)
+
+
+def cut(weights: NDArray[np.int8], place: Axes) -> list[NDArray[np.int8]]:
+    """Cut the weights along the summed axis into few pieces whose sums stay below 2^24, whatever the activation."""
+    channels = weights.shape[place.summed] if place.cuttable else 1
+    pieces = 1
+    while True:
+        parts = np.array_split(weights, pieces, axis=place.summed)
+        if pieces >= channels or all(_bound(part, place) < _EXACT for part in parts):
+            return parts
+        pieces = min(channels, 2 * pieces)
+
+
+def windows(length: int) -> list[tuple[int, int]]:
+    """Return parts of a sum over two run-time operands that stay below 2^24."""
+    step = (_EXACT - 1) // (_LARGEST * _LARGEST)
+    return [(start, min(length, start + step)) for start in range(0, length, step)]
+
+
+def is_exact(weights: NDArray[np.int8], place: Axes) -> bool:
+    """Return True if no sum over these weights can reach 2^24."""
+    return _bound(weights, place) < _EXACT
+
+
+def _bound(weights: NDArray[np.int8], place: Axes) -> int:
+    """Return the largest magnitude that a sum over `weights` can have."""
+    magnitude = np.abs(weights.astype(np.int64))
+    batched = weights.ndim - 2 if place.source == -1 else 0
+    over = tuple(axis for axis in range(batched, weights.ndim) if axis != place.output)
+    sums: NDArray[Any] = magnitude.sum(axis=over)
+    return int(sums.max(initial=0)) * _LARGEST
+
+
+# --- integer form ----------------------------------------------------------------------------------------------------
+
 
 _FLOAT, _HALF, _INT32, _INT8 = (
     onnx.TensorProto.FLOAT,

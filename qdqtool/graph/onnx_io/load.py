@@ -16,9 +16,8 @@ from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.graph.canonical.constants import densify, drop_default_inputs, drop_repeats, lift_constants
 from qdqtool.graph.canonical.functions import inlined
-from qdqtool.graph.canonical.naming import name_nodes
 from qdqtool.graph.canonical.opset import LOWEST, raise_opset, written_for
-from qdqtool.graph.canonical.order import sort
+from qdqtool.graph.canonical.order import name_nodes, sort
 from qdqtool.graph.canonical.settled import settle
 from qdqtool.graph.canonical.shapes import infer_anew
 from qdqtool.graph.canonical.softmax import unflatten

@@ -28,7 +28,7 @@ import onnx
 from qdqtool.core.dtypes import DType
 from qdqtool.core.quant_format import INT8
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.emulation.integer_operands import attribute
+from qdqtool.graph.emulation.integer_form import attribute
 from qdqtool.graph.model import Model
 from qdqtool.graph.products import InputReading
 from qdqtool.graph.qdq.bias import BIAS

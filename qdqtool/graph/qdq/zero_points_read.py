@@ -13,12 +13,12 @@ import numpy as np
 import onnx
 
 from qdqtool.core.quant_format import INT8
-from qdqtool.graph.counting import ADDING_TWO
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.emulation.integer_operands import attribute
+from qdqtool.graph.emulation.integer_form import attribute
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import QUANTIZE
 from qdqtool.graph.qdq.zero_points import RECORD, ConstantWriter, ShiftedPair
+from qdqtool.graph.sensitive import ADDING_TWO
 
 
 def with_zero_points(model: Model) -> Model:

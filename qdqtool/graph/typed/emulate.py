@@ -19,8 +19,7 @@ from onnx import numpy_helper
 from qdqtool.core.dtypes import DType
 from qdqtool.errors import InputFileError
 from qdqtool.graph.canonical.functions import inlined
-from qdqtool.graph.canonical.naming import TakenNames
-from qdqtool.graph.canonical.order import sort
+from qdqtool.graph.canonical.order import TakenNames, sort
 from qdqtool.graph.canonical.shapes import typed
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load

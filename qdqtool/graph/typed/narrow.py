@@ -9,8 +9,7 @@ import numpy as np
 import onnx
 
 from qdqtool.core.dtypes import DType
-from qdqtool.graph.onnx_io.deferred import content, is_deferred
-from qdqtool.graph.onnx_io.sixteen_bits import REACH, bits, sections
+from qdqtool.graph.onnx_io.deferred import REACH, bits, content, is_deferred, sections
 from qdqtool.graph.sensitive import FloatType
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from calibrators.histogram import Histogram
-from qdqtool.calibration.bounds import bounds
+from qdqtool.calibration.table import bounds
 from qdqtool.core.advice import excluding
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.grids import grid_for

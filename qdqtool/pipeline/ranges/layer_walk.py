@@ -16,8 +16,7 @@ import numpy as np
 
 from qdqtool.core.commands import Setting
 from qdqtool.errors import UsageError
-from qdqtool.graph.instrumented.probe import probe
-from qdqtool.graph.instrumented.segment import boundary, segment
+from qdqtool.graph.instrumented.probe import boundary, probe, segment
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import Node
 from qdqtool.runtime.runner import OrtRunner, open_piece, open_runner

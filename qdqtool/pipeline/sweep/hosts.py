@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from qdqtool.backends.timing.faster import judge
 from qdqtool.backends.timing.measure import Timing
-from qdqtool.backends.timing.series import Series, summarize
+from qdqtool.backends.timing.series import Series, judge, summarize
 from qdqtool.core.wording import counted
 from qdqtool.errors import BuildError, InputFileError, MissingPackage, UsageError
 from qdqtool.io.files import digest_file, write_text
