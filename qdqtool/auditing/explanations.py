@@ -99,7 +99,7 @@ class Said:
         return Explanation(
             reason=f"{violation.reason}{effect}{some}",
             fix=violation.fix,
-            of_builder=True,
+            of_builder=violation.of_builder,
             no_kernel=violation.no_kernel,
         )
 

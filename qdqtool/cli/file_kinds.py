@@ -90,7 +90,7 @@ def advised(error: QdqError, arguments: list[str]) -> QdqError:
     ):
         return error  # so were samples
     named = f"'{path}'" if " " in str(path) else str(path)
-    if any(str(Command(word, ("FILE",))) in kind.commands for word in arguments[:1]):
+    if any(f" {word} FILE" in kind.commands for word in arguments[:1]):
         return error  # it would name the command that failed
     commands = kind.commands.replace("FILE", named)
     return type(error)(error.what, fix=f"{error.fix}; this is {kind.name}: {commands}", where=error.where)

@@ -59,6 +59,8 @@ class Violation:
         realised: what these compute in instead, in the words of an audit.
         computed: the type in which they multiply; None if it is the model's own float type.
         no_kernel: whether no kernel computes them in the format, whatever else is changed.
+        of_builder: whether the reason says what the builder makes of such a node. If it names what the inputs of this
+            node lack, it holds for this node whatever an engine makes of others.
     """
 
     node: str
@@ -70,6 +72,7 @@ class Violation:
     realised: str = FLOAT
     computed: DType | None = None
     no_kernel: bool = False
+    of_builder: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

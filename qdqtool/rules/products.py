@@ -245,6 +245,7 @@ def check_half_quantized(flow: Flow, target: Target) -> Iterator[Violation]:
             severity=Severity.INFO if inside else None,
             products=() if inside else (node.name,),
             realised=f"{product.asked}{BEFORE}" if stored is not None and target.is_rtx else FLOAT,
+            of_builder=False,
         )
 
 

@@ -49,24 +49,8 @@ def nodes_of(proto: onnx.ModelProto, folder: Path, int8: Sequence[str]) -> dict[
     return {found.node.name: found for found in cases(model_of(proto, folder), layers, None)}
 
 
-BARE = (
-    "float_weight",
-    "float_activation",
-    "one_matrix_quantized",
-    "matmul_float_weight",
-    "vector_float_weight",
-)
-"""Graphs with a node that lacks a pair: beside a twin in INT8, the audit names the missing pair, and alone it does not."""
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason="see BARE")) if name in BARE else name
-        for name in GRAPHS
-    ],
-)
+@pytest.mark.parametrize("name", GRAPHS)
 def test_what_the_engine_contradicts_is_not_said(tmp_path: Path, name: str) -> None:
     proto = twice(GRAPHS[name]())
     alone, beside = nodes_of(proto, tmp_path, ()), nodes_of(proto, tmp_path, ("b/",))

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from qdqtool.calibration.samples import batches, open_samples
+from qdqtool.calibration.samples import batches, open_samples, sample_objects
 from qdqtool.calibration.samples.arrays import members
 from qdqtool.calibration.samples.labels import read_labels
 from qdqtool.core.recipe import Preprocess
@@ -106,6 +106,16 @@ def test_a_file_whose_inputs_have_no_common_batch_is_one_sample(tmp_path: Path) 
     np.savez(tmp_path / "s.npz", audio=np.zeros((1, 9), np.float32), state=np.zeros((2, 1, 4), np.float32))
     (sample,) = open_samples(str(tmp_path / "s.npz"), inputs)
     assert sample.feeds["state"].shape == (2, 1, 4)
+
+
+def test_a_first_dimension_that_other_axes_share_is_no_batch(tmp_path: Path) -> None:
+    inputs = (info("x", "n", 8), info("edges", "n", "n"))
+    feeds = {"x": np.ones((5, 8), np.float32), "edges": np.ones((5, 5), np.float32)}
+    for source in (saved(tmp_path, **feeds), sample_objects([feeds])):
+        (sample,) = open_samples(source, inputs)
+        assert {name: array.shape for name, array in sample.feeds.items()} == {"x": (5, 8), "edges": (5, 5)}
+    apart = (info("x", "n", 8), info("edges", "n", "m"))
+    assert len(list(open_samples(saved(tmp_path, **feeds), apart))) == 5
 
 
 @pytest.mark.parametrize(

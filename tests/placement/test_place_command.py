@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 
+import onnx
+
 from qdqtool.cli.app import run
 from qdqtool.core.kinds import PLACEMENT
 from tests import models
@@ -13,6 +15,17 @@ def test_place_prints_one_line_per_node_with_its_reason(tmp_path, capfd):
     shown = " ".join(capfd.readouterr().out.split())
     assert "residual_add:" in shown
     assert "7 of 7 compute nodes and 1 other with Q/DQ: 8 pairs on activations, 7 on weights" in shown
+
+
+def test_place_names_nodes_that_the_builder_refuses(tmp_path, capfd):
+    proto = models.conv_chain()
+    proto.graph.node.append(onnx.helper.make_node("NonZero", [proto.graph.output[0].name], ["at"], name="nz"))
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("at", onnx.TensorProto.INT64, [None, None]))
+    path = models.save(proto, tmp_path)
+    assert run(["place", str(path)]) == 0
+    assert "node 'nz': TensorRT for RTX has no kernel for NonZero" in capfd.readouterr().err
+    assert run(["place", str(path), "--target", "10"]) == 0
+    assert "'nz'" not in capfd.readouterr().err
 
 
 def test_place_json_is_exactly_the_artefact(tmp_path, capfd):

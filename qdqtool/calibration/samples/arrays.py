@@ -19,7 +19,7 @@ from typing import IO, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.calibration.samples.conform import RawSample, fits, fitted_shape, single
+from qdqtool.calibration.samples.conform import RawSample, fits, fitted_shape, single, without_batch
 from qdqtool.core.recipe import Preprocess
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.core.wording import counted
@@ -299,7 +299,11 @@ def open_file(path: Path, inputs: tuple[TensorInfo, ...], preprocess: Preprocess
     found = {member.key: member for member in members(path)}
     labels = next((found[key] for key in LABEL_KEYS if key in found and _is_labels(found[key])), None)
     arrays = _assigned(path, found, labels, inputs)
-    counts = {name: _rows(arrays[name], info, preprocess) for name, info in _by_name(inputs).items()}
+    is_whole = bool(without_batch(inputs)) and _all_whole(arrays, inputs)
+    counts = {
+        name: None if is_whole else _rows(arrays[name], info, preprocess)
+        for name, info in _by_name(inputs).items()
+    }
     numbers = {count for name, count in counts.items() if arrays[name].shape}
     if len(numbers) != 1:
         if None in numbers or not _all_whole(arrays, inputs):

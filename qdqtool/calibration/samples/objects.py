@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.calibration.samples.conform import NUMPY_TYPES, RawSample
+from qdqtool.calibration.samples.conform import NUMPY_TYPES, RawSample, without_batch
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError
@@ -272,6 +272,7 @@ def _rows(feeds: Arrays, inputs: tuple[TensorInfo, ...]) -> Iterator[Arrays]:
     """Yield the samples in one item. Arrays with the rank of the model's inputs are batches, and every row is a sample."""
     ranks = {info.name: len(info.shape or ()) for info in inputs}
     batched = {name for name, array in feeds.items() if array.ndim and array.ndim == ranks.get(name)}
+    batched -= without_batch(inputs)
     counts = {feeds[name].shape[0] for name in batched}
     is_batch = len(counts) == 1 and all(name in batched or not array.ndim for name, array in feeds.items())
     if not is_batch:

@@ -41,6 +41,7 @@ def place(
     from qdqtool.core.kinds import PLACEMENT
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.graph.preparation.prepare import prepare
+    from qdqtool.matching.refused import match_refused, way_out
     from qdqtool.pipeline.patterns import refuse_unmatched
     from qdqtool.placement.decide import decide
 
@@ -48,7 +49,11 @@ def place(
     ready = prepare(load(model), chosen.preparing)
     refuse_unmatched(chosen, ready.view, "place")
     placement = decide(ready.view, chosen.placing)
-    for note in (*ready.notes, *placement.notes):
+    refused = [
+        f"node {node.name!r}: {reason}; {way_out(ready.view, node, str(model))}"
+        for node, reason in match_refused(ready.view, chosen.placing.builder)
+    ]
+    for note in (*ready.notes, *placement.notes, *refused):
         stderr().print(f"note: {note}", markup=False, highlight=False)
     if out is not None:
         PLACEMENT.write(out, placement)
