@@ -554,7 +554,7 @@ def test_a_picture_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
 
 def test_a_crop_that_is_too_large_names_the_picture(tmp_path: Path) -> None:
     painted(tmp_path, "a.png", (5, 4), (1, 1, 1))
-    with pytest.raises(UsageError, match="does not match") as caught:
+    with pytest.raises(UsageError, match="does not fit") as caught:
         values(str(tmp_path), preprocess=Preprocess(crop=10))
     assert caught.value.where is not None
     assert caught.value.where.endswith("a.png")
