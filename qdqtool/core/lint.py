@@ -48,6 +48,7 @@ class LintReport(Shown):
         waived: findings that the user accepts, each with its waiver.
         pairs: Q/DQ pairs that were looked at.
         notes: what the reader of the model noticed.
+        origin: the tool that quantized the model, with versions and digests if it names them; "" if nothing says it.
     """
 
     target: str
@@ -55,3 +56,4 @@ class LintReport(Shown):
     waived: tuple[LintFinding, ...] = ()
     pairs: int = 0
     notes: tuple[str, ...] = ()
+    origin: str = ""

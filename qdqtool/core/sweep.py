@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from qdqtool.core.journal import Journal, TrialOutcome, TrialRecord
 from qdqtool.core.showing import Shown
+from qdqtool.core.verdict import RunVerdict
 
 Value = str | int | float | bool
 
@@ -101,6 +102,8 @@ class Trial:
         reason: why it failed; "" for others.
         settings: what it tried, as values for `--set`; () if the study does not say.
         checked: its accuracy on held-out samples; None without held-out samples, or outside the Pareto front.
+        verdict: the verdict of `run` on it: as asked, accurate, worth it against FP16; None without an engine, or outside
+            the Pareto front.
     """
 
     number: int
@@ -109,6 +112,7 @@ class Trial:
     reason: str = ""
     settings: tuple[str, ...] = ()
     checked: Checked | None = None
+    verdict: RunVerdict | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)

@@ -1,10 +1,11 @@
-"""Finds the tool that quantized a model, from its producer and from typical node names."""
+"""Finds the tool that quantized a model, from its metadata, its producer and typical node names."""
 
 from __future__ import annotations
 
 import re
 
 from qdqtool.graph.model import Model
+from qdqtool.graph.provenance import provenance
 from qdqtool.trt.ops import QDQ
 
 _NAMES = (
@@ -18,7 +19,9 @@ _PRODUCERS = (("quark", "quark"), ("tf2onnx", "tf2onnx"), ("onnx.quantize", "onn
 
 
 def origin(model: Model) -> str:
-    """Return the name of the tool; "" if neither node names nor the producer identify it."""
+    """Return the tool, with its version and digests if it was this one; "" if nothing in the model identifies it."""
+    if (made := provenance(model)) is not None:
+        return str(made)
     quantizers = [node.name for node in model.view.nodes if node.op in QDQ]
     for tool, pattern in _NAMES:
         if any(pattern.search(name) for name in quantizers):

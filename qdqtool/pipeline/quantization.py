@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from qdqtool.calibration.samples import SampleInput
 from qdqtool.core.calibration import CalibrationTable
@@ -15,7 +17,9 @@ from qdqtool.core.recipe import Recipe
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare, prepare_as_placed
+from qdqtool.graph.provenance import Provenance, stamped
 from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
+from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.dynamic_range import reach_for
 from qdqtool.pipeline.operators import use_operators
@@ -26,6 +30,23 @@ from qdqtool.runtime.session import computing_on
 
 OnStep = Callable[[str, int, "int | None"], None]
 """Function called with the current step, the pieces that are done, and their total number."""
+
+
+_SECTIONS: Final = ("prepare", "place", "calibrate", "weights", "insert")
+"""Sections of a recipe that a Q/DQ model depends on, besides the preparation of samples, which is in their digest."""
+
+
+def recipe_digest(recipe: Recipe) -> str:
+    """Return the SHA-256 of the settings that a Q/DQ model depends on."""
+    settings = {name: getattr(recipe, name).model_dump(mode="json") for name in _SECTIONS}
+    return hashlib.sha256(canonical(settings).encode()).hexdigest()
+
+
+def marked(model: Model, recipe: Recipe, table: CalibrationTable, samples: str) -> Model:
+    """Return the Q/DQ model with its provenance. `samples` is their digest; "" if they are unknown."""
+    methods = {entry.method for entry in table.ranges if entry.axis is None and entry.method}
+    made = Provenance(recipe=recipe_digest(recipe), samples=samples, method=", ".join(sorted(methods)))
+    return stamped(model, made)
 
 
 class QuantizationJob:
@@ -90,5 +111,8 @@ class QuantizationJob:
                 reach, notes = reach_for(
                     self.model, options, self._job.samples, partial(on_step, "FP16 range")
                 )
-        made = insert_for_engine(self.model, self.placement, table, options, reach)
+        samples = self._job.samples.digest if self._job.request.samples else ""
+        made = marked(
+            insert_for_engine(self.model, self.placement, table, options, reach), self._recipe, table, samples
+        )
         return replace(made, notes=tuple(dict.fromkeys((*self.placement.notes, *made.notes, *notes))))

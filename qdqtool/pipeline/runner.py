@@ -20,10 +20,10 @@ from qdqtool.io.files import digest_file, write_text
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline import recipes, steps
 from qdqtool.pipeline.context import RunContext
-from qdqtool.pipeline.dynamic_range import wants_samples
 from qdqtool.pipeline.folder import RunFolder, StepRecord, key_of
 from qdqtool.pipeline.operators import use_operators
 from qdqtool.pipeline.own_code import code_behind, own_code, release
+from qdqtool.pipeline.quantization import recipe_digest
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
 from qdqtool.pipeline.usage import UsageMeter
 from qdqtool.platform import give_back
@@ -82,8 +82,8 @@ def _calibrated(work: RunContext) -> Mapping[str, str]:
     return _samples(work) if table is None else {**_samples(work), "table": digest_file(table)}
 
 
-def _reached(work: RunContext) -> Mapping[str, str]:
-    return _samples(work) if wants_samples(work.recipe.insert) else {}
+def _marked(work: RunContext) -> Mapping[str, str]:
+    return {**_samples(work), "recipe": recipe_digest(work.recipe)}
 
 
 def _shapes(work: RunContext) -> Mapping[str, str]:
@@ -151,7 +151,7 @@ LINE = (
         reads=("model.prepared.onnx", "placement.json", "calibration.json"),
         writes=("model.qdq.onnx", "insertion.json"),
         obeys=("insert", "compute", "runtime"),
-        outside=_reached,
+        outside=_marked,
     ),
     RunStep(
         name="build",

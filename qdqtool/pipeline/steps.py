@@ -66,6 +66,7 @@ from qdqtool.pipeline.narrow_loss import narrow_loss
 from qdqtool.pipeline.own_models import or_without
 from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.pipeline.preparations import assumptions
+from qdqtool.pipeline.quantization import marked
 from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.pipeline.worth import against_fp16
 from qdqtool.pipeline.writing import write
@@ -245,6 +246,7 @@ def insert(work: RunContext) -> Measured:
     refuse_unmatched(work.recipe, prepared.view, "insert")
     reach, notes = reach_for(prepared, options, work.samples, work.listener.progressed)
     model = insert_for_engine(prepared, placement, table, options, reach)
+    model = marked(model, work.recipe, table, work.samples.digest)
     write(model, work.path(_QUANTIZED), step="insert")
     INSERTION.write(work.path("insertion.json"), Insertion(notes=(*model.notes, *notes)))
     return {}

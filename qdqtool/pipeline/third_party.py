@@ -86,7 +86,7 @@ def repair(work: RunContext) -> Measured:
         digest=digest_file(work.request.model),
         inputs=plain.view.inputs,
         outputs=plain.view.outputs,
-        notes=report.notes,
+        notes=(*([f"quantized by {report.origin}"] if report.origin else []), *report.notes),
     )
     PREPARATION.write(work.path("preparation.json"), preparation)
     return {"changes": float(len(report.changes))}

@@ -14,6 +14,7 @@ from qdqtool.core.lint import LintFinding, LintReport
 from qdqtool.core.target import Target
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
+from qdqtool.graph.origin import origin
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.registry import Rulebook, code_names, rulebook
 from qdqtool.trt.causes import shown_by
@@ -60,6 +61,7 @@ def lint(
         waived=tuple(finding for finding in findings if finding.code in waivers),
         pairs=len(flow.pairs),
         notes=(*model.notes, *book.notes),
+        origin=origin(model),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from statistics import NormalDist
 
@@ -9,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from qdqtool.core.sweep import Checked, FloatPoint, Outcome, Sweep, Trial
+from qdqtool.core.verdict import TITLES, VERDICTS
 from qdqtool.core.wording import counted, listed
 from qdqtool.core.wording import metric as metric_name
 from qdqtool.engine.roofline import RATIO_ERROR
@@ -32,8 +34,10 @@ def table(sweep: Sweep) -> Table:
     scored = f"{metric(sweep)} {sweep.unit} [measured]"
     is_checked = any(trial.checked for trial in sweep.pareto)
     held = ("held back", "held-out samples, 95 %") if is_checked else ()
+    is_judged = any(trial.verdict for trial in sweep.pareto)
     titles = (
         "trial",
+        *(("verdict",) if is_judged else ()),
         scored,
         "95 %",
         *held,
@@ -48,6 +52,7 @@ def table(sweep: Sweep) -> Table:
     for trial, outcome in _done(sweep.pareto):
         head.add_row(
             str(trial.number),
+            *((verdict(trial),) if is_judged else ()),
             f"{outcome.accuracy:.2f}",
             _between(accuracy_interval(sweep, outcome), 2),
             *(_held_back(trial) if is_checked else ()),
@@ -60,6 +65,7 @@ def table(sweep: Sweep) -> Table:
     for point in sweep.floats:
         head.add_row(
             Text(printable(point.name)),
+            *(("",) if is_judged else ()),
             "no noise" if point.accuracy is None else f"{point.accuracy:.2f}",
             _between(_ends(point), 2),
             *(("", "") if is_checked else ()),
@@ -70,6 +76,45 @@ def table(sweep: Sweep) -> Table:
             "nothing quantized",
         )
     return head
+
+
+def verdict(trial: Trial) -> str:
+    """Return the verdict of a trial's run; "" if it was not judged."""
+    return "" if trial.verdict is None else trial.verdict.answer
+
+
+def conclusion(sweep: Sweep) -> str:
+    """Return the trial with the best verdict, the fastest of several, and the answers that it lacks; "" without verdicts."""
+    judged = [(trial, trial.verdict) for trial in sweep.pareto if trial.verdict is not None]
+    if not judged:
+        return ""
+    best, found = min(judged, key=lambda entry: VERDICTS.index(entry[1].answer))
+    lacking = [
+        f"{TITLES[question].lower()}: {answer.state}, {answer.evidence}"
+        for question, answer in found.answers
+        if answer.state != "yes"
+    ]
+    return f"Best verdict: trial {best.number} is {found.answer}{'; ' if lacking else ''}{'; '.join(lacking)}"
+
+
+def beaten(sweep: Sweep) -> str:
+    """Name the Pareto points that the network with nothing quantized beats in both accuracy and time; "" if none."""
+    if sweep.speed == "not timed":
+        return ""
+    said = []
+    for point in sweep.floats:
+        level = math.inf if point.accuracy is None else point.accuracy
+        lost = [
+            trial.number
+            for trial, outcome in _done(sweep.pareto)
+            if level >= outcome.accuracy and point.ms <= outcome.ms
+        ]
+        if lost:
+            said.append(
+                f"{point.name} with nothing quantized beats {counted(len(lost), 'Pareto point')} in both accuracy and time: "
+                f"number {listed(lost, _NAMED)}"
+            )
+    return "; ".join(said)
 
 
 def nodes(outcome: Outcome) -> str:
@@ -109,6 +154,8 @@ def notes(sweep: Sweep) -> list[str]:
         "" if sweep.reference is None else f"; the float model has {sweep.reference:.2f} {sweep.unit}"
     )
     said = (
+        conclusion(sweep),
+        beaten(sweep),
         f"{counted(len(states), 'trial')}: {counts}{float_model}",
         *_failures(sweep),
         about_accuracy(sweep),
@@ -216,6 +263,8 @@ def page(sweep: Sweep) -> str:
             about=" ".join(filter(None, (about_accuracy(sweep), about_times(sweep)))),
             accuracy=accuracy,
             checked=checked,
+            verdict=verdict,
+            conclusion=". ".join(filter(None, (conclusion(sweep), beaten(sweep)))),
             nodes=nodes,
             float_accuracy=_float_accuracy,
             pareto={trial.number for trial in sweep.pareto},

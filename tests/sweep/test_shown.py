@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from qdqtool.core.sweep import FloatPoint, Outcome, Sweep, Trial
+from qdqtool.core.verdict import Reply, verdict_of
 from qdqtool.report import sweeps
 
 
@@ -65,6 +66,29 @@ def test_the_level_of_the_float_model_is_named_once() -> None:
     assert ">float model<" not in page
     assert ">FP32<" in page
     assert "80.00 %. Accuracy is measured." in page
+
+
+def test_the_best_verdict_is_named_with_what_it_lacks_and_float_points_that_beat_trials() -> None:
+    plain = sweep_of((78.0, 79.0, 80.0), (77.0, 78.0, 79.0))
+    assert sweeps.conclusion(plain) == sweeps.beaten(plain) == ""
+    yes = Reply(state="yes", evidence="fine")
+    slow = Reply(state="no", evidence="2 ms against 1 ms in FP16")
+    bad = verdict_of(yes, Reply(state="no", evidence="half is lost"), yes)
+    judged = tuple(
+        replace(trial, verdict=found)
+        for trial, found in zip(plain.trials, (bad, verdict_of(yes, yes, slow)), strict=True)
+    )
+    fast = FloatPoint(name="FP16", accuracy=78.5, low=None, high=None, ms=1.5)
+    sweep = replace(plain, pareto=judged, floats=(fast,))
+    said = "Best verdict: trial 1 is doubtful; worth it: no, 2 ms against 1 ms in FP16"
+    lost = "FP16 with nothing quantized beats 1 Pareto point in both accuracy and time: number 1"
+    assert sweeps.notes(sweep)[:2] == [said, lost]
+    page = sweeps.page(sweep)
+    assert f"{said}. {lost}" in page
+    assert '<span class="level bad">bad</span>' in page
+    console = Console(width=200, record=True, file=StringIO())
+    console.print(sweeps.table(sweep))
+    assert "doubtful" in console.export_text()
 
 
 def test_nothing_is_said_where_nothing_is_known() -> None:

@@ -38,6 +38,9 @@ def test_a_trial_reaches_what_a_run_of_its_recipe_reaches(
     assert len(outcomes) == 4
     # all trials and the points of the float network; and once in the whole run of each trial that nothing beats
     assert ran["float model on onnxruntime"] == 64 * (1 + len(sweep.pareto))
+    for trial in sweep.pareto:
+        kept = REPORT.read(out / "pareto" / f"{trial.number:04}" / "report.json")
+        assert trial.verdict == kept.summary.verdict
     for number, outcome in enumerate(outcomes):
         folder = tmp_path / f"run{number}"
         settings = [word for setting in outcome.settings for word in ("--set", setting)]

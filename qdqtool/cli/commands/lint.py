@@ -109,7 +109,7 @@ def _print_report(report: LintReport, model: Path, form: str) -> None:
         sys.stdout.write(ci.write(ci_report(report, model.as_posix()), form))
     else:
         _show(report, model)
-        _talk(report.notes)
+        _talk((*report.notes, *([f"quantized by {report.origin}"] if report.origin else [])))
 
 
 def _waivers(given: list[str]) -> dict[str, str]:

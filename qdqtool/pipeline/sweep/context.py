@@ -20,6 +20,7 @@ from qdqtool.core.protocols import Feeds
 from qdqtool.core.recipe import CompareOptions
 from qdqtool.core.report import AccuracySummary
 from qdqtool.core.sweep import Checked, FloatPoint, Outcome, Value
+from qdqtool.core.verdict import RunVerdict
 from qdqtool.engine.roofline import usual_device
 from qdqtool.errors import BuildError, UsageError
 from qdqtool.graph.model import Model
@@ -255,24 +256,28 @@ class SweepContext:
         tried = Try(ms=ms, low=low, high=high, nodes_int8=int8, nodes_total=total, formats=formats)
         return accuracy, tried
 
-    def keep(self, settings: tuple[str, ...], out: Path) -> Checked | None:
+    def keep(self, settings: tuple[str, ...], out: Path) -> tuple[Checked | None, RunVerdict | None]:
         """Make the run folder of one configuration, with the steps that the sweep ran for it.
 
-        Where samples were held back its accuracy is that of these, and is returned.
+        Returns:
+            Its accuracy on held-back samples, if there are any, and the verdict of its report, if an engine was built.
         """
         request = replace(self._trial_request(settings, out), part=self._parts[1])
         accuracy: AccuracySummary | None = None
+        verdict: RunVerdict | None = None
         if isinstance(self.speed, Estimated | OnGpu):
-            accuracy = runner.run(request).summary.accuracy
+            summary = runner.run(request).summary
+            accuracy, verdict = summary.accuracy, summary.verdict
         else:
             work = runner.start(request, "insert")
             write_text(out / "recipe.yaml", recipes.dump(request.recipe))
             if self._parts[1] is not None:
                 accuracy = headline(self._outputs.compared(work))
         if self._parts[1] is None or accuracy is None or accuracy.int8 is None:
-            return None
+            return None, verdict
         low, high = _interval(accuracy)
-        return Checked(accuracy=accuracy.int8, low=low, high=high, samples=accuracy.samples)
+        checked = Checked(accuracy=accuracy.int8, low=low, high=high, samples=accuracy.samples)
+        return checked, verdict
 
     def floats(self) -> tuple[FloatPoint, ...]:
         """Run the network with nothing quantized, in FP32 and in FP16; leave out what the builder refuses."""
@@ -314,10 +319,14 @@ class SweepContext:
         return runner.start(self._trial_request(settings, folder), "insert").path("model.qdq.onnx")
 
     def _trial_request(self, settings: tuple[str, ...], out: Path) -> RunRequest:
+        # the same recipe was loaded before, under the trust that the user gave
+        recipe = recipes.load(self.request.recipe, [*self.request.settings, *settings], trust=True)
+        if not any(text.startswith("samples.") for text in settings):
+            # what was read or tried about pictures holds for all trials
+            recipe = recipe.model_copy(update={"samples": self._base_run.recipe.samples})
         return replace(
             self.base,
-            # the same recipe was loaded before, under the trust that the user gave
-            recipe=recipes.load(self.request.recipe, [*self.request.settings, *settings], trust=True),
+            recipe=recipe,
             out=out,
             cache=self.base.cache or self.base.out / "builds",
             histograms=self._base_run.path("histograms.npz"),

@@ -164,17 +164,17 @@ def _silent(_step: str, _done: int, _total: int | None) -> None:
 
 
 def _keep(bench: SweepContext, result: Sweep, pick: str, tell: OnProgress) -> Sweep:
-    """Make the run folders of the Pareto points. Return the sweep with their accuracy on samples that did not choose."""
+    """Make the run folders of the Pareto points. Return the sweep with their verdicts, and accuracy on samples that did not choose."""
     out = bench.base.out
-    checked: dict[int, Trial] = {}
+    kept: dict[int, Trial] = {}
     for done, trial in enumerate(result.pareto):
         tell("Pareto points", done, len(result.pareto))
-        found = bench.keep(_settings(trial), out / "pareto" / f"{trial.number:04}")
-        checked[trial.number] = replace(trial, checked=found)
+        checked, verdict = bench.keep(_settings(trial), out / "pareto" / f"{trial.number:04}")
+        kept[trial.number] = replace(trial, checked=checked, verdict=verdict)
     result = replace(
         result,
-        pareto=tuple(checked.values()),
-        trials=tuple(checked.get(trial.number, trial) for trial in result.trials),
+        pareto=tuple(kept.values()),
+        trials=tuple(kept.get(trial.number, trial) for trial in result.trials),
     )
     SWEEP.write(out / "sweep.json", result)
     if pick:
