@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from qdqtool.core.commands import Command
+
 State = Literal["yes", "no", "unknown"]
 GOOD, DOUBTFUL, BAD = VERDICTS = ("good", "doubtful", "bad")
 """All verdicts, best first."""
@@ -28,12 +30,13 @@ class Reply:
     Attributes:
         state: "yes", "no" or "unknown".
         evidence: the figures or the finding for it, in one sentence.
-        settle: the options or the command that would answer an unknown; "" if nothing is known to.
+        settle: the command that would answer an unknown; None if nothing is known to. For `run` these are the options
+            to add to the run.
     """
 
     state: State
     evidence: str
-    settle: str = ""
+    settle: Command | None = None
 
     def level(self, question: str) -> str:
         """Return the word that colours a tile, from the table, or "unknown"."""
@@ -49,14 +52,14 @@ class RunVerdict:
         asked: whether the engine computes in the requested formats.
         accurate: whether the outputs or the task metric are good enough.
         worth: whether the engine is faster than the same network in FP16.
-        settle: the one command that answers the first unknown question; "" if none is unknown.
+        settle: the one command that answers the first unknown question; None if none is unknown.
     """
 
     answer: str
     asked: Reply
     accurate: Reply
     worth: Reply
-    settle: str = ""
+    settle: Command | None = None
 
     @property
     def answers(self) -> tuple[tuple[str, Reply], ...]:
@@ -64,7 +67,7 @@ class RunVerdict:
         return ((ASKED, self.asked), (ACCURATE, self.accurate), (WORTH, self.worth))
 
 
-def verdict_of(asked: Reply, accurate: Reply, worth: Reply, settle: str = "") -> RunVerdict:
+def verdict_of(asked: Reply, accurate: Reply, worth: Reply, settle: Command | None = None) -> RunVerdict:
     """Return the verdict that the table gives for three answers."""
     levels = (
         _LEVELS[question][answer.state]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import join
 from typing import Protocol
 
 from qdqtool.calibration.samples import SampleInput
+from qdqtool.core.commands import Command
 from qdqtool.core.recipe import Recipe
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
@@ -48,9 +48,9 @@ class RunRequest:
     brought: Model | None = None
     part: tuple[int, int] | None = None
 
-    def typed(self) -> str:
+    def typed(self) -> Command:
         """Return the command that repeats this run with the recipe in its folder. Objects that were passed appear as DATA."""
-        words = ["qdqtool", "run", str(self.model), "--recipe", str(self.out / "recipe.yaml")]
+        words = [str(self.model), "--recipe", str(self.out / "recipe.yaml")]
         samples = [("--samples", self.samples), ("--eval-samples", self.eval_samples)]
         files = [
             ("--labels", self.labels),
@@ -60,7 +60,7 @@ class RunRequest:
         for option, given in (*samples, *files):
             if given is not None:
                 words += [option, str(given) if isinstance(given, str | Path) else "DATA"]
-        return join([*words, "--out", str(self.out)])
+        return Command("run", (*words, "--out", str(self.out)))
 
     def opened(self) -> Model:
         """Open the model, unless it is open already.

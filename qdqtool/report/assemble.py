@@ -56,7 +56,7 @@ class Material:
         worth: times of the engine and of the network in FP16.
         assumptions: what was assumed about inputs and shapes.
         limits: how much accuracy the user allows to be lost.
-        typed: the command that made the run, so that options can follow; "" if unknown.
+        typed: the command that made the run, so that options can follow; None if unknown.
     """
 
     model_name: str
@@ -76,7 +76,7 @@ class Material:
     worth: Worth | None = None
     assumptions: tuple[Assumption, ...] = ()
     limits: Limits = NO_LIMITS
-    typed: str = ""
+    typed: Command | None = None
 
 
 def assemble(material: Material) -> Report:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from qdqtool.core.commands import Command
 from qdqtool.core.comparison import Comparison, TaskAccuracy
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Finding, Severity
@@ -25,10 +26,10 @@ _FEWEST: Final = 8
 """Number of samples below which outputs say little about other samples."""
 _NAMED: Final = 3
 _LABELLED: Final = frozenset({"top1", "top5"})
-_MORE: Final = "--eval-samples MORE_DATA"
-_LABELS: Final = "--labels LABELS"
-_DEVICE: Final = "--builder trtexec  # on the machine with the GPU"
-"""Option to add on a machine with classic TensorRT and a GPU, where a run times both engines in turns."""
+_MORE: Final = Command("run", ("--eval-samples", "MORE_DATA"))
+_LABELS: Final = Command("run", ("--labels", "LABELS"))
+_DEVICE: Final = Command("run", ("--builder", "trtexec"))
+"""To be typed on a machine with classic TensorRT and a GPU, where a run times both engines in turns."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +60,7 @@ class Case:
         worth: times against FP16; None if unknown.
         assumptions: what was assumed about inputs.
         limits: what the user allows.
-        typed: the command that made the run, as words that options can follow.
+        typed: the command that made the run; None if nobody typed one.
     """
 
     summary: Summary
@@ -69,7 +70,7 @@ class Case:
     worth: Worth | None = None
     assumptions: tuple[Assumption, ...] = ()
     limits: Limits = NO_LIMITS
-    typed: str = ""
+    typed: Command | None = None
 
 
 def judge(case: Case) -> RunVerdict:
@@ -77,9 +78,10 @@ def judge(case: Case) -> RunVerdict:
     answers = (asked(case), accurate(case), worth(case))
     # accuracy first: a fast engine that is wrong is of no use
     unknown = [answers[number] for number in (1, 0, 2) if answers[number].state == "unknown"]
-    settle = next((answer.settle for answer in unknown if answer.settle), "")
-    if settle.startswith("--"):
-        settle = f"{case.typed or f'qdqtool run {case.summary.model} --samples DATA'} {settle}"
+    settle = next((answer.settle for answer in unknown if answer.settle), None)
+    if settle is not None and settle.name == "run":
+        typed = case.typed or Command("run", (case.summary.model, "--samples", "DATA"))
+        settle = Command(typed.name, (*typed.arguments, *settle.arguments))
     return verdict_of(*answers, settle=settle)
 
 
@@ -135,7 +137,9 @@ def accurate(case: Case) -> Reply:
         return Reply(state="unknown", evidence="not compared with the float model", settle=_MORE)
     if not comparison.meaningful:
         return Reply(
-            state="unknown", evidence="the samples were random: outputs mean nothing", settle="--samples DATA"
+            state="unknown",
+            evidence="the samples were random: outputs mean nothing",
+            settle=Command("run", ("--samples", "DATA")),
         )
     figures = _figures(comparison, case.limits)
     if figures.state == "no":
@@ -147,7 +151,7 @@ def accurate(case: Case) -> Reply:
     ]
     if doubts:
         return Reply(
-            state="unknown", evidence=_first_finding(doubts), settle=f"qdqtool explain {doubts[0].code}"
+            state="unknown", evidence=_first_finding(doubts), settle=Command("explain", (doubts[0].code,))
         )
     guessed = [entry for entry in case.assumptions if entry.is_guessed]
     # labels that the float model meets say that its inputs are right
@@ -156,7 +160,7 @@ def accurate(case: Case) -> Reply:
         return Reply(
             state="unknown",
             evidence=f"the inputs were guessed ({said}); {figures.evidence}",
-            settle="--preprocess PRESET",
+            settle=Command("run", ("--preprocess", "PRESET")),
         )
     return figures
 
@@ -195,7 +199,7 @@ def _of_task(task: TaskAccuracy, limit: float | None) -> Reply:
     if limit is None and task.low >= -many:
         if task.reference - task.candidate <= few:
             return Reply(state="yes", evidence=text)
-        lost = f"--max-drop {-task.low:.1f}"
+        lost = Command("run", ("--max-drop", f"{-task.low:.1f}"))
         return Reply(state="unknown", evidence=f"{text}: no limit for the loss was given", settle=lost)
     return Reply(
         state="unknown", evidence=f"{text}: a loss of {most:g} points is still possible", settle=_MORE

@@ -52,7 +52,7 @@ def table(sweep: Sweep) -> Table:
     for trial, outcome in _done(sweep.pareto):
         head.add_row(
             str(trial.number),
-            *((verdict(trial),) if is_judged else ()),
+            *((Text(printable(verdict(trial))),) if is_judged else ()),
             f"{outcome.accuracy:.2f}",
             _between(accuracy_interval(sweep, outcome), 2),
             *(_held_back(trial) if is_checked else ()),
@@ -85,7 +85,11 @@ def verdict(trial: Trial) -> str:
 
 def conclusion(sweep: Sweep) -> str:
     """Return the trial with the best verdict, the fastest of several, and the answers that it lacks; "" without verdicts."""
-    judged = [(trial, trial.verdict) for trial in sweep.pareto if trial.verdict is not None]
+    judged = [
+        (trial, trial.verdict)
+        for trial in sweep.pareto
+        if trial.verdict is not None and trial.verdict.answer in VERDICTS
+    ]
     if not judged:
         return ""
     best, found = min(judged, key=lambda entry: VERDICTS.index(entry[1].answer))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from qdqtool.core.commands import Command
 from qdqtool.core.comparison import (
     BOXES,
     Comparison,
@@ -39,8 +40,13 @@ def judgement(found: RunVerdict) -> tuple[str, ...]:
             f"  {TITLES[question] + ':':<10} {answer.state:<8} {answer.evidence}"
             for question, answer in found.answers
         ),
-        *((f"  {'Settle it:':<10} {found.settle}",) if found.settle else ()),
+        *((f"  {'Settle it:':<10} {settling(found.settle)}",) if found.settle else ()),
     )
+
+
+def settling(command: Command) -> str:
+    """Return the command line that answers an unknown question, and where to type it if not here."""
+    return f"{command.line}{'  # on the machine with the GPU' if 'trtexec' in command.arguments else ''}"
 
 
 def verdict(summary: Summary) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from qdqtool.core.commands import Command
 from qdqtool.core.difference import DifferenceCause, EngineDiff, EngineTotals
 from qdqtool.core.findings import Severity
 from qdqtool.core.sweep import FloatPoint, Outcome, Sweep, Trial
@@ -254,7 +255,7 @@ def full(browser: Any, folder: Path, length: int = 12) -> Page:
     judged = report.summary.verdict
     accurate = replace(judged.accurate, state="no", evidence=f"QDQ201 sample {'x' * 80}")
     summary = replace(
-        report.summary, verdict=verdict_of(judged.asked, accurate, judged.worth, "qdqtool run m")
+        report.summary, verdict=verdict_of(judged.asked, accurate, judged.worth, Command("run", ("m",)))
     )
     path = folder / "full.html"
     path.write_text(render(replace(report, findings=found, summary=summary)), "utf-8")

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from qdqtool.cli.verdict import exit_code
+from qdqtool.core.commands import Command, actions
 from qdqtool.core.comparison import BOXES, Comparison, Measure, OutputComparison, SqnrEstimate, TaskAccuracy
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Finding, Severity
@@ -24,6 +25,7 @@ from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.html import render
 from qdqtool.report.judgement import Limits
 from qdqtool.report.terminal import render as print_report
+from qdqtool.report.words import settling
 from tests.report.material import AUDIT, ENGINE, FULL, verdict
 
 QUANTIZED = replace(
@@ -76,7 +78,7 @@ def _with(*found: Finding) -> Material:
 def test_a_sound_run_is_good() -> None:
     judged = assemble(SOUND).summary.verdict
     assert [reply.state for _, reply in judged.answers] == ["yes"] * 3
-    assert (judged.answer, judged.settle) == ("good", "")
+    assert (judged.answer, judged.settle) == ("good", None)
 
 
 @pytest.mark.parametrize("states", list(product(("yes", "no", "unknown"), repeat=3)), ids="-".join)
@@ -220,7 +222,9 @@ def test_each_question_has_its_answer(material: Material, question: str, state: 
     if state != "yes":
         assert judged.answer != "good"
     if question != "asked" and state == "unknown":
-        assert judged.settle.startswith("qdqtool "), judged
+        assert judged.settle is not None, judged
+        assert judged.settle.name in {"run", "explain"}
+        assert actions(str(judged.settle)) == (judged.settle,)
 
 
 def _texts(report: Report) -> Iterator[str]:
@@ -266,9 +270,13 @@ def test_terminal_json_page_comparison_and_fail_on_say_the_same(name: str) -> No
 
 
 def test_the_command_that_settles_goes_on_from_the_one_that_was_typed() -> None:
-    material = replace(SOUND, worth=None, typed="qdqtool run m.onnx --samples x")
-    assert assemble(material).summary.verdict.settle.startswith(
-        "qdqtool run m.onnx --samples x --builder trtexec"
+    material = replace(SOUND, worth=None, typed=Command("run", ("m.onnx", "--samples", "x")))
+    settle = assemble(material).summary.verdict.settle
+    assert settle == Command("run", ("m.onnx", "--samples", "x", "--builder", "trtexec"))
+    assert (
+        settling(settle) == "qdqtool run m.onnx --samples x --builder trtexec  # on the machine with the GPU"
     )
     limit = replace(material, comparison=_compared(_task(-3.0, -1.2, 2.0)))
-    assert assemble(limit).summary.verdict.settle == "qdqtool run m.onnx --samples x --max-drop 3.0"
+    assert assemble(limit).summary.verdict.settle == Command(
+        "run", ("m.onnx", "--samples", "x", "--max-drop", "3.0")
+    )

@@ -18,7 +18,7 @@ _PAGE = r"""
 <li class="{{ answer.level(question) }}">{{ titles[question] }} <b>{{ answer.state }}</b> <span>{% if code in codes and run.manual(code) %}<a href="#page-{{ code }}-{{ run.key }}">{{ code }}</a> {{ rest | prose }}{% else %}{{ answer.evidence | prose }}{% endif %}</span></li>
 {% endfor %}
 </ul>
-{% if report.comparison and judged.settle %}<p class="settle">To settle it: <code>{{ judged.settle }}</code></p>{% endif %}
+{% if report.comparison and judged.settle %}<p class="settle">To settle it: <code>{{ words.settling(judged.settle) }}</code></p>{% endif %}
 {% if summary.assumptions %}
 <details class="assumptions"><summary>{{ summary.assumptions | length }} assumption{% if summary.assumptions | length != 1 %}s{% endif %} about the inputs{% if summary.assumptions | selectattr("is_guessed") | list %}, some of them guessed{% endif %}</summary>
 <div class="wide-table" tabindex="0"><table><thead><tr><th scope="col">What</th><th scope="col">Value</th><th scope="col">Source</th></tr></thead>
