@@ -54,6 +54,10 @@ with convolutions.
 """
 
 
+_RARE = 3
+"""Fewest matrix products per convolution of a network that consists of products."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Look:
     """A first look at a model: the number of nodes of each kind, and the graph."""
@@ -83,6 +87,20 @@ class _Look:
     def rank(self) -> int:
         """Return the number of dimensions of the first output; 0 if it is not known."""
         return len(self.view.outputs[0].shape or ()) if self.view.outputs else 0
+
+    def multiplies(self) -> bool:
+        """Return whether matrix products make up the network: some convolutions may make or mix tokens."""
+        plain = self.counts["MatMul"] + self.counts["Gemm"]
+        return plain > _FEWEST and self.counts["Conv"] * _RARE <= plain
+
+    def names_classes(self) -> bool:
+        """Return whether every output is one row per image, like the scores of classifiers with several tasks."""
+        return all(info.shape is not None and len(info.shape) == 2 for info in self.view.outputs)
+
+    def labels_pixels(self) -> bool:
+        """Return whether the first output has an integer for each pixel, like the classes of a segmentation."""
+        first = self.view.outputs[0] if self.view.outputs else None
+        return first is not None and self.rank() == 3 and not first.dtype.is_float
 
     def is_flat(self) -> bool:
         """Return whether the first output has only one position, as the scores of a classifier do."""
@@ -258,10 +276,15 @@ def _sound(look: _Look) -> str:
     if found:
         # of pictures it is what reads text in them, with LSTM as with its steps written out
         return "" if look.reads_pictures() else f"it has {', '.join(found)}"
-    flat = [node for node in look.view.nodes if node.op == "Conv" and _weight_rank(node, look.view) == 3]
+    # a kernel of one is a matrix product of every point; a few convolutions between products mix the tokens of a text
+    flat = sum(
+        node.op == "Conv" and len(shape) == 3 and shape[2] > 1
+        for node in look.view.nodes
+        if (shape := _weight_shape(node, look.view))
+    )
     return (
-        f"its {counted(len(flat), 'Conv node runs', 'Conv nodes run')} along one dimension"
-        if flat and look.products == 0
+        f"its {counted(flat, 'Conv node runs', 'Conv nodes run')} along one dimension"
+        if flat and look.products == 0 and not look.multiplies()
         else ""
     )
 
@@ -286,8 +309,7 @@ def _decoder(look: _Look) -> str:
 def _attention(look: _Look) -> str:
     if look.products and look.counts["Softmax"] and look.products * 4 >= look.counts["Conv"]:
         return f"it multiplies run-time tensors {look.products} times, as attention does"
-    plain = look.counts["MatMul"] + look.counts["Gemm"]
-    return "it consists of matrix products" if plain > 3 and not look.counts["Conv"] else ""
+    return "it consists of matrix products" if look.multiplies() else ""
 
 
 def _boxes(look: _Look) -> str:
@@ -296,7 +318,7 @@ def _boxes(look: _Look) -> str:
         return f"it has {', '.join(found)}"
     if look.counts["Conv"] < _TRUNK:
         return ""
-    if len(look.view.outputs) > 1:
+    if len(look.view.outputs) > 1 and not look.names_classes():
         return f"it has {counted(len(look.view.outputs), 'output')}"
     rows = look.rank() == 3 and look.joins_heads()
     return "its output is a list of rows, such as boxes" if rows else ""
@@ -304,7 +326,7 @@ def _boxes(look: _Look) -> str:
 
 def _picture(look: _Look) -> str:
     found = sorted(UPSCALING & set(look.counts))
-    if look.rank() != 4 or look.is_flat():
+    if look.is_flat() or (look.rank() != 4 and not look.labels_pixels()):
         return ""
     if found:
         return f"it turns images into images ({', '.join(found)})"
@@ -363,8 +385,8 @@ def _is_depthwise(node: Node, view: GraphView) -> bool:
     return bool(shape) and node.integer("group", 1) > 1 and shape is not None and shape[1] == 1
 
 
-def _weight_rank(node: Node, view: GraphView) -> int:
-    return len(view.constant_shape(node.inputs[1]) or ()) if len(node.inputs) > 1 else 0
+def _weight_shape(node: Node, view: GraphView) -> tuple[int, ...]:
+    return (view.constant_shape(node.inputs[1]) or ()) if len(node.inputs) > 1 else ()
 
 
 def title_of(path: Path) -> str:

@@ -56,6 +56,53 @@ def test_a_network_along_one_dimension_gets_the_audio_recipe(tmp_path: Path) -> 
     assert "extends: audio-int8" in suggest(network(tmp_path / "m.onnx", nodes, {"w": (4, 3, 5)}, (3, 3)))
 
 
+def test_a_kernel_of_one_is_no_sound(tmp_path: Path) -> None:
+    """Classifiers of point clouds multiply every point by one matrix, which exporters write as Conv."""
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"])]
+    assert "extends: conv-int8" in suggest(network(tmp_path / "m.onnx", nodes, {"w": (4, 3, 1)}, (3, 3)))
+
+
+@pytest.mark.parametrize("mixed", [0, 1, 3])
+def test_short_convolutions_between_matrix_products_are_no_sound(mixed: int, tmp_path: Path) -> None:
+    """State-space language models mix a few tokens by a depthwise Conv before each scan."""
+    s = models.Sketch(0)
+    x = s.input("x", ["N", 8, 16])
+    for number in range(3):
+        if number < mixed:
+            weight = s.weight(f"k{number}", 8, 1, 3)
+            x = s.node("Conv", [x, weight], f"c{number}", group=8, pads=[1, 1])
+        for part in range(3):
+            x = s.node("MatMul", [x, s.weight(f"w{number}{part}", 16, 16)], f"m{number}{part}")
+    s.output(s.node("MatMul", [x, s.weight("h", 16, 16)], "y"), ["N", 8, 16])
+    assert "extends: transformer-int8" in suggest(models.save(s.model(), tmp_path))
+
+
+def test_a_segmentation_that_returns_classes_makes_pictures(tmp_path: Path) -> None:
+    s = models.Sketch(0)
+    x = s.input("x", ["N", 3, 16, 16])
+    grown = s.node("ConvTranspose", [s.conv("c", x, (3, 8)), s.weight("w", 8, 4, 2, 2)], "g", strides=[2, 2])
+    s.output(s.node("ArgMax", [grown], "y", axis=1, keepdims=0), ["N", 32, 32], TensorProto.INT64)
+    assert "extends: unet-int8" in suggest(models.save(s.model(), tmp_path))
+
+
+@pytest.mark.parametrize(("rank", "name"), [(2, "conv-int8"), (4, "detector-int8")])
+def test_scores_of_several_tasks_are_no_boxes(rank: int, name: str, tmp_path: Path) -> None:
+    s = models.Sketch(0)
+    x = s.input("x", ["N", 3, 16, 16])
+    for number in range(6):
+        x = s.relu(f"r{number}", s.conv(f"c{number}", x, (8 if number else 3, 8)))
+    if rank == 2:
+        x = s.node("Flatten", [s.node("GlobalAveragePool", [x], "p")], "f")
+    for task, count in (("a", 4), ("b", 8)):
+        end = (
+            s.node("MatMul", [x, s.weight(f"w{task}", 8, count)], task)
+            if rank == 2
+            else s.conv(task, x, (8, count))
+        )
+        s.output(end, ["N", count] if rank == 2 else ["N", count, 16, 16])
+    assert f"extends: {name}" in suggest(models.save(s.model(), tmp_path))
+
+
 @pytest.mark.parametrize(("cached", "name"), [(True, "llm-int4-weights"), (False, "transformer-int8")])
 def test_a_decoder_that_keeps_keys_and_values_gets_weights_in_few_bits(
     cached: bool, name: str, tmp_path: Path
