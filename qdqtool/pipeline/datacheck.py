@@ -41,7 +41,13 @@ from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.graph.qdq.unquantize import unquantize
-from qdqtool.pipeline.preparation_trials import better_variant, from_all_over, mirrored, predictions
+from qdqtool.pipeline.preparation_trials import (
+    better_variant,
+    from_all_over,
+    mirrored,
+    predictions,
+    takes_pictures,
+)
 from qdqtool.pipeline.suggest import families, fitting
 from qdqtool.runtime.runner import open_model
 
@@ -117,7 +123,7 @@ def gather(models: tuple[Model, Model], placement: Placement | None, material: D
         return evidence
     if recipe.compare.task == "classify":
         evidence = _scored(evidence, models[0], material)
-    if evidence.predictions is None and not _is_stated(recipe):
+    if evidence.predictions is None and not _is_stated(recipe) and takes_pictures(models[0].view.inputs):
         runner = open_model(models[0], description="float model", crowded=True)
         evidence = replace(
             evidence,

@@ -225,6 +225,11 @@ def from_all_over(samples: SampleSource, most: int) -> SamplePart:
     return SamplePart(samples, 0, max(1, -(-len(samples) // most)))
 
 
+def takes_pictures(inputs: tuple[TensorInfo, ...]) -> bool:
+    """Return whether a model has one input, and it is a float picture of three colours."""
+    return len(inputs) == 1 and _picture_axis(inputs[0]) is not None
+
+
 def _picture_axis(info: TensorInfo) -> int | None:
     """Return the axis of three colours; None if the input is not a float picture."""
     shape = info.shape or ()
