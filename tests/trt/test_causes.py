@@ -86,6 +86,12 @@ SAID = {
     "1: [convBaseRunner.cpp::execute::295] Error Code 1: Cask (Cask convolution execution)": "engine-crash",
     "[8] Assertion failed: inputs.at(1).is_weights()": "run-time-shape",
     "1: Unexpected exception _Map_base::at": "range-check",
+    "[weightConvertors.cpp::combineInOutScale::369] Error Code 2: Internal Error (Assertion p.quantizations.isOutputSet(0) failed. )": (
+        "output-without-scale"
+    ),
+    "Assertion failed: f != 0 && (f & (f - 1)) == 0": "internal-check",
+    "[8] Assertion failed: f != 0": "parser-check",
+    "In node 8 (importX): INVALID_NODE: Assertion failed: f != 0": "parser-check",
     "Assertion failed: tensors.count(input_name)": "no-producer",
     "Engine could not be created from network": "echo",
     "2: [builder.cpp::buildSerializedNetwork::636] Error Code 2: Internal Error (Assertion engine != nullptr failed. )": "echo",

@@ -274,6 +274,15 @@ CALIBRATION = (
         releases="8 to 10",
     ),
     Cause(
+        name="output-without-scale",
+        area="calibration",
+        pattern=r"combineInOutScale.{0,80}isOutputSet",
+        meaning="the builder made a layer INT8 whose output has no scale",
+        fix=f"{Command('lint')} names pairs in the wrong place, as a Q that is not right after the layer; if it finds none, keep the layer "
+        "float, or build with a newer release",
+        releases="8",
+    ),
+    Cause(
         name="calibration-failed",
         area="calibration",
         pattern=r"Calibration failure|[Cc]alibration failed|calibrator is not set",
@@ -479,7 +488,7 @@ REST = (
     Cause(
         name="parser-check",
         area="parser",
-        pattern=r"INVALID_NODE|INVALID_GRAPH|Assertion failed:|While parsing node number|Invalid Node - |ERROR: \S+ In function \w+"
+        pattern=r"INVALID_NODE|INVALID_GRAPH|\[\d+\] Assertion failed:|While parsing node number|Invalid Node - |ERROR: \S+ In function \w+"
         r"|In node \d+ ",
         meaning="the parser refuses a node: one of its conditions does not hold",
         fix="change this node in the export of the model, or cut the model before it",
@@ -488,7 +497,7 @@ REST = (
     Cause(
         name="internal-check",
         area="kernel",
-        pattern=r"Internal Error \((?!Assertion engine)",
+        pattern=r"Internal Error \((?!Assertion engine)|Assertion failed:",
         meaning="the builder failed an internal check",
         fix="read the error before it; if there is none, build with another release of TensorRT",
         rank="vague",
