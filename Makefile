@@ -7,7 +7,7 @@ DIGITS := recipes/examples/digits
 TORCH := .venv-torch
 OPENVINO := .venv-openvino
 
-.PHONY: lock fuzz demo new-rule picture test test-all test-qat test-device figures lint format docs clean
+.PHONY: lock fuzz demo new-rule picture test test-all test-long test-qat test-device figures lint format docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/qdqtool run $(DIGITS)/digits.onnx --recipe conv-int8 --samples $(DIGITS)/calibration.npz \
@@ -20,7 +20,11 @@ test: $(VENV)/.installed-test
 	$(PYTEST) -m 'not slow'
 
 test-all: $(VENV)/.installed-test
-	$(PYTEST)
+	$(PYTEST) -m 'not long'
+
+# Cases that would not fit into the 40 minutes of CI: some twenty minutes.
+test-long: $(VENV)/.installed-test
+	$(PYTEST) -m long
 
 # Quantization-aware training needs torch, which the rest does without; one thread keeps its results the same everywhere.
 test-qat: $(TORCH)/.installed

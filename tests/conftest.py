@@ -45,6 +45,22 @@ SLOW = {
 """Files that `make test` leaves to `make test-all`, and why they take long; single tests are marked where they stand."""
 
 
+LONG = {
+    "test_a_script_runs_in_its_quick_form": ("logs", "consistency", "calibration", "cache_scales"),
+    "test_the_accuracies_of_a_recipe_are_measured_again_and_lie_in_their_intervals": (
+        "detector-int8",
+        "mixed-best",
+        "weights-only-int8",
+        "llm-nvfp4",
+    ),
+    "test_the_tables_are_measured_again_and_hold": ("kws_dscnn", "vit_cifar10_pgd_2_3_16"),
+    "test_nothing_is_lost_at_one_point_of_each_kind": ("sweep", "fix"),
+    "test_no_engine_contradicts_what_an_audit_prints": ("two_gates", "excite", "recurrent", "unet"),
+    "test_a_sweep_outlives_a_server_that_restarts": ("before the first connection",),
+}
+"""Cases that take more than half a minute and whose kind has cheaper cases: `make test-long` runs them, CI does not."""
+
+
 OVER_MANY_GRAPHS = frozenset(
     {
         "test_a_command_that_an_error_prints_removes_it",
@@ -78,6 +94,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not item.path.is_relative_to(HERE):
             continue
-        law = getattr(item, "originalname", "") in OVER_MANY_GRAPHS
+        name = getattr(item, "originalname", "")
+        law = name in OVER_MANY_GRAPHS
         if item.path.relative_to(HERE).as_posix() in SLOW or (law and crc32(item.name.encode()) % SHARE):
             item.add_marker(pytest.mark.slow)
+        if any(item.name == f"{name}[{case}]" for case in LONG.get(name, ())):
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.long)

@@ -13,7 +13,7 @@ from tests.generated.draft import run
 from tests.generated.networks import network
 from tests.generated.steps import STEPS
 
-FEW, MANY = 60, 2000
+FEW, MANY = 60, 1060
 SLICE = 100
 """Networks of one test of the many."""
 _SLICES = [range(start, start + SLICE) for start in range(FEW, MANY, SLICE)]

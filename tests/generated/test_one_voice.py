@@ -25,7 +25,7 @@ from qdqtool.prediction.predict import predict
 from tests.generated.disturb import disturbed
 from tests.generated.networks import network
 
-FEW, MANY = 24, 240
+FEW, MANY = 24, 130
 TARGETS = tuple(Target.parse(word) for word in ("rtx", "8.6", "10.3", "11"))
 
 

@@ -206,7 +206,9 @@ def test_a_run_folder_gets_a_placement_that_reproduces_the_result(tmp_path: Path
     again = tmp_path / "again.onnx"
     parts = ["--placement", str(new / "placement.json"), "--calibration", str(new / "calibration.json")]
     assert run(["insert", str(new / "model.prepared.onnx"), *parts, "--out", str(again)]) == 0
-    assert again.read_bytes() == (new / "model.qdq.onnx").read_bytes()
+    inserted, fixed = load(again), load(new / "model.qdq.onnx")
+    # the metadata differ: only `fix` knows the recipe and the samples
+    assert inserted.proto.graph == fixed.proto.graph
     assert (new / "report.html").is_file()
 
 

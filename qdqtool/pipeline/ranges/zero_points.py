@@ -8,13 +8,15 @@ them, and `graph.qdq.zero_points` writes it as constants that TensorRT takes.
    build was seen, only groups stay that need no node: the saturation of Q replaces the Relu, and no border is padded.
 3. With twice as many numbers a wider range has the least noise. So the larger end is also tried 1.15 and 1.3 times as large, but no
    larger than the values that were seen, and as large as these.
-4. The zero points are kept if the outputs gain more than 0.3 dB, significantly, and the engine has no more kernels. If it moves
+4. If the engine would have more kernels, fewer groups are tried: without a Sub behind a pool, then without any node.
+5. The zero points are kept if the outputs gain more than 0.3 dB, significantly, and the engine has no more kernels. If it moves
    more bytes than `calibrate.zero_point_bytes` allows, the gain must exceed 1 dB. Without a builder, or for a large model, this is not
    checked, and the report says so.
 """
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -38,11 +40,13 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.insert import insert, insert_for_engine
 from qdqtool.graph.qdq.zero_points import Written, with_constants
+from qdqtool.graph.view import GraphView
 from qdqtool.pipeline.examined import engine_counts
 from qdqtool.pipeline.ranges.bias import shifted
 from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
 from qdqtool.pipeline.ranges.reference import Budget, Reference
 from qdqtool.pipeline.search.experiment import LeastGain, NetworkEdit, Search, with_journal
+from qdqtool.trt.ops import POOLS
 
 GAIN_DB: Final = 0.3
 """Least gain of the outputs for which zero points are kept."""
@@ -60,9 +64,17 @@ _MOST_NODES: Final = 600
 """Nodes of a float model up to which most builds take seconds."""
 _TIMEOUT_S: Final = 300.0
 """Seconds that one of the two builds may take; most take less than ten."""
-_WHAT: Final = "zero points"
 
 OnProgress = Callable[[int, "int | None"], None]
+
+
+class _Form(enum.Enum):
+    """Forms of constants that are tried one after the other; the value says it in the journal."""
+
+    ANY = "zero points"
+    FUSED = "zero points, none behind pools"
+    """Without a Sub behind a pool: the kernel of a pool has no epilogue for it. SqueezeNet 1.1: 49 kernels, not 52."""
+    FREE = "zero points without any node"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,13 +136,14 @@ def with_zero_points(
     if mode == AUTO and not _is_judged(network[0], samples, recipe):
         return table
     chosen = _chosen(network[1], table)
-    chosen, written = _writable(network, table, chosen, recipe)
+    forms = tuple(_Form) if recipe.place.builder.is_rtx else (_Form.FREE,)
+    chosen, written = _writable(network, table, chosen, recipe, form=forms[0])
     if not chosen:
         return table
     if mode == "never" or samples is None:
         return _told(_moved(table, chosen, 1.0), written, None, None)
     proposer = _Proposer(network, table, samples, recipe, reference, on_progress)
-    return proposer.run(chosen, written)
+    return proposer.run(forms, chosen, written)
 
 
 def zero_points_everywhere(placement: Placement, table: CalibrationTable, factor: float) -> CalibrationTable:
@@ -195,13 +208,10 @@ def _writable(
     chosen: dict[tuple[str, ...], _Ends],
     recipe: Recipe,
     *,
-    free: bool = False,
+    form: _Form,
 ) -> tuple[dict[tuple[str, ...], _Ends], dict[str, Written]]:
-    """Return the groups that can be written as constants, and how.
-
-    With `free`, or for classic TensorRT, only groups that need no node.
-    """
-    is_free = free or not recipe.place.builder.is_rtx
+    """Return the groups that can be written as constants of this form, and how."""
+    view = network[0].view
     while chosen:
         made = insert(
             *network, _moved(table, chosen, 1.0), recipe.insert.model_copy(update={"types": "fp32"})
@@ -210,7 +220,7 @@ def _writable(
         kept = {
             group: ends
             for group, ends in chosen.items()
-            if all(_is_kept(written.get(name), is_free=is_free) for name in group)
+            if all(_is_kept(view, written.get(name), form) for name in group)
         }
         if len(kept) == len(chosen):
             return kept, written
@@ -218,10 +228,13 @@ def _writable(
     return {}, {}
 
 
-def _is_kept(written: Written | None, *, is_free: bool) -> bool:
+def _is_kept(view: GraphView, written: Written | None, form: _Form) -> bool:
     if written is None or written.is_lost:
         return False
-    return not is_free or (written.saturates and not written.nodes and not written.borders)
+    if form is _Form.FREE:
+        return written.saturates and not written.nodes and not written.borders
+    maker = view.producer(written.tensor)
+    return form is _Form.ANY or not written.nodes or maker is None or maker.op not in POOLS
 
 
 def _told(
@@ -291,19 +304,30 @@ class _Proposer:
         budget = Budget(on_progress=on_progress)
         self._reference = reference or Reference(network[0], samples, budget, bias=self._corrects)
 
-    def run(self, chosen: dict[tuple[str, ...], _Ends], written: Mapping[str, Written]) -> CalibrationTable:
-        """Return the table, with zero points if they are kept. Its journal has all trials in any case."""
+    def run(
+        self,
+        forms: tuple[_Form, ...],
+        chosen: dict[tuple[str, ...], _Ends],
+        written: Mapping[str, Written],
+    ) -> CalibrationTable:
+        """Return the table, with zero points if they are kept. Its journal has all trials in any case.
+
+        `chosen` can be written in the first of the `forms`.
+        """
         before = self._judged(self._table, {"": self._table})[0]
         search = Search()
         kept = self._table
-        for free in (False, True):
-            if free:
-                chosen, written = _writable(self._network, self._table, chosen, self._recipe, free=True)
+        for form in forms:
+            if form is not forms[0]:
+                fewer, written = _writable(self._network, self._table, chosen, self._recipe, form=form)
+                if len(fewer) == len(chosen):
+                    continue
+                chosen = fewer
             if not chosen:
                 break
             tables = {f"{factor:g}": _moved(self._table, chosen, factor) for factor in _WIDER}
             best = min(self._judged(tables["1"], tables), key=lambda one: one.noise)
-            what = f"{_WHAT} without any node" if free else _WHAT
+            what = form.value
             edit = NetworkEdit(what=what, settings=("calibrate.symmetric=never",))
             if not search.keeps(edit, best, before, LeastGain(gain_db=GAIN_DB, candidates=len(tables))):
                 break
