@@ -35,7 +35,7 @@ from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.matching.half_quantized import quantize_activations
-from qdqtool.matching.half_quantized import wanted as unmeasured
+from qdqtool.matching.half_quantized import tensors_without_range as unmeasured
 from qdqtool.placement.lint import lint
 from qdqtool.placement.on_request import on_request
 from qdqtool.placement.repair import repair

@@ -9,7 +9,7 @@ from qdqtool.cli.app import application
 from qdqtool.core.advice import is_followed, settings_in
 from qdqtool.core.target import Target
 from qdqtool.graph.model import Model
-from qdqtool.matching.half_quantized import quantize_activations, wanted
+from qdqtool.matching.half_quantized import quantize_activations, tensors_without_range
 from qdqtool.pipeline import recipes
 from qdqtool.placement.on_request import on_request
 from qdqtool.placement.repair import repair
@@ -44,4 +44,6 @@ def applied(command: str, model: Model, target: Target) -> Model:
     asked, _ = on_request(model, to_float=read["to_float"] or (), to_int8=read["to_int8"] or ())
     made = repair(asked, target)[0]
     measured = read["samples"] == "DATA"
-    return quantize_activations(made, dict.fromkeys(wanted(made), 1.0))[0] if measured else made
+    return (
+        quantize_activations(made, dict.fromkeys(tensors_without_range(made), 1.0))[0] if measured else made
+    )

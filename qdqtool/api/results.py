@@ -14,7 +14,7 @@ from qdqtool.core.findings import Finding
 from qdqtool.core.fixes import FixReport
 from qdqtool.core.placement import Placement
 from qdqtool.core.repair import RepairReport
-from qdqtool.core.showing import Shown, lists_of, no_list
+from qdqtool.core.showing import Displayable, lists_of, no_list
 from qdqtool.errors import UsageError
 from qdqtool.io.files import make_folder, path_of, write_bytes
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
-class ModelResult(Shown):
+class ModelResult(Displayable):
     """A model that a call returned.
 
     Attributes:
@@ -61,7 +61,7 @@ class ModelResult(Shown):
         for each in fields(self):
             value = getattr(self, each.name)
             if each.repr:
-                found[each.name] = value.to_dict() if isinstance(value, Shown) else _plain(value)
+                found[each.name] = value.to_dict() if isinstance(value, Displayable) else _plain(value)
         return found
 
 
@@ -127,7 +127,7 @@ class Fixed(ModelResult):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
-class BuiltEngine(Shown):
+class BuiltEngine(Displayable):
     """An engine in memory, with the details of its build.
 
     Attributes:

@@ -96,7 +96,7 @@ class AuditContext:
         """Layers that launch a kernel."""
         return self.engine.kernels
 
-    def told_of(self, layer: EngineLayer) -> tuple[NodeVerdict, ...]:
+    def verdicts_on(self, layer: EngineLayer) -> tuple[NodeVerdict, ...]:
         """Return the verdicts on the nodes that `layer` computes."""
         return self._by_layer.get(layer.name, ())
 

@@ -28,7 +28,7 @@ def builders(*, rtx: bool, targets: tuple[str, ...]) -> tuple[Target, ...]:
     return tuple(Target.parse(word, sm=targets) for word in words)
 
 
-class Said:
+class RuleExplanations:
     """Explanations of the rules for the nodes of a Q/DQ model, for an engine of one of `builders`."""
 
     def __init__(self, flow: Flow, made_by: tuple[Target, ...], book: Rulebook) -> None:
@@ -119,7 +119,7 @@ def _left_float(refusal: Opinion, *, no_kernel: bool) -> Explanation:
 
 
 def explained(
-    nodes: Sequence[NodeEvidence], realised: Callable[[NodeEvidence], bool], said: Said
+    nodes: Sequence[NodeEvidence], realised: Callable[[NodeEvidence], bool], said: RuleExplanations
 ) -> tuple[NodeEvidence, ...]:
     """Return every node with the explanations that its engine does not contradict, in the order of the rules' codes.
 

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from qdqtool.auditing.explanations import Said, builders, explained, reasons
+from qdqtool.auditing.explanations import RuleExplanations, builders, explained, reasons
 from qdqtool.auditing.generated import written_out
 from qdqtool.auditing.realised import Realised, makers, realised
 from qdqtool.auditing.regions import is_opaque, region_around
@@ -128,7 +128,7 @@ def cases(
         )
         for node in nodes
     )
-    said = Said(flow, made_by, book or rulebook())
+    said = RuleExplanations(flow, made_by, book or rulebook())
     return explained(found, _in_few_bits, said)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class WatchedSample:
     """A sample with the values of the watched tensors and the means of the averaged tensors."""
 
     sample: Sample
@@ -53,11 +53,11 @@ class WatchedValues:
         self._first = first
         self._peaks: dict[int, dict[str, NDArray[np.float32]]] = {}
         self._coming: dict[int, tuple[int, Sample]] = {}
-        self._seen: dict[int, Seen] = {}
+        self._seen: dict[int, WatchedSample] = {}
         self.pair: dict[str, NDArray[Any]] | None = None
 
     @property
-    def seen(self) -> tuple[Seen, ...]:
+    def seen(self) -> tuple[WatchedSample, ...]:
         """Samples that were run, in order."""
         return tuple(self._seen[number] for number in sorted(self._seen))
 
@@ -89,7 +89,7 @@ class WatchedValues:
         if sample is not None and number in self.numbers:
             kept = {name: values[name].copy() for name in self.tensors}
             kept |= {name: means_of_channels(values[name], blocks.get(name, 1)) for name in self.averaged}
-            self._seen[number] = Seen(sample, kept)
+            self._seen[number] = WatchedSample(sample, kept)
 
 
 def two_as_one(samples: Iterable[Sample]) -> Feeds | None:

@@ -26,7 +26,7 @@ _MODEL = ".onnx"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class AuditArguments:
     """The arguments of the audit command.
 
     Attributes:
@@ -50,7 +50,7 @@ class Wanted:
     log: Path | None = None
 
 
-def gather(wanted: Wanted) -> AuditContext:
+def gather(wanted: AuditArguments) -> AuditContext:
     """Return the context of an audit; files that the user names override those of the run folder.
 
     Raises:
@@ -87,7 +87,7 @@ def build(model: Path, folder: Path, sm: str) -> Path:
     return folder / "layers.txt"
 
 
-def _scene(wanted: Wanted, folder: Path | None, path: Path) -> AuditContext:
+def _scene(wanted: AuditArguments, folder: Path | None, path: Path) -> AuditContext:
     placement, built = wanted.placement or _in(folder, "placement.json"), _in(folder, "build.json")
     result = BUILD.read(built) if built else None
     model = (
@@ -110,7 +110,7 @@ def _scene(wanted: Wanted, folder: Path | None, path: Path) -> AuditContext:
     )
 
 
-def _layers(wanted: Wanted, folder: Path | None) -> Path:
+def _layers(wanted: AuditArguments, folder: Path | None) -> Path:
     alone = None if folder or wanted.subject.suffix == _MODEL else wanted.subject
     path = wanted.layers or _in(folder, "layers.txt") or _in(folder, "layers.json") or alone
     if path is None:
@@ -122,7 +122,7 @@ def _layers(wanted: Wanted, folder: Path | None) -> Path:
     return path
 
 
-def _compared(context: AuditContext, wanted: Wanted) -> AuditContext:
+def _compared(context: AuditContext, wanted: AuditArguments) -> AuditContext:
     """Return the context with layer times, and with a comparison to a second engine if the user named one."""
     profile = read_profile(wanted.profile) if wanted.profile else None
     explored = view(context.engine, profile=profile, cost_model=CostModel.EXACT)

@@ -57,13 +57,13 @@ def fitted(table: Table, width: int, spare: Sequence[str] = ()) -> tuple[Table, 
             _wrapped(column.head, size),
             justify=column.justify,
             width=size,
-            no_wrap=not column.told,
+            no_wrap=not column.is_prose,
             overflow="fold",
         )
     for row in zip(*(column.cells for column in columns), strict=True):
         result.add_row(
             *(
-                text if column.told else _cut(text, size)
+                text if column.is_prose else _cut(text, size)
                 for text, size, column in zip(row, given, columns, strict=True)
             )
         )
@@ -77,7 +77,7 @@ class _Column:
     head: Text
     cells: list[Text]
     justify: JustifyMethod
-    told: bool
+    is_prose: bool
     """True if the column holds sentences, which wrap."""
     fixed: bool
     """True if the column holds numbers, or only short cells: it is never cut."""
@@ -91,7 +91,7 @@ class _Column:
             head=_text(column.header),
             cells=_once(cells) if told else cells,
             justify=column.justify,
-            told=told,
+            is_prose=told,
             fixed=_is_fixed(cells),
         )
 
@@ -116,7 +116,7 @@ def _widths(columns: Sequence[_Column], width: int) -> list[int]:
 def _too_short(columns: Sequence[_Column], given: Sequence[int]) -> bool:
     """Return whether names would be cut too short to be distinguished, or the numbers alone are too wide."""
     return any(
-        size < min(_PROSE_LEAST if column.told else _READABLE, column.least)
+        size < min(_PROSE_LEAST if column.is_prose else _READABLE, column.least)
         for column, size in zip(columns, given, strict=True)
         if not column.fixed
     )
@@ -162,8 +162,8 @@ def _shared(columns: Sequence[_Column], needed: Sequence[int], room: int) -> lis
     Fixed ones get what they need, sentences at least a line of some words, names what they need of the rest.
     """
     given = list(needed)
-    names = [number for number, column in enumerate(columns) if not (column.fixed or column.told)]
-    told = [number for number, column in enumerate(columns) if column.told and not column.fixed]
+    names = [number for number, column in enumerate(columns) if not (column.fixed or column.is_prose)]
+    told = [number for number, column in enumerate(columns) if column.is_prose and not column.fixed]
     left = room - sum(size for size, column in zip(needed, columns, strict=True) if column.fixed)
     kept = sum(min(needed[number], _PROSE_LEAST) for number in told)
     for group, reserved in ((names, kept), (told, 0)):

@@ -19,7 +19,7 @@ def exit_code(report: Report, recipe: Recipe) -> int:
     missed += unrealised(report.verdicts) if recipe.audit.fail_on_unrealised else []
     limits = [limit for limit in (recipe.compare.max_drop, recipe.accuracy.max_drop) if limit is not None]
     missed += accuracy_missed(report.comparison, min(limits, default=None))
-    return tell([*missed, *_noise_missed(report.comparison, recipe.accuracy.min_sqnr)])
+    return print_missed([*missed, *_noise_missed(report.comparison, recipe.accuracy.min_sqnr)])
 
 
 def _judged(answer: str, limit: str) -> list[str]:
@@ -46,7 +46,7 @@ def unrealised(verdicts: tuple[NodeVerdict, ...]) -> list[str]:
     ]
 
 
-def tell(missed: list[str]) -> int:
+def print_missed(missed: list[str]) -> int:
     """Print the exceeded thresholds on standard error; return 1 if there are any, else 0."""
     for line in missed:
         stderr().print(f"threshold exceeded: {line}", style="bold red", markup=False, highlight=False)

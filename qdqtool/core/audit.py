@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qdqtool.core.findings import Finding, NodeVerdict
-from qdqtool.core.showing import Shown
+from qdqtool.core.showing import Displayable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +29,7 @@ class KernelCounts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Audit(Shown):
+class Audit(Displayable):
     """Verdicts for every compute node, findings, and counts."""
 
     verdicts: tuple[NodeVerdict, ...]

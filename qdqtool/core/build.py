@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from qdqtool.core.showing import Shown
+from qdqtool.core.showing import Displayable
 
 Shape = tuple[int, ...]
 
@@ -49,7 +49,7 @@ class BuildRequest:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class BuildResult(Shown):
+class BuildResult(Displayable):
     """A built engine and the facts about its build.
 
     Attributes:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.events import ComputeNode, LedgerRow, LedgerSummary, LogRecord, OptimizerEvent, PassCount
-from qdqtool.core.showing import Shown
+from qdqtool.core.showing import Displayable
 from qdqtool.core.tensors import TensorInfo
 
 
@@ -443,7 +443,7 @@ class RunDigest(RunHeader):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class BuildLog(Shown):
+class BuildLog(Displayable):
     """A log: its runs in order, and notes on the decoding of its bytes ("utf-16", "xz", "cut short", ...)."""
 
     runs: tuple[LogRun, ...]

@@ -14,7 +14,7 @@ from qdqtool.core.commands import Command
 from qdqtool.core.findings import Finding
 from qdqtool.core.journal import Journal
 from qdqtool.core.quant_format import INT8, NamedFormat, QuantFormat
-from qdqtool.core.showing import Shown
+from qdqtool.core.showing import Displayable
 from qdqtool.core.weights import WeightChanges
 from qdqtool.core.wording import counted, listed
 from qdqtool.errors import InputFileError
@@ -123,7 +123,7 @@ class Equalized:
     gain_db: float | None = None
 
     @property
-    def told(self) -> str:
+    def words(self) -> str:
         """The equalization described in words."""
         gain = "" if self.gain_db is None else f"{self.gain_db:+.1f} dB at the output, before any softmax; "
         return f"equalized: {gain}{self.way}, by {listed(self.constants, _TOLD)}"
@@ -148,7 +148,7 @@ class ZeroPoints:
     bytes: tuple[int, int] | None = None
 
     @property
-    def told(self) -> str:
+    def words(self) -> str:
         """The use of zero points described in words."""
         gain = "gain not measured" if self.gain_db is None else f"{self.gain_db:+.1f} dB at the output"
         words = [f"zero points on {counted(self.tensors, 'tensor')}: {gain}, before any softmax"]
@@ -162,7 +162,7 @@ class ZeroPoints:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class CalibrationTable(Shown):
+class CalibrationTable(Displayable):
     """One range per tensor, sorted by name.
 
     Attributes:

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from qdqtool.core.showing import Shown
+from qdqtool.core.showing import Displayable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,7 +132,7 @@ class MismatchExplanation:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Comparison(Shown):
+class Comparison(Displayable):
     """Comparison of a candidate with a reference.
 
     Attributes:

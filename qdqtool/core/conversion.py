@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from qdqtool.core.dtypes import DType
-from qdqtool.core.showing import Shown
+from qdqtool.core.showing import Displayable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +62,7 @@ class DynamicRangeReport:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Conversion(Shown):
+class Conversion(Displayable):
     """Description of a model that was converted to a narrower float type.
 
     Attributes:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qdqtool.core.findings import Finding
-from qdqtool.core.showing import Shown
+from qdqtool.core.showing import Displayable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class DataReport(Shown):
+class DataReport(Displayable):
     """Findings about the data, and the figures that they are based on.
 
     Attributes:

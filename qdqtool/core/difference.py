@@ -8,7 +8,7 @@ from pathlib import Path
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty
-from qdqtool.core.showing import Shown
+from qdqtool.core.showing import Displayable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +109,7 @@ class DifferenceCause:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class EngineDiff(Shown):
+class EngineDiff(Displayable):
     """A comparison of two engines.
 
     Attributes:
@@ -136,7 +136,7 @@ class EngineDiff(Shown):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class EngineDiffs(Shown):
+class EngineDiffs(Displayable):
     """Comparisons of several engines with the same first engine; each of the others is the second of its comparison."""
 
     diffs: tuple[EngineDiff, ...]

@@ -11,7 +11,7 @@ from typing import Final
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.quant_format import NAMES
-from qdqtool.core.showing import Shown
+from qdqtool.core.showing import Displayable
 
 
 class Certainty(str, Enum):
@@ -103,7 +103,7 @@ class EngineLayer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Engine(Shown):
+class Engine(Displayable):
     """An engine: all layers in launch order.
 
     Attributes:

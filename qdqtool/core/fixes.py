@@ -11,7 +11,7 @@ from pydantic import Field
 from qdqtool.core.journal import Journal, TrialOutcome, TrialRecord
 from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import INT8, NamedFormat
-from qdqtool.core.showing import Shown
+from qdqtool.core.showing import Displayable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,7 +122,7 @@ class FixTrial:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class FixReport(Shown):
+class FixReport(Displayable):
     """All trials of fixes in order.
 
     Attributes:

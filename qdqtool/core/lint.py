@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from qdqtool.core.findings import Severity
-from qdqtool.core.showing import Shown
+from qdqtool.core.showing import Displayable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +39,7 @@ class LintFinding:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class LintReport(Shown):
+class LintReport(Displayable):
     """All findings of one model for one builder, in graph order.
 
     Attributes:

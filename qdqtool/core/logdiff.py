@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qdqtool.core.events import OptimizerEvent
-from qdqtool.core.showing import Shown
+from qdqtool.core.showing import Displayable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,7 @@ class TimeChange:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class LogDiff(Shown):
+class LogDiff(Displayable):
     """A comparison of two runs.
 
     Attributes:

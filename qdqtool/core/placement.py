@@ -13,7 +13,7 @@ from pydantic import Field
 
 from qdqtool.core.claims import Claim
 from qdqtool.core.quant_format import INT8, NamedFormat
-from qdqtool.core.showing import Shown
+from qdqtool.core.showing import Displayable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
@@ -141,7 +141,7 @@ class Decision:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Placement(Shown):
+class Placement(Displayable):
     """All decisions for one model, in graph order, and the ties between tensors."""
 
     decisions: tuple[Decision, ...]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.events import LedgerRow
-from qdqtool.core.showing import Shown
+from qdqtool.core.showing import Displayable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +55,7 @@ class PredictionDoubt:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Prediction(Shown):
+class Prediction(Displayable):
     """The predicted engine of one builder for a model.
 
     Attributes:

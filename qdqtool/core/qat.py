@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qdqtool.core.showing import Shown
+from qdqtool.core.showing import Displayable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +62,7 @@ class UntrainedSlot:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class QatResult(Shown):
+class QatResult(Displayable):
     """The result table of QAT, and the course of the training.
 
     Attributes:

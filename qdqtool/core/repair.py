@@ -9,7 +9,7 @@ from pydantic import Field
 
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.fixes import SlotChange, SlotEdit
-from qdqtool.core.showing import Shown
+from qdqtool.core.showing import Displayable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +53,7 @@ class Remainder:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class RepairReport(Shown):
+class RepairReport(Displayable):
     """All changes of a repair, in the order in which they were made.
 
     Attributes:

@@ -14,7 +14,7 @@ from qdqtool.core.explore import Device
 from qdqtool.core.findings import Finding, NodeVerdict
 from qdqtool.core.history import LayerHistory
 from qdqtool.core.sensitivity import Sensitivity
-from qdqtool.core.showing import Shown
+from qdqtool.core.showing import Displayable
 from qdqtool.core.verdict import Assumption, RunVerdict
 
 
@@ -203,7 +203,7 @@ class LayerRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Report(Shown):
+class Report(Displayable):
     """All data of the report page; the HTML is generated from this alone.
 
     Attributes:

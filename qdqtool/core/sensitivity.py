@@ -12,7 +12,7 @@ from pydantic import Field
 
 from qdqtool.core.comparison import TaskAccuracy
 from qdqtool.core.journal import Journal, TrialOutcome, TrialRecord
-from qdqtool.core.showing import Shown
+from qdqtool.core.showing import Displayable
 from qdqtool.core.wording import counted
 
 
@@ -159,7 +159,7 @@ class FloatSet:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Sensitivity(Shown):
+class Sensitivity(Displayable):
     """The result of a sensitivity study.
 
     Attributes:
@@ -264,7 +264,7 @@ class Alternative:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class FloatLimit(Shown):
+class FloatLimit(Displayable):
     """An accuracy limit, the smallest set of float nodes found that keeps it, and the cost of that set.
 
     Attributes:

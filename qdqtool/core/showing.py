@@ -33,7 +33,7 @@ def no_list(table: str, lists: list[str]) -> UsageError:
     return UsageError(f"has no list {table!r}", fix=f"choose one of {', '.join(lists)}", where="table")
 
 
-class Shown:
+class Displayable:
     """Base class of results that are frozen dataclasses. It adds no fields and no attributes.
 
     Subclasses are decorated with `repr=False`, because the default representation of dataclasses fills a screen.

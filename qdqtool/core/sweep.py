@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from qdqtool.core.journal import Journal, TrialOutcome, TrialRecord
-from qdqtool.core.showing import Shown
+from qdqtool.core.showing import Displayable
 from qdqtool.core.verdict import RunVerdict
 
 Value = str | int | float | bool
@@ -116,7 +116,7 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Sweep(Shown):
+class Sweep(Displayable):
     """A complete sweep.
 
     Attributes:

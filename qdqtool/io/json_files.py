@@ -11,7 +11,7 @@ from typing import Any
 
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import read_at_most, unreadable
-from qdqtool.io.memory import budget, said
+from qdqtool.io.memory import budget, budget_words
 
 _LARGEST = 1 << 30
 """Bytes from which a JSON file is refused; no file of this tool is so large."""
@@ -81,7 +81,7 @@ def weigh(text: str, where: str) -> None:
     needed = _OBJECT * text.count("{") + _ARRAY * text.count("[") + _VALUE * text.count(",")
     if needed > (most := budget()):
         raise InputFileError(
-            f"contains values that need up to {needed:,} bytes of memory, more than {said(most)}",
+            f"contains values that need up to {needed:,} bytes of memory, more than {budget_words(most)}",
             fix="remove the unneeded parts, or allow more with --max-memory",
             where=where,
         )

@@ -34,7 +34,7 @@ def is_stated() -> bool:
     return bool(os.environ.get(VARIABLE))
 
 
-def said(size: int) -> str:
+def budget_words(size: int) -> str:
     """Return the words for a budget in a message, after "more than"."""
     return f"the {size:,} allowed" if is_stated() else f"the {size:,} of free memory"
 

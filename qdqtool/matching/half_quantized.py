@@ -87,7 +87,7 @@ def is_quantized(view: GraphView, tensor: str) -> bool:
     return not view.is_constant(maker.inputs[0]) or view.info(maker.inputs[0]).dtype in _WIDE
 
 
-def wanted(model: Model) -> tuple[str, ...]:
+def tensors_without_range(model: Model) -> tuple[str, ...]:
     """Return the run-time tensors that need a range: float inputs of compute nodes whose other input is quantized."""
     names = {node.inputs[index] for node, index in _half_int8(model)}
     return tuple(sorted(name for name in names if not model.view.is_constant(name)))

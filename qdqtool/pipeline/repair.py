@@ -32,7 +32,7 @@ from qdqtool.graph.qdq.slots import slot_changes
 from qdqtool.graph.qdq.stored import stored_casts
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.graph.qdq.unquantize import float_graph
-from qdqtool.matching.half_quantized import quantize_activations, wanted
+from qdqtool.matching.half_quantized import quantize_activations, tensors_without_range
 from qdqtool.pipeline.float_sides import open_quantized
 from qdqtool.pipeline.own_models import or_without, run_plainly
 from qdqtool.pipeline.quantization import QuantizationJob
@@ -164,7 +164,7 @@ def _samples(request: RepairRequest, model: Model) -> Samples | None:
 
 def _calibrated(model: Model, samples: Samples) -> tuple[Model, tuple[Change, ...]]:
     """Add pairs for activations that dynamic quantization left without a range, from the largest magnitude seen."""
-    names = wanted(model)
+    names = tensors_without_range(model)
     if not names:
         return model, ()
     amax = dict.fromkeys(names, 0.0)

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from qdqtool.graph.qdq.find import find
-from qdqtool.matching.half_quantized import quantize_activations, wanted
+from qdqtool.matching.half_quantized import quantize_activations, tensors_without_range
 from qdqtool.placement.repair import remaining, repair
 from tests import models
 from tests.graph.placing import opened
@@ -140,7 +140,7 @@ def test_dynamic_layers_keep_their_weights_and_ask_for_ranges(tmp_path: Path) ->
 def test_a_measured_range_completes_a_dynamic_layer(tmp_path: Path) -> None:
     proto = dynamic_layer()
     fixed, _ = repaired(proto, tmp_path)
-    assert wanted(fixed) == ("x",)
+    assert tensors_without_range(fixed) == ("x",)
     done, changes = quantize_activations(fixed, {"x": 3.0})
     assert [change.rule for change in changes] == ["half_quantized"]
     assert remaining(done) == ()

@@ -18,7 +18,7 @@ from qdqtool.core.recipe import InsertOptions, PrepareOptions
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.graph.qdq.scales import storable_as, told_apart
+from qdqtool.graph.qdq.scales import made_distinct, storable_as
 from tests import models
 from tests.graph.placing import decision, opened, weight_range
 
@@ -34,7 +34,7 @@ def test_every_copy_has_scales_of_its_own_a_few_steps_away(
     dtype: DType, scale: np.ndarray, copies: int
 ) -> None:
     first = storable_as(scale, dtype)
-    found = [first, *(told_apart(scale, dtype, number) for number in range(1, copies + 1))]
+    found = [first, *(made_distinct(scale, dtype, number) for number in range(1, copies + 1))]
     assert len({one.tobytes() for one in found}) == copies + 1
     steps = -(-copies // scale.size)
     for one in found:

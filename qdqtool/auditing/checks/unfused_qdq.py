@@ -65,9 +65,9 @@ def _beside(context: AuditContext, layer: EngineLayer) -> str:
     """Return the fix from the float neighbours of a quantize kernel: its writer or its readers; "" if no node is known."""
     writer = context.wiring.writers(layer)[0]
     if writer.role is Role.COMPUTE:
-        made = [told for told in context.told_of(writer) if told.precision.is_float]
+        made = [told for told in context.verdicts_on(writer) if told.precision.is_float]
         return f"{made[0].fix} ({made[0].node} computes in float and writes floats)" if made else ""
-    readers = [told for reader in context.wiring.readers(layer) for told in context.told_of(reader)]
+    readers = [told for reader in context.wiring.readers(layer) for told in context.verdicts_on(reader)]
     if not readers:
         return ""
     node = readers[0].node

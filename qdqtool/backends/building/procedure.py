@@ -15,7 +15,7 @@ from qdqtool.io.folders import drafting, publish, withdraw
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Made:
+class FinishedBuild:
     """A finished engine whose files are in the draft folder.
 
     Attributes:
@@ -27,7 +27,7 @@ class Made:
     peak_mib: float | None = None
 
 
-Make = Callable[[Path], Made | QdqError]
+Make = Callable[[Path], FinishedBuild | QdqError]
 """Function that builds into a draft folder. If there is no engine, it returns the error and leaves the log in
 the draft folder.
 """

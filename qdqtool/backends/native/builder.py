@@ -12,7 +12,7 @@ from typing import Any
 
 from qdqtool.backends.building.crashes import crash, tail
 from qdqtool.backends.building.guards import facts_of
-from qdqtool.backends.building.procedure import Made, go_through
+from qdqtool.backends.building.procedure import FinishedBuild, go_through
 from qdqtool.backends.building.products import ENGINE, LAYERS, LOG
 from qdqtool.backends.building.refusals import Mistake, clean, is_noise, last_parsed, refusal
 from qdqtool.backends.flags import absolute, parse_flags
@@ -134,7 +134,7 @@ class NativeBuilder:
 
     def _make(
         self, request: BuildRequest, drafts: Path, release: str, on_progress: OnProgress | None
-    ) -> Made | QdqError:
+    ) -> FinishedBuild | QdqError:
         def progress(event: dict[str, Any]) -> None:
             if on_progress is not None:
                 on_progress(BuildProgress(phase=event["phase"], done=event["percent"], total=100))
@@ -148,7 +148,9 @@ class NativeBuilder:
         )
         if verdict["event"] != "built":
             return _failure(verdict, ended, request, drafts / LOG)
-        return Made(result=self._result(request, release, verdict, drafts), peak_mib=verdict["peak_mib"])
+        return FinishedBuild(
+            result=self._result(request, release, verdict, drafts), peak_mib=verdict["peak_mib"]
+        )
 
     def _order(self, request: BuildRequest, model: Path, drafts: Path) -> dict[str, Any]:
         flags = parse_flags(request.flags)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from qdqtool.backends.building.crashes import crash
 from qdqtool.backends.building.guards import Abilities, choose_typing, facts_of, guards
-from qdqtool.backends.building.procedure import Made, go_through
+from qdqtool.backends.building.procedure import FinishedBuild, go_through
 from qdqtool.backends.building.products import ENGINE, LAYERS, LOG
 from qdqtool.backends.building.refusals import Mistake, clean, is_noise, refusal
 from qdqtool.backends.flags import Flag, parse_flags, plain_sizes
@@ -67,7 +67,7 @@ class TrtexecBuilder:
 
 def _make(
     program: Program, request: BuildRequest, drafts: Path, on_progress: OnProgress | None
-) -> Made | QdqError:
+) -> FinishedBuild | QdqError:
     command, warnings = _plan(program, request, drafts)
     listener = Listener(on_progress=on_progress)
     try:
@@ -82,7 +82,7 @@ def _make(
         raise unwritable(request.folder, error) from error
     if ended.code != 0 or ended.timed_out or not _size(drafts / ENGINE):
         return _failure(ended, request, listener, drafts / LOG)
-    return Made(result=_result(program, request, drafts, listener, warnings))
+    return FinishedBuild(result=_result(program, request, drafts, listener, warnings))
 
 
 def _plan(program: Program, request: BuildRequest, drafts: Path) -> tuple[list[str], list[str]]:

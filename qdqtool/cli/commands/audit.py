@@ -79,13 +79,13 @@ def audit(
     """Say what became of every compute node in an engine: INT8 or not, why, and what to do."""
     from qdqtool.auditing.ci import without_known
     from qdqtool.auditing.full_audit import check_ignored, examine
-    from qdqtool.cli.audit_material import Wanted, gather
-    from qdqtool.cli.verdict import check_limit, findings_missed, tell, unrealised
+    from qdqtool.cli.audit_material import AuditArguments, gather
+    from qdqtool.cli.verdict import check_limit, findings_missed, print_missed, unrealised
     from qdqtool.core.kinds import AUDIT
 
     check_limit(fail_on)
     check_form(form)
-    wanted = Wanted(
+    wanted = AuditArguments(
         subject=subject,
         layers=layers,
         placement=placement,
@@ -103,7 +103,7 @@ def audit(
     missed = findings_missed(found.findings, fail_on)
     if not (found.verdicts or found.counts.kernels) and (fail_on != "never" or fail_on_unrealised):
         missed.append("no layers found: nothing shows which format each node runs in")
-    return tell([*missed, *(unrealised(found.verdicts) if fail_on_unrealised else [])])
+    return print_missed([*missed, *(unrealised(found.verdicts) if fail_on_unrealised else [])])
 
 
 def _written(found: Audit, form: str, source: str) -> str:

@@ -63,7 +63,7 @@ def compare(
     """Measure how far two models are apart on the same samples."""
     from qdqtool.cli.options import load_recipe
     from qdqtool.cli.screen import progress, stdout
-    from qdqtool.cli.verdict import accuracy_missed, tell
+    from qdqtool.cli.verdict import accuracy_missed, print_missed
     from qdqtool.core.kinds import ACCURACY
     from qdqtool.pipeline.comparing import ComparedSides, compare_match
     from qdqtool.report import terminal
@@ -88,7 +88,7 @@ def compare(
         sys.stdout.write(ACCURACY.dump(found))
     else:
         terminal.render_comparison(found, stdout())
-    return tell(accuracy_missed(found, match.recipe.compare.max_drop))
+    return print_missed(accuracy_missed(found, match.recipe.compare.max_drop))
 
 
 PLUGIN = compare

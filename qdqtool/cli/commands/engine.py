@@ -272,7 +272,7 @@ def is_int8(
     twice, with and without its Q/DQ, and the outputs are compared on onnxruntime.
     """
     from qdqtool.cli import engine_files
-    from qdqtool.cli.verdict import tell
+    from qdqtool.cli.verdict import print_missed
     from qdqtool.core.kinds import NOOP
     from qdqtool.errors import UsageError
 
@@ -289,7 +289,7 @@ def is_int8(
     else:
         _say(found.verdict.value, *(f"- {sign.text} [{sign.points.value}]" for sign in found.signs))
     missed = engine_files.missed(found, least)
-    code = tell(missed)
+    code = print_missed(missed)
     if missed and (file.suffix == ".onnx" or file.is_dir()):
         _talk(f"{Command('audit', (str(file),))} explains every node")
     return code

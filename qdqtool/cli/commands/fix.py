@@ -68,7 +68,7 @@ def fix(
     from qdqtool.cli.options import load_recipe
     from qdqtool.cli.progress import Bars
     from qdqtool.cli.screen import stderr
-    from qdqtool.cli.verdict import check_limit, findings_missed, tell
+    from qdqtool.cli.verdict import check_limit, findings_missed, print_missed
     from qdqtool.core.kinds import FIXES
     from qdqtool.pipeline.autofix.run import FixRequest, is_unfinished, recipe_of
     from qdqtool.pipeline.autofix.run import fix as search
@@ -101,7 +101,7 @@ def fix(
         sys.stdout.write(FIXES.dump(report))
     else:
         _show(report)
-    return tell(findings_missed(findings, fail_on))
+    return print_missed(findings_missed(findings, fail_on))
 
 
 def _show(report: FixReport) -> None:

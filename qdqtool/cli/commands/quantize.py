@@ -101,7 +101,7 @@ def quantize(
     for finding in table.findings:
         words = f"{finding.code} {finding.subject}: {finding.reason}; {finding.fix}"
         stderr().print(escaped(words), style="yellow", markup=False, highlight=False)
-    told = tuple(entry.told for entry in (table.equalized, table.zero_points) if entry)
+    told = tuple(entry.words for entry in (table.equalized, table.zero_points) if entry)
     for note in (*told, *made.notes):
         stderr().print(escaped(f"note: {note}"), markup=False, highlight=False)
     if as_json:

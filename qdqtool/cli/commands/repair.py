@@ -67,7 +67,7 @@ def repair(
     """Make third-party Q/DQ model legal and fast for TensorRT."""
     from qdqtool.cli.options import load_recipe
     from qdqtool.cli.screen import progress, stderr
-    from qdqtool.cli.verdict import accuracy_missed, tell
+    from qdqtool.cli.verdict import accuracy_missed, print_missed
     from qdqtool.core.kinds import REPAIR
     from qdqtool.pipeline.repair import RepairRequest, repair_file
 
@@ -95,7 +95,7 @@ def repair(
     for left in refused:
         line = f"error: TensorRT refuses the written model at {left.subject!r}: {left.what}"
         stderr().print(line, style="bold red", markup=False, highlight=False)
-    return tell(accuracy_missed(found.comparison, chosen.compare.max_drop)) or int(bool(refused))
+    return print_missed(accuracy_missed(found.comparison, chosen.compare.max_drop)) or int(bool(refused))
 
 
 def _show(found: RepairReport) -> None:

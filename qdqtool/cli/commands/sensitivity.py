@@ -82,7 +82,7 @@ def sensitivity(
     """Find the nodes whose quantization costs most accuracy, and say which ones to keep float."""
     from qdqtool.cli.options import fitting_recipe
     from qdqtool.cli.screen import progress, show_journal, stdout
-    from qdqtool.cli.verdict import tell
+    from qdqtool.cli.verdict import print_missed
     from qdqtool.core.kinds import SENSITIVITY
     from qdqtool.pipeline.search.float_nodes import Limit
     from qdqtool.pipeline.search.sensitivity import SensitivityOptions, SensitivityRequest, study
@@ -121,7 +121,7 @@ def sensitivity(
     else:
         terminal.render_sensitivity(found, stdout())
     wanted = min_sqnr is not None or max_drop is not None
-    return tell(["no set of float nodes meets the limit"] if wanted and found.advice is None else [])
+    return print_missed(["no set of float nodes meets the limit"] if wanted and found.advice is None else [])
 
 
 PLUGIN = sensitivity

@@ -17,7 +17,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from qdqtool.graph.canonical.compute import compute
-from qdqtool.graph.onnx_io.deferred import held
+from qdqtool.graph.onnx_io.deferred import with_values
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.onnx_io.weight import byte_size
 
@@ -129,7 +129,7 @@ def _batches(
         inside = {name for other in taken for name in other.output}
         for name in {*filter(None, node.input)} - inside - leaves.keys():
             tensor = given.get(name) or numpy_helper.from_array(values[name], name)
-            leaves[name] = held(tensor)
+            leaves[name] = with_values(tensor)
         taken.append(node)
         size += around
     if taken:

@@ -100,7 +100,7 @@ def _write_defaults(light: onnx.ModelProto) -> None:
             node.attribute.append(onnx.helper.make_attribute("onesided", 1))
 
 
-def infer_anew(proto: onnx.ModelProto, path: Path) -> str | None:
+def infer_again(proto: onnx.ModelProto, path: Path) -> str | None:
     """Infer like `infer`, but use the file's own shapes only for tensors that inference cannot determine.
 
     Exporters note shapes that are wrong, of the sample they traced or of a tensor that was renamed since.

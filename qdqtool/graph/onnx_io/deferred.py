@@ -175,10 +175,10 @@ def array(tensor: onnx.TensorProto) -> NDArray[Any]:
     size = byte_size(tensor)
     if size == dtype.itemsize * int(np.prod(tensor.dims, dtype=np.int64)):
         return np.frombuffer(_read(tensor), dtype.newbyteorder("<")).reshape(tuple(tensor.dims))
-    return numpy_helper.to_array(held(tensor))  # several values in a byte
+    return numpy_helper.to_array(with_values(tensor))  # several values in a byte
 
 
-def held(tensor: onnx.TensorProto) -> onnx.TensorProto:
+def with_values(tensor: onnx.TensorProto) -> onnx.TensorProto:
     """Return the tensor with its values inside; the tensor itself if they are there already."""
     if not is_deferred(tensor):
         return tensor
@@ -218,7 +218,7 @@ def home_of(tensors: Iterable[onnx.TensorProto]) -> Path | None:
 def from_home(tensor: onnx.TensorProto) -> onnx.TensorProto:
     """Return the tensor as an ONNX external tensor, for a reader that looks for files in the folder of these files."""
     if not _lies(tensor):
-        return held(tensor)
+        return with_values(tensor)
     entries = _entries(tensor)
     stub = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
     stub.data_location = onnx.TensorProto.EXTERNAL

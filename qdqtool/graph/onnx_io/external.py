@@ -14,7 +14,7 @@ from qdqtool.graph.onnx_io import deferred
 from qdqtool.graph.onnx_io.walk import tensors
 from qdqtool.graph.onnx_io.weight import byte_size
 from qdqtool.io.files import held_bytes
-from qdqtool.io.memory import VARIABLE, budget, is_stated, said
+from qdqtool.io.memory import VARIABLE, budget, budget_words, is_stated
 
 _UNHELD = 1 << 30
 """Bytes that weights may claim beyond the content of their files; valid models share ranges or omit zeros."""
@@ -44,7 +44,7 @@ def attach(proto: onnx.ModelProto, path: Path) -> int:
                 found.append(_placed(tensor, path))
                 total += found[-1].size
                 if total > (most := budget()):
-                    what = f"increases the weights to {counted(total, 'byte', grouped=True)}, more than {said(most)}"
+                    what = f"increases the weights to {counted(total, 'byte', grouped=True)}, more than {budget_words(most)}"
                     fix = f"allow more with --max-memory or {VARIABLE}, or use a smaller model"
                     raise _bad(path, tensor, what, fix)
         places += found

@@ -19,7 +19,7 @@ from qdqtool.graph.canonical.functions import inlined
 from qdqtool.graph.canonical.opset import LOWEST, raise_opset, written_for
 from qdqtool.graph.canonical.order import name_nodes, sort
 from qdqtool.graph.canonical.settled import settle
-from qdqtool.graph.canonical.shapes import infer_anew
+from qdqtool.graph.canonical.shapes import infer_again
 from qdqtool.graph.canonical.softmax import unflatten
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import array
@@ -116,7 +116,7 @@ def _infer(proto: onnx.ModelProto, path: Path) -> list[str]:
     """Infer the shapes of all tensors; sets dynamic dimensions for which the weights allow one length. Returns notes."""
     said: list[str] = []
     while True:
-        note = infer_anew(proto, path)
+        note = infer_again(proto, path)
         settled = settle(proto.graph)
         if not settled:
             return [*said, *([note] if note else [])]

@@ -31,7 +31,7 @@ from qdqtool.graph.qdq.encode import block_scales
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.lower import lower
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
-from qdqtool.graph.qdq.scales import LARGEST_HALF, a_step_above, storable_as, told_apart
+from qdqtool.graph.qdq.scales import LARGEST_HALF, a_step_above, made_distinct, storable_as
 from qdqtool.graph.qdq.stored_caches import with_stored_caches
 from qdqtool.graph.qdq.zero_points import with_constants
 from qdqtool.graph.row_sums import RowSums
@@ -190,7 +190,7 @@ def _with_weights_apart(
             edit.constants[copy.name] = copy
             if entry.block and entry.scale is not None and entry.format.scale_dtype is None:
                 here = _stored_as(model.view.info(tensor).dtype, options)
-                own[slot] = replace(entry, scale=told_apart(entry.scale, here, taken[tensor]))
+                own[slot] = replace(entry, scale=made_distinct(entry.scale, here, taken[tensor]))
         taken[tensor] += 1
     return (edit.finish(), own) if taken.total() > len(taken) else (model, own)
 

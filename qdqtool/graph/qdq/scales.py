@@ -55,7 +55,7 @@ def storable_as(scale: NDArray[Any], dtype: DType) -> NDArray[np.float32]:
     return np.minimum(result.astype(np.float32), np.float32(LARGEST_HALF))
 
 
-def told_apart(scale: NDArray[Any], dtype: DType, number: int) -> NDArray[np.float32]:
+def made_distinct(scale: NDArray[Any], dtype: DType, number: int) -> NDArray[np.float32]:
     """Return scales that differ from `scale` and from those of every other `number`, by the smallest possible steps.
 
     Copy 1 has the first scale one step larger, copy 2 the second, and so on; with more copies than scales two steps.
