@@ -233,7 +233,7 @@ class Calibration:
         way = self.request.recipe.weights.equalize
         if not self.request.samples and way not in {"none", AUTO}:
             raise InputFileError(
-                f"weights.equalize={way} changes the network of the shards by samples that this command does not have",
+                f"weights.equalize={way} changed the network of the shards with samples, but this command has no samples",
                 fix="also pass the samples with --samples, or set weights.equalize=auto",
                 where=str(self.request.model),
             )

@@ -50,7 +50,7 @@ _ONNX_RANGES: Final[Mapping[str, Values]] = {
 def with_known_inputs(
     recipe: Recipe, samples: SampleInput, open_model: Callable[[], Model], path: Path
 ) -> Recipe:
-    """Add to the recipe what the model says about its pictures, and the source of every value.
+    """Add the image preprocessing that the model states to the recipe, with the source of every value.
 
     What the recipe gives stays. Recipes for arrays, and those that have sources, are returned as they are.
 

@@ -275,7 +275,7 @@ class _Floats:
         self._made |= {(name, numbers): output for name, output in made if name}
 
     def _rounded(self, move: onnx.NodeProto, tensor: str, numbers: tuple[str, ...]) -> str:
-        """Round `tensor` to the steps that the integers had."""
+        """Round `tensor` to the quantization steps of the removed integers."""
         integers = self._edit.fresh(f"{tensor}_quantized")
         self._edit.node(
             "QuantizeLinear", [tensor, *numbers], [integers], name=f"{move.name}_float_QuantizeLinear"

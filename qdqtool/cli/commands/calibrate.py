@@ -106,7 +106,7 @@ def calibrate(
     if (why is not None or journal) and (as_json or shard is not None):
         raise UsageError(
             "--why and --journal cannot be combined with --json or --shard",
-            fix="with --json read `origin` and `journal`; with --shard add the option to the merge",
+            fix="with --json read `origin` and `journal`; with --shard use the option in the --merge command",
         )
     _, chosen = fitting_recipe(
         recipe,

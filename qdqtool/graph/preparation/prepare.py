@@ -162,7 +162,7 @@ def give_constants(model: Model, values: Mapping[str, Given]) -> Model:
     if len(given) == len(inputs):
         raise UsageError(
             "every input would be a constant, so nothing would remain to compute",
-            fix="remove the input that samples are for",
+            fix="keep at least one input for the samples",
             where=_WHERE,
         )
     edit = Edit(model)

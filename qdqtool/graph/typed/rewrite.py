@@ -153,7 +153,7 @@ class Rewrite:
         return self._name(tensor, WIDE)
 
     def _retype(self, node: onnx.NodeProto) -> None:
-        """Rename outputs by form, and set the type attribute of operators that have one."""
+        """Rename outputs by their type, and set the type attribute of operators that have one."""
         for index, name in enumerate(node.output):
             made = self._forms.made(name)
             if self._forms.is_float(name) and len(made) == 1:
