@@ -189,7 +189,7 @@ def test_every_q_and_dq_of_bevfusion_ends_in_a_layer_or_met_its_opposite():
 @pytest.mark.shared
 def test_lines_with_their_log_cost_exactly_what_the_inspectors_json_says():
     told = shared_run(BEVFUSION)
-    bare = layer_text.read(text_of(shared(BEVFUSION)))
+    bare = layer_text.read_lines(text_of(shared(BEVFUSION)))
     stated = {
         layer.name: layer for layer in view(read(shared(BEVFUSION_JSON))).layers if layer.role is Role.COMPUTE
     }
