@@ -19,7 +19,7 @@ _TITLE = re.compile(r"# (.+)\n")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
-    """What a word of a log, a code or a verdict means.
+    """The meaning of a word of a log, a code or a verdict.
 
     Attributes:
         names: how it is called; the first is the heading.

@@ -23,7 +23,7 @@ REGISTRIES = (
 )
 """Packages of plug-ins in the order in which a name is looked up."""
 _CODED = ("qdqtool.rules", "qdqtool.auditing.checks", "qdqtool.datachecks.checks")
-"""Those whose plug-ins have a code."""
+"""Registries whose plug-ins have a code."""
 _CODE = re.compile(r"[A-Z]{3}[0-9]{3}")
 
 

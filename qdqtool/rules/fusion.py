@@ -1,4 +1,4 @@
-"""What a builder computes in the kernel of a product: bias and activation.
+"""Nodes that a builder fuses into the kernel of a compute node: bias and activation.
 
 # bias
 

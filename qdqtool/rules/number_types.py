@@ -1,4 +1,4 @@
-"""Which types of values and scales Q and DQ may have, by builder and operator set.
+"""Valid types of values and scales of Q and DQ, by builder and operator set.
 
 # unsigned
 

@@ -1,4 +1,4 @@
-"""What a recipe keeps float.
+"""Nodes that a recipe keeps float.
 
 # user
 

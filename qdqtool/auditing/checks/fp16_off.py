@@ -1,4 +1,4 @@
-"""What is not quantized runs in FP32, because FP16 was not enabled.
+"""Nodes that are not quantized run in FP32, because FP16 was not enabled.
 
 The engine computes in INT8 (or FP8, FP4) and FP32, but not in FP16. With FP16 types in the model (or --fp16 for
 TensorRT up to 10), the float part would be smaller and faster, with no visible loss for most networks. TensorRT's own

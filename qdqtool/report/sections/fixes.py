@@ -1,4 +1,4 @@
-"""What is wrong and how to fix it: compute nodes that are not quantized, and findings by kind."""
+"""Faults and their fixes: compute nodes that are not quantized, and findings by kind."""
 
 from __future__ import annotations
 

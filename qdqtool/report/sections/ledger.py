@@ -1,4 +1,4 @@
-"""What became of every Q and DQ node."""
+"""The fate of every Q and DQ node in the engine."""
 
 from __future__ import annotations
 

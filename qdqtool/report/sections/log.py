@@ -1,4 +1,4 @@
-"""What the build log shows: the passes of the optimizer, and the precision of each node with the lines that say so.
+"""Facts from the build log: the passes of the optimizer, and the precision of each node with the lines that say so.
 
 Models without Q and DQ nodes have it too: then the engine's own layers are judged.
 """

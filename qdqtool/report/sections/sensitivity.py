@@ -1,4 +1,4 @@
-"""What each node costs in accuracy."""
+"""The accuracy cost of each node."""
 
 from __future__ import annotations
 

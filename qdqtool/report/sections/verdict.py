@@ -1,4 +1,4 @@
-"""What the run comes to: one word with its reasons, and a word per area."""
+"""The result of the run: one word with its reasons, and a word per area."""
 
 from __future__ import annotations
 
