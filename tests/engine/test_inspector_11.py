@@ -163,7 +163,9 @@ def _records() -> Iterator[tuple[str, list[dict], Engine]]:
     """Dumps of a real builder of the new schema as the JSON it would be."""
     for path in sorted((SHARED / "corpus" / "rtx").glob("*.layers.txt")):
         text = path.read_text("utf-8")
-        fields = [layer_text._dump_fields(record) for record in layer_text._records(text[: layer_text._end(text)])]
+        fields = [
+            layer_text._dump_fields(record) for record in layer_text._records(text[: layer_text._end(text)])
+        ]
         yield path.name, [found for found in fields if found is not None], read(path)
 
 
