@@ -64,7 +64,7 @@ def test_trials_are_measured_on_one_half_and_what_nothing_beats_on_the_other(
     assert best.checked.low <= best.checked.accuracy <= best.checked.high
     assert next(one for one in halves.trials if one.number == best.number).checked == best.checked
     assert f"{best.checked.accuracy:.2f} {halves.unit} (" in sweeps.page(halves)
-    assert "held back" in sweeps.about_accuracy(halves)
+    assert "held-out samples" in sweeps.about_accuracy(halves)
 
 
 def test_figures_are_whole_in_a_narrow_terminal(halves: Sweep) -> None:
