@@ -15,8 +15,8 @@ from checkout import ROOT  # isort: skip -- puts the checkout on the path
 from models import class_table
 from ruamel.yaml import YAML
 
-from qdqtool.accuracy.layouts import NoScores
-from qdqtool.accuracy.scores import ScorePair, score_pair
+from qdqtool.accuracy.detections import NoScores
+from qdqtool.accuracy.task import ScorePair, score_pair
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.samples.conform import RawSample, conform
 from qdqtool.core.recipe import Preprocess

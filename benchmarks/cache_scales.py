@@ -100,7 +100,7 @@ def _scales(model: Path, cache: Path, samples: str) -> tuple[dict[str, dict[str,
     """Our scales by method and tensor, and those of the cache."""
     import calibrators
     from qdqtool.calibration.caches import read_cache
-    from qdqtool.calibration.caches.retargeting import is_shifted, renamed
+    from qdqtool.calibration.caches.converting import is_shifted, renamed
     from qdqtool.calibration.collect import collect
     from qdqtool.calibration.samples import open_samples
     from qdqtool.calibration.table import make_table

@@ -210,9 +210,8 @@ class RunContext:
     def returned(self) -> dict[str, float]:
         """Wall and processor seconds of runs that return what is counted, the session being open."""
         from qdqtool.calibration.collect import activations
-        from qdqtool.calibration.fetch import Fetcher
         from qdqtool.calibration.samples.arrays import members
-        from qdqtool.calibration.session import open_blocked
+        from qdqtool.calibration.session import Fetcher, open_blocked
         from qdqtool.core.recipe import Recipe
         from qdqtool.graph.instrumented.probe import probe
         from qdqtool.pipeline.calibration import Calibration, CalibrationRequest

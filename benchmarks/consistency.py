@@ -34,11 +34,10 @@ from qdqtool.core.target import FAMILIES, Target
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.matching.half_quantized import quantize_activations
-from qdqtool.matching.half_quantized import tensors_without_range as unmeasured
+from qdqtool.matching.weights import quantize_activations
+from qdqtool.matching.weights import tensors_without_range as unmeasured
 from qdqtool.placement.lint import lint
-from qdqtool.placement.on_request import on_request
-from qdqtool.placement.repair import repair
+from qdqtool.placement.repair import on_request, repair
 from tests import models
 from tests.placement.building import quantized
 from tests.placement.qdq import GRAPHS

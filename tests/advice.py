@@ -9,10 +9,9 @@ from qdqtool.cli.app import application
 from qdqtool.core.advice import is_followed, settings_in
 from qdqtool.core.target import Target
 from qdqtool.graph.model import Model
-from qdqtool.matching.half_quantized import quantize_activations, tensors_without_range
+from qdqtool.matching.weights import quantize_activations, tensors_without_range
 from qdqtool.pipeline import recipes
-from qdqtool.placement.on_request import on_request
-from qdqtool.placement.repair import repair
+from qdqtool.placement.repair import on_request, repair
 
 _COMMAND = re.compile(r"`qdqtool ([^`]*)`")
 

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qdqtool.accuracy.box_outputs import listed as listed_of
+from qdqtool.accuracy.detections import listed as listed_of
 from qdqtool.accuracy.intervals import ratio_interval
 from qdqtool.accuracy.metric import SAME, SILENT, Floats, Meter, Reading, distance, energy
-from qdqtool.accuracy.pairing import Pair, comparable, pair_outputs, unpaired
 from qdqtool.accuracy.parts import OutputPart
-from qdqtool.accuracy.side_by_side import Outputs, abreast
+from qdqtool.accuracy.side_by_side import Outputs, Pair, abreast, comparable, pair_outputs, unpaired
 from qdqtool.accuracy.task import Task
 from qdqtool.core.comparison import (
     Comparison,

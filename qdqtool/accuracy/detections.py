@@ -2,13 +2,433 @@
 
 from __future__ import annotations
 
+import enum
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.accuracy.layouts import CONFIDENT, BoxLayout, RawBoxes
 from qdqtool.accuracy.metric import Floats
+
+# --- box outputs -----------------------------------------------------------------------------------------------------
+# Finds the outputs of a detector that hold boxes, scores and classes, if each is a separate output.
+#
+#     boxes [1, N, 4]   scores [1, N, C]                 SSD, DETR, RT-DETR, YOLO-NAS
+#     boxes [K, 4]      scores [K]        classes [K]    torchvision, and NonMaxSuppression in the model
+#
+# Shapes say which outputs may belong together, and values what they mean. Scores are probabilities, or logits of a sigmoid
+# or of a softmax: most boxes of a picture show nothing, of which a sigmoid says that every class is unlikely, and a softmax
+# that one class, the first or the last, is likely: the background. Boxes are corners in order, or centres and sizes. What is
+# neither beyond doubt is not read: offsets from anchors that only the caller knows are no boxes yet.
+
+
+_BOXES_IN_ORDER: Final = 0.99
+"""Share of boxes whose right and bottom must not be less than their left and top."""
+_SMALLEST_SHARE: Final = 0.5
+"""Smallest share of the boxes of a picture that show nothing."""
+_SUM: Final = 0.02
+"""Largest difference from 1 of the sum of softmax probabilities."""
+_NAMES: Final = re.compile(r"class|label", re.IGNORECASE)
+"""Names that exporters give to the output of classes; used if several outputs could be it."""
+
+Outputs = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BoxOutputs:
+    """The outputs that together hold the boxes of one image.
+
+    Attributes:
+        boxes, scores, classes: the outputs' names; `classes` is empty if the scores have a column for each class.
+        corners: boxes are corners; else centres and sizes.
+        logits: scores are logits.
+        background: the class that says "nothing", by a softmax; None of sigmoids, and of classes.
+        columns: scores have a row for each class, as NonMaxSuppression reads them.
+    """
+
+    boxes: str
+    scores: str
+    classes: str = ""
+    corners: bool = True
+    logits: bool = False
+    background: int | None = None
+    columns: bool = False
+
+    @property
+    def layout(self) -> BoxLayout:
+        """The single-output layout with the same rows."""
+        return BoxLayout.FINAL if self.classes else BoxLayout.CLASSES
+
+    def read(self, outputs: Outputs) -> RawBoxes:
+        """Return the boxes of one image: corners for final detections, else centres and sizes."""
+        boxes = _rows(outputs[self.boxes]).astype(np.float64)
+        if self.classes:
+            scores, classes = (
+                outputs[name].reshape(-1).astype(np.float64) for name in (self.scores, self.classes)
+            )
+            return of_detections(boxes, scores, classes)
+        if self.corners:
+            low, high = boxes[:, :2], boxes[:, 2:]
+            boxes = np.concatenate([(low + high) / 2, high - low], axis=1)
+        scores = _rows(outputs[self.scores])
+        return RawBoxes(boxes=boxes, scores=self._probabilities(scores.T if self.columns else scores))
+
+    def _probabilities(self, values: NDArray[Any]) -> Floats:
+        scores: Floats = values.astype(np.float64)
+        if self.background is None:
+            return 1 / (1 + np.exp(-np.clip(scores, -700, 700))) if self.logits else scores
+        if self.logits:
+            powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+            scores = powers / powers.sum(axis=1, keepdims=True)
+        if scores.shape[1] == 2:
+            return scores[:, [1 - self.background]]
+        # the other classes keep their numbers
+        scores[:, self.background] = 0.0
+        return scores
+
+
+def box_outputs(outputs: Outputs) -> BoxOutputs | None:
+    """Return the outputs that hold the boxes of one image; None if this is not certain."""
+    of_numbers = {name: values for name, values in outputs.items() if values.dtype.kind in "fiu"}
+    sizes = {values.shape[-2] for values in of_numbers.values() if _has_boxes(values)}
+    for find in (_final, _dense):
+        if find is _dense and len(sizes) > 1:
+            break  # maps of several sizes, none of which holds all that the detector finds
+        found = [
+            one
+            for name, values in of_numbers.items()
+            if _is_boxes(values)
+            for one in find(name, {other: of_numbers[other] for other in of_numbers if other != name}, values)
+        ]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
+
+
+def boxes_of_rows(name: str, outputs: Outputs) -> str | None:
+    """Return the output with a box for each value of this output; None if there is none, so that the values may be classes."""
+    size = outputs[name].size
+    found = (
+        other
+        for other, values in outputs.items()
+        if other != name and _has_boxes(values) and values.shape[-2] == size
+    )
+    return next(found, None) if size > 1 else None
+
+
+def listed(outputs: Outputs) -> int | None:
+    """Return how many detections these outputs of one image list; None if they list none, or one per place of a map."""
+    found = box_outputs(outputs) if len(outputs) > 1 else None
+    if found is not None:
+        return outputs[found.scores].size if found.classes else None
+    first = next(iter(outputs.values()))
+    layout = layout_of(first)
+    return first.shape[-2] if isinstance(layout, BoxLayout) and layout.is_final else None
+
+
+def _rows(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the values of one image as a matrix, without axes of length 1 except the last two."""
+    return values.reshape(values.shape[-2], values.shape[-1])
+
+
+def _is_boxes(values: NDArray[Any]) -> bool:
+    return _has_boxes(values) and bool(np.isfinite(values).all())
+
+
+def _has_boxes(values: NDArray[Any]) -> bool:
+    return values.dtype.kind == "f" and _is_matrix(values) and values.shape[-1] == BOX
+
+
+def _is_matrix(values: NDArray[Any]) -> bool:
+    return values.ndim >= 2 and all(size == 1 for size in values.shape[:-2])
+
+
+def _final(name: str, others: Outputs, values: NDArray[Any]) -> Iterator[BoxOutputs]:
+    """Return final detections: corners in order, each with a probability and an integer; None if the outputs hold none."""
+    boxes = _rows(values)
+    if not _in_order(boxes):
+        return
+    alike = {
+        other: found.reshape(-1)
+        for other, found in others.items()
+        if found.ndim and found.size == len(boxes) == max(found.shape) and np.isfinite(found).all()
+    }
+    classes = [other for other, found in alike.items() if _is_integral(found)]
+    for is_likelier in (_NAMES.search, lambda other: alike[other].dtype.kind != "f"):
+        # scores of a picture without objects may be integers too
+        if len(classes) > 1:
+            classes = [other for other in classes if is_likelier(other)] or classes
+    scores = [
+        other
+        for other, found in alike.items()
+        if found.dtype.kind == "f" and are_probabilities(found) and other not in classes
+    ]
+    if len(scores) == len(classes) == 1:
+        yield BoxOutputs(boxes=name, scores=scores[0], classes=classes[0])
+
+
+def _dense(name: str, others: Outputs, values: NDArray[Any]) -> Iterator[BoxOutputs]:
+    """Return boxes with a score for each class, before any is removed; None if the outputs hold none."""
+    boxes = _rows(values)
+    corners = _in_order(boxes)
+    if len(boxes) <= 1 or not (corners or (boxes[:, 2:] >= 0).all()):
+        return
+    for other, found in others.items():
+        if found.dtype.kind != "f" or not _is_matrix(found) or not np.isfinite(found).all():
+            continue
+        columns = found.shape[-2] != len(boxes)
+        scores: Floats = (_rows(found).T if columns else _rows(found)).astype(np.float64)
+        if len(scores) != len(boxes):
+            continue
+        is_logits = not are_probabilities(scores)
+        background = _background(scores, is_logits=is_logits)
+        if background is not None or _says_nothing(scores, is_logits=is_logits):
+            yield BoxOutputs(
+                boxes=name,
+                scores=other,
+                corners=corners,
+                logits=is_logits,
+                background=background,
+                columns=columns,
+            )
+
+
+def _background(scores: Floats, *, is_logits: bool) -> int | None:
+    """Return the first or last column of a softmax if it is likely in most rows: the background."""
+    columns = scores.shape[1]
+    if columns == 1 or (not is_logits and np.abs(scores.sum(axis=1) - 1).max() > _SUM):
+        return None
+    least = 0.0 if is_logits else 0.5
+    best = scores.argmax(axis=1)
+    return next(
+        (
+            column
+            for column in (0, columns - 1)
+            if ((best == column) & (scores[:, column] > least)).mean() > _SMALLEST_SHARE
+        ),
+        None,
+    )
+
+
+def _says_nothing(scores: Floats, *, is_logits: bool) -> bool:
+    """Return True if most rows have no likely class."""
+    likely = scores.max(axis=1) > (0.0 if is_logits else 0.5)
+    return bool(likely.mean() < _SMALLEST_SHARE)
+
+
+def _in_order(boxes: NDArray[Any]) -> bool:
+    return not len(boxes) or bool((boxes[:, 2:] >= boxes[:, :2]).all(axis=1).mean() >= _BOXES_IN_ORDER)
+
+
+def _is_integral(values: NDArray[Any]) -> bool:
+    return values.dtype.kind != "f" or bool((values == np.rint(values)).all())
+
+
+# --- layouts ---------------------------------------------------------------------------------------------------------
+# Finds the layout of a detector output, among those of public exporters, by its values.
+#
+#     [1, N, 5 + C]   centre x, centre y, width, height, objectness, classes       YOLOv5 to v7, YOLOX
+#     [1, 4 + C, N]   the same without objectness, a box a column                  YOLOv8, v9, v11, v12
+#     [1, N, 4 + C]   that transposed
+#     [1, K, 6]       left, top, right, bottom, score, class: final detections     YOLOv10, YOLO26, NMS in the model
+#     [K, 6]          class, score, left, top, right, bottom: the same             PaddleDetection
+#
+# Names and shapes do not tell them apart: [1, 84, 8400] may be a spectrum, [1, 300, 6] a sequence of six classes, and
+# [1, N, 85] has an objectness or one class more. What no layout explains beyond doubt is not read at all: agreement of a
+# coordinate would be a figure that looks right.
+
+
+BOX: Final = 4
+"""Number of leading columns that hold the box."""
+CONFIDENT: Final = 0.25
+"""Score from which YOLO's own demos show a box."""
+_SLACK = 0.05
+"""How far outside 0 to 1 a probability may be after a coarse scale."""
+_TRAINED_NOWHERE = 0.02
+"""Smallest median over all boxes of the best class after the fifth column if the fifth column is an
+objectness. Beside an objectness, classes are trained only on objects and have values everywhere (YOLOX-nano
+on photographs: 0.13 to 0.19).
+"""
+_TRAINED_EVERYWHERE = 0.005
+"""Largest value of that median if the fifth column is a class. Without an objectness, classes are trained to
+be zero on the background (a YOLOv8 of 18 classes: at most 0.0001).
+"""
+_CONSTANT = 0.999
+"""Value of the fifth column in YOLOv6, which has no objectness and writes ones."""
+_CLASSES = 10_000
+"""Upper bound of the number of classes."""
+_FINAL = 6
+"""Columns of a final detection."""
+_CLASS_FIRST = [2, 3, 4, 5, 1, 0]
+"""Columns of PaddleDetection's rows, in the order of the other exporters."""
+_CORNERS_IN_ORDER = 0.99
+"""Share of final detections whose right and bottom must not be less than their left and top."""
+
+
+class BoxLayout(enum.Enum):
+    """Meaning of the axes of an output, and of the columns of its rows."""
+
+    OFFSETS = enum.auto()
+    """Objectness with boxes that are not decoded: offsets in grid cells and logarithms of sizes, as YOLOX exports them."""
+    OBJECTNESS = enum.auto()
+    OBJECTNESS_COLUMNS = enum.auto()
+    CLASSES = enum.auto()
+    CLASSES_COLUMNS = enum.auto()
+    FINAL = enum.auto()
+    FINAL_CLASS_FIRST = enum.auto()
+
+    @property
+    def is_final(self) -> bool:
+        """True if boxes are corners with one given class each."""
+        return self in {BoxLayout.FINAL, BoxLayout.FINAL_CLASS_FIRST}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NoScores:
+    """The output has no known layout; `why` continues the sentence "an output of shape (1, 2, 3) "."""
+
+    why: str
+
+
+NO_BOXES: Final = NoScores(why="holds neither the class scores of one sample nor boxes")
+_EITHER: Final = NoScores(
+    why="looks like boxes, but it is unclear whether the fifth column is an objectness or a class"
+)
+_BOTH: Final = NoScores(why="could hold a box in each row, or in each column")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class RawBoxes:
+    """The boxes of one image before any is removed.
+
+    Attributes:
+        boxes: (boxes, 4), as the layout writes them.
+        scores: (boxes, classes), class score times objectness where there is one.
+    """
+
+    boxes: Floats
+    scores: Floats
+
+
+def layout_of(output: NDArray[Any]) -> BoxLayout | NoScores:
+    """Return the layout of one image's output, or the reason if none or several fit.
+
+    Ask the float model's output and read the quantized model's by the answer: a model that was damaged no longer looks like
+    what it is.
+    """
+    is_list = output.ndim == 2 and output.shape[1] == _FINAL
+    if not (is_list or (output.ndim == 3 and output.shape[0] == 1)):
+        return NO_BOXES
+    if not output.size or not np.isfinite(output).all():
+        return NO_BOXES
+    rows: Floats = output.reshape(output.shape[-2:]).astype(np.float64)
+    if _is_final(rows):
+        return BoxLayout.FINAL
+    if _is_final(rows[:, _CLASS_FIRST] if rows.shape[1] == _FINAL else rows):
+        return BoxLayout.FINAL_CLASS_FIRST
+    if is_list:
+        return NO_BOXES
+    across = _looks_like_boxes(rows)
+    # columns are what decoded heads of thousands of boxes have: fewer boxes than classes are something else
+    down = len(rows) <= rows.shape[1] and _looks_like_boxes(rows.T) and _is_decoded(rows.T)
+    if across and down:
+        return _BOTH
+    if not (across or down):
+        return NO_BOXES
+    if across and rows[:, 2:BOX].min() < 0:
+        return BoxLayout.OFFSETS if rows.shape[1] > BOX + 1 else NO_BOXES
+    found = _with_objectness(rows if across else rows.T)
+    if found is None:
+        return _EITHER
+    if across:
+        return BoxLayout.OBJECTNESS if found else BoxLayout.CLASSES
+    return BoxLayout.OBJECTNESS_COLUMNS if found else BoxLayout.CLASSES_COLUMNS
+
+
+def candidates(output: NDArray[Any], layout: BoxLayout) -> RawBoxes:
+    """Return the boxes of one image in a known layout."""
+    rows: Floats = output.reshape(output.shape[-2:]).astype(np.float64)
+    match layout:
+        case BoxLayout.FINAL | BoxLayout.FINAL_CLASS_FIRST:
+            rows = rows if layout is BoxLayout.FINAL else rows[:, _CLASS_FIRST]
+            return of_detections(rows[:, :BOX], rows[:, BOX], rows[:, BOX + 1])
+        case BoxLayout.OFFSETS | BoxLayout.OBJECTNESS | BoxLayout.OBJECTNESS_COLUMNS:
+            rows = rows.T if layout is BoxLayout.OBJECTNESS_COLUMNS else rows
+            return RawBoxes(boxes=rows[:, :BOX], scores=rows[:, BOX : BOX + 1] * rows[:, BOX + 1 :])
+        case BoxLayout.CLASSES | BoxLayout.CLASSES_COLUMNS:
+            rows = rows if layout is BoxLayout.CLASSES else rows.T
+            return RawBoxes(boxes=rows[:, :BOX], scores=rows[:, BOX:])
+
+
+def of_detections(boxes: Floats, scores: Floats, classes: Floats) -> RawBoxes:
+    """Return corners (boxes, 4), and one score and class per box, as a row of scores.
+
+    Padding rows have no score above zero, or class -1.
+    """
+    numbers = np.rint(classes)
+    live = (scores > 0) & (numbers >= 0) & (numbers < _CLASSES)
+    kinds = numbers[live].astype(np.intp)
+    found = np.zeros((len(kinds), int(kinds.max(initial=0)) + 1))
+    found[np.arange(len(kinds)), kinds] = scores[live]
+    return RawBoxes(boxes=boxes[live], scores=found)
+
+
+def _is_final(rows: Floats) -> bool:
+    """Return True if each row is a detection: an integer class, one probability, corners in order and in pixels."""
+    if rows.shape[1] != _FINAL:
+        return False
+    scores, classes = rows[:, BOX], rows[:, BOX + 1]
+    live = (scores > 0) & (classes >= 0)
+    if not live.any() or (classes != np.rint(classes)).any() or classes.max() >= _CLASSES:
+        return False
+    sizes = rows[live, 2:BOX] - rows[live, :2]
+    return bool(
+        scores.max() <= 1 + _SLACK
+        and (sizes >= 0).all(axis=1).mean() >= _CORNERS_IN_ORDER
+        and (np.median(sizes, axis=0) > 1).all()
+    )
+
+
+def _looks_like_boxes(rows: Floats) -> bool:
+    """Return True if the values after the fourth column, and only they, are probabilities.
+
+    Logits, hidden states and probabilities of a sequence have the same shape, but leave 0 to 1 after the fourth column,
+    or in none.
+    """
+    if rows.shape[1] <= BOX:
+        return False
+    return are_probabilities(rows[:, BOX:]) and not are_probabilities(rows[:, :BOX])
+
+
+def _is_decoded(rows: Floats) -> bool:
+    """Return True if boxes are in pixels: centres inside a picture, no negative sizes."""
+    return bool((rows[:, 2:BOX] >= 0).all() and (np.median(rows[:, :BOX], axis=0) > 1).all())
+
+
+def _with_objectness(rows: Floats) -> bool | None:
+    """Return whether the fifth column is an objectness; None if the values do not show it."""
+    if rows.shape[1] == BOX + 1:
+        return False if _is_decoded(rows) else None
+    if rows[:, BOX].min() >= _CONSTANT:
+        return True
+    behind = float(np.median(rows[:, BOX + 1 :].max(axis=1)))
+    if behind >= _TRAINED_NOWHERE:
+        return True
+    return False if behind <= _TRAINED_EVERYWHERE and _is_decoded(rows) else None
+
+
+def are_probabilities(values: NDArray[Any]) -> bool:
+    """Return True if all values are probabilities, up to the error of a coarse scale."""
+    if not values.size:
+        return True
+    return bool(values.min() >= -_SLACK and values.max() <= 1 + _SLACK)
+
+
+# --- detections ------------------------------------------------------------------------------------------------------
+
 
 # The overlap that PASCAL VOC takes for the same object.
 _OVERLAP = 0.5

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import combinations, islice
 
 from qdqtool.accuracy.metric import Floats, energy
-from qdqtool.accuracy.pairing import Pair, comparable, feeds_for, pair_outputs
+from qdqtool.accuracy.side_by_side import Pair, comparable, feeds_for, pair_outputs
 from qdqtool.core.comparison import MismatchCause, MismatchExplanation
 from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Runner, Sample, SampleSource

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qdqtool.calibration.fetch import Fetcher
-from qdqtool.calibration.session import open_collecting
+from qdqtool.calibration.session import Fetcher, open_collecting
 from qdqtool.core.protocols import Sample
 from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.products import InputReading, WeightedLayer

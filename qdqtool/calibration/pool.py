@@ -6,22 +6,23 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from threading import Lock
+from threading import Condition, Lock
 from typing import TYPE_CHECKING, Any, Final
 from weakref import finalize
 
 from calibrators.histogram import Histogram, Tally, scratch
-from qdqtool.calibration.fetch import Fetcher
 from qdqtool.calibration.histograms import merged
-from qdqtool.calibration.room import Room, fetched
 from qdqtool.calibration.samples.batches import Batch
-from qdqtool.calibration.samples.spec import NanPolicy
+from qdqtool.calibration.samples.opening import NanPolicy
 from qdqtool.calibration.session import (
+    Fetcher,
+    MemoryShortageError,
     channels_per_block,
     open_blocked,
     open_collecting,
@@ -29,11 +30,12 @@ from qdqtool.calibration.session import (
 from qdqtool.calibration.watch import WatchedValues
 from qdqtool.core.commands import Setting
 from qdqtool.core.protocols import Feeds
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.blocked import may_be_blocked
 from qdqtool.io.files import digest_file
 from qdqtool.platform import processors
-from qdqtool.runtime.device import CPU, current
+from qdqtool.runtime.device import CPU, current, device_use
 from qdqtool.runtime.session import run_giving_back
 
 if TYPE_CHECKING:
@@ -41,6 +43,89 @@ if TYPE_CHECKING:
 
     from qdqtool.graph.model import Model
     from qdqtool.graph.view import GraphView
+
+
+# --- room ------------------------------------------------------------------------------------------------------------
+# Fits samples into the memory of a device: if memory runs out, runs fewer at once, then fetches fewer tensors at once.
+#
+# Neither changes a result: each sample is run as before, and histograms add up in any order.
+
+
+class Room:
+    """Limit for samples that run at once; it is halved each time memory runs out."""
+
+    def __init__(self, allowed: int) -> None:
+        self._allowed = allowed
+        self._running = 0
+        self._use = (
+            device_use()
+        )  # of the thread that opens the collection: workers have no device of their own
+        self._changed = Condition()
+
+    @contextmanager
+    def sample(self) -> Iterator[int]:
+        """Wait for a free place and run one sample in this block. Yields the limit at its start."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._running < self._allowed)
+            self._running += 1
+            allowed = self._allowed
+        try:
+            yield allowed
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+
+    def shrink(self, seen: int) -> None:
+        """Halve the limit `seen`, unless another thread has changed it already."""
+        with self._changed:
+            if self._allowed == seen:
+                self._allowed = max(1, seen // 2)
+                self.note(
+                    f"out of memory with {counted(seen, 'sample')} at once: using {self._allowed} at once from now on"
+                )
+
+    def note(self, sentence: str) -> None:
+        """Add a sentence to the notes of the calibration."""
+        self._use.shortages.append(f"{self._use.provider.word}: {sentence}")
+
+
+def fetched(room: Room, fetcher: Fetcher, feeds: Feeds, where: str) -> dict[str, NDArray[Any]]:
+    """Return all tensors of one sample. If memory runs out, run the sample alone, then fetch half of the tensors at a time.
+
+    Raises:
+        MemoryShortageError: not even a single tensor can be fetched.
+        InputFileError: the model cannot run on this sample.
+    """
+    while True:
+        with room.sample() as allowed:
+            if allowed == 1:
+                return _whole_or_parts(room, fetcher, feeds, where)
+            with suppress(MemoryShortageError):
+                return dict(fetcher.run(feeds, where))
+        room.shrink(allowed)
+
+
+def _in_parts(room: Room, fetcher: Fetcher, feeds: Feeds, where: str) -> dict[str, NDArray[Any]]:
+    """Fetch each half of the tensors separately; a half that is too large is divided again. The sample runs alone."""
+    halves = fetcher.halves()
+    if not halves:
+        return dict(fetcher.run(feeds, where))
+    room.note("out of memory with all tensors of one sample: half of them are fetched at a time")
+    return {
+        name: value for half in halves for name, value in _whole_or_parts(room, half, feeds, where).items()
+    }
+
+
+def _whole_or_parts(room: Room, fetcher: Fetcher, feeds: Feeds, where: str) -> dict[str, NDArray[Any]]:
+    try:
+        return dict(fetcher.run(feeds, where))
+    except MemoryShortageError:
+        return _in_parts(room, fetcher, feeds, where)
+
+
+# --- pool ------------------------------------------------------------------------------------------------------------
+
 
 _log = logging.getLogger(__name__)
 _ROOMY = 192 << 20

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from string import ascii_uppercase
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from qdqtool.core.protocols import Feeds
 from qdqtool.errors import InputFileError
 from qdqtool.runtime.device import CPU, current
-from qdqtool.runtime.session import RuntimeOptions, failures, open_session
+from qdqtool.runtime.session import RuntimeOptions, failures, open_session, ran_out_of_memory
 
 _COLLECTING = RuntimeOptions(faithful=False)
 """Options for collecting: models are float, so Q/DQ need not be exact, and waiting threads may spin."""
@@ -91,3 +96,145 @@ def _opened(model: Path, options: RuntimeOptions) -> Any:
 def first_line(error: Exception) -> str:
     """Return the first line of an error's text; the name of its type if it has no text."""
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+# --- fetch -----------------------------------------------------------------------------------------------------------
+# Reads intermediate values from onnxruntime without copying them.
+
+
+class MemoryShortageError(InputFileError):
+    """A sample needs more memory than the CPU or the device has left."""
+
+
+class Fetcher:
+    """Runs a session and returns chosen outputs; each thread has one fetcher, and all share the session.
+
+    Outputs are written into memory that is used again for the next run of the same input shapes: what a run
+    returned is gone with the next run.
+
+    Args:
+        session: an onnxruntime session.
+        outputs: what the session calls each of the tensors.
+        options: those of its runs; None takes onnxruntime's own.
+    """
+
+    def __init__(self, session: Any, outputs: Mapping[str, str], options: Any = None) -> None:
+        self._session = session
+        self._options = options
+        self._tensors = tuple(outputs)
+        self._names = tuple(outputs.values())
+        self._inputs = {entry.name: entry.shape for entry in session.get_inputs()}
+        self._outputs = {entry.name: (entry.type, entry.shape) for entry in session.get_outputs()}
+        self._shapes: tuple[tuple[int, ...], ...] | None = None
+        self._buffers: list[NDArray[Any] | None] | None = None
+
+    def run(self, feeds: Feeds, where: str) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Run the session and return the fetched tensors with their values.
+
+        Raises:
+            MemoryShortageError: memory was not enough.
+            InputFileError: the model cannot run on this sample.
+        """
+        fed = {name: feeds[name] for name in self._inputs}
+        shapes = tuple(array.shape for array in fed.values())
+        if shapes != self._shapes:
+            self._shapes, self._buffers = shapes, self._allocated(fed)
+        try:
+            values = self._bound(fed) or self._session.run(list(self._names), fed, self._options)
+        except failures() as error:
+            if ran_out_of_memory(error):
+                raise MemoryShortageError(
+                    f"not enough memory to run this sample: {first_line(error)}",
+                    fix="free memory there, choose another --device, or calibrate fewer tensors (place.exclude_nodes)",
+                    where=where,
+                ) from error
+            raise InputFileError(
+                f"the model cannot run on this sample: {first_line(error)}",
+                fix=f"check its values{_other_sizes(fed, self._inputs)}",
+                where=where,
+            ) from error
+        return zip(self._tensors, values, strict=True)
+
+    def halves(self) -> tuple[Fetcher, ...]:
+        """Return two fetchers for half of the outputs each; an empty tuple for a single output."""
+        pairs = list(zip(self._tensors, self._names, strict=True))
+        middle = len(pairs) // 2
+        parts = (pairs[:middle], pairs[middle:]) if middle else ()
+        return tuple(Fetcher(self._session, dict(part), self._options) for part in parts)
+
+    def _bound(self, fed: Feeds) -> list[NDArray[Any]] | None:
+        """Run into the buffers. Return None if there are no buffers, or if onnxruntime computes other shapes than declared."""
+        if self._buffers is None:
+            return None
+        binding = self._session.io_binding()
+        for name, array in fed.items():
+            binding.bind_cpu_input(name, array)
+        for name, buffer in zip(self._names, self._buffers, strict=True):
+            if buffer is None:
+                binding.bind_output(name, "cpu")
+            else:
+                binding.bind_output(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
+        try:
+            self._session.run_with_iobinding(binding, self._options)
+        except failures() as error:
+            if ran_out_of_memory(error):
+                raise
+            self._buffers = None
+            return None
+        found = zip(binding.get_outputs(), self._buffers, strict=True)
+        return [value.numpy() if buffer is None else buffer for value, buffer in found]
+
+    def _allocated(self, fed: Feeds) -> list[NDArray[Any] | None] | None:
+        """Allocate one array per tensor with its declared shape; None for a tensor whose shape depends on the data."""
+        if not hasattr(self._session, "io_binding"):
+            return None  # a model in pieces takes no buffers
+        if any(len(self._inputs[name]) != array.ndim for name, array in fed.items()):
+            return None  # an input of unknown rank: onnxruntime declares no dimensions then
+        known: dict[str, int] = {}
+        for name, array in fed.items():
+            known.update(
+                (dim, size)
+                for dim, size in zip(self._inputs[name], array.shape, strict=True)
+                if isinstance(dim, str)
+            )
+        buffers: list[NDArray[Any] | None] = []
+        for name in self._names:
+            kind, declared = self._outputs[name]
+            shape = [known.get(dim) if isinstance(dim, str) else dim for dim in declared]
+            # of a window beyond its input onnxruntime declares fewer than no places
+            dims = [dim for dim in shape if isinstance(dim, int) and dim >= 0]
+            is_known = kind in _TYPES and len(dims) == len(shape)
+            buffers.append(np.empty(dims, _TYPES[kind]) if is_known else None)
+        return buffers
+
+
+def _other_sizes(fed: Feeds, declared: Mapping[str, Sequence[Any]]) -> str:
+    """Return a hint on how to request samples of other sizes, with a letter for each size that the model leaves free.
+
+    The sizes of this sample are those that failed; where none is free they are not the reason.
+    """
+    letters: dict[Any, str] = {}
+    shapes = []
+    for name, array in fed.items():
+        free = declared[name] if len(declared[name]) == array.ndim else [None] * array.ndim
+        dims = [
+            str(size)
+            if isinstance(dim, int)
+            else letters.setdefault(
+                dim or (name, place), ascii_uppercase[len(letters) % len(ascii_uppercase)]
+            )
+            for place, (dim, size) in enumerate(zip(free, array.shape, strict=True))
+        ]
+        if dims:
+            shapes.append(f"{name}:{'x'.join(dims)}")
+    if not letters:
+        return ""
+    named = ", ".join(letters.values())
+    return f", and whether the model accepts its sizes (each row of a batch is a sample; a model for a fixed batch size must declare it): for random samples of other sizes, use {','.join(['random:16', *shapes])} with numbers for {named}"
+
+
+_TYPES: dict[str, np.dtype[Any]] = {
+    "tensor(float)": np.dtype(np.float32),
+    "tensor(float16)": np.dtype(np.float16),
+    "tensor(double)": np.dtype(np.float64),
+}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import inf
 
 from qdqtool.core.advice import setting
 from qdqtool.core.claims import Claim
@@ -16,6 +17,8 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import (
     FUSES_BEHIND_PRODUCT,
     PRODUCTS,
+    carried_outputs,
+    quantization_commutes,
     weight_axis,
 )
 
@@ -109,3 +112,79 @@ def of_other_types(view: GraphView, node: Node) -> Iterator[str]:
         dtype = view.info(tensor).dtype
         if dtype not in QUANTIZED_FROM:
             yield f"its input {tensor} is {dtype}, and only values in FP32 and FP16 are quantized"
+
+
+# --- demand ----------------------------------------------------------------------------------------------------------
+# Slots that lead to a layer that wants INT8, by the graph alone.
+
+
+def wanted_slots(view: GraphView) -> frozenset[Slot]:
+    """Return the slots of compute nodes, and of the commuting nodes and Concats before them."""
+    wanted: set[Slot] = set()
+    for node in reversed(view.nodes):
+        if node.op in PRODUCTS:
+            wanted.update(Slot(node=node.name, index=index) for index in (0, 1))
+        elif any(_leads_on(view, output, wanted) for output in _carried(view, node)):
+            count = len(node.inputs) if node.op == "Concat" else 1
+            wanted.update(Slot(node=node.name, index=index) for index in range(count))
+    return frozenset(wanted)
+
+
+def _carried(view: GraphView, node: Node) -> tuple[str, ...]:
+    if node.op == "Concat":
+        return node.outputs
+    return carried_outputs(node) if quantization_commutes(view, node) else ()
+
+
+def _leads_on(view: GraphView, tensor: str, wanted: set[Slot]) -> bool:
+    return any(Slot(node=use.node.name, index=use.index) in wanted for use in view.uses(tensor))
+
+
+# --- small -----------------------------------------------------------------------------------------------------------
+# Convolutions so small that TensorRT for RTX fuses them with their neighbours; used by rules and prediction.
+
+
+MOST_FOLDED = 4
+"""Most channels of a convolution that TensorRT for RTX fuses with its neighbours; see `is_folded`."""
+
+
+def setting_for(view: GraphView, node: Node, skipped: str) -> str:
+    """Return the setting that quantizes a small compute node, or "nothing to do" if it has no kernel of its own.
+
+    A free batch counts as one sample here.
+    """
+    if node.op == "Conv" and _channels(view, node) <= MOST_FOLDED:
+        return (
+            f"nothing to do: with {MOST_FOLDED} channels or fewer it is computed together with its neighbours"
+        )
+    return skipped
+
+
+def is_folded(view: GraphView, node: Node) -> bool:
+    """Return whether a Conv has one position and so few channels that TensorRT for RTX fuses it with its neighbours.
+
+    That is one generated kernel in float, whatever is quantized. By builds of RTX 1.7.1 (SM86, 89 and 120; 1 to 8 channels; 16, 32
+    and 96 outputs): up to 4 channels, and for one sample only: of two or more samples it is an INT8 kernel of its own. A free
+    batch counts as 1, for which engines are built unless a range is given; see `has_free_batch`.
+    """
+    if node.op != "Conv" or _channels(view, node) > MOST_FOLDED:
+        return False
+    shape = view.info(node.inputs[0]).shape or ()
+    return (
+        len(shape) > 1 and (shape[0] == 1 or isinstance(shape[0], str)) and all(dim == 1 for dim in shape[2:])
+    )
+
+
+def has_free_batch(view: GraphView, node: Node) -> bool:
+    """Return whether the first dimension of the node's input is free.
+
+    A Conv that `is_folded` is an INT8 kernel of its own in an engine for more than one sample: of 1, 4 and 5 channels, by 24 builds of
+    RTX 1.7.1 (SM86, 89) for 1 to 64 samples, it was one wherever the range allowed two, and else from 5 channels on.
+    """
+    shape = view.info(node.inputs[0]).shape or ()
+    return bool(shape) and isinstance(shape[0], str)
+
+
+def _channels(view: GraphView, node: Node) -> float:
+    shape = view.info(node.inputs[1]).shape or ()
+    return shape[1] if len(shape) > 1 and isinstance(shape[1], int) else inf

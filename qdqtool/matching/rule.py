@@ -22,8 +22,7 @@ from qdqtool.core.target import FAMILIES, Target
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.candidates import BuiltGraph, Candidate
-from qdqtool.matching.evidence import Explanation, NodeEvidence
+from qdqtool.matching.evidence import BuiltGraph, Candidate, Explanation, NodeEvidence
 from qdqtool.trt.ops import DEQUANTIZE
 
 CLASSIC = frozenset({"8", "10", "11"})

@@ -8,12 +8,14 @@ float values, and the largest error is told.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qdqtool.core.dtypes import DType
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
@@ -24,12 +26,25 @@ from qdqtool.graph.canonical.confirm import compute_confirmed
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.encode import encode
+from qdqtool.graph.qdq.find import DEQUANTIZE
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.scales import storable
-from qdqtool.graph.qdq.slots import float_value
+from qdqtool.graph.qdq.slots import float_value, requantize
 from qdqtool.graph.qdq.stored import steps_and_scale
-from qdqtool.graph.view import Node
-from qdqtool.trt.ops import PRODUCTS, quantization_commutes, weight_axis
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.operands import Factor, Product, State, products
+from qdqtool.trt.ops import (
+    AVERAGE_POOLS,
+    GATES,
+    MATRIX_PRODUCTS,
+    PRODUCTS,
+    QDQ,
+    carried_inputs,
+    holds_dequantize_back,
+    quantization_commutes,
+    weight_axis,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -209,3 +224,149 @@ def requantized(value: NDArray[Any], axis: int | None, *, half: bool) -> Requant
     )
     error = np.abs(integers * grid.astype(np.float64) - value).max() / max(float(largest.max()), _TINY)
     return integers, scale, float(error)
+
+
+# --- half quantized --------------------------------------------------------------------------------------------------
+# Compute nodes that have Q/DQ on one input only, and Q/DQ pairs for the other input if its range was measured.
+
+
+_WIDE = frozenset({DType.INT8, DType.UINT8, DType.INT16, DType.INT32})
+"""Types of quantized constants that can become INT8. INT4 constants are meant for float activations, FP8
+constants for FP8 ones.
+"""
+
+
+def half_quantized(flow: Flow, target: Target, *, alone: bool = False) -> Iterator[tuple[Product, Factor]]:
+    """Yield compute nodes with one quantized factor, each with its float factor, in graph order.
+
+    A matrix product dequantizes stored weights in its kernel, which is what weight-only recipes ask for; beside products
+    in INT8 its activation may have been forgotten. A convolution with INT8 weights is meant to be INT8. With `alone`
+    every matrix product with INT8 weights counts, as after dynamic quantization was taken off.
+    """
+    found = tuple(products(flow, target))
+    others = any(product.arithmetic == INT8.name for product in found)
+    for product in found:
+        bare = [factor for factor in product.factors if not factor.quantized]
+        stored = product.weights_alone
+        if len(bare) != 1 or _reads_unequal_branches(flow, product.node, bare[0].index):
+            continue  # the rule concat tells it
+        if stored is None or _is_half(product, stored, target, others=others or alone):
+            yield product, bare[0]
+
+
+def scales_of_branches(flow: Flow, concat: Node) -> int:
+    """Count the different scales of the branches of a Concat; 0 if a branch is float."""
+    pairs = [flow.origins.get(tensor) for tensor in concat.inputs]
+    return 0 if None in pairs else len({pair.scale for pair in pairs if pair is not None})
+
+
+def _reads_unequal_branches(flow: Flow, node: Node, index: int) -> bool:
+    maker = flow.view.producer(node.inputs[index])
+    return maker is not None and maker.op == "Concat" and scales_of_branches(flow, maker) > 1
+
+
+def _is_half(product: Product, stored: Factor, target: Target, *, others: bool) -> bool:
+    convolves = product.node.op not in MATRIX_PRODUCTS
+    if stored.format != INT8.name or stored.state is State.BLOCKS:
+        return (
+            convolves and not target.is_rtx
+        )  # for TensorRT for RTX the rules weights_apart and blocks tell it
+    return others or convolves
+
+
+def asks_int8(product: Product) -> bool:
+    """Return whether the quantized factor is INT8."""
+    return product.asked.startswith(INT8.name)
+
+
+def _half_int8(model: Model) -> Iterator[tuple[Node, int]]:
+    """Yield the float factors of compute nodes whose other factor is INT8, as node and input number."""
+    for product, bare in half_quantized(Flow(model), Target(), alone=True):
+        if asks_int8(product):
+            yield product.node, bare.index
+
+
+def is_quantized(view: GraphView, tensor: str) -> bool:
+    """Return whether a Q/DQ pair produces the tensor, directly or through operators that can carry integers."""
+    maker = view.producer(tensor)
+    while maker is not None and quantization_commutes(view, maker) and not holds_dequantize_back(view, maker):
+        maker = view.producer(maker.inputs[0])
+    if maker is not None and maker.op == "Concat":
+        return all(is_quantized(view, name) for name in maker.inputs)
+    if maker is None or maker.op != DEQUANTIZE:
+        return False
+    return not view.is_constant(maker.inputs[0]) or view.info(maker.inputs[0]).dtype in _WIDE
+
+
+def tensors_without_range(model: Model) -> tuple[str, ...]:
+    """Return the run-time tensors that need a range: float inputs of compute nodes whose other input is quantized."""
+    names = {node.inputs[index] for node, index in _half_int8(model)}
+    return tuple(sorted(name for name in names if not model.view.is_constant(name)))
+
+
+def quantize_activations(model: Model, amax: Mapping[str, float]) -> tuple[Model, tuple[Change, ...]]:
+    """Insert a pair with scale amax / 127 before each float input beside an INT8 factor, if its tensor has a range.
+
+    Ranges that are not positive numbers are passed over.
+    """
+    edits, told = [], []
+    for node, index in _half_int8(model):
+        tensor = node.inputs[index]
+        range_ = amax.get(tensor, 0.0)
+        if not isfinite(range_) or range_ <= 0:
+            continue
+        edit = SlotEdit(slot=Slot(node=node.name, index=index), scales=(range_ / INT8.qmax,))
+        edits.append(edit)
+        told.append(
+            Change(
+                rule="half_quantized",
+                subject=tensor,
+                what=f"quantized for {node.op} {node.name!r} with the measured range {range_:.4g}",
+                reason="a quantized weight with a float activation runs in float",
+                edits=(edit,),
+            )
+        )
+    return (requantize(model, edits) if edits else model), tuple(told)
+
+
+# --- cut below -------------------------------------------------------------------------------------------------------
+# Restores a Relu that a quantization range starting at zero had replaced.
+
+
+NEVER_NEGATIVE = GATES | {"Abs", "Exp", "ReduceL2", "Relu", "Softmax", "Sqrt"}
+
+
+def cut_below(context: RepairContext, tensor: str, cut: dict[str, str]) -> str:
+    """Return the result of a Relu on `tensor`, stored in `cut` for all its pairs.
+
+    If `tensor` is never negative, return it unchanged.
+    """
+    if _never_negative(context, tensor):
+        return tensor
+    if tensor not in cut:
+        cut[tensor] = context.edit.fresh(f"{tensor}_relu")
+        context.edit.node("Relu", [tensor], [cut[tensor]], name=f"{tensor}_Relu")
+    return cut[tensor]
+
+
+def _never_negative(context: RepairContext, tensor: str) -> bool:
+    """Return whether all sources of the values of `tensor` are never negative."""
+    waiting, seen = [tensor], {tensor}
+    while waiting:
+        node = context.view.producer(waiting.pop())
+        if node is None:
+            return False
+        carried = (0,) if node.op in QDQ | AVERAGE_POOLS else carried_inputs(context.view, node)
+        if not carried and not _is_positive(context, node):
+            return False
+        fresh = {node.inputs[index] for index in carried} - seen
+        seen |= fresh
+        waiting += fresh
+    return True
+
+
+def _is_positive(context: RepairContext, node: Node) -> bool:
+    if node.op != "Clip":
+        return node.op in NEVER_NEGATIVE
+    bound = context.edit.value(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
+    return bound is not None and float(bound) >= 0

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from qdqtool.calibration.caches import Cache
-from qdqtool.calibration.caches.contents import cache_of
+from qdqtool.calibration.caches.contents import Header, cache_of
 from qdqtool.calibration.caches.converting import explicit, reach_of, scales_of
-from qdqtool.calibration.caches.header import Header
 from qdqtool.calibration.caches.linting import impossible, results_without, words_on_results
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.commands import Command

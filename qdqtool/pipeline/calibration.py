@@ -13,7 +13,7 @@ from qdqtool.calibration.collect import Collection
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.pool import CollectOptions, CollectorPool
 from qdqtool.calibration.samples import SampleInput, Samples, no_samples, open_samples
-from qdqtool.calibration.samples.spec import NanPolicy
+from qdqtool.calibration.samples.opening import NanPolicy
 from qdqtool.calibration.shards import merge_files
 from qdqtool.calibration.span import Span
 from qdqtool.calibration.table import Constants, constants, needs_bins

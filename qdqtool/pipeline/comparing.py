@@ -13,7 +13,7 @@ from qdqtool.accuracy.compare import OnSample, compare
 from qdqtool.accuracy.explain import emulations, explain
 from qdqtool.accuracy.parts import OutputPart, turns, watch_inside, with_parts
 from qdqtool.accuracy.stored import Player, Unfed, open_stored
-from qdqtool.backends.running.runner import SUFFIXES, open_engine
+from qdqtool.backends.engine_runner import SUFFIXES, open_engine
 from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.calibration.samples.labels import read_labels
 from qdqtool.core.comparison import Comparison, OutputComparison

@@ -14,8 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.accuracy.scores import class_scores
-from qdqtool.accuracy.task import first_row
+from qdqtool.accuracy.task import class_scores, first_row
 from qdqtool.calibration.samples import Samples
 from qdqtool.calibration.samples.batches import SamplePart
 from qdqtool.core.evidence import better

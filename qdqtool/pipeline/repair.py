@@ -32,15 +32,14 @@ from qdqtool.graph.qdq.slots import slot_changes
 from qdqtool.graph.qdq.stored import stored_casts
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.graph.qdq.unquantize import float_graph
-from qdqtool.matching.half_quantized import quantize_activations, tensors_without_range
+from qdqtool.matching.weights import quantize_activations, tensors_without_range
 from qdqtool.pipeline.float_sides import open_quantized
 from qdqtool.pipeline.own_models import or_without, run_plainly
 from qdqtool.pipeline.quantization import QuantizationJob
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.writing import write
 from qdqtool.placement.lint import lint
-from qdqtool.placement.on_request import on_request
-from qdqtool.placement.repair import remaining
+from qdqtool.placement.repair import on_request, remaining
 from qdqtool.placement.repair import repair as repaired
 from qdqtool.runtime.runner import open_runner
 from qdqtool.trt.ops import PACKED_WEIGHTS

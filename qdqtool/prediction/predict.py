@@ -21,9 +21,9 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.view import Node
 from qdqtool.matching.operands import Product, in_sums, products
+from qdqtool.matching.products import has_free_batch, is_folded
 from qdqtool.matching.registry import losses, stopping, violations
 from qdqtool.matching.rule import Violation
-from qdqtool.matching.small import has_free_batch, is_folded
 from qdqtool.prediction.classic import ClassicPlan, Demands
 from qdqtool.trt.ops import COMPUTE, NOT_IMPORTED, PRODUCTS, QDQ, computes_integers
 

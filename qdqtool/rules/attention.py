@@ -159,8 +159,16 @@ from qdqtool.matching.attention import (
     readers,
     unquantized_results,
 )
-from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, feeding, kernel_of, readers_of_pairs
-from qdqtool.matching.evidence import Explanation, NodeEvidence
+from qdqtool.matching.evidence import (
+    BuiltGraph,
+    Candidate,
+    Explanation,
+    Goal,
+    NodeEvidence,
+    feeding,
+    kernel_of,
+    readers_of_pairs,
+)
 from qdqtool.matching.products import compute_nodes, factors, skipping, veto
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import ATTENTIONS, PRODUCTS, QUANTIZE, picks_part, quantization_commutes, upstream

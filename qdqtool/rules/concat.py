@@ -83,10 +83,10 @@ from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.scales import a_step_above
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, feeding, scale_of
-from qdqtool.matching.demand import wanted_slots
-from qdqtool.matching.half_quantized import scales_of_branches
+from qdqtool.matching.evidence import BuiltGraph, Candidate, Goal, feeding, scale_of
+from qdqtool.matching.products import wanted_slots
 from qdqtool.matching.rule import Rule, Violation, taken_off
+from qdqtool.matching.weights import scales_of_branches
 from qdqtool.trt.ops import ASKED_FOR, AVERAGE_POOLS, AVERAGES, PRODUCTS, averages_in_int8
 
 # --- concat ----------------------------------------------------------------------------------------------------------

@@ -69,9 +69,8 @@ from qdqtool.core.wording import counted
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext, set_axis
 from qdqtool.graph.view import GraphView, Node, Use
-from qdqtool.matching.half_quantized import is_quantized
 from qdqtool.matching.rule import Rule, Stage, Violation
-from qdqtool.matching.weights import requantized
+from qdqtool.matching.weights import is_quantized, requantized
 from qdqtool.trt.ops import PACKED_WEIGHTS, PRODUCTS, quantization_commutes, weight_axis
 
 # --- four_bits -------------------------------------------------------------------------------------------------------

@@ -101,8 +101,8 @@ from qdqtool.graph.qdq.lift import IrregularityKind
 from qdqtool.graph.qdq.repairing import RepairContext, cast_to
 from qdqtool.graph.qdq.scales import storable
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.cut_below import cut_below
 from qdqtool.matching.rule import Rule, Stage, Violation
+from qdqtool.matching.weights import cut_below
 from qdqtool.trt.ops import PRODUCTS, QDQ, QUANTIZE, carried_inputs, carried_outputs
 
 # --- cast ------------------------------------------------------------------------------------------------------------

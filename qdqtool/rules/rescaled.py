@@ -60,7 +60,7 @@ from qdqtool.core.wording import counted
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView
-from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, kernel_of
+from qdqtool.matching.evidence import BuiltGraph, Candidate, Goal, kernel_of
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.matching.weights import stored_again
 from qdqtool.trt.ops import DEQUANTIZE, weight_axis

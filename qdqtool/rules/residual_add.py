@@ -88,11 +88,9 @@ from qdqtool.core.target import Target
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, feeding, kernel_of
-from qdqtool.matching.demand import wanted_slots
-from qdqtool.matching.products import skipping, veto
+from qdqtool.matching.evidence import BuiltGraph, Candidate, Goal, feeding, kernel_of
+from qdqtool.matching.products import setting_for, skipping, veto, wanted_slots
 from qdqtool.matching.rule import Rule, Violation
-from qdqtool.matching.small import setting_for
 from qdqtool.trt.ops import (
     CASTS,
     ELEMENTWISE_SUMS,

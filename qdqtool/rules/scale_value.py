@@ -98,9 +98,8 @@ from qdqtool.graph.qdq.lower import MX_DEQUANTIZE
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.scales import is_number
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.cut_below import cut_below
 from qdqtool.matching.rule import Rule, Stage, Violation
-from qdqtool.matching.weights import StoredWeight, stored_again
+from qdqtool.matching.weights import StoredWeight, cut_below, stored_again
 from qdqtool.trt.ops import DEQUANTIZE, DYNAMIC_TYPES, FP4_DYNAMIC, QDQ
 
 # --- scale_value -----------------------------------------------------------------------------------------------------

@@ -85,9 +85,16 @@ from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.products import compute_nodes, skipping, veto
+from qdqtool.matching.products import (
+    MOST_FOLDED,
+    compute_nodes,
+    has_free_batch,
+    is_folded,
+    setting_for,
+    skipping,
+    veto,
+)
 from qdqtool.matching.rule import Rule, Violation
-from qdqtool.matching.small import MOST_FOLDED, has_free_batch, is_folded, setting_for
 from qdqtool.trt.ops import CONVOLUTIONS, GLOBAL_AVERAGES, MATRIX_PRODUCTS, quantization_commutes
 
 KEPT_IN_EPILOGUE = GLOBAL_AVERAGES | {

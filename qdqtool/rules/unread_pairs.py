@@ -104,7 +104,7 @@ from qdqtool.core.target import Target
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, kernel_of, readers_of_pairs
+from qdqtool.matching.evidence import BuiltGraph, Candidate, Goal, kernel_of, readers_of_pairs
 from qdqtool.matching.products import is_fused
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import (

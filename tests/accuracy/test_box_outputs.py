@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from qdqtool.accuracy.box_outputs import box_outputs
 from qdqtool.accuracy.compare import compare
-from qdqtool.accuracy.layouts import NoScores
-from qdqtool.accuracy.scores import read_pair
-from qdqtool.accuracy.task import boxes_of
+from qdqtool.accuracy.detections import NoScores, box_outputs
+from qdqtool.accuracy.task import boxes_of, read_pair
 from qdqtool.core.comparison import BOXES, Comparison
 from qdqtool.core.loss import loss
 from qdqtool.core.protocols import Sample

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdqtool.backends.running import frames
-from qdqtool.backends.running.runner import open_engine
+from qdqtool.backends import engine_runner
+from qdqtool.backends.engine_runner import open_engine
 from qdqtool.cli.app import run
 from qdqtool.core.dtypes import DType
 from qdqtool.errors import BuildError, MissingPackage, UsageError
@@ -155,15 +155,15 @@ NAMES = st.dictionaries(st.text(), st.integers(0, 5), max_size=4)
 def test_what_one_process_says_the_other_hears(sizes: dict[str, int], word: str) -> None:
     said = {name: np.arange(size, dtype=np.float16) for name, size in sizes.items()}
     stream = io.BytesIO()
-    frames.write(stream, {"word": word}, said)
-    frames.write(stream, {"next": 1})
+    engine_runner.write(stream, {"word": word}, said)
+    engine_runner.write(stream, {"next": 1})
     stream.seek(0)
-    words, arrays = frames.read(stream) or ({}, {})
+    words, arrays = engine_runner.read(stream) or ({}, {})
     assert words == {"word": word}
     assert list(arrays) == list(said)
     assert all(np.array_equal(arrays[name], said[name]) for name in said)
-    assert frames.read(stream) == ({"next": 1}, {})
-    assert frames.read(stream) is None
+    assert engine_runner.read(stream) == ({"next": 1}, {})
+    assert engine_runner.read(stream) is None
     cut = io.BytesIO(stream.getvalue()[:-1])
-    frames.read(cut)
-    assert frames.read(cut) is None
+    engine_runner.read(cut)
+    assert engine_runner.read(cut) is None

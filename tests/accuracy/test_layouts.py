@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from qdqtool.accuracy.compare import compare
-from qdqtool.accuracy.layouts import BoxLayout, NoScores, candidates, layout_of
+from qdqtool.accuracy.detections import BoxLayout, NoScores, candidates, layout_of
 from qdqtool.accuracy.metric import METRICS
-from qdqtool.accuracy.scores import class_scores, score_pair
+from qdqtool.accuracy.task import class_scores, score_pair
 from qdqtool.core.comparison import BOXES, Comparison
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import CompareOptions

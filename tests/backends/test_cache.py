@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.backends.building import cache
+from qdqtool.backends.building import procedure
 from qdqtool.core.build import BuildRequest, BuildResult, InputProfile
 from qdqtool.errors import InputFileError
 from tests.backends import graphs
@@ -56,7 +56,7 @@ def test_the_name_and_place_of_a_model_do_not_matter(tmp_path: Path) -> None:
     second = BuildRequest(
         model=save(graphs.conv_relu(), tmp_path / "elsewhere", "other.onnx"), folder=tmp_path
     )
-    assert cache.digest(first, "rtx", "1") == cache.digest(second, "rtx", "1")
+    assert procedure.digest(first, "rtx", "1") == procedure.digest(second, "rtx", "1")
 
 
 @pytest.mark.parametrize(
@@ -69,32 +69,32 @@ def test_the_name_and_place_of_a_model_do_not_matter(tmp_path: Path) -> None:
 )
 def test_whatever_the_engine_depends_on_changes_the_digest(change: dict[str, Any], tmp_path: Path) -> None:
     request = request_for(tmp_path)
-    assert cache.digest(request, "rtx", "1") != cache.digest(replace(request, **change), "rtx", "1")
-    assert cache.digest(request, "rtx", "1") != cache.digest(request, "rtx", "2")
-    assert cache.digest(request, "rtx", "1") != cache.digest(request, "trt", "1")
+    assert procedure.digest(request, "rtx", "1") != procedure.digest(replace(request, **change), "rtx", "1")
+    assert procedure.digest(request, "rtx", "1") != procedure.digest(request, "rtx", "2")
+    assert procedure.digest(request, "rtx", "1") != procedure.digest(request, "trt", "1")
 
 
 @pytest.mark.parametrize("location", ["weights.bin", "w" * 200 + ".bin"], ids=["short name", "long name"])
 def test_external_weights_count(location: str, tmp_path: Path) -> None:
     model = with_external_data(tmp_path, location, 1.0)
-    assert cache.external_files(model) == (tmp_path / location,)
+    assert procedure.external_files(model) == (tmp_path / location,)
     request = BuildRequest(model=model, folder=tmp_path)
-    before = cache.digest(request, "rtx", "1")
+    before = procedure.digest(request, "rtx", "1")
     content = bytearray((tmp_path / location).read_bytes())
     content[0] ^= 1
     (tmp_path / location).write_bytes(content)
-    assert cache.digest(request, "rtx", "1") != before
+    assert procedure.digest(request, "rtx", "1") != before
 
 
 def test_a_model_without_external_weights_names_none(tmp_path: Path) -> None:
-    assert cache.external_files(save(graphs.conv_relu(), tmp_path)) == ()
+    assert procedure.external_files(save(graphs.conv_relu(), tmp_path)) == ()
     (tmp_path / "empty.onnx").write_bytes(b"")
-    assert cache.external_files(tmp_path / "empty.onnx") == ()
+    assert procedure.external_files(tmp_path / "empty.onnx") == ()
 
 
 def test_what_is_kept_comes_back_whole(tmp_path: Path) -> None:
-    cache.keep(tmp_path / "cache", "key", built(tmp_path / "a"), RESULT)
-    assert cache.fetch(tmp_path / "cache", "key", tmp_path / "b") == RESULT
+    procedure.keep(tmp_path / "cache", "key", built(tmp_path / "a"), RESULT)
+    assert procedure.fetch(tmp_path / "cache", "key", tmp_path / "b") == RESULT
     assert {path.name for path in (tmp_path / "b").iterdir()} == {"engine.plan", "build.log", "layers.txt"}
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["key"]
 
@@ -111,25 +111,25 @@ def test_what_is_kept_comes_back_whole(tmp_path: Path) -> None:
     ],
 )
 def test_an_entry_that_was_touched_counts_as_absent(name: str, content: str, tmp_path: Path) -> None:
-    cache.keep(tmp_path / "cache", "key", built(tmp_path / "a"), RESULT)
+    procedure.keep(tmp_path / "cache", "key", built(tmp_path / "a"), RESULT)
     (tmp_path / "cache/key" / name).write_text(content)
-    assert cache.fetch(tmp_path / "cache", "key", tmp_path / "b") is None
-    cache.keep(tmp_path / "cache", "key", tmp_path / "a", RESULT)
-    assert cache.fetch(tmp_path / "cache", "key", tmp_path / "b") == RESULT
+    assert procedure.fetch(tmp_path / "cache", "key", tmp_path / "b") is None
+    procedure.keep(tmp_path / "cache", "key", tmp_path / "a", RESULT)
+    assert procedure.fetch(tmp_path / "cache", "key", tmp_path / "b") == RESULT
 
 
 def test_an_entry_cannot_name_files_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
-    cache.keep(tmp_path / "cache", "key", built(tmp_path / "a"), RESULT)
+    procedure.keep(tmp_path / "cache", "key", built(tmp_path / "a"), RESULT)
     path = tmp_path / "cache/key/result.json"
     path.write_text(path.read_text().replace('"engine.plan"', '"../../secret"'))
-    assert cache.fetch(tmp_path / "cache", "key", tmp_path / "b") is None
+    assert procedure.fetch(tmp_path / "cache", "key", tmp_path / "b") is None
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(InputFileError, match="build cache"):
-        cache.keep(tmp_path / "cache", "key", built(tmp_path / "a"), RESULT)
+        procedure.keep(tmp_path / "cache", "key", built(tmp_path / "a"), RESULT)
 
 
 def test_drafts_of_a_killed_process_are_swept_by_the_next(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_drafts_of_a_killed_process_are_swept_by_the_next(tmp_path: Path) -> Non
     left.mkdir(parents=True)
     (left / ".lock").touch()
     (left / "engine.plan").write_text("half of it")
-    cache.keep(tmp_path / "cache", "key", built(tmp_path / "a"), RESULT)
+    procedure.keep(tmp_path / "cache", "key", built(tmp_path / "a"), RESULT)
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["key"]
 
 
@@ -145,7 +145,7 @@ def test_of_two_that_finish_the_same_build_the_first_one_stays(tmp_path: Path) -
     for name in ("a", "b"):
         folder = built(tmp_path / name)
         (folder / "build.log").write_text(name)
-        cache.keep(tmp_path / "cache", "key", folder, RESULT)
+        procedure.keep(tmp_path / "cache", "key", folder, RESULT)
     assert (tmp_path / "cache/key/build.log").read_text() == "a"
 
 
@@ -160,6 +160,6 @@ def test_an_entry_that_appears_at_the_last_moment_is_as_good(
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", overtaken)
-    cache.keep(tmp_path / "cache", "key", built(tmp_path / "a"), RESULT)
-    assert cache.fetch(tmp_path / "cache", "key", tmp_path / "b") == RESULT
+    procedure.keep(tmp_path / "cache", "key", built(tmp_path / "a"), RESULT)
+    assert procedure.fetch(tmp_path / "cache", "key", tmp_path / "b") == RESULT
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["key"]

@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool.backends.flags import parse_flags
-from qdqtool.backends.migration.advice import MIGRATION, Migration
-from qdqtool.backends.migration.command_line import FATES, KEPT, migrate_command
-from qdqtool.backends.migration.folder import migrate_path
-from qdqtool.backends.migration.script import ASSIGNED, MEMBERS, NAMES, migrate_script
+from qdqtool.backends.migration.command_line import FATES, KEPT, MIGRATION, Migration, migrate_command
+from qdqtool.backends.migration.folder import ASSIGNED, MEMBERS, NAMES, migrate_path, migrate_script
 from qdqtool.cli.app import run
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.onnx_io.load import load

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from qdqtool.backends.building.refusals import Mistake, last_parsed, refusal
+from qdqtool.backends.building.failures import Mistake, last_parsed, refusal
 from qdqtool.cli.app import run
 from tests import models
 

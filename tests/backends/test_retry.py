@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.backends.building.refusals import NoKernelError, refusal
+from qdqtool.backends.building.failures import NoKernelError, refusal
 from qdqtool.backends.building.retry import MODEL, build_with_retries
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.graph.onnx_io.load import load

@@ -18,20 +18,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool.calibration.caches import Cache, Entry, read_cache, write_cache
-from qdqtool.calibration.caches.comparing import differences, merge_caches
 from qdqtool.calibration.caches.contents import (
     ORT_FLATBUFFERS,
     ORT_JSON,
     ORT_TEXT,
     TABLE,
     cache_of,
+    differences,
     from_hex,
+    make_header,
+    merge_caches,
+    parse_header,
     to_hex,
 )
+from qdqtool.calibration.caches.converting import for_onnxruntime, for_tensorrt, renamed, running_order
 from qdqtool.calibration.caches.files import parse_text, read_pairs, render, write_pairs
-from qdqtool.calibration.caches.header import make_header, parse_header
 from qdqtool.calibration.caches.linting import lint_cache
-from qdqtool.calibration.caches.retargeting import for_onnxruntime, for_tensorrt, renamed, running_order
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity

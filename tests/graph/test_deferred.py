@@ -11,8 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.calibration.fetch import Fetcher
-from qdqtool.calibration.session import open_collecting
+from qdqtool.calibration.session import Fetcher, open_collecting
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.probe import probe

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from qdqtool.core.recipe import InsertOptions
-from qdqtool.graph.instrumented.folded import with_folded_weights
+from qdqtool.graph.instrumented.tunable import with_folded_weights
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io import deferred
 from qdqtool.graph.onnx_io.load import load

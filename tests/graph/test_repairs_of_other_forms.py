@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from qdqtool.graph.qdq.find import find
-from qdqtool.matching.half_quantized import quantize_activations, tensors_without_range
+from qdqtool.matching.weights import quantize_activations, tensors_without_range
 from qdqtool.placement.repair import remaining, repair
 from tests import models
 from tests.graph.placing import opened

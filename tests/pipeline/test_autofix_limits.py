@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from qdqtool.backends import BUILDERS
-from qdqtool.backends.building.refusals import NoKernelError
+from qdqtool.backends.building.failures import NoKernelError
 from qdqtool.cli.app import run
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.fixes import SlotEdit

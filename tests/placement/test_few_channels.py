@@ -13,7 +13,7 @@ from qdqtool.backends.builders.rtx import PLUGIN as RTX
 from qdqtool.core.build import BuildRequest, InputProfile
 from qdqtool.engine import read
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.matching.small import MOST_FOLDED
+from qdqtool.matching.products import MOST_FOLDED
 from tests import models
 
 pytestmark = [pytest.mark.rtx, pytest.mark.slow]

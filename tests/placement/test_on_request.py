@@ -16,7 +16,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.flow import Flow
-from qdqtool.placement.on_request import on_request
+from qdqtool.placement.repair import on_request
 from tests import models
 from tests.placement.qdq import GRAPHS
 

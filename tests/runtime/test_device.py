@@ -13,8 +13,8 @@ from typing import Any
 import onnxruntime
 import pytest
 
-from qdqtool.calibration.fetch import MemoryShortageError
-from qdqtool.calibration.room import Room, fetched
+from qdqtool.calibration.pool import Room, fetched
+from qdqtool.calibration.session import MemoryShortageError
 from qdqtool.cli.app import run
 from qdqtool.errors import InputFileError, MissingPackage, UsageError
 from qdqtool.pipeline import recipes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qdqtool.accuracy.metric import Floats, Hit
-from qdqtool.accuracy.scores import rank
+from qdqtool.accuracy.task import rank
 
 
 def _hit(scores: Floats, truth: int) -> float:

@@ -9,8 +9,7 @@ The values of the reference decide the layout. Undefined if neither side finds a
 
 from __future__ import annotations
 
-from qdqtool.accuracy.detections import agreement
-from qdqtool.accuracy.layouts import NoScores, candidates, layout_of
+from qdqtool.accuracy.detections import NoScores, agreement, candidates, layout_of
 from qdqtool.accuracy.metric import Distance, Floats, Reading
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from qdqtool.accuracy.metric import Distance, Floats, Reading
-from qdqtool.accuracy.scores import class_rows
+from qdqtool.accuracy.task import class_rows
 
 # Keeps the logarithm of an empty bin finite; below what FP32 probabilities resolve.
 _TINY = 1e-12

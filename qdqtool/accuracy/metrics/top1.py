@@ -6,7 +6,7 @@ If several classes have the same best score, the first one counts, as with argma
 from __future__ import annotations
 
 from qdqtool.accuracy.metric import Floats, Hit
-from qdqtool.accuracy.scores import rank
+from qdqtool.accuracy.task import rank
 
 
 def _hit(scores: Floats, truth: int) -> float:

@@ -18,7 +18,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from qdqtool.backends.building.products import ENGINE, LAYERS, LOG
+from qdqtool.backends.building.procedure import ENGINE, LAYERS, LOG
 from qdqtool.backends.flags import parse_flags
 from qdqtool.backends.plan import banner_release, spell
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress

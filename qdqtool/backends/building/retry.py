@@ -11,7 +11,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from qdqtool.backends.building.refusals import NoKernelError
+from qdqtool.backends.building.failures import NoKernelError
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.core.protocols import Builder
 

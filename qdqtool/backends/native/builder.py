@@ -10,11 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from qdqtool.backends.building.crashes import crash, tail
+from qdqtool.backends.building.failures import Mistake, clean, crash, is_noise, last_parsed, refusal, tail
 from qdqtool.backends.building.guards import facts_of
-from qdqtool.backends.building.procedure import FinishedBuild, go_through
-from qdqtool.backends.building.products import ENGINE, LAYERS, LOG
-from qdqtool.backends.building.refusals import Mistake, clean, is_noise, last_parsed, refusal
+from qdqtool.backends.building.procedure import ENGINE, LAYERS, LOG, FinishedBuild, go_through
 from qdqtool.backends.flags import absolute, parse_flags
 from qdqtool.backends.gpu import target_of
 from qdqtool.core.build import BuildCost, BuildProgress, BuildRequest, BuildResult, OnProgress

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from qdqtool import errors
-from qdqtool.backends.building.crashes import last_line
+from qdqtool.backends.building.failures import last_line
 from qdqtool.backends.native.logger import logger_of
 from qdqtool.backends.plan import MODULES, EnginePlan
 from qdqtool.backends.timing.engine_times import EngineClock

@@ -7,11 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from qdqtool.backends.building.crashes import crash
+from qdqtool.backends.building.failures import Mistake, clean, crash, is_noise, refusal
 from qdqtool.backends.building.guards import Abilities, choose_typing, facts_of, guards
-from qdqtool.backends.building.procedure import FinishedBuild, go_through
-from qdqtool.backends.building.products import ENGINE, LAYERS, LOG
-from qdqtool.backends.building.refusals import Mistake, clean, is_noise, refusal
+from qdqtool.backends.building.procedure import ENGINE, LAYERS, LOG, FinishedBuild, go_through
 from qdqtool.backends.flags import Flag, parse_flags, plain_sizes
 from qdqtool.backends.plan import spell
 from qdqtool.backends.trtexec.program import Program, ask, find_trtexec

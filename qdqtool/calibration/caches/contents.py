@@ -2,14 +2,104 @@
 
 from __future__ import annotations
 
+import math
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
-from qdqtool.calibration.caches.header import Header
 from qdqtool.core.calibration import INT8_LEVELS
+from qdqtool.core.commands import Command
+from qdqtool.core.wording import counted
+from qdqtool.errors import UsageError
+
+# --- header ----------------------------------------------------------------------------------------------------------
+# The first line of a TensorRT calibration cache.
+#
+#     TRT-8601-EntropyCalibration2          release 8.6.1: one digit major, one minor, two patch
+#     TRT-100300-EntropyCalibration2        release 10.3.0: two digits each
+#     0 3ff0000000000000 3fefffeb074a771d   5.x: algorithm, regression cut-off and quantile as big-endian doubles
+#
+# TensorRT compares release and algorithm with its own and throws the cache away when they differ.
+
+
+ALGORITHMS = ("EntropyCalibration2", "MinMaxCalibration", "EntropyCalibration", "LegacyCalibration")
+LAST_WITH_CALIBRATORS = 10
+"""Last major release with calibrators: TensorRT 11 removed implicit quantization."""
+MARK = "\ufeff"
+"""Byte order mark that some editors put before a text."""
+_NAMED = re.compile(r"TRT-(\d{3,6})-(\w+)")
+_OLD = re.compile(r"(\d) ([0-9a-f]{16}) ([0-9a-f]{16})")
+_BY_NUMBER = ("LegacyCalibration", "EntropyCalibration", "EntropyCalibration2", "MinMaxCalibration")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Header:
+    """TensorRT release and calibrator that wrote a cache.
+
+    Attributes:
+        text: the line itself.
+        version: the TensorRT release as (major, minor, patch); None if the line does not say.
+        algorithm: name of the calibrator.
+        quantile: of the legacy calibrator, where the line says.
+        cutoff: regression cut-off of the legacy calibrator, where the line says.
+    """
+
+    text: str
+    version: tuple[int, int, int] | None
+    algorithm: str
+    quantile: float | None = None
+    cutoff: float | None = None
+
+
+def parse_header(line: str) -> Header | None:
+    """Parse a line as a header; return None if it is not a header."""
+    words = line.removeprefix(MARK).strip()
+    named = _NAMED.fullmatch(words)
+    if named:
+        return Header(text=line, version=_version(int(named[1])), algorithm=named[2])
+    old = _OLD.fullmatch(words)
+    if old and int(old[1]) < len(_BY_NUMBER):
+        cutoff, quantile = (struct.unpack(">d", bytes.fromhex(old[index]))[0] for index in (2, 3))
+        return Header(
+            text=line, version=None, algorithm=_BY_NUMBER[int(old[1])], quantile=quantile, cutoff=cutoff
+        )
+    return None
+
+
+def make_header(release: str, algorithm: str) -> Header:
+    """Make the header that TensorRT `release` ("8.6.1", "10.3") expects for `algorithm`.
+
+    Raises:
+        UsageError: not a release, one without calibrators, or an unknown algorithm.
+    """
+    words = release.split(".")
+    if not 1 < len(words) <= 4 or not all(word.isdecimal() for word in words):
+        raise UsageError(f"{release!r} is not a TensorRT release", fix="write it like 8.6.1 or 10.3.0")
+    major, minor, patch = (*(int(word) for word in words[:3]), 0)[:3]
+    if major > LAST_WITH_CALIBRATORS:
+        raise UsageError(
+            f"TensorRT {major} cannot read calibration caches: implicit quantization ended with release 10",
+            fix="turn the float model and the cache into a Q/DQ model: qdqtool cache to-qdq",
+        )
+    if algorithm not in ALGORITHMS:
+        raise UsageError(f"{algorithm!r} is not a calibrator", fix=f"choose one of {', '.join(ALGORITHMS)}")
+    number = f"{major}{minor:02}{patch:02}" if major >= 10 else f"{major}{minor}{patch:02}"
+    return Header(text=f"TRT-{number}-{algorithm}", version=(major, minor, patch), algorithm=algorithm)
+
+
+def _version(number: int) -> tuple[int, int, int]:
+    """Split the number of a release; from 10 on, the minor number has two digits."""
+    if number >= 10_000:
+        return number // 10_000, number // 100 % 100, number % 100
+    return number // 1000, number // 100 % 10, number % 100
+
+
+# --- contents --------------------------------------------------------------------------------------------------------
+
 
 TENSORRT, ORT_TEXT, ORT_JSON, ORT_FLATBUFFERS, TABLE = (
     "TensorRT cache",
@@ -115,3 +205,103 @@ def to_hex(scale: float) -> str:
 def from_hex(text: str) -> float:
     """Parse up to eight hexadecimal digits as the bits of a float32."""
     return float(struct.unpack(">f", bytes.fromhex(text.rjust(8, "0")))[0])
+
+
+# --- comparing -------------------------------------------------------------------------------------------------------
+# Compares two caches, and merges several into one.
+
+
+Winner = Literal["error", "first", "last", "max"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """Scales of one tensor in two caches.
+
+    Attributes:
+        tensor: its name.
+        first: scale in the first cache; None if it has no entry.
+        second: scale in the second cache; None if it has no entry.
+    """
+
+    tensor: str
+    first: float | None
+    second: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """Second scale over first; None if a scale is missing or the first is unusable."""
+        if self.first is None or self.second is None or not (0 < self.first < math.inf):
+            return None
+        return self.second / self.first
+
+    @property
+    def distance(self) -> float:
+        """Distance for sorting: absolute logarithm of the ratio; infinite if a scale is missing or unusable."""
+        ratio = self.ratio
+        return abs(math.log(ratio)) if ratio is not None and 0 < ratio < math.inf else math.inf
+
+
+def differences(first: Cache, second: Cache) -> tuple[Difference, ...]:
+    """Return every tensor whose scales differ, sorted by distance (largest first), then by name."""
+    left, right = first.by_tensor(), second.by_tensor()
+    found = (
+        Difference(
+            tensor=tensor,
+            first=left[tensor].scale if tensor in left else None,
+            second=right[tensor].scale if tensor in right else None,
+        )
+        for tensor in sorted(left.keys() | right.keys())
+    )
+    apart = [entry for entry in found if not _same(entry.first, entry.second)]
+    return tuple(sorted(apart, key=lambda entry: (-entry.distance, entry.tensor)))
+
+
+def merge_caches(caches: Sequence[Cache], winner: Winner = "error") -> Cache:
+    """Merge the entries of all caches, sorted by tensor; header and format are those of the first cache.
+
+    `winner` says whose scale counts where they disagree: nobody's, the first's, the last's, or the largest.
+
+    Raises:
+        UsageError: scales disagree and `winner` is "error".
+    """
+    merged: dict[str, Entry] = {}
+    disagreeing: list[str] = []
+    for cache in caches:
+        for tensor, entry in cache.by_tensor().items():
+            known = merged.get(tensor)
+            if known is None:
+                merged[tensor] = entry
+            elif not _same(known.scale, entry.scale):
+                disagreeing.append(tensor)
+                merged[tensor] = _chosen(known, entry, winner)
+    if disagreeing and winner == "error":
+        raise UsageError(
+            f"{counted(len(set(disagreeing)), 'tensor has', 'tensors have')} different scales, first {disagreeing[0]!r}",
+            fix=f"choose with --take first, last or max; {Command('cache', ('diff',))} shows them",
+        )
+    first = caches[0]
+    start = 2 if first.header else 1
+    entries = tuple(
+        replace(merged[tensor], line=line, text=merged[tensor].text if cache_of_same_kind(caches) else "")
+        for line, tensor in enumerate(sorted(merged), start=start)
+    )
+    return replace(first, entries=entries, unread=(), ends_open=False)
+
+
+def cache_of_same_kind(caches: Sequence[Cache]) -> bool:
+    """Return whether all caches have one format, so that the text of numbers can be copied."""
+    return len({cache.format for cache in caches}) == 1
+
+
+def _chosen(known: Entry, entry: Entry, winner: Winner) -> Entry:
+    if winner == "last":
+        return entry
+    if winner == "max":
+        return max(known, entry, key=lambda one: one.scale if one.is_usable else -math.inf)
+    return known
+
+
+def _same(first: float | None, second: float | None) -> bool:
+    both_nan = first is not None and second is not None and math.isnan(first) and math.isnan(second)
+    return both_nan or first == second

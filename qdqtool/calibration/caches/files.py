@@ -20,9 +20,9 @@ from qdqtool.calibration.caches.contents import (
     Entry,
     UnreadLine,
     from_hex,
+    parse_header,
     to_hex,
 )
-from qdqtool.calibration.caches.header import parse_header
 from qdqtool.core.calibration import INT8_LEVELS, CalibrationTable, TensorRange
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.quant_format import INT8

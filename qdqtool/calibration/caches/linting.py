@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from qdqtool.calibration.caches.contents import TENSORRT, Cache
-from qdqtool.calibration.caches.header import ALGORITHMS, LAST_WITH_CALIBRATORS, MARK
-from qdqtool.calibration.caches.retargeting import is_shifted, named_entries
+from qdqtool.calibration.caches.contents import ALGORITHMS, LAST_WITH_CALIBRATORS, MARK, TENSORRT, Cache
+from qdqtool.calibration.caches.converting import is_shifted, named_entries
 from qdqtool.calibration.table import bounds
 from qdqtool.core.calibration import INT8_LEVELS
 from qdqtool.core.findings import Finding, Severity

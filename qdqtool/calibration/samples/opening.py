@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from qdqtool.calibration.samples.arrays import ArrayFiles, PolygraphyInputs, open_file
 from qdqtool.calibration.samples.conform import RawSource, conform, fixed_batch, nonfinite, tiled
 from qdqtool.calibration.samples.images import Images, pictures
 from qdqtool.calibration.samples.labels import Labels, labels_beside, read_labels
 from qdqtool.calibration.samples.objects import Code, SampleObjects
-from qdqtool.calibration.samples.spec import NanPolicy, SampleSpec, is_there
 from qdqtool.calibration.samples.synthetic import Random
 from qdqtool.core.commands import Setting
 from qdqtool.core.protocols import Sample
@@ -22,6 +23,71 @@ from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.files import require_file
 from qdqtool.io.json_files import canonical
+
+# --- spec ------------------------------------------------------------------------------------------------------------
+# Specification of samples on the command line.
+
+
+NanPolicy = Literal["error", "skip"]
+
+_LONGEST_NAME = 255
+"""Largest length of a file name in bytes on common file systems; for longer names the system reports an error."""
+_SLICE = re.compile(r"^(?P<place>.+)\[(?P<slice>-?\d*:-?\d*(?::-?\d*)?)\]$", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleSpec:
+    """Choice of samples, and their conversion to model inputs.
+
+    Attributes:
+        text: a folder, an .npz, .npy or .json file, "module:function", or "random:16"; each may be followed by
+            [start:stop:step], so that one data set gives disjoint calibration and evaluation samples.
+        preprocess: how raw images and arrays become model inputs.
+        limit: at most this many samples, after the slice.
+        on_nan: what happens to a sample that holds NaN or Inf.
+    """
+
+    text: str
+    preprocess: Preprocess
+    limit: int | None = None
+    on_nan: NanPolicy = "error"
+
+    @property
+    def place(self) -> str:
+        """Text without the slice."""
+        return self._parts()[0]
+
+    def select(self, count: int) -> range:
+        """Return the numbers of the chosen samples among `count`.
+
+        Raises:
+            UsageError: the step is not positive.
+        """
+        words = [int(word) if word else None for word in self._parts()[1].split(":")]
+        start, stop, step = (*words, None, None)[:3]
+        if step is not None and step < 1:
+            raise UsageError(
+                f"the step of {self.text!r} is {step}", fix="use a positive step, as in x.npz[0:100:2]"
+            )
+        return range(count)[slice(start, stop, step)][: self.limit]
+
+    def _parts(self) -> tuple[str, str]:
+        match = _SLICE.match(self.text)
+        if match is None or is_there(self.text):
+            return self.text, ":"
+        return match["place"], match["slice"]
+
+
+def is_there(text: str) -> bool:
+    """Return whether `text` names an existing file or folder.
+
+    Shapes of many inputs are longer than any file name and are not a path.
+    """
+    return len(Path(text).name) <= _LONGEST_NAME and Path(text).exists()
+
+
+# --- opening ---------------------------------------------------------------------------------------------------------
+
 
 SampleInput = str | SampleObjects
 """Samples as text from the command line, or as Python objects."""

@@ -96,7 +96,7 @@ def diff(
 ) -> None:
     """Compare the scales of two caches, the farthest apart first."""
     from qdqtool.calibration.caches import read_cache
-    from qdqtool.calibration.caches.comparing import differences
+    from qdqtool.calibration.caches.contents import differences
 
     found = differences(read_cache(first), read_cache(second))
     if as_json:
@@ -129,7 +129,7 @@ def merge(
 ) -> None:
     """Put the entries of several caches into one."""
     from qdqtool.calibration.caches import read_cache, write_cache
-    from qdqtool.calibration.caches.comparing import merge_caches
+    from qdqtool.calibration.caches.contents import merge_caches
     from qdqtool.errors import UsageError
 
     if take not in {"error", "first", "last", "max"}:
@@ -162,7 +162,7 @@ def retarget(
 ) -> None:
     """Write a cache for another TensorRT release, for onnxruntime, or for another export of its model."""
     from qdqtool.calibration.caches import read_cache, write_cache
-    from qdqtool.calibration.caches.retargeting import for_onnxruntime, for_tensorrt, left_out, renamed
+    from qdqtool.calibration.caches.converting import for_onnxruntime, for_tensorrt, left_out, renamed
     from qdqtool.errors import UsageError
 
     if (release is None and onnxruntime is None and model is None) or (release and onnxruntime):
@@ -246,7 +246,7 @@ def from_qdq(
 ) -> None:
     """Turn a Q/DQ model into a float model and a calibration cache for TensorRT up to 10."""
     from qdqtool.calibration.caches import write_cache
-    from qdqtool.calibration.caches.header import make_header
+    from qdqtool.calibration.caches.contents import make_header
     from qdqtool.pipeline import caches
     from qdqtool.pipeline.writing import write
 

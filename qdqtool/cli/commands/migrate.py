@@ -29,8 +29,7 @@ def migrate(
     """Say what to do for TensorRT 11 about a command line, script, calibration cache, engine or build folder."""
     import shlex
 
-    from qdqtool.backends.migration.advice import MIGRATION
-    from qdqtool.backends.migration.command_line import migrate_command
+    from qdqtool.backends.migration.command_line import MIGRATION, migrate_command
     from qdqtool.backends.migration.folder import migrate_path
     from qdqtool.cli.screen import stdout
 

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from qdqtool.graph.canonical.compute import compute
+from qdqtool.graph.canonical.constants import compute
 from qdqtool.graph.onnx_io.deferred import with_values
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.onnx_io.weight import byte_size

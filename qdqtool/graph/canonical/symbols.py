@@ -27,7 +27,7 @@ import onnx
 from onnx import numpy_helper
 from onnx.shape_inference import InferenceError, infer_node_outputs
 
-from qdqtool.graph.canonical.compute import computable, compute
+from qdqtool.graph.canonical.constants import computable, compute
 from qdqtool.trt.ops import POOLS
 
 if TYPE_CHECKING:

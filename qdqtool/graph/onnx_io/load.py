@@ -16,11 +16,10 @@ from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.graph.canonical.constants import densify, drop_default_inputs, drop_repeats, lift_constants
 from qdqtool.graph.canonical.functions import inlined
-from qdqtool.graph.canonical.opset import LOWEST, raise_opset, written_for
+from qdqtool.graph.canonical.opset import LOWEST, raise_opset, unflatten, written_for
 from qdqtool.graph.canonical.order import name_nodes, sort
 from qdqtool.graph.canonical.settled import settle
 from qdqtool.graph.canonical.shapes import infer_again
-from qdqtool.graph.canonical.softmax import unflatten
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import array
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass, warm_up

@@ -9,9 +9,8 @@ import onnx
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.wording import counted
-from qdqtool.graph.canonical.compute import computable, compute
 from qdqtool.graph.canonical.confirm import Computed, unconfirmed
-from qdqtool.graph.canonical.constants import constant_tensor
+from qdqtool.graph.canonical.constants import computable, compute, constant_tensor
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import body_notes

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from qdqtool.accuracy.metric import energy
-from qdqtool.accuracy.pairing import feeds_for
+from qdqtool.accuracy.side_by_side import feeds_for
 from qdqtool.core.calibration import CalibrationTable, NodeShift
 from qdqtool.core.evidence import better
 from qdqtool.core.placement import Placement
@@ -30,8 +30,7 @@ from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
 from qdqtool.graph.endings import returning, scores
 from qdqtool.graph.instrumented.blocked_qdq import put_in, with_stand_ins
 from qdqtool.graph.instrumented.corrected import Corrected, corrected
-from qdqtool.graph.instrumented.folded import with_folded_weights
-from qdqtool.graph.instrumented.tunable import Tunable, tunable
+from qdqtool.graph.instrumented.tunable import Tunable, tunable, with_folded_weights
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.view import Node

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qdqtool.accuracy.pairing import feeds_for
+from qdqtool.accuracy.side_by_side import feeds_for
 from qdqtool.calibration.collect import activations
 from qdqtool.calibration.samples import Samples
 from qdqtool.calibration.samples.conform import fixed_batch

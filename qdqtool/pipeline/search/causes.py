@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.accuracy.pairing import feeds_for
+from qdqtool.accuracy.side_by_side import feeds_for
 from qdqtool.core.protocols import Sample, SampleSource
 from qdqtool.core.sensitivity import CauseKind, Cure, NoiseCause, Sensitivity
 from qdqtool.graph.instrumented.noise_parts import (

@@ -22,12 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
+from qdqtool.accuracy.detections import NoScores
 from qdqtool.accuracy.intervals import Interval, skewed_mean_interval
-from qdqtool.accuracy.layouts import NoScores
 from qdqtool.accuracy.metric import METRICS, Hit, energy
-from qdqtool.accuracy.pairing import Fed, Pair, comparable, feeds_for
 from qdqtool.accuracy.parts import OutputPart, measured
-from qdqtool.accuracy.scores import read_pair
+from qdqtool.accuracy.side_by_side import Fed, Pair, comparable, feeds_for
 from qdqtool.accuracy.task import (
     HitCount,
     Outputs,
@@ -36,6 +35,7 @@ from qdqtool.accuracy.task import (
     hits_of,
     least_classes,
     own_rows,
+    read_pair,
 )
 from qdqtool.accuracy.tokens import NEXT, judged_tokens
 from qdqtool.core.comparison import BOXES, TaskAccuracy

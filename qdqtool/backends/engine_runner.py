@@ -1,28 +1,88 @@
-"""Runs an engine in a child process, because loading an engine executes code in it."""
+"""Runs an engine in a child process: inputs arrive on its standard input, outputs go to its standard output.
+
+The library's messages go to standard error. The process ends when its standard input does.
+"""
 
 from __future__ import annotations
 
+import importlib
+import io
+import json
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+import numpy as np
+
 from qdqtool import errors
-from qdqtool.backends.building.crashes import last_line
+from qdqtool.backends.building.failures import last_line
+from qdqtool.backends.native.logger import logger_of
 from qdqtool.backends.plan import MODULES, read_plan, spell
-from qdqtool.backends.running.frames import Arrays, read, write
+from qdqtool.backends.timing.engine_times import EngineClock
 from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import BuildError, QdqError, UsageError
 from qdqtool.io import child
+from qdqtool.io.child import pipes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+# --- frames ----------------------------------------------------------------------------------------------------------
+# Frames of arrays between two processes: one line of JSON, then .npz data of the size given in that line.
+
+
+Arrays = Mapping[str, "NDArray[Any]"]
+
+
+def write(stream: IO[bytes], words: Mapping[str, Any], arrays: Arrays | None = None) -> None:
+    """Write a frame of words and arrays.
+
+    Raises:
+        OSError: the reader is gone.
+    """
+    packed = io.BytesIO()
+    if arrays:
+        # numpy has parameters of its own, such as "file": numbers are safe as names
+        numbered: dict[str, Any] = {f"a{number}": array for number, array in enumerate(arrays.values())}
+        np.savez(packed, **numbered)
+    head = {**words, "names": list(arrays or ()), "bytes": packed.tell()}
+    stream.write(json.dumps(head).encode() + b"\n" + packed.getvalue())
+    stream.flush()
+
+
+def read(stream: IO[bytes]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
+    """Read the next words and arrays; return None at the end of the stream or of a truncated frame.
+
+    Raises:
+        ValueError: another process writes in between.
+    """
+    line = stream.readline()
+    if not line.endswith(b"\n"):
+        return None
+    words = json.loads(line)
+    if not isinstance(words, dict) or not {"bytes", "names"} <= words.keys():
+        raise ValueError("not a frame")
+    size, names = words.pop("bytes"), words.pop("names")
+    packed = stream.read(size)
+    if len(packed) < size:
+        return None
+    if not names:
+        return words, {}
+    with np.load(io.BytesIO(packed), allow_pickle=False) as archive:
+        return words, {name: archive[f"a{number}"] for number, name in enumerate(names)}
+
+
+# --- runner ----------------------------------------------------------------------------------------------------------
+# Runs an engine in a child process, because loading an engine executes code in it.
+
 
 SUFFIXES = frozenset({".plan", ".engine", ".trt"})
 """Suffixes of engine files."""
@@ -115,10 +175,46 @@ def open_engine(path: Path, *, trust: bool) -> Iterator[EngineRunner]:
         )
     with tempfile.TemporaryDirectory(prefix="qdqtool-engine-") as folder:
         log = Path(folder) / "log"
-        with child.conversation((sys.executable, "-m", "qdqtool.backends.running.worker"), log) as process:
+        with child.conversation((sys.executable, "-m", "qdqtool.backends.engine_runner"), log) as process:
             yield EngineRunner(process, path, log)
 
 
 def _open(stream: IO[bytes] | None) -> IO[bytes]:
     assert stream is not None
     return stream
+
+
+# --- worker ----------------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Load the engine named in the first frame, describe its inputs and outputs, then run it on each following frame."""
+    questions, answers = pipes()
+    asked = read(questions)
+    if asked is None:
+        return
+    words, _ = asked
+    try:
+        trt = importlib.import_module(words["module"])
+        serve(EngineClock(trt, logger_of(trt), Path(words["plan"]).read_bytes(), {}, {}), questions, answers)
+    except QdqError as error:
+        write(answers, {"kind": type(error).__name__, "what": error.what, "fix": error.fix})
+    except (ImportError, OSError) as error:
+        write(answers, {"kind": "MissingPackage", "what": str(error), "fix": "see qdqtool doctor"})
+
+
+def serve(engine: EngineClock, questions: IO[bytes], answers: IO[bytes]) -> None:
+    """Answer every set of inputs with the outputs, until the input ends.
+
+    Raises:
+        QdqError: the inputs do not fit, or the engine fails.
+    """
+    inputs, outputs = engine.interface()
+    described: list[Any] = [[info.name, info.dtype.value, info.shape] for info in inputs]
+    write(answers, {"inputs": described, "outputs": outputs})
+    while (asked := read(questions)) is not None:
+        write(answers, {}, engine.infer(asked[1]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""Runs engines on a GPU, in a separate process."""
