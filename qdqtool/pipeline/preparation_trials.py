@@ -32,6 +32,8 @@ _WHITE = 255.0
 """Largest value of an 8-bit picture."""
 ROUNDS: Final = (8, 24, 96)
 """Numbers of samples after which preparations that are clearly worse than the best are given up; the last one decides."""
+_PIXELS: Final = 96 * 256 * 256
+"""Pixels of the pictures above which the last round is left out: on large pictures an inference takes long."""
 _SURE: Final = 0.99
 """Confidence that a preparation is worse than the best, over all preparations."""
 _INFORMS: Final = 0.3
@@ -116,7 +118,7 @@ def mirrored(runner: Runner, samples: SampleSource, seen: SampleSet, recipe: Rec
 
     Args:
         runner: the float model.
-        samples: the pictures; `ROUNDS[-1]` of them are used.
+        samples: the pictures; at most `ROUNDS[-1]` of them are used.
         seen: what the samples look like.
         recipe: its `samples.preprocess` and `compare.output` count.
 
@@ -137,7 +139,8 @@ def mirrored(runner: Runner, samples: SampleSource, seen: SampleSet, recipe: Rec
         losses, fewer = found[one][measure].tolist(), found[other][measure].tolist()
         return better(fewer, losses, confidence=_SURE, candidates=tried)
 
-    for most in ROUNDS:
+    pixels = int(np.prod(next(iter(samples)).feeds[infos[0].name].shape[2 if axis == 1 else 1 :][:2]))
+    for most in ROUNDS if ROUNDS[-1] * pixels <= _PIXELS else ROUNDS[:-1]:
         part = from_all_over(samples, most)
         if len(part) <= done or len(rivals) == 1:
             break
