@@ -162,7 +162,7 @@ def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path) -> None:
         ("wrong_channels", r"does not accept samples of shape \[16, 2, 8, 8\]"),
         ("two_inputs", "there are 2 inputs"),
         ("infinite", "NaN or Inf"),
-        ("nothing", "holds no samples"),
+        ("nothing", "contains no samples"),
         ("empty", "returned no samples"),
         ("missing", "no function 'missing'"),
     ],
