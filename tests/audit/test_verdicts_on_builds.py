@@ -67,7 +67,7 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
     "einsum": {"e": ("int8", "")},
     "unrolled": {"front": ("int8", ""), "lstm": ("fp32", "no INT8 kernel for LSTM"), "head": ("int8", "")},
     "tiny_recurrence": {"lstm": ("fp32", "no INT8 kernel for LSTM")},
-    "class_attention": {"qk": ("fp32", "single query"), "av": ("fp32", "one query")},
+    "class_attention": {"qk": ("fp32", "single query"), "av": ("fp32", "single query")},
     "einsum_float_weight": {"e": ("fp32", "no Q/DQ on its weight")},
 }
 
