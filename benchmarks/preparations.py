@@ -1,6 +1,6 @@
 """Counts broken preparations of pictures that are found without labels, and right ones that are called broken.
 
-    python benchmarks/preparations.py [DRAWS [NETWORK ...]]
+    python benchmarks/preparations.py [--quick] [--draws N] [--only NETWORK ...]
 
 Needs the trained networks and pictures of the shared material beside the checkout. Each network is fed its own
 preparation and nine others, on disjoint draws of 96 pictures. A row is "error", "warning" or "-" for each draw, with the
@@ -9,7 +9,7 @@ agreement in nats on the first draw.
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,5 +108,18 @@ def main(draws: int, networks: list[str]) -> None:
         print(*key, counts[key])
 
 
+def options() -> argparse.Namespace:
+    """Return the arguments; --quick takes one draw for one small network."""
+    parser = argparse.ArgumentParser(description="Count broken preparations that are found without labels.")
+    parser.add_argument("--quick", action="store_true", help="one draw, one small network")
+    parser.add_argument("--draws", type=int, default=1, help="disjoint draws of pictures")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NETWORK", help="these networks only")
+    return parser.parse_args()
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1, sys.argv[2:])
+    asked = options()
+    if asked.quick:
+        main(1, ["mlperf_tiny_resnet8"])
+    else:
+        main(asked.draws, asked.only)

@@ -42,7 +42,7 @@ NEEDS = {
 """Modules that are not part of the project's own environments."""
 INSTALLS = {"placement": "modelopt", "truth": "torch and transformers"}
 """What a script installs into an environment of its own, which takes the network."""
-NEEDS_MODELS = ("accuracy", "models", "cache_scales", "roofline")
+NEEDS_MODELS = ("accuracy", "models", "cache_scales", "preparations", "roofline")
 
 
 @pytest.mark.slow
