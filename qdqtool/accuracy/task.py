@@ -23,7 +23,7 @@ from qdqtool.accuracy.detections import (
 )
 from qdqtool.accuracy.intervals import paired_interval
 from qdqtool.accuracy.metric import METRICS, Floats, Hit
-from qdqtool.accuracy.tokens import NEXT, Perplexity, TokenJudgement, judged_tokens
+from qdqtool.accuracy.tokens import NEXT, SAME, Perplexity, TokenJudgement, judged_tokens
 from qdqtool.core.comparison import BOXES, Measure, TaskAccuracy
 from qdqtool.core.protocols import Sample
 from qdqtool.core.wording import counted
@@ -215,7 +215,7 @@ class Task:
         self._counts = [(METRICS.load(name), HitCount(name)) for name in _ASK[kind]]
         self._boxes = HitCount(BOXES)
         self._tokens = HitCount(NEXT)
-        self._same_token = HitCount("agreement")
+        self._same_token = HitCount(SAME)
         self._perplexity = Perplexity()
         self._reads_labels = any(metric.truth == "label" for metric, _ in self._counts)
         self._ties = 0
@@ -307,10 +307,11 @@ class Task:
         return tuple(notes)
 
     def _add_tokens(self, found: TokenJudgement) -> None:
-        """Score a language model: the next token where `classify` is asked, else whether both rank the same token first."""
+        """Score a language model: the next token if `classify` asks for it, else whether both rank the same token first."""
         self._seen += 1
-        self._perplexity.record(found)
-        if self._reads_labels:
+        if found.is_causal:
+            self._perplexity.record(found)
+        if self._reads_labels and found.is_causal:
             self._tokens.record(*found.hits)
         else:
             self._same_token.record(1.0, found.same)

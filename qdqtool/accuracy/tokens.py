@@ -3,6 +3,9 @@
 A model that reads token numbers (batch, positions) and returns logits (batch, positions, vocabulary) predicts at every position
 the token that follows. So `next_token` is the share of positions at which a side ranks that token first, and the perplexity is
 the exponential of the mean negative logarithm of its probability. Positions that an attention mask leaves out do not count.
+
+A masked language model, such as BERT, predicts the token at the position itself. So a sample whose own tokens the reference finds
+more often than the next ones is judged by the agreement of both sides.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from qdqtool.core.comparison import Measure
 from qdqtool.core.protocols import Feeds, Sample
 
 NEXT: Final = "next_token"
+SAME: Final = "agreement"
 PERPLEXITY: Final = "perplexity"
 _OTHERS: Final = ("mask", "position", "type", "segment", "length")
 """Parts of the names of integer inputs that are not token numbers."""
@@ -36,15 +40,22 @@ class TokenJudgement:
 
     Attributes:
         hits: share of positions whose next token a side ranks first: reference, candidate.
+        own: share of positions whose own token the reference ranks first.
         same: share of positions at which both sides rank the same token first.
         losses: mean negative logarithm of the probability of the next token, in nats: reference, candidate.
         positions: number of them.
     """
 
     hits: tuple[float, float]
+    own: float
     same: float
     losses: tuple[float, float]
     positions: int
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether the reference predicts the next token rather than the token at the position."""
+        return self.own <= self.hits[0]
 
 
 def token_input(feeds: Feeds) -> str | None:
@@ -85,6 +96,7 @@ def judged_tokens(
     mine, my_losses, theirs, their_losses = (np.concatenate(found) for found in zip(*results, strict=True))
     return TokenJudgement(
         hits=(float((mine == truth).mean()), float((theirs == truth).mean())),
+        own=float((mine == tokens[:, :-1][kept]).mean()),
         same=float((mine == theirs).mean()),
         losses=(float(my_losses.mean()), float(their_losses.mean())),
         positions=len(truth),

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.accuracy import tokens
+from qdqtool.accuracy.task import Task
 from qdqtool.cli.app import run as cli
 from qdqtool.core.protocols import Sample
 
@@ -61,6 +62,20 @@ def test_hits_and_losses_are_those_of_a_loop_over_positions(monkeypatch: pytest.
 def test_what_is_no_language_model_beyond_doubt_is_not_judged(feeds: dict) -> None:
     left, right, _ = sides(DRAW)
     assert tokens.judged_tokens(left, right, Sample(name="s", feeds=feeds)) is None
+
+
+def test_a_model_that_finds_the_token_at_the_position_itself_is_judged_by_agreement() -> None:
+    left, right, ids = sides(np.random.default_rng(1))
+    for place in np.ndindex(ids.shape):
+        left["logits"][(*place, ids[place])] = 50.0
+    found = tokens.judged_tokens(left, right, Sample(name="s", feeds={"input_ids": ids}))
+    assert found is not None
+    assert not found.is_causal
+    task = Task("classify")
+    task.add(left, right, Sample(name="s", feeds={"input_ids": ids}))
+    (result,) = task.results()
+    assert (result.metric, result.candidate) == ("agreement", pytest.approx(100 * found.same))
+    assert not task.measures()
 
 
 def network(folder: Path) -> Path:

@@ -37,7 +37,7 @@ from qdqtool.accuracy.task import (
     own_rows,
     read_pair,
 )
-from qdqtool.accuracy.tokens import NEXT, judged_tokens
+from qdqtool.accuracy.tokens import NEXT, SAME, judged_tokens
 from qdqtool.core.comparison import BOXES, TaskAccuracy
 from qdqtool.core.protocols import Feeds, Sample, SampleSource
 from qdqtool.core.recipe import CompareOptions
@@ -405,9 +405,9 @@ class TrialRunner:
         plain, found = (own_rows(side, sample) for side in sides)
         tokens = judged_tokens(plain, found, sample) if label is None else None
         if tokens is not None:
-            if metric.truth == "label":
+            if metric.truth == "label" and tokens.is_causal:
                 return replace(seen, hits=tokens.hits, metric=NEXT)
-            return replace(seen, hits=(1.0, tokens.same))
+            return replace(seen, hits=(1.0, tokens.same), metric=SAME)
         scores = read_pair(plain, found, least_classes(label))
         if isinstance(scores, NoScores):
             return seen
