@@ -65,7 +65,7 @@ def test_what_is_no_language_model_beyond_doubt_is_not_judged(feeds: dict) -> No
 
 
 def test_a_model_that_finds_the_token_at_the_position_itself_is_judged_by_agreement() -> None:
-    left, right, ids = sides(np.random.default_rng(1))
+    left, right, ids = sides(np.random.default_rng(1), batch=1)
     for place in np.ndindex(ids.shape):
         left["logits"][(*place, ids[place])] = 50.0
     found = tokens.judged_tokens(left, right, Sample(name="s", feeds={"input_ids": ids}))
