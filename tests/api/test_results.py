@@ -151,7 +151,8 @@ def test_steps_one_by_one_give_what_quantize_gives() -> None:
     table = qdqtool.calibrate(MODEL, IMAGES, placement=placement)
     steps = qdqtool.insert(MODEL, table, placement=placement)
     at_once = qdqtool.quantize(MODEL, IMAGES)
-    assert steps.model == at_once.model
+    # the metadata differ: `insert` sees no samples
+    assert steps.model.graph == at_once.model.graph
     assert steps.calibration == at_once.calibration
 
 
