@@ -217,7 +217,10 @@ def test_a_second_run_in_the_same_folder_is_refused_and_harms_nothing(tmp_path: 
 
     with RunFolder(tmp_path).locked():
         (tmp_path / "placement.json").write_text("of the first")
-        with pytest.raises(UsageError, match="another run is using this folder"), RunFolder(tmp_path).locked():
+        with (
+            pytest.raises(UsageError, match="another run is using this folder"),
+            RunFolder(tmp_path).locked(),
+        ):
             pass
     assert (tmp_path / "placement.json").read_text() == "of the first"
 
