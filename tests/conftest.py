@@ -52,11 +52,21 @@ LONG = {
         "mixed-best",
         "weights-only-int8",
         "llm-nvfp4",
+        "conv-fp8",
+        "int8-fp16-mixed",
     ),
     "test_the_tables_are_measured_again_and_hold": ("kws_dscnn", "vit_cifar10_pgd_2_3_16"),
     "test_nothing_is_lost_at_one_point_of_each_kind": ("sweep", "fix"),
     "test_no_engine_contradicts_what_an_audit_prints": ("two_gates", "excite", "recurrent", "unet"),
     "test_a_sweep_outlives_a_server_that_restarts": ("before the first connection",),
+    "test_workers_that_die_and_lose_their_connections_all_the_time_find_what_one_finds": ("",),
+    "test_commands_keep_the_function_of_many_generated_networks": (
+        "560-659",
+        "660-759",
+        "760-859",
+        "860-959",
+        "960-1059",
+    ),
 }
 """Cases that take more than half a minute and whose kind has cheaper cases: `make test-long` runs them, CI does not."""
 
@@ -98,6 +108,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         law = name in OVER_MANY_GRAPHS
         if item.path.relative_to(HERE).as_posix() in SLOW or (law and crc32(item.name.encode()) % SHARE):
             item.add_marker(pytest.mark.slow)
-        if any(item.name == f"{name}[{case}]" for case in LONG.get(name, ())):
+        if any(item.name == (f"{name}[{case}]" if case else name) for case in LONG.get(name, ())):
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.long)
