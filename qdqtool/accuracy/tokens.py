@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -89,9 +89,14 @@ def judged_tokens(
     truth = tokens[:, 1:][kept].astype(np.int64)
     if not truth.size or truth.min() < 0:
         return None
+    rows, places = np.nonzero(kept)
+    parts = [slice(first, first + _ROWS) for first in range(0, len(truth), _ROWS)]
     results = [
-        (*_of_rows(rows, truth[place : place + _ROWS]), *_of_rows(others, truth[place : place + _ROWS]))
-        for place, rows, others in _chunks(left[:, :-1][kept], right[:, :-1][kept])
+        (
+            *_of_rows(left[rows[part], places[part]], truth[part]),
+            *_of_rows(right[rows[part], places[part]], truth[part]),
+        )
+        for part in parts
     ]
     mine, my_losses, theirs, their_losses = (np.concatenate(found) for found in zip(*results, strict=True))
     return TokenJudgement(
@@ -105,17 +110,13 @@ def judged_tokens(
 
 def _counted(feeds: Feeds, shape: tuple[int, ...]) -> NDArray[np.bool_]:
     """Return the positions, without the last, whose next token is not masked out: (batch, positions - 1)."""
-    masks = [feed for name, feed in feeds.items() if "mask" in name.lower() and feed.shape == shape]
     kept = np.ones((shape[0], max(0, shape[1] - 1)), bool)
-    for mask in masks:
-        # nothing is known of a mask whose first token is left out and that is not 0 and 1
-        kept &= (mask[:, 1:] != 0) & (mask[:, :-1] != 0)
+    for name, feed in feeds.items():
+        # a mask of floats is added to the scores, where 0 keeps a token
+        if "mask" in name.lower() and feed.dtype.kind in "iub" and feed[: shape[0]].shape == shape:
+            used = feed[: shape[0]] != 0
+            kept &= used[:, 1:] & used[:, :-1]
     return kept
-
-
-def _chunks(left: NDArray[Any], right: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:
-    for place in range(0, len(left), _ROWS):
-        yield place, left[place : place + _ROWS], right[place : place + _ROWS]
 
 
 def _of_rows(logits: NDArray[Any], truth: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -78,6 +78,16 @@ def test_a_model_that_finds_the_token_at_the_position_itself_is_judged_by_agreem
     assert not task.measures()
 
 
+def test_the_mask_of_a_batch_counts_if_only_its_first_row_is_judged() -> None:
+    left, right, ids = sides(np.random.default_rng(2))
+    mask = np.ones_like(ids)
+    mask[0, 5:] = 0
+    first = [{"logits": side["logits"][:1]} for side in (left, right)]
+    found = tokens.judged_tokens(*first, Sample(name="s", feeds={"ids": ids, "attention_mask": mask}))
+    assert found is not None
+    assert found.positions == 4
+
+
 def network(folder: Path) -> Path:
     """A table of the most likely next token, with two matrix products in front: it predicts ids of `text` well."""
     draw = np.random.default_rng(0)
