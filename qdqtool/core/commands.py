@@ -57,6 +57,21 @@ class Command:
         """The command line, quoted for a shell."""
         return shlex.join(("qdqtool", self.name, *self.arguments))
 
+    def replacing(self, options: tuple[str, ...]) -> Command:
+        """Return the command with these options at its end, and without earlier values of the same ones.
+
+        >>> Command("run", ("m.onnx", "--samples", "random:4", "--json")).replacing(("--samples", "DATA")).line
+        'qdqtool run m.onnx --json --samples DATA'
+        """
+        kept: list[str] = []
+        words = iter(self.arguments)
+        for word in words:
+            if word in options and word.startswith("--") and word != "--set":
+                next(words, None)
+            else:
+                kept.append(word)
+        return Command(self.name, (*kept, *options))
+
 
 Action = Setting | Command
 REPAIR = Command("repair")

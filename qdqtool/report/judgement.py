@@ -81,7 +81,7 @@ def judge(case: Case) -> RunVerdict:
     settle = next((answer.settle for answer in unknown if answer.settle), None)
     if settle is not None and settle.name == "run":
         typed = case.typed or Command("run", (case.summary.model, "--samples", "DATA"))
-        settle = Command(typed.name, (*typed.arguments, *settle.arguments))
+        settle = typed.replacing(settle.arguments)
     return verdict_of(*answers, settle=settle)
 
 

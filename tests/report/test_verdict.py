@@ -280,3 +280,17 @@ def test_the_command_that_settles_goes_on_from_the_one_that_was_typed() -> None:
     assert assemble(limit).summary.verdict.settle == Command(
         "run", ("m.onnx", "--samples", "x", "--max-drop", "3.0")
     )
+
+
+@pytest.mark.parametrize(
+    ("typed", "options", "line"),
+    [
+        (("m.onnx", "--samples", "random:4"), ("--samples", "DATA"), "m.onnx --samples DATA"),
+        (("m.onnx", "--samples", "a.npz", "--json"), ("--labels", "LABELS"), "m.onnx --samples a.npz --json --labels LABELS"),
+        (("m.onnx", "--set", "a=1"), ("--set", "b=2"), "m.onnx --set a=1 --set b=2"),
+    ],
+)  # fmt: skip
+def test_a_command_that_settles_names_every_option_once(
+    typed: tuple[str, ...], options: tuple[str, ...], line: str
+) -> None:
+    assert Command("run", typed).replacing(options).line == f"qdqtool run {line}"
