@@ -3,10 +3,11 @@
     python benchmarks/advice.py [--fit] [--quick]
 
 Reads benchmarks/data/advice_pairs.tsv (times of one network in several precisions on one device, each row with its source) and
-advice_networks.tsv (size of each network). Every network is left out of the fit in turn, and so, for comparison, is every
+advice_networks.tsv (size of each network). Every network, at all its sizes, is left out of the fit in turn, and so, for comparison, is every
 family (all YOLO11) and every device. Signs count for pairs that differ by more than 5 %; `told` are those for which the advice
 is not "cannot say". `always_faster` is how often the answer "INT8 is faster" alone would be right.
-The rank correlation (Spearman) is the mean over devices with four pairs or more, weighted by their pairs. `--fit` prints the
+Rank correlations (Spearman) are means over devices with four pairs or more, weighted by their pairs: `rank_correlation` of
+the ratios INT8 / FP16, `rank_of_times` of all FP16 and INT8 times, `rank_ceiling` of ratios published twice. `--fit` prints the
 coefficients for `qdqtool.engine.worth.COEFFICIENTS`. The last line is JSON.
 """
 
@@ -31,6 +32,8 @@ DIFFERENT = 0.05
 """Share by which the times of a pair must differ for its sign to count."""
 CAP = (-1.0, 0.35)
 """Logarithms of ratios beyond these are cut in the fit: mistakes of a build rather than of INT8."""
+PER_IMAGE = ("integrations/tensorrt.md", "images per second", "frames per second")
+"""Words of the sources that give times per image, not of the whole batch."""
 HELD = {"one": 0.0, "work, volta": 0.5}
 """Ridge by feature; 0.5 for generations and 1 for the rest."""
 
@@ -43,6 +46,14 @@ class Pair:
     device: str
     found: dict[str, float]
     recorded: float
+    peak_ms: float | None
+    fp16_ms: float
+    """Of the whole batch."""
+
+    @property
+    def base(self) -> str:
+        """The network without the size of its input."""
+        return re.sub(r" \d+(x\d+)?$", "", self.network)
 
     @property
     def family(self) -> str:
@@ -59,10 +70,11 @@ def pairs() -> list[Pair]:
     """All pairs with an FP16 and an INT8 time."""
     networks = {row[0]: row for row in rows("advice_networks.tsv")}
     found = []
-    for network, batch, name, _release, _fp32, fp16, int8, *_ in rows("advice_pairs.tsv"):
+    for network, batch, name, _release, _fp32, fp16, int8, _fp8, source in rows("advice_pairs.tsv"):
         if "-" in {fp16, int8}:
             continue
         device, facts = find_device(name), networks[network]
+        times = int(batch) if any(word in source for word in PER_IMAGE) else 1
         peak = None
         if facts[1] != "-":
             peak = 2 * float(facts[1]) * int(batch) / (device.fp16_tflops or 1.0)
@@ -70,8 +82,10 @@ def pairs() -> list[Pair]:
             Pair(
                 network=network,
                 device=name,
-                found=features(GENERATIONS[device.sm], peak, transformer=facts[3] == "1"),
+                found=features(GENERATIONS[device.sm], peak, facts[3]),
                 recorded=log(float(int8) / float(fp16)),
+                peak_ms=peak,
+                fp16_ms=float(fp16) * times,
             )
         )
     return found
@@ -104,19 +118,72 @@ def signs(given: Sequence[Pair], told: Sequence[float]) -> tuple[int, int, int]:
     return len(differ), len(answered), sum((one < 0) == (pair.recorded < 0) for pair, one in answered)
 
 
-def correlation(given: Sequence[Pair], told: Sequence[float]) -> float:
-    """Spearman's rank correlation within devices, weighted by their pairs."""
+def correlation(given: Sequence[Pair], told: Sequence[float], recorded: Sequence[float]) -> float:
+    """Return Spearman's rank correlation within devices of four pairs and more, weighted by their pairs."""
     found, weights = [], []
-    for device in {pair.device for pair in given}:
+    for device in sorted({pair.device for pair in given}):
         here = [place for place, pair in enumerate(given) if pair.device == device]
-        ranks = [
-            np.argsort(np.argsort([values[place] for place in here]))
-            for values in (told, [p.recorded for p in given])
-        ]
-        if len(here) >= 4 and all(len(set(rank)) > 1 for rank in ranks):
+        if len(here) >= 4:
+            ranks = [ranked([values[place] for place in here]) for values in (told, recorded)]
             found.append(float(np.corrcoef(*ranks)[0, 1]))
             weights.append(len(here))
     return float(np.average(found, weights=weights))
+
+
+def ranked(values: Sequence[float]) -> np.ndarray:
+    """Return the rank of each value; equal values share their mean rank."""
+    all_ = np.asarray(values)
+    return np.array([(all_ < one).sum() + ((all_ == one).sum() - 1) / 2 for one in all_])
+
+
+def ceiling(given: Sequence[Pair], draws: int = 100) -> float:
+    """Return the rank correlation of the recorded ratios with themselves, published a second time.
+
+    Ratios that were published twice or more (same network, batch and device) say how far two publications differ.
+    """
+    published: dict[tuple[str, float | None, str], list[float]] = {}
+    for pair in given:
+        published.setdefault((pair.network, pair.peak_ms, pair.device), []).append(pair.recorded)
+    spread = np.sqrt(np.mean([np.var(ratios, ddof=1) for ratios in published.values() if len(ratios) > 1]))
+    chance = np.random.default_rng(0)
+    recorded = np.array([pair.recorded for pair in given])
+    again = (recorded + spread * chance.normal(size=len(given)) for _ in range(draws))
+    return float(np.mean([correlation(given, recorded.tolist(), one.tolist()) for one in again]))
+
+
+def of_times(given: Sequence[Pair], told: Sequence[float]) -> float:
+    """Return the rank correlation of all FP16 and INT8 times within a device, for networks that no fit has seen.
+
+    The FP16 time is a power of the work, times a factor for the kind of network; a factor of the device moves no rank.
+    """
+    known = [(pair, one) for pair, one in zip(given, told, strict=True) if pair.peak_ms]
+    pairs = [pair for pair, _ in known]
+    devices = sorted({pair.device for pair in pairs})
+    left = np.array(
+        [
+            [float(pair.device == device) for device in devices]
+            + [
+                log(pair.peak_ms or 1.0),
+                *(pair.found.get(kind, 0.0) for kind in ("separable", "transformer")),
+            ]
+            for pair in pairs
+        ]
+    )
+    right = np.log([pair.fp16_ms for pair in pairs])
+    expected_ms = np.zeros(len(pairs))
+    for base in {pair.base for pair in pairs}:
+        out = np.array([pair.base == base for pair in pairs])
+        seen = left[~out]
+        solved = np.linalg.solve(seen.T @ seen + 0.05 * np.eye(left.shape[1]), seen.T @ right[~out])
+        expected_ms[out] = left[out] @ solved
+    both = [
+        [*half, *(one + ratio for one, ratio in zip(half, ratios, strict=True))]
+        for half, ratios in (
+            (expected_ms.tolist(), [one for _, one in known]),
+            (right.tolist(), [pair.recorded for pair in pairs]),
+        )
+    ]
+    return correlation([*pairs, *pairs], *both)
 
 
 def _family(pair: Pair) -> str:
@@ -139,7 +206,7 @@ def main() -> None:
     if options.fit:
         for name, value in fitted(given).items():
             print(f'    "{name}": {value},')
-    told = left_out(given, lambda pair: pair.network)
+    told = left_out(given, lambda pair: pair.base)
     for pair, one in zip(given, told, strict=True):
         wrong = (
             abs(expm1(pair.recorded)) > DIFFERENT and abs(one) >= SURE and (one < 0) != (pair.recorded < 0)
@@ -162,10 +229,12 @@ def main() -> None:
         "devices": len({pair.device for pair in given}),
         "signs_right": right,
         "told": answered,
-        "rank_correlation": round(correlation(given, told), 3),
+        "rank_correlation": round(correlation(given, told, [pair.recorded for pair in given]), 3),
+        "rank_ceiling": round(ceiling(given), 3),
+        "rank_of_times": round(of_times(given, told), 3),
         "differ": differ,
         "always_faster": sum(pair.recorded < 0 for pair in given if abs(expm1(pair.recorded)) > DIFFERENT),
-        "networks": len({pair.network for pair in given}),
+        "networks": len({pair.base for pair in given}),
         **{f"by_{name}": signs(given, values)[1:] for name, values in others.items()},
     }
     print(json.dumps(found))

@@ -121,10 +121,12 @@ class Worth:
         device: the GPU that the times are for.
         ms: milliseconds of one inference of the engine; None if unknown.
         fp16_ms: milliseconds of the network in FP16.
-        low: smallest speed-up over FP16 that the figures allow: 95 % interval if measured, recorded errors if estimated.
+        low: smallest speed-up over FP16 that the figures allow: 95 % interval if measured, else of four of five published
+            times and the estimate, or the recorded errors of estimates.
         high: largest speed-up.
         kernels: kernels of both engines, the quantized one first; None if unknown.
         note: why the times are unknown, or say little.
+        advice: what published times of other networks say about INT8 here, in one line; empty if nothing.
     """
 
     source: str
@@ -135,3 +137,4 @@ class Worth:
     high: float | None = None
     kernels: tuple[int, int] | None = None
     note: str = ""
+    advice: str = ""

@@ -25,6 +25,8 @@ from qdqtool.trt.ops import ATTENTIONS, PRODUCTS
 Precision = Literal["fp32", "fp16", "int8", "fp8", "mixed"]
 Bound = Literal["compute", "memory", "launches"]
 Verdict = Literal["faster", "slower", "cannot say"]
+Kind = Literal["dense", "separable", "transformer"]
+"""Networks by most of their work: convolutions, convolutions with few channels per group, or attention."""
 
 GENERATIONS: Final[Mapping[str, str]] = {
     "sm70": "volta",
@@ -45,32 +47,40 @@ _SHORTEST, _LONGEST = -1.5, 1.2
 """Range of work with published pairs: decimal logarithms of milliseconds at the peak rate."""
 
 COEFFICIENTS: Final[Mapping[str, float]] = {
-    "ada": 0.0026,
-    "ampere": -0.1133,
-    "blackwell": 0.2128,
-    "geforce ampere": -0.1355,
-    "one": -0.1531,
-    "orin": -0.1068,
-    "thor": 0.0714,
-    "transformer": 0.1088,
-    "turing": -0.0546,
-    "volta": 0.1023,
-    "work": -0.0521,
-    "work, gaining": -0.119,
-    "work, volta": 0.2401,
-    "xavier": 0.0211,
+    "ada": -0.1264,
+    "ampere": -0.1096,
+    "blackwell": 0.2325,
+    "geforce ampere": -0.2305,
+    "one": -0.2018,
+    "orin": -0.0454,
+    "separable": 0.0549,
+    "thor": 0.0849,
+    "transformer": 0.1752,
+    "turing": -0.0405,
+    "volta": 0.1468,
+    "work": -0.0938,
+    "work, gaining": -0.1183,
+    "work, separable": -0.0519,
+    "work, volta": 0.3101,
+    "xavier": 0.0882,
 }
 """Coefficients of the logarithm of INT8 over FP16 time, by feature. `python benchmarks/advice.py --fit`
 prints them; a test compares.
 """
 SURE: Final = 0.05
 """Smallest logarithm of a ratio that counts as faster or slower; below it, the advice is "cannot say"."""
-SPREAD: Final = 0.17
+SPREAD: Final = 0.2
 """Half-width of the expected range, as a logarithm of the ratio; four of five unseen pairs are inside."""
 LAUNCHES: Final = 0.9
 """Time share of launch-bound nodes from which on no precision is called faster or slower; a chosen value."""
 # Below this share of a node's time a change of its precision is noise.
 _PAYS: Final = 0.03
+_FEW_CHANNELS: Final = 8
+"""Channels per group up to which a convolution does little arithmetic per byte, as in RegNetY-400MF."""
+_SEPARABLE: Final = 0.2
+"""Share of the elements that all Conv nodes write, from which on a network is separable: YOLO11, with some
+depthwise Conv nodes in its head, stays below it, and MobileNetV3 is above.
+"""
 FP8_FROM: Final = 89
 """Compute capability of the first GPUs with FP8 tensor cores."""
 
@@ -117,6 +127,21 @@ class Option:
     verdict: Verdict
     why: str
 
+    @property
+    def words(self) -> str:
+        """The verdict in words, with "probably" if the interval contains 1."""
+        if self.precision == "fp16":
+            return "reference"
+        if self.verdict == "cannot say" or self.low is None or self.high is None:
+            return self.verdict
+        return self.verdict if self.low > 1 or self.high < 1 else f"probably {self.verdict}"
+
+    @property
+    def times(self) -> str:
+        """The ratio with its interval: "x 0.80 (0.66 to 0.98)"."""
+        known = self.low is not None and self.high is not None and self.low != self.high
+        return f"x {self.ratio:.2f}" + (f" ({self.low:.2f} to {self.high:.2f})" if known else "")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrecisionAdvice:
@@ -142,22 +167,37 @@ class PrecisionAdvice:
     nodes: tuple[NodeWork, ...]
     notes: tuple[str, ...]
 
+    @property
+    def int8(self) -> Option:
+        """The answer to "is INT8 faster here?"."""
+        return next(option for option in self.options if option.precision == "int8")
+
+    @property
+    def line(self) -> str:
+        """The answer in one line."""
+        says = self.int8
+        if says.verdict == "cannot say":
+            return f"advise cannot say whether INT8 is faster: {says.why.partition('; otherwise')[0]}"
+        return f"advise: INT8 is {says.words}, {says.times} of the FP16 time in {says.why}"
+
 
 ADVICE: Final = Artefact(kind="advice", schema=1, type=PrecisionAdvice)
 
 
-def features(generation: str, peak_ms: float | None, *, transformer: bool) -> dict[str, float]:
+def features(generation: str, peak_ms: float | None, kind: Kind) -> dict[str, float]:
     """Return the quantities that the expected ratio depends on.
 
     Args:
         generation: a value of `GENERATIONS`.
         peak_ms: milliseconds of the arithmetic in FP16 at the peak rate; None if the work is unknown.
-        transformer: whether attention and its products are most of the work.
+        kind: which compute nodes do most of the work.
     """
     work = 0.0 if peak_ms is None else max(_SHORTEST, min(_LONGEST, log10(max(peak_ms, 1e-6))))
     found = {"one": 1.0, generation: 1.0, "work": work}
-    if transformer:
-        found["transformer"] = 1.0
+    if kind != "dense":
+        found[kind] = 1.0
+    if kind == "separable":
+        found["work, separable"] = work
     if generation in _GAINING:
         found["work, gaining"] = work
     if generation == "volta":
@@ -180,14 +220,14 @@ def advise(view: GraphView, device: Device, name: str, batch: int = 1) -> Precis
     nodes = tuple(sorted(_works(view, device, batch), key=lambda work: -work.fp16_ms))
     macs = sum(work.macs for work in nodes)
     peak_ms = None if not device.fp16_tflops else 2 * macs / device.fp16_tflops / 1e9
-    transformer = _is_transformer(view)
+    kind = _kind(view, batch)
     total = sum(work.fp16_ms for work in nodes)
     bounds = {
         bound: sum(work.fp16_ms for work in nodes if work.bound == bound) / total
         for bound in ("compute", "memory", "launches")
     }
     options: tuple[Option, ...] = (
-        _int8(device, peak_ms, nodes, transformer=transformer),
+        _int8(device, peak_ms, nodes, kind),
         _fp8(device, nodes),
         _mixed(nodes),
         _fp32(device, nodes),
@@ -207,7 +247,7 @@ def advise(view: GraphView, device: Device, name: str, batch: int = 1) -> Precis
         notes.append(
             "most nodes are bound by launches: CUDA graphs or a larger batch gain more than a precision"
         )
-    if transformer:
+    if kind == "transformer":
         notes.append(
             f"attention that is one kernel in FP16 may split into several with Q/DQ: {Command('run')} shows it (QDQ215)"
         )
@@ -229,13 +269,13 @@ def _bound_by_launches(option: Option) -> Option:
     return replace(option, verdict="cannot say", why=why) if is_known else option
 
 
-def _int8(device: Device, peak_ms: float | None, nodes: Sequence[NodeWork], *, transformer: bool) -> Option:
+def _int8(device: Device, peak_ms: float | None, nodes: Sequence[NodeWork], kind: Kind) -> Option:
     generation = GENERATIONS.get(device.sm)
     if generation is None:
         ratio = _sum(nodes, "int8") / _sum(nodes, "fp16")
         why = f"no published pair for {device.sm}; the ratio comes from the roofline"
         return Option(precision="int8", ratio=ratio, low=None, high=None, verdict="cannot say", why=why)
-    told = expected(features(generation, peak_ms, transformer=transformer))
+    told = expected(features(generation, peak_ms, kind))
     verdict: Verdict = "cannot say" if abs(told) < SURE else "faster" if told < 0 else "slower"
     return Option(
         precision="int8",
@@ -243,7 +283,7 @@ def _int8(device: Device, peak_ms: float | None, nodes: Sequence[NodeWork], *, t
         low=exp(told - SPREAD),
         high=exp(told + SPREAD),
         verdict=verdict,
-        why=f"published pairs of the generation {generation}",
+        why=f"published pairs of the generation {generation}, for a {kind} network",
     )
 
 
@@ -356,9 +396,16 @@ def _shape(view: GraphView, tensor: str, batch: int) -> tuple[int, ...]:
     return tuple(dim if isinstance(dim, int) else batch for dim in declared)
 
 
-def _is_transformer(view: GraphView) -> bool:
-    """Return whether the graph has products of two run-time tensors and a Softmax, as in attention."""
+def _kind(view: GraphView, batch: int) -> Kind:
+    """Return the kind of a network: a transformer multiplies two run-time tensors near a Softmax."""
     runtime = (
         node for node in view.nodes if node.op == "MatMul" and not any(map(view.is_constant, node.inputs))
     )
-    return any(runtime) and any(node.op in {"Softmax", *ATTENTIONS} for node in view.nodes)
+    if any(runtime) and any(node.op in {"Softmax", *ATTENTIONS} for node in view.nodes):
+        return "transformer"
+    written = {True: 0, False: 0}
+    for node in view.nodes:
+        if node.op == "Conv":
+            few = node.integer("group", 1) > 1 and _shape(view, node.inputs[1], batch)[1] <= _FEW_CHANNELS
+            written[few] += prod(_shape(view, node.outputs[0], batch))
+    return "separable" if written[True] > _SEPARABLE * sum(written.values()) else "dense"

@@ -10,7 +10,9 @@ from typing import Final
 from qdqtool.backends.gpu import gpus
 from qdqtool.backends.timing.measure import TimeRequest, measure
 from qdqtool.core.build import BuildRequest
+from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine
+from qdqtool.core.explore import Device, EngineView
 from qdqtool.core.kinds import ENGINE
 from qdqtool.core.protocols import Builder
 from qdqtool.core.recipe import InsertOptions, Recipe
@@ -18,7 +20,8 @@ from qdqtool.core.verdict import Worth
 from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.engine.roofline import RATIO_ERROR, ROOF, estimate, find_device, usual_device
 from qdqtool.engine.view import view
-from qdqtool.errors import BuildError, QdqError, SystemFault
+from qdqtool.engine.worth import PrecisionAdvice, advise
+from qdqtool.errors import BuildError, QdqError, SystemFault, UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import weight_bytes
 from qdqtool.graph.typed.convert import convert
@@ -38,6 +41,8 @@ def against_fp16(
 ) -> Worth:
     """Return the times of the engine of a run and of an FP16 engine: measured if there is a GPU, else estimated.
 
+    If nothing is measured, published times of other networks decide, where there are any (`engine.worth`).
+
     Args:
         model: the prepared float model.
         recipe: the recipe of the run.
@@ -45,6 +50,52 @@ def against_fp16(
         request: how the engine of the run was built; its folder holds that engine.
         layers: layers.json of the engine.
     """
+    device = find_device(usual_device(recipe.build.sm))
+    quantized = ENGINE.read(layers)
+    found = _compared(model, recipe, builder, request, quantized, device)
+    advice = _advice(model, device, request)
+    if advice is None:
+        return found
+    found = replace(found, advice=advice.line)
+    int8 = advice.int8
+    if found.source == "measured" or not _is_int8(view(quantized)) or int8.low is None or int8.high is None:
+        return found
+    if int8.verdict == "cannot say":
+        return replace(found, low=None, high=None)
+    # four of five networks are between these two; an engine outside them is not like the published ones
+    ratios = (
+        1 / int8.high,
+        1 / int8.low,
+        *([found.fp16_ms / found.ms] if found.ms and found.fp16_ms else []),
+    )
+    return replace(found, device=device.name, low=min(ratios), high=max(ratios))
+
+
+def _advice(model: Model, device: Device, request: BuildRequest) -> PrecisionAdvice | None:
+    """Return the advice for the batch of the engine; None for a network whose work is unknown."""
+    batch = next((profile.opt[0] for profile in request.profiles if profile.opt), 1)
+    try:
+        return advise(model.view, device, request.model.name, batch)
+    except UsageError:
+        return None
+
+
+def _is_int8(engine: EngineView) -> bool:
+    """Return whether most of the arithmetic of an engine is INT8, as in the published pairs."""
+    macs = {True: 0, False: 0}
+    for layer in engine.layers:
+        macs[layer.precision is DType.INT8] += layer.macs or 0
+    return macs[True] > macs[False]
+
+
+def _compared(
+    model: Model,
+    recipe: Recipe,
+    builder: Builder | None,
+    request: BuildRequest,
+    quantized: Engine,
+    device: Device,
+) -> Worth:
     if builder is None or not recipe.build.fp16:
         return Worth(source="unknown", note="no engine in FP16 was built to compare with")
     if weight_bytes(model) >= _LARGE:
@@ -58,7 +109,7 @@ def against_fp16(
             built, _ = build_engine(builder, replace(request, model=path, folder=folder), most=0)
             if built.layers is None:
                 raise BuildError("the builder gave no layers", fix="build with detailed verbosity")
-            found = _estimated(ENGINE.read(layers), read_layers(folder / built.layers), recipe)
+            found = _estimated(quantized, read_layers(folder / built.layers), device)
             if recipe.build.builder in _TIMED and gpus() and (request.folder / "engine.plan").is_file():
                 return _measured(found, folder / built.engine, request.folder / "engine.plan")
             return found
@@ -68,8 +119,7 @@ def against_fp16(
         return Worth(source="unknown", note=f"the network could not be built in FP16: {error.what}")
 
 
-def _estimated(quantized: Engine, half: Engine, recipe: Recipe) -> Worth:
-    device = find_device(usual_device(recipe.build.sm))
+def _estimated(quantized: Engine, half: Engine, device: Device) -> Worth:
     ours, theirs = estimate(view(quantized), device), estimate(view(half), device)
     counts = (len(quantized.kernels), len(half.kernels))
     ratio = theirs.ms / ours.ms if ours.ms else 1.0

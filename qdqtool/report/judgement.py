@@ -239,16 +239,22 @@ def _of_outputs(comparison: Comparison, limit: float | None) -> Reply:
 def worth(case: Case) -> Reply:
     """Answer whether the engine is faster than the same network in FP16."""
     found = case.worth
-    if found is None or found.ms is None or found.fp16_ms is None:
-        why = found.note if found and found.note else "no time was compared with FP16"
-        return Reply(state="unknown", evidence=why, settle=_DEVICE)
-    kernels = f", {found.kernels[0]} kernels against {found.kernels[1]}" if found.kernels else ""
-    text = f"{found.ms:.4g} ms against {found.fp16_ms:.4g} ms in FP16 on {found.device} [{found.source}]{kernels}"
+    if found is None:
+        return Reply(state="unknown", evidence="no time was compared with FP16", settle=_DEVICE)
+    parts = [found.advice] if found.advice else []
+    if found.ms is not None and found.fp16_ms is not None:
+        kernels = f", {found.kernels[0]} kernels against {found.kernels[1]}" if found.kernels else ""
+        parts.insert(
+            0,
+            f"{found.ms:.4g} ms against {found.fp16_ms:.4g} ms in FP16 on {found.device} [{found.source}]{kernels}",
+        )
     if found.low is None or found.high is None:
-        return Reply(state="unknown", evidence=f"{text}: {found.note}", settle=_DEVICE)
-    between = f"{found.low:.2f} to {found.high:.2f} times as fast"
+        return Reply(
+            state="unknown", evidence="; ".join([*parts, found.note or "no times are known"]), settle=_DEVICE
+        )
+    text = f"{found.low:.2f} to {found.high:.2f} times as fast: {'; '.join(parts)}"
     if found.low > 1:
-        return Reply(state="yes", evidence=f"{text}: {between}")
+        return Reply(state="yes", evidence=text)
     if found.high < 1:
-        return Reply(state="no", evidence=f"{text}: {between}")
-    return Reply(state="unknown", evidence=f"{text}: {between}, which decides nothing", settle=_DEVICE)
+        return Reply(state="no", evidence=text)
+    return Reply(state="unknown", evidence=f"undecided, {text}", settle=_DEVICE)

@@ -46,7 +46,7 @@ def test_the_goal_is_kept_on_networks_that_the_fit_has_not_seen() -> None:
     given = advice.pairs()
     assert len(given) >= 150
     assert len({pair.device for pair in given}) >= 8
-    told = advice.left_out(given, lambda pair: pair.network)
+    told = advice.left_out(given, lambda pair: pair.base)
     differ, answered, right = advice.signs(given, told)
     assert right / answered >= 0.9
     assert 1 - answered / differ <= 0.2
@@ -57,9 +57,9 @@ def test_the_goal_is_kept_on_networks_that_the_fit_has_not_seen() -> None:
 
 
 def test_more_work_gains_more_on_orin_and_a_generation_changes_the_sign() -> None:
-    times = [expected(features("orin", ms, transformer=False)) for ms in (0.03, 0.3, 3.0)]
+    times = [expected(features("orin", ms, "dense")) for ms in (0.15, 0.6, 3.0)]
     assert times == sorted(times, reverse=True)
-    assert expected(features("blackwell", 0.3, transformer=False)) > 0 > times[0]
+    assert expected(features("blackwell", 0.3, "dense")) > 0 > times[0]
 
 
 def test_a_large_network_on_orin_is_told_to_be_faster_in_int8(tmp_path: Path) -> None:
@@ -114,3 +114,27 @@ def test_the_command_prints_the_order_and_json(tmp_path: Path, capsys: pytest.Ca
     data = json.loads(capsys.readouterr().out)["data"]
     assert next(option["precision"] for option in data["options"]) == "int8"
     assert run(["advise", model, "--device-name", "RTX 9999"]) == UsageError.exit_code
+
+
+def test_depthwise_convolutions_gain_less_than_dense_ones(tmp_path: Path) -> None:
+    made = Sketch()
+    value = made.input("x", (1, 64, 64, 64))
+    for number in range(3):
+        value = made.conv(f"deep{number}", value, (64, 64), group=64)
+        value = made.conv(f"point{number}", value, (64, 64), kernel=1)
+    made.output(value)
+    separable = advise(load(save(made.model(), tmp_path)).view, find_device("RTX 3090"), "m").int8
+    assert "separable" in separable.why
+    assert expected(features("geforce ampere", 0.1, "separable")) > expected(
+        features("geforce ampere", 0.1, "dense")
+    )
+
+
+def test_times_are_ranked_and_ratios_as_far_as_they_repeat() -> None:
+    given = advice.pairs()
+    told = advice.left_out(given, lambda pair: pair.base)
+    recorded = [pair.recorded for pair in given]
+    assert advice.of_times(given, told) >= 0.9
+    ratios = advice.correlation(given, told, recorded)
+    assert 0.55 < ratios < advice.ceiling(given)
+    assert advice.correlation(given, recorded, recorded) == pytest.approx(1.0)

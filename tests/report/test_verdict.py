@@ -209,6 +209,16 @@ CASES: dict[str, tuple[Material, str, str]] = {
     "no FP16": (replace(SOUND, worth=Worth(source="unknown", note="refused")), "worth", "unknown"),
     "starts of kernels": (replace(SOUND, worth=replace(FASTER, low=None, high=None)), "worth", "unknown"),
     "slower for sure": (replace(SOUND, worth=replace(FASTER, low=0.5, high=0.9)), "worth", "no"),
+    "published times alone": (
+        replace(SOUND, worth=Worth(source="unknown", low=1.1, high=1.4, advice="INT8 is faster")),
+        "worth",
+        "yes",
+    ),
+    "advice without an interval": (
+        replace(SOUND, worth=Worth(source="unknown", note="refused", advice="cannot say")),
+        "worth",
+        "unknown",
+    ),
     "perhaps faster": (replace(SOUND, worth=replace(FASTER, low=0.9, high=1.4)), "worth", "unknown"),
 }
 

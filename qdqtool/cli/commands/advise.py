@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from qdqtool.engine.worth import Option, PrecisionAdvice
+    from qdqtool.engine.worth import PrecisionAdvice
 
 _SHOWN = 15
 """Number of nodes in the table, half a terminal; --json lists them all."""
@@ -65,7 +65,7 @@ def _show(found: PrecisionAdvice) -> None:
     for title in ("precision", "against FP16", "time", "why"):
         table.add_column(title, overflow="fold")
     for option in found.options:
-        table.add_row(option.precision.upper(), _verdict(option), _ratio(option), escaped(option.why))
+        table.add_row(option.precision.upper(), option.words, option.times, escaped(option.why))
     show_table(table)
     shares = ", ".join(f"{bound} {100 * share:.0f} %" for bound, share in found.bounds.items())
     stdout().print(
@@ -83,22 +83,6 @@ def _show(found: PrecisionAdvice) -> None:
         stdout().print(f"and {rest} more; --json lists all", highlight=False)
     for note in found.notes:
         stderr().print(f"note: {note}", markup=False, highlight=False)
-
-
-def _verdict(option: Option) -> str:
-    """Return the verdict in words, with "probably" if the interval contains 1."""
-    if option.precision == "fp16":
-        return "reference"
-    if option.verdict == "cannot say" or option.low is None or option.high is None:
-        return option.verdict
-    return option.verdict if option.low > 1 or option.high < 1 else f"probably {option.verdict}"
-
-
-def _ratio(option: Option) -> str:
-    doubt = (
-        "" if option.low is None or option.low == option.high else f" ({option.low:.2f} to {option.high:.2f})"
-    )
-    return f"x {option.ratio:.2f}{doubt}"
 
 
 PLUGIN = advise
