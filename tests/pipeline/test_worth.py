@@ -14,8 +14,8 @@ from qdqtool.core.verdict import Worth
 from qdqtool.engine.roofline import find_device
 from qdqtool.engine.worth import advise
 from qdqtool.graph.model import Model
-from tests.graph.test_equalize import opened
 from qdqtool.pipeline import worth
+from tests.graph.test_equalize import opened
 from tests.models import Sketch
 from tests.report.material import ENGINE as RECORDED
 
